@@ -296,7 +296,7 @@ def hour_table(
     from tidelog.scan.latency_verdict import clock_ahead_ms
 
     every = list(latencies)
-    limit = max(HOUR_ROWS // max(len(every), 1), 1)
+    limit = max(HOUR_ROWS // max(len(every), 1), 2)
     rows: list[list[Cell]] = []
     for first, by_hour in every:
         joined = by_hour.joined(limit)

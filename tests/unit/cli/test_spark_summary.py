@@ -10,6 +10,7 @@ import pytest
 from tidelog.cli import output
 from tidelog.cli.jobs.replay import COLUMNS, _report
 from tidelog.cli.jobs.session import clock_plots, save_report
+from tidelog.cli.latency import hour_table
 from tidelog.cli.options import Format
 from tidelog.cli.surroundings import InvalidInput, Surroundings
 from tidelog.jobs.replay.hours import Hours
@@ -20,6 +21,7 @@ from tidelog.jobs.target_check import Effect, Finding
 from tidelog.pages import Provenance, Report, Text
 from tidelog.spark.offset_ranges import OffsetRange
 from tidelog.spark.places import Place
+from tidelog.storage.clocks.latency import LatencyByHour
 from tidelog.types import TopicPartition
 
 HOUR = 3_600_000
@@ -37,6 +39,19 @@ OUTCOME = ReplayOutcome(
     was_resumed=True,
     findings=(Finding(effect=Effect.NOTE, setting="a=1", text="<b>"),),
 )
+
+
+def test_many_topics_with_times_before_and_after_1970_have_two_rows_each() -> None:
+    """No row can join times before and after 1970."""
+    latencies = []
+    for number in range(50):
+        by_hour = LatencyByHour()
+        for hour in (-2, -1, 0, 1):
+            by_hour.add(hour * HOUR, 5)
+        latencies.append(((f"topic-{number}",), by_hour))
+    _, rows = hour_table(latencies, "topic")
+    assert len(rows) == 100
+    assert {row[0] for row in rows} == {f"topic-{number}" for number in range(50)}
 
 
 def printed(kind: Format) -> str:
