@@ -167,9 +167,11 @@ def _zone_of(wall: WallTime, default: tzinfo | None) -> tuple[tzinfo, tzinfo | N
     """
     if wall.zone_text is None:
         if default is None:
-            reason = "the time zone is missing; add Z, an offset such as -05:00 or a name such as"
             raise InvalidTime(
-                wall.text, f"{reason} America/New_York, or give one for all times (zone, --zone)"
+                wall.text,
+                "the time zone is missing; add Z, an offset such as -05:00 or a name such as"
+                " America/New_York, or give one for all times (zone, --zone; options of a Spark"
+                " query have none)",
             )
         return default, None
     offset, bracket, name = wall.zone_text.rstrip("]").partition("[")

@@ -244,7 +244,7 @@ KIND_TEXTS: Final = {
         "the last records differ, and create times don't show which is older",
     ),
     Kind.DUPLICATED: KindTexts(
-        "repeated on B", "the last records are equal, and B has more records of the key"
+        "duplicated on B", "the last records are equal, and B has more records of the key"
     ),
     Kind.VERSIONS: KindTexts(
         "with other versions", "the last records are equal, and earlier ones differ"
