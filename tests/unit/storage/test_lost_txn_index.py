@@ -30,7 +30,7 @@ from tidelog.record.batch_walk import walk
 from tidelog.storage import files
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.log.log_reader import LogView
-from tidelog.storage.segment.txn_index import TXN_ENTRY_SIZE
+from tidelog.storage.segment.txn_index import TXN_ENTRY_SIZE, AbortedTxn, TxnIndex
 from tidelog.storage.text_files import write_offset_checkpoint
 from tidelog.types import IsolationLevel, TopicPartition
 
@@ -289,6 +289,18 @@ class TestAnIndexWithoutItsLastEntries:
         assert offsets(directory.reader(TOPIC, 0).records(isolation=COMMITTED)) == [3]
         assert not directory.reports
 
+    def test_an_old_entry_of_an_empty_transaction_does_not_replace_a_lost_one(self) -> None:
+        """Old brokers wrote such entries; an index rebuilt from the batches lacks them."""
+        env, directory, log = new_log(ONE_BY_ONE)
+        put(log, 1)
+        end(log, 9, commit=False)
+        transact(log, 5)
+        end(log, 5, commit=False)
+        put(log, 1)
+        directory.close()
+        write(env, FIRST_INDEX, TxnIndex(0, [AbortedTxn(9, 1, 1, 2)]).encoded.tobytes())
+        assert offsets(reader_of(env).records(isolation=COMMITTED)) == [0, 4]
+
     def test_damage_after_the_last_entry_may_hide_a_marker(self) -> None:
         env, directory, log = new_log({**ONE_BY_ONE, "index.interval.bytes": "0"})
         transact(log, 5)
@@ -301,6 +313,38 @@ class TestAnIndexWithoutItsLastEntries:
         assert offsets(reader.records(5)) == [5]
         with pytest.raises(CorruptBatch, match=FIRST_LOG):
             list(reader.records(5, isolation=COMMITTED))
+
+
+class TestAnEntryWithoutItsMarker:
+    """After a power loss, a file can have its size, but zeros, which are a valid first entry."""
+
+    @staticmethod
+    def stopped() -> SeededEnv:
+        env, directory, log = new_log({**ONE_BY_ONE, "index.interval.bytes": "0"})
+        put(log, 1)
+        transact(log, 5)
+        end(log, 5, commit=False)
+        for later_ms in range(3):
+            put(log, START_MS + DAY_MS + later_ms)
+        directory.close()
+        return env
+
+    @pytest.mark.parametrize("lost_bytes", [TXN_ENTRY_SIZE, 20])
+    def test_it_is_replaced_from_the_batches(self, lost_bytes: int) -> None:
+        env = self.stopped()
+        entry = read(env, FIRST_INDEX)
+        write(env, FIRST_INDEX, entry[:-lost_bytes] + bytes(lost_bytes))
+        directory = LogDir.open(PATH, env=env)
+        assert offsets(directory.reader(TOPIC, 0).records(isolation=COMMITTED)) == [0, 3, 4, 5]
+        (report,) = directory.reports
+        assert f"{FIRST_INDEX}: the last entry has no abort marker; rebuilt in memory" in report
+
+    @pytest.mark.parametrize(("number", "at", "mask"), [(0, 65, 1), (0, 16, 11), (2, 16, 11)])
+    def test_a_sound_entry_is_used_beside_damage(self, number: int, at: int, mask: int) -> None:
+        """A record, a header before the marker, or the marker's own header is damaged."""
+        env = self.stopped()
+        flip(env, FIRST_LOG, number, at, mask)
+        assert offsets(reader_of(env).records(4, isolation=COMMITTED)) == [4, 5]
 
 
 class TestALogWithoutSnapshotsAndAborts:

@@ -273,18 +273,23 @@ def transaction_start(context: SegmentContext) -> int:
     return max(offsets, default=0)
 
 
-def has_abort_from(segment: Segment, offset: int) -> bool:
-    """Return whether a segment has an abort marker at or after an offset; raises CorruptData."""
+def abort_markers(segment: Segment, offset: int) -> dict[int, int]:
+    """Return the producer ids of a segment's abort markers from `offset` on, by marker offset.
+
+    Raises:
+        CorruptData: A batch header, or a marker, is damaged.
+    """
+    markers: dict[int, int] = {}
     start = position_floor(segment, offset)
     for position, batch in iterate_batches(segment, start, segment.size_bytes):
         try:
             # The base offset of a compressed message of format 0 or 1 is known only when it is
             # decompressed.
             if batch.is_control and batch.base_offset >= offset and is_abort_marker(batch):
-                return True
+                markers[batch.base_offset] = batch.producer_id
         except CorruptData as error:
             raise error.located(segment.log_path, position - batch.at) from error
-    return False
+    return markers
 
 
 def rebuild_txn_index(

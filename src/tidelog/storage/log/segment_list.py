@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Final
 
 from tidelog.config import TopicConfig
 from tidelog.env import forget
-from tidelog.errors import CorruptFile, MissingDependency
+from tidelog.errors import CorruptData, CorruptFile, MissingDependency
 from tidelog.storage import commits, files
 from tidelog.storage.clocks.append_clock import NEVER
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.log.producer_loading import (
+    abort_markers,
     bases_among,
     file_names,
-    has_abort_from,
     limit_times,
     linked_file,
     rebuild_txn_index,
@@ -37,7 +37,7 @@ from tidelog.storage.segment.append_time_trust import (
 from tidelog.storage.segment.closed_segment import ClosedSegment, as_closed
 from tidelog.storage.segment.segment import Segment, SegmentContext
 from tidelog.storage.segment.time_search import TimeSearch, stamped_ms
-from tidelog.storage.segment.txn_index import TxnIndex
+from tidelog.storage.segment.txn_index import AbortedTxn, TxnIndex
 from tidelog.storage.text_files import read_partition_metadata
 from tidelog.storage.tier.log_tier import LogTier
 from tidelog.types import NO_TIMESTAMP
@@ -293,38 +293,62 @@ class SegmentList:
     def find_aborted(self, segment: Segment, known: TxnIndex) -> TxnIndex:
         """Complete the index of a segment's aborted transactions from its batches.
 
-        All batches are read if an abort marker follows the last entry of the index. Without an
-        entry, they are read if the segment has an abort marker that no snapshot rules out.
-        An active segment of more than `_LAST_WALKED_BYTES` is not read.
+        All batches are read if an abort marker follows the last entry of the index, or if the last
+        entry, which a power loss can tear, has no marker. Without an entry, they are read if the
+        segment has an abort marker that no snapshot rules out. An active segment of more than
+        `_LAST_WALKED_BYTES` is not read.
 
         Args:
             segment: A local segment.
             known: The index in its file; empty without a file.
 
         Returns:
-            The complete index; `known` if not all batches were read.
+            The complete index; `known` if not all batches were read, or none adds an entry.
 
         Raises:
             CorruptData: From `rebuild_txn_index`, or a batch after the last entry is damaged.
         """
-        if segment.is_active and segment.size_bytes > _LAST_WALKED_BYTES:
+        size = segment.size_bytes
+        if not size or (segment.is_active and size > _LAST_WALKED_BYTES):
             return known
-        if known.entries:
-            start = known.entries[-1].last_offset + 1
-        else:
-            if self._transaction_start is None:
-                self._transaction_start = transaction_start(self.context)
-            start = self._transaction_start
-        if start >= segment.end_offset or not has_abort_from(segment, start):
+        # The writer may have added entries of later markers since this reader saw the segment.
+        seen = [entry for entry in known.entries if entry.last_offset < segment.end_offset]
+        last = seen[-1] if seen else None
+        markers = self._abort_markers(segment, last)
+        is_torn = last is not None and markers.pop(last.last_offset, None) != last.producer_id
+        if not is_torn and not markers:
             return known
         earlier = [each for each in self.all if each.base_offset < segment.base_offset]
-        index = rebuild_txn_index(self.context, segment, earlier)
-        if len(index.entries) <= len(known.entries):
+        rebuilt = rebuild_txn_index(self.context, segment, earlier)
+        kept = [entry for entry in known.entries if not (is_torn and entry is last)]
+        # Entries of empty transactions, by old brokers, are only in the file.
+        found = {entry.last_offset: entry for entry in (*kept, *rebuilt.entries)}
+        if not is_torn and len(found) == len(kept):
             return known  # the marker's producer had no open transaction
         path = self.context.path(segment.base_offset, files.TXN_INDEX_SUFFIX)
-        problem = "the last entries are missing" if known.entries else "missing"
+        if is_torn:
+            problem = "the last entry has no abort marker"
+        else:
+            problem = "the last entries are missing" if kept else "missing"
         self.context.report(f"{path}: {problem}; rebuilt in memory")
-        return index
+        return TxnIndex(segment.base_offset, (found[offset] for offset in sorted(found)))
+
+    def _abort_markers(self, segment: Segment, last: AbortedTxn | None) -> dict[int, int]:
+        """Return the abort markers from that of the last entry on, as `abort_markers` does.
+
+        Without an entry, those are returned that no snapshot rules out. If the marker of the entry
+        is unreadable, the entry is believed.
+        """
+        if last is not None:
+            try:
+                return abort_markers(segment, last.last_offset)
+            except CorruptData:
+                later = abort_markers(segment, last.last_offset + 1)
+                return {last.last_offset: last.producer_id, **later}
+        if self._transaction_start is None:
+            self._transaction_start = transaction_start(self.context)
+        start = self._transaction_start
+        return abort_markers(segment, start) if start < segment.end_offset else {}
 
     def _tail(self, base: int) -> TailSegment:
         tail = load_tail(self.context, base)
