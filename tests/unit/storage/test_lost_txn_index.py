@@ -30,6 +30,7 @@ from tidelog.record.batch_walk import walk
 from tidelog.storage import files
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.log.log_reader import LogView
+from tidelog.storage.log.producers import encode_snapshot
 from tidelog.storage.segment.txn_index import TXN_ENTRY_SIZE, AbortedTxn, TxnIndex
 from tidelog.storage.text_files import write_offset_checkpoint
 from tidelog.types import IsolationLevel, TopicPartition
@@ -205,6 +206,21 @@ class TestDamagedSnapshots:
         _, log = reopen(env)
         assert offsets(log.records(isolation=COMMITTED)) == [0, 3]
         assert FIRST_INDEX in names(env)
+
+
+class TestASnapshotBeyondTheLogEnd:
+    def test_it_rules_out_no_abort(self) -> None:
+        """A crash in a truncation can leave it."""
+        env, directory, log = new_log(ONE_BY_ONE)
+        put(log, 1)
+        transact(log, 5)
+        end(log, 5, commit=False)
+        put(log, 1)
+        log.flush()
+        directory.abandon()
+        env.files.remove(path_of(FIRST_INDEX))
+        write(env, "00000000000000000009.snapshot", encode_snapshot([]))
+        assert offsets(reader_of(env).records(isolation=COMMITTED)) == [0, 3]
 
 
 class TestAnUnreadableFile:

@@ -253,10 +253,11 @@ def states_at(
     return _states_from(context, [*tiered, *local], offset, is_strict=is_strict)
 
 
-def transaction_start(context: SegmentContext) -> int:
+def transaction_start(context: SegmentContext, end: int) -> int:
     """Return an offset before which a partition has no transactions, judging by files.
 
-    This is the offset of the newest snapshot. It is 0, because there may be transactions anywhere,
+    This is the offset of the newest snapshot up to the log end, `end`: a crash in a truncation can
+    leave snapshots of removed records. It is 0, because there may be transactions anywhere,
     if there is an index of aborted transactions, or a snapshot in which a producer has an open
     transaction or had a marker. The same holds if there is no snapshot at all, or a damaged one.
     """
@@ -270,7 +271,7 @@ def transaction_start(context: SegmentContext) -> int:
             for entry in states.producers.values()
         ):
             return 0
-    return max(offsets, default=0)
+    return max((offset for offset in offsets if offset <= end), default=0)
 
 
 def abort_markers(segment: Segment, offset: int) -> dict[int, int]:

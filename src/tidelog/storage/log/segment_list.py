@@ -346,7 +346,7 @@ class SegmentList:
                 later = abort_markers(segment, last.last_offset + 1)
                 return {last.last_offset: last.producer_id, **later}
         if self._transaction_start is None:
-            self._transaction_start = transaction_start(self.context)
+            self._transaction_start = transaction_start(self.context, self.end_offset)
         start = self._transaction_start
         return abort_markers(segment, start) if start < segment.end_offset else {}
 
