@@ -1,6 +1,7 @@
 """Users that outlive a restart, the length of sessions, and log lines about authentication."""
 
 import logging
+import os
 import socket
 import ssl
 from concurrent.futures import Future
@@ -104,6 +105,21 @@ def test_after_the_end_of_a_session_only_a_handshake_is_accepted(tmp_path: Path)
             clock.ahead_ms += 100  # too soon to renew; the session has ended, so no response
             client.send(SASL_HANDSHAKE, 1, SaslHandshakeRequest(mechanism="PLAIN"))
             assert is_closed(client)
+
+
+def test_a_session_of_bare_tokens_ends(tmp_path: Path) -> None:
+    given = settings_in(tmp_path, connections_max_reauth_ms="3600000", connections_max_idle_ms="-1")
+    clock = StandingClock()
+    env = replace(os_env(), clock=clock)
+    with tidelog.broker(settings=given, env=env) as running, RawClient(place(running)) as client:
+        assert shake(client, "PLAIN", version=0).error_code == 0
+        os.write(client.fileno(), len(plain()).to_bytes(4, "big") + plain())
+        client.await_answer()
+        assert os.read(client.fileno(), 4) == b"\0\0\0\0"
+        clock.ahead_ms = 3_599_999
+        assert is_served(client)
+        clock.ahead_ms = 3_600_000
+        assert not is_served(client)
 
 
 def test_a_connection_cannot_change_its_principal(tmp_path: Path) -> None:

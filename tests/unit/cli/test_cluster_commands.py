@@ -206,6 +206,12 @@ def test_exit_code_for_alerts(desk: Desk, more: dict[str, object], code: ExitCod
     assert ("limit" in desk.err.getvalue()) is (code is ExitCode.FINDINGS)
 
 
+def test_a_limit_in_seconds_may_have_a_fraction(desk: Desk) -> None:
+    desk.clock.advance(500)
+    assert desk.lag(Format.JSON, max_seconds=30.5) is ExitCode.OK
+    assert desk.lag(Format.JSON, max_seconds=30.4) is ExitCode.FINDINGS
+
+
 def test_the_output_has_the_result_first_and_then_a_line_per_topic(desk: Desk) -> None:
     assert desk.lag(Format.TABLE, samples=2) is ExitCode.OK
     verdict, heading, *rest = desk.out.getvalue().splitlines()

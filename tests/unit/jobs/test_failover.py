@@ -1,5 +1,7 @@
 """A group's positions on A become times, and these become start offsets on B."""
 
+from collections.abc import Mapping
+
 import pytest
 from tests.worlds.clusters.two_clusters import (
     APPEND,
@@ -26,7 +28,13 @@ from tidelog.jobs.failover.rules import (
     search_time,
 )
 from tidelog.remote.view import Committed, Member
-from tidelog.types import ClockName, TimestampType, TopicPartition
+from tidelog.types import (
+    ClockName,
+    IsolationLevel,
+    OffsetAndTimestamp,
+    TimestampType,
+    TopicPartition,
+)
 
 GROUP, TOPIC = "billing", "orders"
 P0, P1 = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
@@ -258,6 +266,29 @@ class TestStarts:
         a.commit_at(GROUP, P0, 0)
         start = start_of(planned(a, b))
         assert (start.offset, start.kind) == (2, StartKind.END)
+
+    def test_records_appended_during_the_search_are_after_the_start(self) -> None:
+        class BusyCluster(MemoryCluster):
+            """Cluster that gets a record with an early time after each search."""
+
+            def offsets_for_times(
+                self,
+                times: Mapping[TopicPartition, int],
+                *,
+                isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+            ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+                found = super().offsets_for_times(times, isolation=isolation)
+                append_all(self, 200)
+                return found
+
+        a, _ = pair()
+        b = BusyCluster("b:1").create(TOPIC)
+        append_all(a, 500)
+        append_all(b, 100)
+        a.commit_at(GROUP, P0, 1)
+        start = start_of(planned(a, b))
+        assert (start.offset, start.kind) == (1, StartKind.END)
+        assert b.ends[P0] > 1
 
     def test_a_partition_without_a_commit_starts_at_the_beginning(self) -> None:
         a, b = pair(partitions=2)

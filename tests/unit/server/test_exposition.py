@@ -22,7 +22,7 @@ from tidelog.server.metrics.exposition import (
     PartitionStats,
 )
 from tidelog.server.metrics.http import NodeMetrics
-from tidelog.types import NewRecord
+from tidelog.types import NewRecord, TopicPartition
 
 DASHBOARD = Path(__file__).parents[3] / "docs" / "grafana-dashboard.json"
 Labels = frozenset[tuple[str, str]]
@@ -113,6 +113,16 @@ def test_the_largest_timestamp_of_a_replaced_segment_is_read_again() -> None:
         partition.log.roll()
         list(stats.examine(partition))
         assert stats.find(partition).newest_record_ms == timestamp
+
+
+def test_times_of_compactions_are_in_seconds() -> None:
+    world, place = World(), labels(topic="t", partition="0")
+    tally = world.node.metrics.cleaner
+    tally.busy_ms = 1_500
+    tally.last_ms[TopicPartition("t", 0)] = 1_700_000_000_250
+    found = metric_values(world.node)
+    assert found["cleaner_busy_seconds_total", labels()] == 1.5
+    assert found["partition_last_compaction_time_seconds", place] == 1_700_000_000.25
 
 
 def test_the_dashboard_uses_existing_metrics() -> None:

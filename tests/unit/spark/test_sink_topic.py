@@ -37,6 +37,14 @@ def test_a_missing_topic_is_made_with_its_settings(root: str) -> None:
         assert directory.topic("more").partitions == 1
 
 
+def test_settings_of_a_new_topic_may_have_units(root: str) -> None:
+    config = '{"retention.ms": "7d", "segment.bytes": "1MiB"}'
+    write(root, "new", createPartitions="1", createConfig=config)
+    with tidelog.open(root) as directory:
+        given = directory.topic("new").given
+        assert given == {"retention.ms": "604800000", "segment.bytes": "1048576"}
+
+
 def test_an_existing_topic_is_not_changed(root: str) -> None:
     write(root, "there", createPartitions="9", createConfig='{"retention.ms": "1"}')
     with tidelog.open(root) as directory:

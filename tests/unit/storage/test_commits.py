@@ -164,6 +164,25 @@ class TestReplay:
             outcomes.add(found)
         assert len(outcomes) == 2
 
+    def test_after_no_crash_a_removed_file_is_beside_the_file_that_replaces_it(self) -> None:
+        """Kafka completes a swap by the files' names, without the commit record."""
+        env, old = seeded_env(1), "00000000000000000000.log"
+        swap = Move("t-0", FINAL + files.SWAP_SUFFIX, FINAL)
+        env.files.make_dirs(f"{PATH}/t-0")
+        for name in (old, swap.staged):
+            file = env.files.open(f"{PATH}/t-0/{name}", create=True)
+            file.pwrite(name.encode(), 0)
+            file.sync()
+        for directory in (f"{PATH}/t-0", PATH, "/"):
+            env.files.sync_dir(directory)
+        env.files.settle()
+        commits.publish(env.files, PATH, ID, Commit(moves=(swap,), removes=(Removal("t-0", old),)))
+        commits.replay(env.files, PATH)
+        states = [*env.files.prefixes(Keep.SYNCED), *env.files.prefixes(Keep.EVERYTHING)]
+        for state in (*states, *env.files.crash_states(range(300))):
+            names = {entry.name for entry in reopen(state).list_dir(f"{PATH}/t-0")}
+            assert not {old, FINAL} <= names, str(state)
+
 
 class TestOverlay:
     def prepared(self) -> Env:

@@ -7,6 +7,7 @@ from tidelog.protocol.messages.group_records import SUBSCRIPTION, ConsumerProtoc
 from tidelog.server.groups.classic_group import GroupState, subscribed_topics
 from tidelog.server.groups.offset_commits import Commit
 from tidelog.server.groups.requests import CommitRequest, MemberRef
+from tidelog.server.partitions.partition import TransactionEnd
 from tidelog.server.runtime.reply import Reply
 from tidelog.types import MINUTE_MS
 
@@ -90,6 +91,20 @@ class TestKeeping:
         assert not reply.is_done
         world.sync()
         assert reply.value == [ErrorCode.NONE]
+
+    def test_the_end_of_a_transaction_keeps_a_later_commit_without_one(self) -> None:
+        world, producer = World(), (7, 0)
+        guard = world.node.groups.shards.guard(GROUP, producer, raises_epochs=False).guard
+        asked = CommitRequest(group_id=GROUP, is_transactional=True)
+        places = [Commit("flights", number, 5) for number in range(2)]
+        said = world.commits.commit_in_transaction(asked, producer, guard, places)
+        assert said.value == [ErrorCode.NONE] * 2
+        assert world.commit(9) is ErrorCode.NONE
+        world.commits.end_transaction(0, TransactionEnd(*producer, 0, commit=True))
+        assert world.committed == 9
+        other = world.group.offsets.get("flights", 1)
+        assert other is not None
+        assert other.offset == 5
 
     def test_restart_keeps_all_of_it(self) -> None:
         world = World()
