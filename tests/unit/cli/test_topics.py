@@ -50,6 +50,26 @@ def test_a_partitions_directory_is_refused(flights: Cli, command: list[str]) -> 
     assert sorted(partition.iterdir()) == before
 
 
+def test_the_current_directory_is_refused_if_it_is_that_of_a_partition(
+    flights: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = flights.data / "flights-0"
+    flights.append(at(NOW))
+    before = sorted(partition.iterdir())
+    monkeypatch.chdir(partition)
+    result = flights.run("create", "more", "--data", ".")
+    assert result.code == 3
+    assert "open the directory that holds it, .." in result.err
+    assert sorted(partition.iterdir()) == before
+
+
+def test_a_directory_with_partitions_may_be_named_like_one(cli: Cli) -> None:
+    data = cli.data / "kafka-1"
+    cli.ok("create", "flights", "--data", str(data))
+    (data / f"{0:020d}.log").touch()
+    cli.ok("create", "more", "--data", str(data))
+
+
 def test_delete_needs_yes_and_shows_the_bytes_to_delete(flights: Cli) -> None:
     flights.append(at(NOW))
     result = flights.run("delete", "flights")

@@ -28,6 +28,8 @@ from tidelog.types import MS_PER_SECOND, NO_TIMESTAMP, TopicPartition
 # Number of segments that are examined before other tasks of the event loop run. It is low, because
 # each segment may have to open its time index.
 _SEGMENTS_AT_ONCE: Final = 20
+# Number of segments, examined or not, that are visited before other tasks run.
+_VISITED_AT_ONCE: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,12 +86,12 @@ class PartitionStats:
         """Examine new finished segments, a few at each step, so that the event loop can be yielded.
 
         A finished segment is examined once, and again if its size has changed, for example by
-        compaction. Segments whose files can't be read are skipped, and examined again at the next
-        scrape.
+        compaction; a replacement of equal size is not noticed. Segments whose files can't be read
+        are skipped, and examined again at the next scrape.
         """
         largest: dict[int, tuple[int, int]] = {}
         count = 0
-        for segment in tuple(partition.log.segments[:-1]):
+        for number, segment in enumerate(tuple(partition.log.segments[:-1]), 1):
             known = self._largest.get(segment.base_offset)
             with suppress(OSError, TidelogError):
                 size_bytes = segment.size_bytes
@@ -97,7 +99,7 @@ class PartitionStats:
                     count += 1
                     known = size_bytes, segment.largest_timestamp
                 largest[segment.base_offset] = known
-            if count >= _SEGMENTS_AT_ONCE:
+            if count >= _SEGMENTS_AT_ONCE or not number % _VISITED_AT_ONCE:
                 count = 0
                 yield
         self._largest = largest

@@ -35,7 +35,7 @@ from tidelog.storage.clocks.append_clock import ClockWatch
 from tidelog.storage.directory.offset_checkpoints import OffsetCheckpoints
 from tidelog.storage.directory.open_partitions import OpeningRules, OpenPartitions
 from tidelog.storage.directory.topic_admin import DirectoryContext, TopicAdmin
-from tidelog.storage.directory.topic_registry import NewTopic, TopicInfo, ensure_no_segments
+from tidelog.storage.directory.topic_registry import NewTopic, TopicInfo, find_partitions
 from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.log.producers import PRODUCER_ID_EXPIRATION_MS
 from tidelog.storage.log.record_rules import BodyCheck, check_body
@@ -226,8 +226,8 @@ class LogDir(Closing):
         Raises:
             DirectoryLocked: The directory is to be opened for writing, but this or another process
                 has it open for writing already.
-            InvalidRequest: There is no such directory, it is the directory of one partition, or the
-            URL is invalid.
+            InvalidRequest: There is no such directory, a writer's is that of one partition, or the
+                URL is invalid.
             ReadOnly: A directory in an object store can't be opened for writing.
             CorruptFile, UnsupportedVersion: A writer can't read the list of topics, a commit record
                 or another file at the top of the directory. (A reader reads topics later.)
@@ -281,9 +281,10 @@ class LogDir(Closing):
 
     def _load_writable(self) -> None:
         fs = self.env.files
-        if files.parse_partition_dir(posixpath.basename(self.path)) is not None:
-            # Before the first file is written; the list of topics is read later.
-            ensure_no_segments(self.path, fs.list_dir(self.path))
+        if files.parse_partition_dir(posixpath.basename(posixpath.abspath(self.path))) is not None:
+            # Perhaps the directory of one partition, which is refused before a file is written. One
+            # behind a link of another name is refused only when the topics are read.
+            find_partitions(fs, self.path)
         self._lock = self._take_lock()
         self._watch.accept(text_files.read_accepted_clock(fs, self.path, self.report))
         if text_files.read_meta_properties(fs, self.path) is None:

@@ -248,7 +248,7 @@ def find_topics(
 def find_leftovers(files: FileSystem, directory: str) -> list[TopicPartition]:
     """Find directories of deleted topics that kept their names; errors as in `find_topics`."""
     return _take_leftovers(
-        files, directory, read_topics(files, directory), _find_partitions(files, directory)
+        files, directory, read_topics(files, directory), find_partitions(files, directory)
     )
 
 
@@ -273,7 +273,7 @@ def find_all(
 ) -> RegistryContents:
     """Find topics and leftovers of deleted ones; arguments and errors as in `find_topics`."""
     text = read_topics(files, directory)
-    entries, present = text.topics, _find_partitions(files, directory)
+    entries, present = text.topics, find_partitions(files, directory)
     notes: list[str] = []
     topics = {}
     partitions = [TopicPartition(name, number) for name in present for number in present[name]]
@@ -345,7 +345,7 @@ def _take_leftovers(
     return sorted(leftovers)
 
 
-def _find_partitions(files: FileSystem, directory: str) -> defaultdict[str, tuple[int, ...]]:
+def find_partitions(files: FileSystem, directory: str) -> defaultdict[str, tuple[int, ...]]:
     """Return the partition numbers of each topic that has a directory, ascending.
 
     Raises:
@@ -358,12 +358,11 @@ def _find_partitions(files: FileSystem, directory: str) -> defaultdict[str, tupl
         if partition is not None:
             numbers[partition.topic].append(partition.partition)
     if not numbers:
-        ensure_no_segments(directory, entries)
+        _ensure_no_segments(directory, entries)
     return defaultdict(tuple, {name: tuple(sorted(of_topic)) for name, of_topic in numbers.items()})
 
 
-def ensure_no_segments(directory: str, entries: Iterable[DirEntry]) -> None:
-    """Raise InvalidRequest if these entries of a directory are those of one partition."""
+def _ensure_no_segments(directory: str, entries: Iterable[DirEntry]) -> None:
     for item in entries:
         parsed = parse_file_name(item.name)
         if parsed is not None and parsed[1] == LOG_SUFFIX and not item.is_dir:

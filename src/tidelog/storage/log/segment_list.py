@@ -321,8 +321,9 @@ class SegmentList:
         earlier = [each for each in self.all if each.base_offset < segment.base_offset]
         rebuilt = rebuild_txn_index(self.context, segment, earlier)
         kept = [entry for entry in known.entries if not (is_torn and entry is last)]
-        # Entries of empty transactions, by old brokers, are only in the file.
-        found = {entry.last_offset: entry for entry in (*kept, *rebuilt.entries)}
+        # Entries of empty transactions, by old brokers, are only in the file. Of two entries, that
+        # of the file counts: the snapshots may not know the beginning of its transaction.
+        found = {entry.last_offset: entry for entry in (*rebuilt.entries, *kept)}
         if not is_torn and len(found) == len(kept):
             return known  # the marker's producer had no open transaction
         path = self.context.path(segment.base_offset, files.TXN_INDEX_SUFFIX)

@@ -201,7 +201,8 @@ class ClosedSegment(Segment):
     def txn_index(self) -> TxnIndex:
         """Aborted transactions; the file exists only if there are some.
 
-        If there is no file, and no zone map proves that none existed, the batches are read.
+        If the file is missing or empty, and there is no zone map, which would have recorded that,
+        the batches are read.
 
         Raises:
             CorruptIndex: The index is damaged, or differs from the checksum in the zone map. Such
