@@ -7,7 +7,7 @@ Source: Kafka's protocol guide, APIs 21, 29, 30, 31, 48, 49, 50 and 51.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from enum import Enum
 from functools import partial
 from typing import (
@@ -356,6 +356,7 @@ def quotas(client: "Cluster") -> list[tuple[Entity, dict[str, float]]]:
         InvalidRequest: The client's settings need librdkafka, such as those of TLS and SASL, or the
             broker rejects the request.
         NotAuthorized, ClusterFailure: The cluster refuses, or can't be reached.
+        UnsupportedVersion: The first broker that responds doesn't support quotas.
     """
     with _typed("list quotas"), _connection(client) as connection:
         request = DescribeClientQuotasRequest(components=[], strict=False)
@@ -401,18 +402,15 @@ def _connection(client: "Cluster") -> "Iterator[BrokerConnection]":
     for server in servers:
         host, port = split_server(server)
         connection = BrokerConnection(host, port, connect, client_id="tidelog")
-        try:
-            connection.version_of(DESCRIBE_CLIENT_QUOTAS)
-        except ClusterFailure:
-            connection.close()
-            if server == servers[-1]:
-                raise
-            continue
-        try:
+        with closing(connection):
+            try:
+                connection.version_of(DESCRIBE_CLIENT_QUOTAS)
+            except ClusterFailure:
+                if server == servers[-1]:
+                    raise
+                continue
             yield connection
-        finally:
-            connection.close()
-        return
+            return
 
 
 def _ensure_right(client: "Cluster", operation: str, code: int, message: str | None) -> None:

@@ -1,0 +1,28 @@
+"""Quotas of a cluster whose brokers don't support them."""
+
+import pytest
+from tests.worlds.clusters.fake_leader import HOST, PORT, FakeLeader
+
+from tidelog.errors import UnsupportedVersion
+from tidelog.protocol.messages import DESCRIBE_CLIENT_QUOTAS
+from tidelog.remote import administration, broker_connection
+from tidelog.remote.broker_connection import Transport
+from tidelog.remote.cluster import Cluster
+
+
+def test_a_broker_without_quotas_is_named_and_its_connection_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leader = FakeLeader(versions={DESCRIBE_CLIENT_QUOTAS.key: -1})
+    closed: list[int] = []
+
+    def connect(host: str, port: int, *, timeout_s: float) -> Transport:
+        transport = leader.connect(host, port)
+        monkeypatch.setattr(transport, "close", lambda: closed.append(port))
+        return transport
+
+    monkeypatch.setattr(broker_connection, "connect_socket", connect)
+    cluster = Cluster(f"{HOST}:{PORT}", {}, timeout_s=1, clock=leader.env.clock)
+    with pytest.raises(UnsupportedVersion, match=r"leader:9092.*DescribeClientQuotas.*none"):
+        administration.quotas(cluster)
+    assert closed == [PORT]
