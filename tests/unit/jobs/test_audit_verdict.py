@@ -52,7 +52,11 @@ def test_many_differences() -> None:
 def test_records_without_a_key() -> None:
     bad = audited(topic((3, 3), unkeyed_equal=False))
     assert audit_verdict(bad, "A", "B") == (
-        "A and B differ in 0 of 3 keys; records without a key differ in 1 topic"
+        "A and B differ in records without a key in 1 topic, but in none of 3 keys"
+    )
+    both = audited(topic((3, 3), stale=1, unkeyed_equal=False))
+    assert audit_verdict(both, "A", "B") == (
+        "A and B differ in 1 of 3 keys: 1 older on B; and in records without a key in 1 topic"
     )
 
 

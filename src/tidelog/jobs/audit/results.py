@@ -258,6 +258,8 @@ KIND_TEXTS: Final = {
 def audit_verdict(audited: AuditResults, a: str, b: str) -> str:
     """Return a sentence which states that two places are equal, or how many keys differ, by kind.
 
+    Topics whose records without a key differ are counted too.
+
     Args:
         audited: The results.
         a: Name of A.
@@ -272,15 +274,12 @@ def audit_verdict(audited: AuditResults, a: str, b: str) -> str:
         return f"{a} and {b} are equal: {plural(keys, 'key')} in {topics}"
     differing = sum(counts.values())
     kinds = [f"{count:,} {KIND_TEXTS[kind].words}" for kind, count in counts.items() if count]
-    parts = [
-        f"{a} and {b} differ in {differing:,} of {plural(keys, 'key')}"
-        + (f": {', '.join(kinds)}" if kinds else "")
-    ]
-    unkeyed = [topic.topic for topic in audited.topics if topic.unkeyed_equal is False]
-    if unkeyed:
-        names = plural(len(unkeyed), "topic")
-        parts.append(f"records without a key differ in {names}")
-    return "; ".join(parts)
+    unkeyed = sum(topic.unkeyed_equal is False for topic in audited.topics)
+    without_key = f"records without a key in {plural(unkeyed, 'topic')}"
+    if not differing:
+        return f"{a} and {b} differ in {without_key}, but in none of {plural(keys, 'key')}"
+    text = f"{a} and {b} differ in {differing:,} of {plural(keys, 'key')}: {', '.join(kinds)}"
+    return f"{text}; and in {without_key}" if unkeyed else text
 
 
 def _keys(topic: TopicFigures) -> int:
