@@ -27,12 +27,14 @@ def log_path(tmp_path: Path) -> Path:
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[RemoteDirectory]:
     """Run a broker with a topic of 20 batches, 10 records each."""
+    # Written without a client: librdkafka would divide the records of one call into batches by
+    # time, so a moved batch could keep its offset.
+    with tidelog.open(tmp_path / "data", writable=True) as directory:
+        directory.create_topic("t")
+        for _ in range(BATCHES):
+            directory.append("t", [NewRecord(value=b"%d" % n) for n in range(EACH)], partition=0)
     with tidelog.broker(str(tmp_path / "data"), settings=SETTINGS) as broker:
         servers = broker.bootstrap_servers
-        with tidelog.connect(servers) as writer:
-            writer.create_topic("t")
-            for _ in range(BATCHES):
-                writer.append("t", [NewRecord(value=b"%d" % n) for n in range(EACH)], partition=0)
         with tidelog.connect(servers, config=THROUGH_LIBRDKAFKA, timeout_s=PATIENCE_S) as connected:
             assert not connected.source.is_direct
             yield connected
