@@ -4,7 +4,8 @@ Each connection counts the bytes of its current request that have arrived (not t
 then the whole request until its response is ready, and the unsent part of the response. All
 connections share one bound. At the bound, no connection is read further, except the one whose
 request has been arriving for longest: it is read to its end, so there is always progress. The bound
-may be exceeded by one read of each connection that is not paused.
+may be exceeded by the rest of this request, by responses, and by one read of each connection that
+is not paused.
 
 Source: Kafka's `max.connections`, `max.connections.per.ip` and its overrides,
 `connections.max.idle.ms`, `queued.max.request.bytes` (which counts a request when its size is
@@ -61,7 +62,7 @@ class MemoryBudget:
 
     @property
     def small_bytes(self) -> int:
-        """Number of bytes that a connection may keep, because it is small compared to the bound."""
+        """Number of bytes, small compared to the bound, that a connection may hold at the bound."""
         return max(self._limit_bytes, 0) // SMALL_PART
 
     @property
@@ -154,7 +155,7 @@ class ConnectionMemory:
         self._on_room = on_room
         self.request_bytes = 0
         self._unsent_bytes = 0  # in the transport's buffer
-        self._queued_bytes = 0  # in our queue
+        self._queued_bytes = 0  # in the connection's `SendQueue`
         self.is_waiting = False
         self.sending_since_ms: int | None = None
         self.unread_since_ms: int | None = None
@@ -200,7 +201,7 @@ class ConnectionMemory:
         return self._unsent_bytes + self._queued_bytes
 
     def hold(self, *, unsent_bytes: int | None = None, queued_bytes: int | None = None) -> None:
-        """Set the unsent bytes in the transport's buffer and in our queue; None leaves a value."""
+        """Set the unsent bytes in the transport's buffer and in the queue; None leaves a value."""
         before_bytes = self.response_bytes
         if unsent_bytes is not None:
             self._unsent_bytes = unsent_bytes
@@ -264,7 +265,7 @@ class Client(Protocol):
         ...
 
     def attend(self) -> bool:
-        """Report received data from the first byte on; return whether this was not the case before.
+        """Let the system report each received byte; return whether it did not do so before.
 
         If the result is True, bytes may have arrived that were not reported.
         """

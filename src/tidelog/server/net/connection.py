@@ -2,9 +2,10 @@
 
 As in Kafka, the next request is read when the last response has been handed to the system. So a
 client makes the broker hold one request, one response, and the bytes that arrived before reading
-paused. Also as in Kafka, a request is carried out whether or not the client waits for the response:
-after a half-close (`eof_received`) all received requests are processed, and the client gets the
-responses it still reads.
+paused. Also as in Kafka, a request is carried out even if the client does not wait for the
+response; only a request that waits for records is dropped after a disconnect. After a half-close
+(`eof_received`) all received requests are processed, and the client gets the responses that it
+still reads.
 """
 
 import asyncio
@@ -183,7 +184,7 @@ class Connection(asyncio.BufferedProtocol):
         self._monotonic_ms = node.env.clock.monotonic_ms
         self.memory = ConnectionMemory(clients.in_flight, self._monotonic_ms, self._read_on)
         self.last_active_ms = self._monotonic_ms()
-        # When processing of the next request began, for metrics.
+        # Monotonic time in ns from which the duration of the next request is measured.
         self._began_ns = 0
 
     # -- called by asyncio -------------------------------------------------------------------
@@ -233,7 +234,7 @@ class Connection(asyncio.BufferedProtocol):
             self._answer = self._sasl_session.answer
 
     def _pass(self, sasl_session: "SaslSession") -> None:
-        """After a SASL response, close if the session closes, or allow large requests if open."""
+        """After a SASL response, close if the session must close; allow large requests if open."""
         if sasl_session.is_closing:
             transport = self._transport
             self._is_over = True
@@ -336,7 +337,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._pending.is_waiting or self._next_turn is not None or self.memory.is_waiting
 
     def attend(self) -> bool:
-        """Report received data from the first byte on; return whether this was not the case before.
+        """Let the system report each received byte; return whether it did not do so before.
 
         If the result is True, bytes may have arrived that were not reported, so the connection
         counts as active until now.
@@ -456,7 +457,7 @@ class Connection(asyncio.BufferedProtocol):
         self._resume()
 
     def _flush(self) -> None:
-        """Send responses that were held back for the next one."""
+        """Send the responses that were held back."""
         if self._out is not None:
             self._out.flush()
 
@@ -466,7 +467,7 @@ class Connection(asyncio.BufferedProtocol):
         self._pace()
 
     def _handle(self, frame: memoryview, *, more: bool) -> None:
-        """Answer a request; `more` is true if the next request has also arrived."""
+        """Answer a request; if `more` is true, the response may be held back until a flush."""
         memory = self.memory
         if memory.sending_since_ms is not None:
             memory.end_read()

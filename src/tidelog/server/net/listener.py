@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tidelog.server.runtime.loop import Timer
 
 
-# Number of connections accepted at a time, before the event loop is yielded.
+# Maximum number of connections accepted at a time, before the event loop is yielded.
 ACCEPTS: Final = 64
 
 # Delay in ms before accepting again after an error, such as a lack of descriptors.
@@ -157,7 +157,7 @@ class Listener:
         error = None if setup.cancelled() else setup.exception()
         if error is None and not setup.cancelled():
             return
-        sock.close()  # nothing else closes it if cancelled before its first step
+        sock.close()  # if cancelled before its first step, nothing else closes the socket
         connection.connection_lost(None)
         if error is not None:
             self._log_failure(error, connection.facts.host)
@@ -181,7 +181,8 @@ async def listening_sockets(
 
     Raises:
         OSError: The host is unknown, or an address can't be bound; then no socket is left open.
-            Addresses that the machine does not have are skipped, unless it has none of the host's.
+            Addresses that the machine lacks are skipped, unless it has none of the host's
+            addresses.
     """
     addresses = await asyncio.get_running_loop().getaddrinfo(
         host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -237,10 +238,12 @@ _CONGESTION: Final[int | None] = getattr(socket, "TCP_CONGESTION", None)
 
 _NAME_BYTES_MAX: Final = 16
 
-# A congestion control that delays sends with timers, according to the estimated rate of the path.
+# Name of a congestion control that delays sends with timers, according to the estimated rate of the
+# path.
 PACING: Final = b"bbr"
 
-# A congestion control that does not pace. Linux always has it, and lets every process select it.
+# Name of a congestion control that does not pace. Linux always has it, and lets every process
+# select it.
 WITHOUT_PACING: Final = b"reno"
 
 
@@ -288,7 +291,8 @@ def _disable_pacing(bound: socket.socket) -> None:
             bound.setsockopt(socket.IPPROTO_TCP, _CONGESTION, WITHOUT_PACING)
 
 
-# Timeout of TLS handshake and shutdown; after it the client is disconnected.
+# Timeout in seconds of the TLS handshake, and of the TLS shutdown; after it the client is
+# disconnected.
 TLS_TIMEOUT_S: Final = 10
 
 

@@ -40,15 +40,15 @@ class ListenerAuthentication:
         """Read what the listener needs: certificates and users.
 
         Raises:
-            ConfigError, CorruptFile, StorageFailure: The certificates or users can't be read, or a
-                setting or a package is missing.
+            ConfigError, CorruptFile, StorageFailure: The certificates, users or keys of tokens
+                can't be read, a setting is missing or invalid, or a package is missing.
         """
         config = node.config
         self.plan = plan
         self.address: Address | None = None
         self._tls: TlsContexts | None = None
         self._mapping: tuple[Rule, ...] = ()
-        # Imported only if the listener needs them.
+        # The modules are imported only if the listener needs them.
         if plan.protocol.has_tls:
             from tidelog.server.security.authentication import parse_rules
 

@@ -35,7 +35,7 @@ from tidelog.server.runtime.reply import start
 from tidelog.server.security.sasl import AuthenticatedUser, LoginFailed, SaslServer, failure_text
 from tidelog.types import Buffer
 
-# Maximum frame size before authentication.
+# Maximum size in bytes of a frame before authentication, and of a token at any time.
 FRAME_BYTES_MAX: Final = 64 * 1024
 
 # Timeout in ms for authentication, including the TLS handshake.

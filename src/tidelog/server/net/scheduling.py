@@ -25,7 +25,7 @@ TURN_REQUESTS: Final = 16
 
 TURN_NS: Final = 1_000_000
 
-# Maximum time in ns of turns of queued connections before the loop polls for new events.
+# Time in ns after which no more queued connections get turns before the loop polls for new events.
 QUEUE_NS: Final = 4_000_000
 
 
@@ -101,8 +101,9 @@ SMALL_BYTES: Final = 4096
 # unsuccessful poll takes a small part of the working time.
 ROW: Final = 16
 
-# If the thread was suspended for more than this time between two polls, the processor is needed for
-# other work. Then the loop does not poll after the next `CROWDED_ROW` requests.
+# Maximum time in ns between two polls. If more time passes, the thread was suspended, because the
+# processor is needed for other work, and the loop does not poll after the next `CROWDED_ROW`
+# requests.
 CROWDED_NS: Final = 500_000
 
 CROWDED_ROW: Final = 256
@@ -132,7 +133,7 @@ class BusyPoll:
         """Create it with no request seen.
 
         Args:
-            window_us: How long to poll for the next request, in µs; 0 for never.
+            window_us: Maximum time in µs to poll for the next request; 0 for no polling.
             now_ns: The monotonic clock, in ns.
         """
         self._window_ns = window_us * 1000
@@ -207,7 +208,7 @@ class Sender(Protocol):
         ...
 
     def fail(self, error: Exception) -> None:
-        """Close because of an error."""
+        """Close the connection because of an error."""
         ...
 
 
@@ -216,7 +217,7 @@ class WriteCoalescer:
 
     Attributes:
         holds: Whether the next response is to be held, by a call of `hold`.
-        due_ns: When to call `send` if the iteration has not ended by then; monotonic.
+        due_ns: Monotonic time in ns at which to call `send` if the iteration has not ended by then.
     """
 
     __slots__ = ("_at_once", "_busy_poll", "_count", "_is_ending", "_senders", "due_ns", "holds")

@@ -57,20 +57,20 @@ Piece: TypeAlias = Buffer | FilePiece
 # piece that exceeds this number is still accepted whole.
 WRITE_HIGH_BYTES: Final = 1 << 20
 
-# Maximum number of bytes read from a file at a time, where sendfile is not used.
+# Maximum number of bytes read from a file at a time, if sendfile is not used.
 CHUNK_BYTES: Final = 256 << 10
 
 # Maximum number of bytes per sendfile, so that one client does not block the loop.
 SEND_BYTES: Final = 1 << 20
 
-# After a file region that was not in the page cache, pages are probed at short distances until this
-# number of bytes is sent, because more pages may be missing.
+# Number of bytes sent after a file region that was not in the page cache, for which pages are
+# probed at short distances, because more pages may be missing.
 CLOSE_PROBE_BYTES: Final = 64 << 20
 
 # Number of sent bytes (or more) after which the queue yields the event loop.
 TURN_BYTES: Final = 4 << 20
 
-# Size in bytes at which responses that were held back are sent, without waiting for `flush`.
+# Total size in bytes of held responses at which they are sent without waiting for `flush`.
 GATHER_BYTES: Final = 64 << 10
 
 # Flag by which the system sends a header in one packet with the bytes after it.
@@ -83,8 +83,8 @@ class SendQueue:
     `close` is the last call; the other methods may be called in any order before it.
 
     Attributes:
-        queued_bytes: Number of bytes in waiting pieces, without file regions, responses that are
-            held back for `flush`, and the transport's buffer.
+        queued_bytes: Number of bytes in waiting pieces. File regions, responses held back for
+            `flush`, and bytes in the transport's buffer are not counted.
         wakes_late: Whether the system reports received data only in larger amounts.
     """
 
@@ -119,10 +119,11 @@ class SendQueue:
         self._is_closed = False
         self._reading: asyncio.Future[bytes] | None = None
         self._socket = socket_of(transport)
-        # The loop reserves a transport's descriptor for the transport, so this is a duplicate.
+        # Duplicate of the socket's descriptor for the loop to watch, because the loop reserves a
+        # transport's descriptor for the transport.
         self._watched: int | None = None
         self._is_watching = False
-        self._yielded: asyncio.Handle | None = None  # set while the event loop is yielded
+        self._yielded: asyncio.Handle | None = None  # set until the queue's next turn
         self._probe_bytes_left = 0
         self._wake_bytes = 1
         self.wakes_late = False
@@ -219,9 +220,9 @@ class SendQueue:
         self._continue()
 
     def wake_at(self, size_bytes: int) -> None:
-        """Let the system report received data only from `size_bytes` on, or on a disconnect."""
+        """Let the system report received data only once it is `size_bytes`, or on a disconnect."""
         if self._socket is not None and size_bytes != self._wake_bytes:
-            with suppress(OSError):  # not all sockets can; then each packet is reported
+            with suppress(OSError):  # if the socket can't, each packet is reported
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size_bytes)
             self._wake_bytes = size_bytes
             self.wakes_late = size_bytes > 1
@@ -282,7 +283,7 @@ class SendQueue:
         self._on_failure(error)
 
     def _step(self) -> int:
-        """Send bytes of the first pieces, or start a cold read; return the number of bytes sent.
+        """Send the first pieces or start a cold read, or both; return the number of bytes sent.
 
         Raises:
             BlockingIOError: The socket accepts nothing now.
@@ -326,7 +327,7 @@ class SendQueue:
         return False
 
     def _send_buffers(self) -> int:
-        """Send buffers before the next file piece; return the number of bytes sent."""
+        """Send the buffers that precede the next file piece; return the number of bytes sent."""
         pieces, to = self._pieces, self._socket
         if to is not None and len(pieces) == 1:
             return self._send_last(to, cast("Buffer", pieces[0]))
