@@ -4,9 +4,10 @@
 order, and `Wait` is the wait until they have enough bytes. Records are returned as they are stored,
 except in two cases. Clients older than 2017 get converted records (`legacy_clients`). With
 `tidelog.expose.append.time`, each record gets a header with its append time: batches are rebuilt,
-but keep offsets, timestamps, codec and producer fields. Transaction markers, batches of old formats
-and records whose append time is unknown are returned unchanged. A client that requests append times
-also gets them beside the records, in runs of offsets.
+but keep offsets, timestamps, codec and producer fields. Transaction markers, batches of old
+formats, damaged batches, and batches with an unknown append time are returned unchanged. A client
+that requests append times gets unchanged batches, and beside them the append times in runs of
+offsets.
 
 A failed read is logged with its reason, at most once a minute for the same partition and reason,
 because clients get only an error code.
@@ -148,9 +149,11 @@ class ReadOrder:
         version: Version of the request.
         is_follower: Whether a follower sent the request; a follower sees records up to
             `Partition.replica_end_offset`.
-        is_committed: Whether records of open and aborted transactions are hidden.
+        is_committed: Whether the client reads only committed records: records from the last stable
+            offset on are hidden, and aborted transactions are listed beside the records.
         min_bytes: Number of bytes for which the response waits.
-        max_bytes: Limit for all partitions together; the first batch is returned even if larger.
+        max_bytes: Limit for all partitions together; from version 3 on, the first batch is returned
+            even if it is larger.
         with_append_times: Whether append times are returned beside the records.
     """
 
@@ -173,7 +176,7 @@ class ReadOrder:
         max_bytes: int,
         with_append_times: bool = False,
     ) -> None:
-        """Create it; `isolation_level` is that of the request; for the others see the class."""
+        """Create it with the request's `isolation_level`; for the other arguments see the class."""
         self.version = version
         self.is_follower = is_follower
         self.is_committed = isolation_level == IsolationLevel.READ_COMMITTED and not is_follower
@@ -202,16 +205,16 @@ class PartitionRead:
         topic_id: Id that the topic must have, None for any.
         refusal: Error code if there is no partition, else 0.
         error_code: Error code of the result. If it is not 0, only `fenced_epoch` may be set.
-        high_watermark: The partition's, -1 with an error.
-        last_stable_offset: The partition's, -1 with an error.
-        log_start_offset: The partition's, -1 with an error.
+        high_watermark: The partition's high watermark; -1 with an error.
+        last_stable_offset: The partition's last stable offset; -1 with an error.
+        log_start_offset: The partition's log start offset; -1 with an error.
         diverging_epoch: Point where the client's log and this one diverge; epoch -1 if they don't.
         fenced_epoch: The current leader epoch, if the client named an older one and its version of
             Fetch can return it; else -1.
-        records: Whole batches.
+        records: Whole batches; below version 3, the last converted one may be cut off.
         size_bytes: Size of the records.
-        aborted: The aborted transactions among the records; None if the client sees records of
-            aborted transactions.
+        aborted: The aborted transactions among the records; None with an error, and if the client
+            does not read only committed records.
         append_times: First offset and append time in ms (-1 for unknown) of each run of offsets.
         visible_end: End of what the last read could return (exclusive).
     """
@@ -516,7 +519,7 @@ def aborted_transactions(
 
 
 class Reading:
-    """One pass over the partitions; `go` reads what is in memory, `finish` all.
+    """One pass over the partitions: `go` reads only from memory, `finish` reads everything.
 
     Attributes:
         size_bytes: Size of all records that were read.
@@ -591,7 +594,7 @@ class Reading:
 
 
 class Wait:
-    """Wait until the partitions have enough bytes for a fetch, or its time is over.
+    """Wait until the partitions have enough bytes for a fetch, or until its maximum wait is over.
 
     When a partition changes, only this partition is checked again. At the end all watchers are
     removed.
@@ -636,15 +639,16 @@ class Wait:
     def _available_bytes(self, read: PartitionRead, partition: Partition) -> int:
         """Return how many bytes a read would return now.
 
-        If the read would fail or have to wait for a disk, return enough to end the wait.
+        If the read would fail or have to wait for a disk, return enough to end the wait. If one
+        byte is enough, return 1 for any number of bytes.
         """
         enough = max(self._order.min_bytes, 1)
         if partition.is_deleted:
             return enough
         end = self._order.end_offset(partition)
         if end <= read.offset:
-            # An offset between the visible end and the log end waits until the visible end reaches
-            # it.
+            # A read from an offset between the visible end and the log end waits until the visible
+            # end is above this offset.
             return 0 if read.offset <= partition.log.log_end_offset else enough
         if enough == 1:
             return 1

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 # exactly.
 PARTITIONS_MAX: Final = 10_000
 
-# If at least this number of partitions is remembered, deleted partitions are removed, because each
-# one keeps its log in memory.
+# Minimum number of remembered partitions at which deleted partitions are removed, because each
+# remembered partition keeps its log in memory.
 CLEANUP_MIN: Final = 64
 
 
@@ -40,7 +40,11 @@ class FetchCounts:
     def note_one(
         self, metrics: "Counters", partition: "Partition", offset: int, size_bytes: int
     ) -> None:
-        """Count the bytes returned for a partition, and earlier returned records below `offset`."""
+        """Count the bytes returned for a partition, and earlier returned records below `offset`.
+
+        The number of records is the distance of the two offsets, including offsets without a
+        record.
+        """
         starts = self._starts
         if not (size_bytes or partition in starts):
             return

@@ -242,7 +242,7 @@ class FullFetching(Fetching):
         self._request = request
 
     def respond(self, results: Results[ResultT], now_ms: int) -> SessionResponse[ResultT]:
-        """Return all partitions, and the session's id."""
+        """Return all partitions, and the session's id (0 if no session could begin)."""
         for cached, data in results:
             cached.update(data)
         partitions = {cached.key: cached for cached, _ in results}
@@ -295,9 +295,9 @@ class FetchSessions:
 
     If all slots are used, a new session replaces the least recently used session if that was unused
     for more than `eviction_ms`. Otherwise it replaces the session of the lowest rank among those
-    created more than `eviction_ms` ago, unless its own rank is lower. A follower's session may also
-    replace a consumer's younger session. If no session can be replaced, or if too many partitions
-    would have to be remembered, the client continues without a session.
+    created more than `eviction_ms` ago, unless the new session's rank is lower. A follower's
+    session may also replace a consumer's younger session. If no session can be replaced, or if too
+    many partitions would have to be remembered, the client continues without a session.
 
     Attributes:
         slots: Maximum number of sessions.

@@ -1,9 +1,9 @@
-"""Batches for clients that know only older formats, with `tidelog.legacy.clients`.
+"""Converts batches for clients that know only older formats, if `tidelog.legacy.clients` is true.
 
 Batches of a format that the client knows are returned unchanged. In batches of other formats, each
-record becomes a message of the newest format that the client knows; compressed messages are in a
-wrapper of the same codec. Headers and producer fields are dropped, transaction markers are left
-out. Source: Kafka 3.x RecordsUtil.
+record becomes a message of the newest format that the client knows. The messages of a compressed
+batch are in a wrapper message, which is compressed with the same codec. Headers and producer fields
+are dropped, control batches are left out. Source: Kafka 3.x RecordsUtil.
 """
 
 from typing import Final
@@ -21,19 +21,20 @@ MAGIC_1_SINCE: Final = 2
 
 
 def newest_magic(version: int) -> int:
-    """Return the newest format that clients of a version of Fetch know."""
+    """Return the magic of the newest format known to clients that send this version of Fetch."""
     if version >= MAGIC_2_SINCE:
         return 2
     return 1 if version >= MAGIC_1_SINCE else 0
 
 
 def down_convert(data: Buffer, magic: int, first_offset: int) -> bytearray:
-    """Return whole batches as messages of at most that format.
+    """Return the records of whole batches in format `magic` or an older one.
 
     Args:
         data: Whole batches, back to back.
         magic: 0 or 1.
-        first_offset: Uncompressed records below it are left out.
+        first_offset: Uncompressed records below this offset are left out when their batch is
+            converted.
 
     Raises:
         CorruptBatch, CorruptRecord: A batch is damaged.
@@ -50,7 +51,7 @@ def down_convert(data: Buffer, magic: int, first_offset: int) -> bytearray:
 
 
 def _messages(batch: Batch, magic: int, first_offset: int) -> bytearray:
-    """Return a batch's records as messages, in a wrapper if they are compressed."""
+    """Return a batch's records as messages, in a wrapper message if the batch is compressed."""
     codec = Codec(batch.codec)
     if codec is Codec.ZSTD:
         raise UnsupportedCompression(f"clients of format {magic} do not support zstd")

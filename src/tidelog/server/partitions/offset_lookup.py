@@ -1,4 +1,4 @@
-"""Finds the offset for a time in a partition: in memory on the event loop, else in a thread.
+"""Finds the offset for a time in a partition, on the event loop or, to read files, in a thread.
 
 A search in a thread has a cache of its own, but the indexes that it loads into the segments stay in
 memory for later searches. `storage.segment.time_search` implements the search itself.
@@ -24,7 +24,8 @@ from tidelog.types import (
     OffsetAndTimestamp,
 )
 
-# A record's offset and time; None if no record matches.
+# Result of a lookup: the offset, its leader epoch, and the record's time (`NO_TIMESTAMP` if a
+# special time names the offset directly); None if nothing matches.
 Match: TypeAlias = OffsetAndTimestamp | None
 
 # Function that starts a search which takes long.
@@ -34,11 +35,12 @@ Search: TypeAlias = Callable[[], Awaitable[Match]]
 def find_offset(log: Log, time_ms: int, end: int, work: Work) -> Match | Search:
     """Find the offset for a time, on the clock that the topic's lookups use.
 
-    If the needed data is not in memory, a search is returned that runs in a thread.
+    If the needed data is not in memory, return a function that starts the search in a thread.
 
     Args:
         log: The partition's log.
-        time_ms: Time in ms, 0 or more, for the first record at or after it; or a special time.
+        time_ms: Time in ms, 0 or more, to find the first record with this time or a later one; or a
+            special time, which is negative.
         end: End of what the client may see (exclusive).
         work: Threads for reading what is not in memory.
 
@@ -71,11 +73,13 @@ def _search(log: Log, time_ms: int, clock: ClockName) -> Match:
 
 
 def find_appended(log: Log, time_ms: int, end: int) -> tuple[Match, int]:
-    """Search by append time, in a thread; raises the errors of `LogView.offset_for_time`.
+    """Search by append time. May block, so threads call it.
+
+    Raises the errors of `LogView.offset_for_time`.
 
     Returns:
-        The match below `end`, and the number of records with unknown append time before it; without
-        a match, their number before `end`.
+        The match, or None if there is none below `end`; and the number of records with unknown
+        append time before the match, or before `end` without a match.
     """
     match = _visible(_search(log, time_ms, ClockName.APPEND), end)
     return match, log.without_append_time(end if match is None else match.offset)
@@ -86,7 +90,7 @@ def _visible(match: Match, end: int) -> Match:
 
 
 def _find_special(log: Log, time_ms: int, end: int) -> Match:
-    """Return the offset for a special time, or None if there is none."""
+    """Return the offset for a special time, or None if the log has no such offset."""
     if time_ms == LATEST_TIMESTAMP:
         return OffsetAndTimestamp(end, NO_TIMESTAMP, log.leader_epoch)
     if time_ms == EARLIEST_TIMESTAMP:
@@ -106,10 +110,10 @@ def _at(log: Log, offset: int) -> OffsetAndTimestamp:
 
 
 def may_have_no_times(log: Log) -> bool:
-    """Whether, after a search without a match, only a read can show if any record has a time.
+    """After a search without a match: whether only a read can show if any record has a time.
 
-    The check is cheap, and the result is nearly always False, because some record has a time or
-    there is no record.
+    The check is cheap, and the result is nearly always False, because the newest segment has a
+    record with a time, or the log has no records.
     """
     if log.log_start_offset == log.log_end_offset:
         return False
@@ -117,18 +121,18 @@ def may_have_no_times(log: Log) -> bool:
 
 
 async def has_no_times(log: Log, work: Work) -> bool:
-    """Whether a log has records, and all of them are of magic 0, which has no times.
+    """Whether a log has records, and all of them are in format 0, which has no times.
 
-    Source: KIP-79 (UNSUPPORTED_FOR_MESSAGE_FORMAT). Logs of mixed formats are searched by the times
-    they have.
+    Source: KIP-79 (UNSUPPORTED_FOR_MESSAGE_FORMAT). In logs of mixed formats, only records with
+    times are searched.
     """
     return may_have_no_times(log) and await work.run(_is_all_magic_0, log, log.segments)
 
 
 def _is_all_magic_0(log: Log, segments: Sequence[Segment]) -> bool:
-    """Whether all batches are of magic 0.
+    """Whether all records are in format 0.
 
-    Reads the newest segments first, because they most likely have a batch of a later format.
+    Reads the newest segments first, because they most likely contain a later format.
     """
     source = SegmentBytes(log.context.pool, may_block=True)
     for segment in reversed(segments):

@@ -2,15 +2,17 @@
 
 A producer's first batch of a transaction is accepted only after the coordinator has confirmed that
 the partition belongs to the transaction. The transaction may end between that confirmation and the
-append; so the request holds a `Guard`, which the marker removes. For later batches the transaction
-is already open in the log. For readers of committed records, a transaction ends only when its
-marker is durable enough to be visible to them.
+append; so the request holds a `Guard`, which becomes invalid when the marker is appended. Later
+batches need no confirmation, because the transaction is already open in the log. For readers of
+committed records, a transaction ends only when the high watermark is above the offset of its
+marker.
 
 The coordinator decides how a transaction ends, stores the decision, and has markers written to the
 transaction's partitions. The coordinator and the partitions run in the event loop's thread.
 
 Source: Kafka 4.3's ProducerStateManager, UnifiedLog and Partition; KIP-98 (markers), KIP-890
-(verification, adding by producing), KIP-1228 (transaction version in markers).
+(verification, partitions added to a transaction by Produce), KIP-1228 (transaction version in
+markers).
 """
 
 from collections import deque
@@ -46,7 +48,7 @@ class TransactionEnd(NamedTuple):
         producer_epoch: Epoch of the marker.
         coordinator_epoch: Epoch of the coordinator.
         commit: True to commit, False to abort.
-        transaction_version: 2 if each transaction raises the producer's epoch.
+        transaction_version: 2 if each transaction raises the producer's epoch; otherwise 0 or 1.
     """
 
     producer_id: int
@@ -64,7 +66,7 @@ class Guard:
         lowest_sequence: Lowest sequence of the requests with that epoch; the batch with this
             sequence must be written first.
         raises_epochs: Whether each of the producer's transactions has an epoch of its own.
-        since_ms: Wall time at which the first request arrived.
+        since_ms: Wall time in ms at which the first request arrived.
     """
 
     __slots__ = ("epoch", "lowest_sequence", "raises_epochs", "since_ms")
@@ -84,7 +86,7 @@ class Guard:
 
 
 class OpenTransactions:
-    """Transactions of one partition. Used only in the event loop's thread."""
+    """State of transactions that the log does not have. Used only in the event loop's thread."""
 
     def __init__(self) -> None:
         self._guards: dict[int, Guard] = {}
@@ -130,8 +132,8 @@ class OpenTransactions:
 
         Raises:
             InvalidTxnState: No transaction is open, and the request has no valid guard.
-            OutOfOrderSequence: A batch before this one has not been written yet, or a new
-                producer's first sequence is not 0.
+            OutOfOrderSequence: A batch before this one has not been written yet, or the producer is
+                new to the partition and its first sequence is not 0.
         """
         producer_id, epoch = batch.producer_id, batch.producer_epoch
         state = states.find(producer_id)
@@ -230,9 +232,9 @@ class Partition(Watchable):
         log: The open log.
         high_watermark: End of what consumers may see (exclusive).
         is_deleted: Whether the topic was deleted.
-        last_deletion_ms: Time of the last deletion by retention since the broker started; None if
-            there was none.
-        read_ends: Ends of earlier fetches.
+        last_deletion_ms: Wall time in ms of the last deletion by retention since the broker
+            started; None if there was none.
+        read_ends: Positions where earlier reads ended.
         loop_bytes: Reads the log's segments on the event loop.
         transactions: State of transactions that the log itself does not have.
     """
@@ -265,7 +267,7 @@ class Partition(Watchable):
 
     @property
     def failure(self) -> StorageFailure | None:
-        """Why it is offline; None if it is online."""
+        """Why the partition is offline; None if it is online."""
         return self.log.failure
 
     @property
@@ -288,7 +290,10 @@ class Partition(Watchable):
         return self.high_watermark if self._syncs_all else self.log.log_end_offset
 
     def append(self, data: Buffer, terms: AppendTerms = FOREIGN) -> AppendResult:
-        """Append batches and make them visible; arguments and errors as in `Log.append_batches`."""
+        """Append batches, and make them visible to readers, if necessary after a sync.
+
+        For arguments and errors see `Log.append_batches`.
+        """
         result = self.log.append_batches(data, terms)
         self.advance_to(result)
         return result
@@ -314,7 +319,7 @@ class Partition(Watchable):
             self._show(self.log.log_end_offset)
 
     def flush_later(self) -> None:
-        """Make appended records durable in the background; raises StorageFailure if offline."""
+        """Sync appended records in the background; raises StorageFailure if offline."""
         self._is_sync_due = True
         self._sync()
 
@@ -322,7 +327,7 @@ class Partition(Watchable):
         """Make appended records durable in the background, and return when they are.
 
         Raises:
-            StorageFailure: The partition is or went offline.
+            StorageFailure: The partition was offline, or went offline meanwhile.
             UnknownTopic: The topic was deleted meanwhile.
         """
         done: Reply[TidelogError | None] = Reply()
@@ -343,7 +348,10 @@ class Partition(Watchable):
     # -- group commit ------------------------------------------------------------------------
 
     def _sync(self) -> None:
-        """Begin a sync of all appended records; during it, records gather for the next sync."""
+        """Begin a sync of all appended records; no-op if a sync is running or none is due.
+
+        Records that are appended during the sync are left to the next one.
+        """
         if self._sync_end is not None or not self._is_sync_due:
             return
         self._is_sync_due = False
@@ -366,7 +374,7 @@ class Partition(Watchable):
         self._show(end if is_next_due or self._syncs_all else self.log.log_end_offset)
         waiting, visible_end = self._waiting, self.high_watermark
         self._waiting = deque(each for each in waiting if each[0] > visible_end)
-        for end_offset, reply in waiting:  # a duplicate may have been queued after later batches
+        for end_offset, reply in waiting:  # not sorted: a duplicate may wait behind later batches
             if end_offset <= visible_end:
                 reply.try_complete(ErrorCode.NONE)
 
@@ -381,7 +389,10 @@ class Partition(Watchable):
         return acks == ALL_REPLICAS or (acks != 0 and not self._syncs_all)
 
     def visible(self, end_offset: int) -> Reply[ErrorCode]:
-        """Return a reply with NONE once readers see all below `end_offset`, or with an error."""
+        """Return a reply that completes once readers see all records below `end_offset`.
+
+        Its code is NONE, or an error if readers will not see them.
+        """
         if self.failure is not None:
             return Reply.of(ErrorCode.KAFKA_STORAGE_ERROR)
         reply: Reply[ErrorCode] = Reply()
@@ -389,7 +400,7 @@ class Partition(Watchable):
         return reply
 
     def _release(self, code: ErrorCode) -> None:
-        """Complete the replies of records that readers will never see."""
+        """Complete all waiting replies with a code, because readers will not see their records."""
         waiting, self._waiting = self._waiting, deque()
         for _, reply in waiting:
             reply.try_complete(code)
@@ -502,14 +513,15 @@ class Markers(Protocol):
                 epoch of the records; otherwise it is the same epoch or a later one.
             coordinator_epoch: Epoch of the coordinator; a log that has seen a later epoch refuses
                 the marker.
-            commit: Commit, else abort.
+            commit: True to commit, False to abort.
             transaction_version: 2 if each transaction raises the epoch; 0 or 1 for transactions of
                 older clients.
 
         Returns:
             A code for each partition. The coordinator has finished with a partition whose code is
-            NONE, UNKNOWN_TOPIC_OR_PARTITION (it was deleted), INVALID_PRODUCER_EPOCH (a later
-            producer epoch has written there) or TRANSACTION_COORDINATOR_FENCED (a later coordinator
-            has written there). The coordinator retries all other partitions later.
+            NONE, UNKNOWN_TOPIC_OR_PARTITION (it was deleted), INVALID_PRODUCER_EPOCH (a producer
+            with a later epoch has written there) or TRANSACTION_COORDINATOR_FENCED (a coordinator
+            with a later epoch has written there). The coordinator retries all other partitions
+            later.
         """
         ...

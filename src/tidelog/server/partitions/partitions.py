@@ -3,11 +3,11 @@
 - Leader epochs: check a client's epoch, and find the end of an epoch.
 - Locks on topics: segments to attach or swap are prepared in a thread, and the part of the log that
   they continue or replace must not change until the new segments are visible. Conflicting changes
-  wait; reads continue. A tier run only stops retention. A compaction that swaps in segments also
-  delays the topic's deletion.
+  wait; reads continue. The lock of a tier run stops only retention. A compaction that swaps in
+  segments also delays the topic's deletion.
 - Cleanings: a cleaning needs its source segments until its result is swapped in. Retention of a
-  partition waits for its cleaning and runs right after it; otherwise a large log would never be
-  compacted.
+  partition waits for its cleaning and runs right after it; if retention could delete these segments
+  during the cleaning, a large log might never be compacted.
 
 Source: KIP-101, KIP-320; Kafka 4.x Partition.checkCurrentLeaderEpoch, LeaderEpochFileCache,
 LogCleanerManager (cleaning and deletion of a log exclude each other).
@@ -115,7 +115,7 @@ _UNKNOWN: Final = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def numbers_of(info: TopicInfo) -> Collection[int]:
-    """Return a topic's partition numbers; for a foreign topic, of partitions with a directory."""
+    """Return a topic's partition numbers; for a foreign topic, only those with a directory."""
     return info.present if info.foreign else range(info.partitions)
 
 
@@ -239,7 +239,7 @@ class Partitions:
                     self.get(name.topic, name.partition)
 
     async def reopen(self, topic: str, partition: int, work: Work) -> bool:
-        """Reopen a partition that is offline after a disk failure; return whether it was offline.
+        """Reopen a partition that is offline after a disk failure; return whether it was reopened.
 
         Raises:
             UnknownTopic, StorageFailure: See `LogDir.reopen`; the partition stays offline and

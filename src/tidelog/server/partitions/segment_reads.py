@@ -16,8 +16,8 @@ replaced meanwhile.
 Invariants: offsets are checked against the order of the log (`record.offset_order`) wherever
 headers are read anyway: at the first batch and its neighbors, at the end of the bytes, and once at
 the end of a finished segment. Batches between are not examined; a header there with wrong offsets
-is sent as it is. A gap after a finished segment is an error if records were
-lost there (`storage.segment.gaps`); the read does not skip it.
+is sent as it is. A gap after a finished segment is an error if records were lost in it
+(`storage.segment.gaps`); the read does not skip it.
 
 Source: Kafka 4.x UnifiedLog.read, LogSegment.read, FileRecords.writeTo.
 """
@@ -60,7 +60,7 @@ PIECE_MIN_BYTES: Final = 16 << 10
 
 @final
 class FilePiece:
-    """Bytes [position, position + size) of a file; any part of it can be read."""
+    """Bytes [position, position + size_bytes) of a file, read or sent in order, in parts."""
 
     __slots__ = ("_cached_end", "_local", "file", "path", "position", "size_bytes")
 
@@ -104,7 +104,7 @@ class FilePiece:
         return True
 
     def _probes(self, end: int, probe_bytes: int) -> list[int]:
-        """Return the positions to probe among unseen bytes below `end`."""
+        """Return the positions to probe below `end`, after the bytes that were found in memory."""
         start = max(self._cached_end, self.position)
         positions = [*range(start + probe_bytes - 1, end - 1, probe_bytes), end - 1]
         if self._cached_end == _NOT_PROBED:  # else the page before is in memory
@@ -145,8 +145,8 @@ class SegmentBytes:
     Reads on the loop share the file that was read last, until the pool closes it.
 
     Attributes:
-        may_block: Whether to wait for the disk, as in a thread. It changes if a read continues in a
-            thread.
+        may_block: Whether reads may wait for a disk or a store, as in a thread. It is set to True
+            if a read continues in a thread.
     """
 
     __slots__ = ("_is_one_read", "_last_file", "_pool", "may_block")
@@ -202,7 +202,7 @@ class SegmentBytes:
                 return file
         handle, file = open_log(segment, self._pool.hold)
         if self._is_one_read:
-            handle = FileHandle(file)  # for this read only, even if the pool closes it
+            handle = FileHandle(file)  # stays open for this read, whatever the pool closes
         self._last_file = ref(segment), handle
         return file
 
@@ -217,7 +217,7 @@ class SegmentBytes:
         return segment.last_batches
 
     def ensure_reaches(self, segment: Segment, offset: int) -> None:
-        """Ensure that a finished segment is not missing a batch that reaches an offset.
+        """Ensure that a finished segment has not lost a batch that ended at or after an offset.
 
         Raises:
             ColdRead: The check would have to wait for a disk or a store.
@@ -236,7 +236,7 @@ class SegmentBytes:
         return segment.txn_index
 
     def append_times(self, segment: Segment) -> AppendTimes:
-        """Return the append times of its records; raises ColdRead if they are not loaded."""
+        """Return the append times of a segment's records; raises ColdRead if they aren't loaded."""
         self._ensure(is_loaded=segment.has_append_times)
         return segment.append_times
 
@@ -258,11 +258,11 @@ class SegmentBytes:
 
 
 # Number of bytes that a walk over batches reads at once: the default distance of two index entries,
-# and one header.
+# plus one header.
 WINDOW_BYTES: Final = 4096 + HEADER_SIZE
 
 # Maximum number of bytes that one read takes from a store or rebuilds, because they stay in memory
-# until the client has read them.
+# until the client has read them. A first batch may be larger.
 TIER_BYTES: Final = 1 << 20
 
 # Maximum number of reads of one partition whose ends are remembered.
@@ -280,7 +280,7 @@ assert _HEADER.size == _LAST_DELTA_AT + _LAST_DELTA.size
 
 
 class Frame(NamedTuple):
-    """Position of a batch and its offsets; of a wrapper message both are the last offset."""
+    """Position and offsets of a batch; both offsets of a wrapper message are its last offset."""
 
     position: int
     size_bytes: int
@@ -294,7 +294,8 @@ class Frame(NamedTuple):
         return self.position + self.size_bytes
 
 
-# Not frozen, here and below, because one is created for each partition of a fetch.
+# Not frozen, here and below, because one is created for each partition of a fetch, and creating a
+# frozen object takes longer.
 @dataclass(slots=True)
 class ByteRange:
     """Bytes [start, end) of a segment's log file.
@@ -367,7 +368,7 @@ def find_range(
     source: SegmentBytes,
     ends: ReadEnds | None = None,
 ) -> ByteRange | None:
-    """Find the bytes that answer a read from an offset on; None if no visible batch reaches it.
+    """Find the bytes for a read from `offset` on; None if no visible batch ends at or after it.
 
     Args:
         segments: Segments of a log, oldest first.
@@ -459,7 +460,7 @@ def _sound_part(segment: Segment, source: SegmentBytes) -> tuple[int, int]:
 def _first_reaching(segment: Segment, offset: int, source: SegmentBytes) -> Frame | None:
     """Return the first batch that ends at or after `offset`, or None.
 
-    It must be in order with its neighbors.
+    The batch's offsets must be in order with those of its neighbors.
     """
     if segment.end_offset <= offset:
         return None
@@ -498,7 +499,7 @@ def _in_order_reaching(
 
 
 def _frames_to(segment: Segment, offset: int, source: SegmentBytes) -> Iterator[Frame]:
-    """Iterate over batches, from the last one that the index has below an offset."""
+    """Iterate over batches, from the last batch in the index that ends at or before an offset."""
     start, window = 0, None
     if offset > segment.base_offset:
         start, window = _floor(segment, offset, source)
@@ -641,7 +642,7 @@ def frames(
 
     Raises:
         ColdRead, OSError: See `find_range`.
-        CorruptBatch: An impossible frame; located.
+        CorruptBatch: A frame is impossible; the error has the position.
     """
     at = 0
     if window is None:

@@ -38,7 +38,8 @@ class Topics:
         self._config = config
         self._topics: Mapping[str, TopicInfo] = {}
         self._names: dict[UUID, str] = {}
-        # Lock that is held during each change of `api.topic_changes`.
+        # Held while topics or their settings are changed, and while an offline partition is
+        # reopened.
         self.changing = asyncio.Lock()
         self.on_deleted: list[Callable[[TopicInfo], None]] = []
         self._running = set[asyncio.Task[object]]()
@@ -77,12 +78,13 @@ class Topics:
         return self._log_dir.create_topic(name, partitions=count, config=config)[0]
 
     def delete(self, name: str) -> list[str]:
-        """Delete a topic except for its renamed directories.
+        """Delete a topic; its renamed directories remain and have to be removed.
 
         Raises the errors of `TopicAdmin.hide`.
 
         Returns:
-            Directories to remove in a thread with `TopicAdmin.remove_set_aside`.
+            Paths of the renamed directories, to remove in a thread with
+            `TopicAdmin.remove_set_aside`.
         """
         info = self._log_dir.topic(name)
         directories = self.hide([name])()
@@ -90,16 +92,16 @@ class Topics:
         return directories
 
     def hide(self, names: Sequence[str]) -> Callable[[], list[str]]:
-        """Hide topics and notify waiters.
+        """Hide topics, and close their partitions, which notifies waiting requests.
 
-        Returns the function of `TopicAdmin.hide` that deletes them.
+        Returns the function of `TopicAdmin.hide` that deletes the topics.
         """
         delete = self._log_dir.topic_admin.hide(names)
         self._partitions.forget(frozenset(names))
         return delete
 
     def notify_deleted(self, info: TopicInfo) -> None:
-        """Notify listeners that a topic's deletion is final."""
+        """Call the functions of `on_deleted` after a topic was deleted."""
         for listener in self.on_deleted:
             listener(info)
 
@@ -113,10 +115,10 @@ class Topics:
     def _ended(self, task: "asyncio.Task[object]") -> None:
         self._running.discard(task)
         if not task.cancelled():
-            task.exception()  # marks it as retrieved; the caller, if any, has seen it
+            task.exception()  # marks the error as retrieved; the caller, if any, got it
 
     async def settle(self) -> None:
-        """Return when no change is running."""
+        """Return when the changes that are running now have ended."""
         await asyncio.gather(*self._running, return_exceptions=True)
 
     @staticmethod
@@ -149,11 +151,11 @@ class Removals:
 
     @property
     def waiting(self) -> int:
-        """Number of directories to remove, including the current one."""
+        """Number of directories to remove, including the one that is being removed."""
         return len(self._paths)
 
     def add(self, paths: Iterable[str]) -> None:
-        """Add renamed directories of deleted topics to remove; after `stop` they stay."""
+        """Add renamed directories of deleted topics; after `stop`, they stay until a restart."""
         if not self._is_over:
             self._paths.extend(paths)
         if self._paths and self._running is None:
@@ -184,14 +186,15 @@ class Removals:
             await self._room.wait_for(lambda: len(self._paths) <= self._limit)
 
     async def settle(self) -> None:
-        """Return when all directories have been removed."""
+        """Return when no directory waits for removal or is being removed."""
         if self._running is not None:
             await asyncio.shield(self._running)
 
     async def stop(self) -> None:
         """Stop removals, and return when none is running.
 
-        Directories left are removed after the next start. Callers of `wait_for_room` are released.
+        Directories that are left are removed after the next start. Callers of `wait_for_room` are
+        released.
         """
         self._is_over = True
         self._paths.clear()
