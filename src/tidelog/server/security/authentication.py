@@ -1,4 +1,4 @@
-"""Principals of TLS clients, and the delay of failed logins.
+"""Principals of TLS clients, and the delay of responses to failed logins.
 
 The subject of a certificate is written as Java writes RFC 2253, because mapping rules are made for
 that form. The most specific part comes first: `CN=kafka1,OU=streams,O=example,C=DE`. Some
@@ -6,8 +6,8 @@ attributes without a name in RFC 2253, such as the email address, appear as thei
 hexadecimal DER of their value.
 
 Each failed login of an address doubles the delay of the response to the next failed login, up to a
-maximum. A login with the right credentials is never delayed, so an attacker behind an address
-doesn't slow down others. Every half minute one failure is forgotten.
+maximum. A login with the right credentials is never delayed, so an attacker doesn't slow down other
+clients of the address. For each address, one failure is forgotten every half minute.
 
 Source: Kafka 4.3's SslPrincipalMapper, KIP-371; RFC 2253, RFC 4514 (escapes).
 """
@@ -154,7 +154,8 @@ def short_name(rules: Sequence[Rule], name: str) -> str:
     raise LoginFailed(f"no rule of {_SETTING} matches the certificate's subject")
 
 
-# Maximum delay in ms, less than the time that a connection has to log in.
+# Maximum delay in ms, unless the configured first delay is longer; less than the time that a
+# connection has to log in.
 DELAY_MAX_MS: Final = 5000
 
 # Time in ms after which one failure is forgotten; several are forgotten one after the other.
@@ -165,7 +166,8 @@ ADDRESSES_MAX: Final = 10_000
 
 _STEPS_MAX: Final = 16
 
-# IPv6 addresses are counted by their /64 network, because one client usually has all of it.
+# Number of bits of the network by which failures of IPv6 addresses are counted, because one client
+# usually has all addresses of such a network.
 _PREFIX_BITS: Final = 64
 
 

@@ -306,7 +306,7 @@ def _has_effect(acl: Acl, denied: dict[PatternType, set[str]]) -> bool:
 
 
 def parse_super_users(text: str) -> frozenset[str]:
-    """Parse principals such as `User:a;User:b`; raises ValueError for one without a colon."""
+    """Parse principals such as `User:a;User:b`; raises ValueError if one is not TYPE:NAME."""
     principals = frozenset(part.strip() for part in text.split(";") if part.strip())
     for principal in principals:
         kind, colon, name = principal.partition(":")

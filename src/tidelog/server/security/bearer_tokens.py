@@ -2,7 +2,8 @@
 
 A key is used only with the algorithms of its own type, whatever the token's header says. Symmetric
 keys (`oct`) and the algorithm `none` are refused. PyJWT parses keys and verifies signatures. Claims
-are checked here, because PyJWT would compare them with the machine's clock instead of the broker's.
+are checked here, because PyJWT would compare times with the machine's clock instead of the
+broker's.
 
 Keys come from a file, which is reread when it changes, or from a URL. Tokens are checked in
 threads, because reading a file or a URL may block.
@@ -47,19 +48,21 @@ if TYPE_CHECKING:
 _LOGGER: Final = logging.getLogger("tidelog.server")
 SETTING: Final = "sasl.oauthbearer.jwks.endpoint.url"
 BYTES_MAX: Final = 1 << 20
-# Timeout in seconds of a complete response, even if it arrives in many pieces; less than the time
-# that a connection has to log in.
+# Maximum time in seconds until a response is complete, even if it arrives in many pieces; less than
+# the time that a connection has to log in.
 TIMEOUT_S: float = 5
-# Number of refresh intervals for which keys stay valid after the last successful fetch. The limit
-# ensures that a revoked key does not stay valid if the server fails for a long time.
+# Number of refresh intervals for which keys stay valid after the last successful fetch; they stay
+# valid for at least `VALID_MIN_MS`. The limit ensures that a revoked key does not stay valid if the
+# server fails for a long time.
 VALID_INTERVALS: Final = 4
 VALID_MIN_MS: Final = 3_600_000
-# Minimum time in ms between two fetches for an unknown key id, which may belong to a new key.
+# Minimum time in ms between a fetch and the next one for an unknown key id, which may belong to a
+# new key. Also the maximum time in ms before a lookup repeats a failed fetch.
 AGAIN_MS: Final = 10_000
 _ON_THIS_MACHINE: Final = {("http", host) for host in ("127.0.0.1", "::1", "localhost")}
 _RIGHT: Final = "must be file:///PATH or https://HOST/..."
-# For RSA and each elliptic curve: algorithms, the JWK members that are numbers, and the (minimum)
-# length of one number in bytes.
+# For RSA and each elliptic curve: algorithms, the JWK members that are numbers, and the length in
+# bytes to which each number is padded.
 _KINDS: Final = {
     "RSA": (("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"), ("n", "e"), 1),
     "P-256": (("ES256",), ("x", "y"), 32),
@@ -76,7 +79,7 @@ RSA_BITS_MAX: Final = 8192
 
 @dataclass(frozen=True, slots=True)
 class PublicKey:
-    """Public key.
+    """Public key that verifies the signatures of tokens.
 
     Attributes:
         key_id: Key id; None if the key has no id.
@@ -89,7 +92,7 @@ class PublicKey:
     key: "AllowedPublicKeys"
 
     def has_signed(self, algorithm: str, signed: bytes, signature: bytes) -> bool:
-        """Whether the signature is valid for this key and an allowed algorithm."""
+        """Whether the signature is valid, and this key may be used with the algorithm."""
         from jwt import get_algorithm_by_name
 
         if algorithm not in self.algorithms:
@@ -184,7 +187,7 @@ def _check_scope(scope: object) -> None:
 
 
 def _is_text(user: str) -> bool:
-    """Whether a name can be encoded; one from JSON may contain an unpaired surrogate."""
+    """Whether a name can be encoded in UTF-8; one from JSON may contain an unpaired surrogate."""
     try:
         user.encode()
     except UnicodeEncodeError:
@@ -241,7 +244,7 @@ def read_json(data: Buffer) -> Mapping[str, object]:
 
 
 def read_keys(data: Buffer) -> tuple[PublicKey, ...]:
-    """Return the signature keys of a key set; others are ignored.
+    """Return the usable signature keys of a JWK set; other keys are ignored.
 
     Raises:
         ValueError: The data is not a key set, or has too many keys or no usable key.
@@ -317,7 +320,7 @@ class KeyFile:
     """Keys in a file. Thread-safe."""
 
     def __init__(self, env: Env, path: str) -> None:
-        """Read the file; raises ConfigError."""
+        """Read the file; raises ConfigError if it can't be read or has no usable key."""
         self._files = env.files
         self._path = path
         self._keys = WatchedFiles(env.files, path, name="keys of tokens", read=self._read)
@@ -358,7 +361,8 @@ class _Call:
         """Return at most `limit` bytes of the response.
 
         Raises:
-            OSError, ValueError, HTTPException: There is no valid response in time.
+            OSError, ValueError, HTTPException: The request failed, or the response was not complete
+                in time.
         """
         request = Request(self._url, headers={"Accept": "application/json"})  # noqa: S310 - `open_keys` has checked it
         timer = threading.Timer(TIMEOUT_S, self._end)
@@ -385,7 +389,7 @@ class _Call:
         self._socket = sock
 
     def _end(self) -> None:
-        """Abort the request, whatever it waits for."""
+        """Mark the request as late, and shut down its connection if it has one."""
         self._is_late = True
         if self._socket is not None:
             with suppress(OSError):
@@ -442,7 +446,7 @@ class KeyUrl:
     """
 
     def __init__(self, env: Env, url: str, refresh_ms: int) -> None:
-        """Fetch the keys; raises ConfigError."""
+        """Fetch the keys; raises ConfigError if they can't be fetched or none is usable."""
         self._clock = env.clock
         self._url = url
         self._refresh_ms = refresh_ms
@@ -467,7 +471,10 @@ class KeyUrl:
         return self._valid_keys(key_id)
 
     def _valid_keys(self, key_id: str | None) -> Sequence[PublicKey]:
-        """Return the keys with an id; none if the last successful fetch is too old."""
+        """Return the keys with an id, or all if the id is None.
+
+        Return none if the last successful fetch is too old.
+        """
         if self._clock.monotonic_ms() - self._fetched_ms >= self._valid_ms:
             return ()
         return _named(self._keys, key_id)

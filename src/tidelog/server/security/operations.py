@@ -1,6 +1,7 @@
 """Resource types, name patterns, operations and permissions of ACLs.
 
-Separate from the authorizer, which a broker without ACLs never loads.
+This module is separate from the authorizer, because a broker without ACLs never loads the
+authorizer.
 
 Source: Kafka 4.3's ResourceType, PatternType, AclOperation, AclPermissionType.
 """

@@ -1,9 +1,9 @@
 """Users file of SASL/PLAIN.
 
 A line is `NAME=PASSWORD`, or `NAME={pbkdf2-sha256}ITERATIONS:SALT:HASH` with salt and hash in
-base64, in the format of `hashed`. Lines that start with `#` are comments; the name ends at the
-first `=`. The file is reread when it changes. Passwords in plain text are hashed when the file is
-read, and hashes are compared in constant time.
+base64, as `str(hashed(...))` returns it. Empty lines and lines that start with `#` are ignored; the
+name ends at the first `=`. The file is reread when it changes. Passwords in plain text are hashed
+when the file is read, and hashes are compared in constant time.
 
 Source: RFC 4616; Kafka's PlainLoginModule (`user_NAME=PASSWORD`).
 """
@@ -38,7 +38,7 @@ class HashedPassword:
     digest: bytes
 
     def is_password(self, password: str, iterations: int) -> bool:
-        """Whether the password matches; takes a millisecond or more, even if it does not.
+        """Whether the password matches; takes as long if it does not.
 
         Args:
             password: Password to check.
@@ -68,7 +68,7 @@ class PlainUsers:
     """Users that a users file contained when it was read."""
 
     def __init__(self, users: Mapping[str, HashedPassword], pretender: HashedPassword) -> None:
-        """Use these users by name; a password of an unknown user is compared with `pretender`."""
+        """Use these users by name; `pretender` is compared with the passwords of unknown users."""
         self._users = users
         self._pretender = pretender
 
@@ -78,8 +78,8 @@ class PlainUsers:
     def is_user(self, name: str, password: str) -> bool:
         """Whether the user exists and has this password.
 
-        Every check takes as long as one for the user with the most iterations, whatever the name.
-        Only a password that is too long is refused at once.
+        A password that is too long is refused at once. Any other check takes as long as one for the
+        user with the most iterations, whatever the name.
         """
         if len(password.encode()) > PASSWORD_BYTES_MAX:
             return False
@@ -109,8 +109,8 @@ def read_users(text: str, name: str, salt: bytes) -> PlainUsers:
         if user.strip() in users:
             raise ConfigError(name, None, f"line {number}: duplicate user")
         users[user.strip()] = _parse_password(secret.strip(), name, number, salt)
-    # The maximum of all users is used for every check, so that a fast response does not reveal an
-    # unknown name.
+    # Every check computes the largest number of iterations of any user, so that a fast response
+    # does not reveal an unknown name.
     slowest = max((stored.iterations for stored in users.values()), default=ITERATIONS)
     return PlainUsers(users, hashed("", salt, slowest))
 
@@ -145,14 +145,14 @@ class PlainFile:
         """Read the file.
 
         Raises:
-            ConfigError: The file can't be read, or a line is invalid.
+            ConfigError: The file can't be read or is not UTF-8, or a line is invalid.
         """
         self._env = env
         self._path = path
         self._users = WatchedFiles(env.files, path, name="users", read=self._read)
 
     def is_user(self, name: str, password: str) -> bool:
-        """Whether the user exists and has this password; takes as long for an unknown user."""
+        """Whether the user exists and has this password; takes as long for unknown users."""
         return self._users.newest().is_user(name, password)
 
     def _read(self) -> PlainUsers:

@@ -2,10 +2,10 @@
 
 For SCRAM the broker stores StoredKey, which verifies the client's proof, and ServerKey, which
 proves the server to the client; the broker never receives the password. An unknown user gets a
-plausible response with a constant salt and fails at the end. Fake iteration counts and salt formats
-are drawn by a keyed hash with the frequencies of real users, so they don't reveal which users
-exist. When users are added or removed, a name keeps its fake values, unless the new frequencies
-require a change (weighted rendezvous hashing).
+plausible response, with a salt that stays the same for the name, and fails at the end. Fake
+iteration counts and salt formats are drawn by a keyed hash with the frequencies of real users, so
+they don't reveal which users exist. When users are added or removed, a name keeps its fake values,
+unless the new frequencies require a change (weighted rendezvous hashing).
 
 Source: RFC 4616, RFC 5802, RFC 7628, RFC 7677; KIP-84; Kafka 4.3's PlainSaslServer, ScramSaslServer
 and OAuthBearerSaslServer, whose messages clients print.
@@ -29,7 +29,8 @@ from tidelog.storage.directory.broker_files import ScramCredential
 # Maximum number of shapes to draw from (the most frequent ones); more would slow down each login.
 SHAPES_MAX: Final = 16
 
-# Salts of Kafka's own clients: a number of 130 bits in base 36, with lower-case letters.
+# Number of bits of a salt of Kafka's own clients, which is a number in base 36 with lower-case
+# letters.
 _TEXT_BITS: Final = 130
 
 _TEXT: Final = re.compile(rb"[0-9a-z]{1,26}")
@@ -76,7 +77,7 @@ def _lot(key: bytes, user: str, shape: Shape) -> float:
 
 
 def make_salt(shape: Shape, secret: bytes) -> bytes:
-    """Make a salt of a shape; it is always the same for the same secret."""
+    """Make a salt of a shape; the same shape and secret always give the same salt."""
     if shape.salt_bytes:
         return hashlib.shake_256(secret).digest(shape.salt_bytes)
     size_bytes = -(-_TEXT_BITS // 8)
@@ -124,7 +125,7 @@ MESSAGE_BYTES_MAX: Final = 8192
 
 SALT_BYTES: Final = 24
 
-# Shape for unknown users if there are no credentials whose shapes they could have.
+# Shape, with its weight, of all unknown users if no credentials are stored.
 _FIRST_SHAPE: Final = {Shape(ITERATIONS_MIN, SALT_BYTES): 1}
 
 _BARE_EQUALS: Final = re.compile("=(?!2C|3D)")
@@ -182,8 +183,8 @@ class ScramExchange:
             mechanism: SCRAM mechanism.
             find: Returns a user's credential; None if the user has none.
             nonce: Random bytes for this exchange only.
-            pretender_key: Secret from which the salts of unknown users are derived; it stays the
-                same while the broker runs.
+            pretender_key: Secret from which the shapes and salts of unknown users are derived; it
+                stays the same while the broker runs.
             shapes: Returns the number of users per shape for the mechanism; unknown users appear to
                 have the same distribution.
         """
@@ -240,7 +241,7 @@ class ScramExchange:
         return message.encode()
 
     def _pretend(self) -> ScramCredential:
-        """Return the fake credential of an unknown user; it is stable as long as `shapes` is."""
+        """Return the fake credential of an unknown user; it changes only if `shapes` changes."""
         digest = hmac.digest(self._pretender_key, self._user.encode(), "sha512")
         shape = draw_shape(self._pretender_key, self._user, self._shapes() or _FIRST_SHAPE)
         return ScramCredential(make_salt(shape, digest), shape.iterations, digest, digest)
@@ -320,7 +321,7 @@ class AuthenticatedUser:
 
     Attributes:
         user: Name, without `User:`.
-        expires_ms: Wall time in ms from which on the login is invalid; None for never.
+        expires_ms: Wall time in ms from which on the login is invalid; None if it stays valid.
     """
 
     user: str
@@ -336,7 +337,9 @@ class SaslServer(Protocol):
         ...
 
     def step(self, token: bytes) -> bytes:
-        """Return the response to a token. May take milliseconds; any thread may call it.
+        """Return the response to a token.
+
+        May take milliseconds, or seconds if it fetches keys. Any thread may call it.
 
         Raises:
             LoginFailed: The exchange has failed.
@@ -430,7 +433,7 @@ def _bearer_of(token: bytes) -> tuple[str, str]:
 
 
 def failure_text(mechanism: str, *, is_renewal: bool = False) -> str:
-    """Return Kafka's message for a failed login, if the mechanism has none of its own."""
+    """Return Kafka's message for a failed login, for mechanisms without a message of their own."""
     what = "re-authentication" if is_renewal else "authentication"
     text = f"Authentication failed during {what} due to invalid credentials with SASL mechanism"
     return f"{text} {mechanism}"

@@ -55,7 +55,7 @@ class Handshake(ssl.SSLObject):
 class HandshakeContext(ssl.SSLContext):
     """Context whose handshakes send alerts to the socket in `SHAKING`."""
 
-    sslobject_class = Handshake  # type: ignore[mutable-override]  # ours is one
+    sslobject_class = Handshake  # type: ignore[mutable-override]  # `Handshake` is an `SSLObject`
 
     def wrap_bio(
         self,
@@ -194,7 +194,7 @@ def _reason(error: Exception) -> str:
 
 
 class TlsContexts:
-    """TLS context whose certificates follow their files. Used only in the event loop's thread.
+    """TLS context that reloads changed certificates. Used only in the event loop's thread.
 
     Attributes:
         context: Context for the listener; each handshake continues with the newest context.
