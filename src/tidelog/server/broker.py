@@ -180,9 +180,9 @@ class Server:
 
         Raises:
             OSError: The address of a listener or of the metrics can't be bound.
-            ConfigError: A certificate or a users' file is invalid, or `tidelog.metrics.listen`
-                can't be parsed.
-            CorruptFile, StorageFailure: Users and ACLs can't be read.
+            ConfigError: A certificate, a users file or the keys of tokens are invalid, a needed
+                setting or package is missing, or `tidelog.metrics.listen` can't be parsed.
+            CorruptFile, StorageFailure: The users or ACLs can't be read.
         """
         self.node.timers.on_earlier = self._schedule
         authentications = [ListenerAuthentication(self.node, plan) for plan in plans]
@@ -272,7 +272,7 @@ class Server:
         self.node.topics.begin(use_kernels(self.node))
 
     def _started_compaction(self) -> "LogCleaner":
-        """Return the cleaners, started at the first call."""
+        """Return the log cleaner, which the first call starts."""
         if self._compaction is None:
             from tidelog.server.maintenance.log_cleaner import LogCleaner
 
@@ -282,7 +282,7 @@ class Server:
 
     async def _serve_control(self) -> None:
         """Open the control channel; a failure is logged, and the broker works without it."""
-        from tidelog.server.maintenance.control import Control  # large: only to listen
+        from tidelog.server.maintenance.control import Control  # large, imported only to listen
 
         control = Control(self.node, self._started_compaction)
         try:

@@ -32,8 +32,8 @@ from tidelog.types import PORT_MAX
 
 _Result = TypeVar("_Result")
 
-# Differs from a broker's default. With Kafka's default, the first consumer of a group waits three
-# seconds for other members, so most tests would take three seconds longer.
+# Setting that differs from a broker's default. With Kafka's default, the first consumer of a group
+# waits three seconds for other members, so most tests would take three seconds longer.
 _EAGER: Final = {"group.initial.rebalance.delay.ms": "0"}
 
 # Settings for a temporary directory. With the defaults, creating fifty partitions would take a
@@ -50,12 +50,12 @@ _DIRECTORIES: Final = frozenset({"log.dirs", "log.dir"})
 # process, which connects at once, and is often the only one.
 _KERNELS_AFTER_S: Final = 1.0
 
-# Local addresses for a listener on all addresses.
+# Addresses for local clients of a listener on all addresses, by IP version.
 _LOOPBACKS: Final = {4: LOOPBACK, 6: "::1"}
 
 
 class Broker(Closing):
-    """A running broker, created by `broker(...)`; stopped by `close` or at the end of its block."""
+    """A running broker, created by `broker(...)`; `close` or the end of `with` stops it."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Broker(Closing):
     def _run(self) -> None:
         try:
             loop.run(self._serve())
-        except BaseException as error:  # noqa: BLE001 - raised where `close` is called
+        except BaseException as error:  # noqa: BLE001 - raised by `__init__` or `close`
             self._failure = error
         finally:
             self._ready.set()
@@ -128,7 +128,7 @@ class Broker(Closing):
         return self._node.log_dir.path
 
     def call(self, function: Callable[[Node], _Result]) -> _Result:
-        """Call a function with the broker's node on its event loop.
+        """Call a function with the broker's node, on the broker's event loop.
 
         Return its result or raise its error.
 
@@ -179,7 +179,9 @@ def broker(
     env: Env | None = None,
     insecure: bool = False,
 ) -> Broker:
-    """Start a broker on the loopback interface; several may run in one process.
+    """Start a broker in this process, by default on the loopback interface.
+
+    Several brokers may run in one process.
 
     Args:
         data: Its data directory, created if missing. If None: the `log.dirs` of the settings;
@@ -188,18 +190,18 @@ def broker(
             If None: the `listeners` of the settings are used; without them, None means the same as
             0.
         settings: Broker settings by Kafka's names, as in server.properties; values are texts or
-            TOML types: numbers, flags, lists. By default `group.initial.rebalance.delay.ms` is 0.
-            With a temporary directory the topics of groups, transactions and share groups have one
-            partition by default.
+            TOML types: numbers, booleans, lists. By default `group.initial.rebalance.delay.ms` is
+            0. With a temporary directory the topics of groups, transactions and share groups have
+            one partition by default.
         env: Files, clock and randomness; None for the machine's.
-        insecure: Allows an address that other machines can reach without TLS and authentication.
+        insecure: Allows other machines to reach the metrics, and listeners that lack TLS or
+            authentication.
 
     Raises:
         ConfigError: An unknown setting, a value out of range, an invalid port, several directories
-            or, with a port, several listeners; or an address that other machines can reach, without
-            `insecure`.
+            or, with a port, several listeners; or what `insecure` allows, if that is not set.
         DirectoryLocked: Another process, or another broker in this one, has locked the directory.
-        OSError: The port can't be bound.
+        OSError: The address of a listener or of the metrics can't be bound.
     """
     texts = plain_settings(setting_texts(settings or {}))
     is_temporary = data is None and not texts.keys() & _DIRECTORIES
@@ -211,7 +213,7 @@ def broker(
     folder = TemporaryDirectory(prefix="tidelog-") if directory is None else None
     path = folder.name if directory is None and folder is not None else str(directory)
     if folder is not None and env is None:
-        env = Env(files=UnsyncedFiles())  # `close` removes them
+        env = Env(files=UnsyncedFiles())  # unsynced, because `close` removes the files
     try:
         return Broker(open_node(path, config, env=env), plans, folder)
     except BaseException:

@@ -1,10 +1,11 @@
-"""Loads the numba kernels in a thread once the broker listens.
+"""Loads the numba kernels in a thread after the broker has begun to listen.
 
-Until then plain Python does the work. Loading takes half a second from compiled code. Without
-compiled code another process compiles it, because a compiling thread blocks all others for seconds.
-A loading thread also blocks others while it holds the GIL, so the work is cut into small pieces:
-- Shared libraries are loaded by dlopen, without the GIL, before Python needs them: Python stops all
-  threads for 40 ms or more while LLVM's library is relocated.
+Until the kernels are loaded, plain Python does the work. Loading takes half a second from compiled
+code. If there is no compiled code, another process compiles the kernels, because a compiling thread
+blocks all others for seconds. A loading thread also blocks others while it holds the GIL, so three
+measures keep these times short:
+- Shared libraries are loaded by dlopen, without the GIL, before Python needs them: if Python itself
+  loaded LLVM's library, all threads would stop for 40 ms or more while it is relocated.
 - The garbage collector is paused, and loaded objects are moved to the oldest generation afterwards,
   because a collection of numba's objects blocks the loop longer than everything else.
 - The interpreter switches threads ten times as often as usual.
@@ -116,7 +117,7 @@ def clean_maps(maps: str, paths: Iterable[str]) -> Iterator[tuple[int, int]]:
 
     Args:
         maps: Contents of /proc/PID/smaps.
-        paths: Paths of the files, without links.
+        paths: Paths of the files, with symbolic links resolved.
     """
     names, current, is_clean = set(paths), None, False
     for line in maps.splitlines():
@@ -276,7 +277,7 @@ def compile_once() -> None:
 
 
 def compile_all() -> None:
-    """Run every kernel of a broker, on a temporary log."""
+    """Compile every kernel of a broker, by running it on a temporary log."""
     from tempfile import TemporaryDirectory
 
     from tidelog.storage.directory.log_dir import LogDir, LogDirOptions

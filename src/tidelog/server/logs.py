@@ -22,7 +22,7 @@ FIELDS: Final = ("client", "connection", "api", "error_code", "address")
 LOGGED_ONCE: Final = {"is_logged_once": True}
 # Fields that text lines don't add, because the message already contains them.
 _IN_THE_TEXT: Final = frozenset({"client", "connection", "address"})
-# Maximum number of lines of one kind (one place in the code) in a time window.
+# Maximum number of lines of one kind (one place in the code) in a window of `WINDOW_MS` ms.
 BURST: Final = 20
 WINDOW_MS: Final = 10_000
 

@@ -4,7 +4,7 @@ Python's own engine can take exponential time on a short text, so RE2 (google-re
 library is loaded for the first expression. docs/decisions/0027-regular-expressions.md explains the
 choice.
 
-Source: KIP-848 and KIP-1152 (a whole text has to match); Kafka 4.3's RE2J.
+Source: KIP-848 and KIP-1152 (an expression has to match a whole text); Kafka 4.3's RE2J.
 """
 
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ STEPS_MAX: Final = 2_000_000_000
 
 
 class _Compiled(Protocol):
-    """The used part of RE2's compiled expression; the library has no type hints."""
+    """The part of RE2's compiled expression that is used here; the library has no type hints."""
 
     programsize: int
 
@@ -46,7 +46,7 @@ def require_usable(text: str) -> None:
 
 
 def find_matches(text: str, names: Iterable[str]) -> frozenset[str]:
-    """Return the names that an expression matches as a whole. Any thread.
+    """Return the names that an expression matches from beginning to end. Any thread.
 
     Raises:
         UnusableRegex: It is invalid in RE2, too large, or would take too long.
