@@ -106,7 +106,7 @@ class MemoryBudget:
         self._resume_waiting()
 
     def _resume_waiting(self) -> None:
-        """Resume the connection that has been reading longest, others only while there is room."""
+        """Resume the longest-reading connection if it waits; others only while there is room."""
         while self._waiting:
             longest = next(iter(self._reading))
             resume = longest if longest in self._waiting else next(iter(self._waiting))
@@ -122,10 +122,10 @@ class ConnectionMemory:
     Attributes:
         request_bytes: Bytes counted for the request that is being read or processed.
         is_waiting: Whether reading the rest of the request waits for memory.
-        sending_since_ms: Time at which reading of the request began, or continued after the last
-            pause for lack of memory; None between requests.
-        unread_since_ms: Time since which a part of a response has been waiting for the client to
-            read it; None if nothing waits.
+        sending_since_ms: Monotonic time in ms at which reading of the request began, or continued
+            after the last pause for lack of memory; None between requests.
+        unread_since_ms: Monotonic time in ms since which a part of a response has been waiting for
+            the client to read it; None if nothing waits.
     """
 
     __slots__ = (
@@ -183,7 +183,7 @@ class ConnectionMemory:
         self._in_flight.end_read(self._read_on)
 
     def work_on(self, size_bytes: int) -> None:
-        """Count a request of that size until its response is ready."""
+        """Count a request of `size_bytes` until its response is ready."""
         self._in_flight.add(size_bytes - self.request_bytes)
         self.request_bytes = size_bytes
 
@@ -231,8 +231,9 @@ IDLE_CHECK_MS: Final = 1000
 # Limits, in ms, for clients that keep other connections waiting for memory. While connections wait
 # for memory, a client is disconnected if it sends nothing of a begun request for `STALLED_MS`, or
 # takes longer than `SENDING_MS` for the request. If the memory bound is reached, a client that
-# reads nothing of a response, or reads it too slowly, is disconnected after the same times. If the
-# connection does not show progress within a response, `SENDING_MS` is used instead of `STALLED_MS`.
+# reads nothing of a response, or reads it too slowly, may be disconnected after the same times. If
+# the broker can't see progress within a response, as with TLS, `SENDING_MS` is used instead of
+# `STALLED_MS`.
 STALLED_MS: Final = 5000
 
 SENDING_MS: Final = 30_000
@@ -288,7 +289,7 @@ class Clients:
     """All open connections. Used only in the event loop's thread.
 
     Attributes:
-        in_flight: Memory that they hold together.
+        in_flight: Memory held by all connections.
         spares: Buffers of large requests, kept for reuse by any connection.
         arrivals: Responses that are ready but sent only after the request that completed them has
             finished.
@@ -419,7 +420,7 @@ class Clients:
         return is_silent and not client.attend()
 
     async def first_pause(self, silent_ms: int, *, limit_ms: int) -> None:
-        """Wait until connected clients have been silent for a time and all requests are answered.
+        """Wait until clients have sent nothing for `silent_ms` and all requests are answered.
 
         If there are no clients, or if they never pause, return after the limit.
 

@@ -1,7 +1,8 @@
 """One client connection: frames in, one request at a time, responses out in order.
 
-As in Kafka, the next request is read when the last response has been handed to the system. So a
-client makes the broker hold one request, one response, and the bytes that arrived before reading
+As in Kafka, the next request waits until the last response has been handed to the system; only
+small responses to requests that have arrived together are sent together. So a client makes the
+broker hold one request, one response or a few small ones, and the bytes that arrived before reading
 paused. Also as in Kafka, a request is carried out even if the client does not wait for the
 response; only a request that waits for records is dropped after a disconnect. After a half-close
 (`eof_received`) all received requests are processed, and the client gets the responses that it
@@ -434,7 +435,7 @@ class Connection(asyncio.BufferedProtocol):
         self._process()
 
     def _work(self) -> None:
-        """Process received requests for one turn, which is limited by count and by time."""
+        """Process received requests for one turn, limited by the number of requests and by time."""
         frames, end_ns = self._frames, self._began_ns + TURN_NS
         for _ in range(TURN_REQUESTS):
             if self._is_over or self._is_blocked():
@@ -588,7 +589,7 @@ class Connection(asyncio.BufferedProtocol):
     def _cut_off(self, error: Exception) -> None:
         """Close after a failed send.
 
-        If the client disconnected, requests received before are processed.
+        If the client disconnected, requests that were received before are still processed.
         """
         transport = self._transport
         if isinstance(error, ConnectionError) and transport is not None:

@@ -1,9 +1,9 @@
-"""Listening sockets, plain and TLS: connections are accepted in batches and counted at once.
+"""Listening sockets, plain and TLS: connections are accepted in batches and counted when accepted.
 
 uvloop accepts one connection per loop iteration, so with many clients and long iterations the last
 connection waits long. Also, uvloop reports a TLS client only after its handshake, so a client that
-never completes the handshake would escape all limits. Therefore connections are accepted and
-counted here, and then handed to asyncio. Socket options are set on the listening socket and
+never completes the handshake would not count towards the limits. Therefore connections are accepted
+and counted here, and then handed to asyncio. Socket options are set on the listening socket and
 inherited by its connections.
 
 Source: Linux tcp(7), socket(7).

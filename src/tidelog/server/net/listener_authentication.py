@@ -37,7 +37,7 @@ class ListenerAuthentication:
     """
 
     def __init__(self, node: Node, plan: ListenerPlan) -> None:
-        """Read what the listener needs: certificates and users.
+        """Read what the listener needs: certificates, users, and keys of tokens.
 
         Raises:
             ConfigError, CorruptFile, StorageFailure: The certificates, users or keys of tokens

@@ -5,8 +5,8 @@ WANTS_HANDSHAKE -> WANTS_TOKENS -> OPEN -> WANTS_TOKENS -> ...
 Before authentication, a client may send ApiVersions (only once in a known version), then
 SaslHandshake, then tokens in SaslAuthenticate or, after a handshake of version 0, in bare frames.
 Any other request closes the connection. After authentication all other APIs are permitted until the
-session expires. Before the session expires, the client re-authenticates on the same connection, as
-the same user with the same mechanism.
+session expires. To continue, the client must re-authenticate on the same connection before the
+session expires, as the same user with the same mechanism.
 
 Source: KIP-43, KIP-152, KIP-368; Kafka 4.3's SaslServerAuthenticator.
 """
@@ -41,7 +41,7 @@ FRAME_BYTES_MAX: Final = 64 * 1024
 # Timeout in ms for authentication, including the TLS handshake.
 DEADLINE_MS: Final = 10_000
 
-# Minimum interval between re-authentications in ms, as in Kafka.
+# Minimum time in ms between two re-authentications, as in Kafka.
 RENEWAL_INTERVAL_MS: Final = 1000
 
 _TOO_LATE: Final = "SaslAuthenticate request received after successful authentication"
@@ -91,7 +91,7 @@ class SaslSession:
         self._has_bare_tokens = False
         self._login: AuthenticatedUser | None = None  # of the current or last session
         self._login_mechanism = ""
-        self._ends_ms: int | None = None  # end of the session, monotonic
+        self._ends_ms: int | None = None  # monotonic time of the session's end
         self._renewed_ms: int | None = None
         self.is_closing = False
         self._on_late = on_late
@@ -261,7 +261,7 @@ class SaslSession:
         return auth_bytes
 
     def _ensure_same(self, login: AuthenticatedUser) -> None:
-        """Ensure that the same user re-authenticates; raises LoginFailed."""
+        """Ensure that the same user re-authenticates; raises LoginFailed for another user."""
         if self._login is not None and login.user != self._login.user:
             message = "Cannot change principals during re-authentication from"
             both = f"User.{self._login.user}: User.{login.user}"

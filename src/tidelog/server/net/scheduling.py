@@ -1,7 +1,7 @@
 """Shares the event loop between clients: a fair queue, busy polling, and coalesced writes.
 
-- Fair queue: a client with many pipelined requests yields the loop after a few milliseconds. As in
-  Kafka, the connection that has waited longest is next.
+- Fair queue: a client with many pipelined requests yields the loop after 16 requests or about 1 ms
+  (`TURN_REQUESTS`, `TURN_NS`). As in Kafka, the connection that has waited longest is next.
 - Busy polling: waking a sleeping thread takes longer than a small request. While one client sends
   one small request after another, the loop polls for its next request for a short time before it
   sleeps. With many clients the loop sleeps as usual.
@@ -151,9 +151,9 @@ class BusyPoll:
         """Remember that a request was answered.
 
         Args:
-            client: Number of its connection.
-            arrived_ns: When it arrived.
-            now_ns: The time now.
+            client: Number of the client's connection.
+            arrived_ns: Monotonic time in ns at which the request arrived.
+            now_ns: Monotonic time in ns, now.
             size_bytes: Size of request and response together.
         """
         if size_bytes > self._small_bytes:
@@ -187,7 +187,7 @@ class BusyPoll:
             self.is_polling = False
 
 
-# If fewer than `CROWD` responses were held in an iteration, few clients are active. Then the next
+# Number of responses held in an iteration below which few clients are active. Then the next
 # `AT_ONCE` responses are sent without delay, before a response is held again as a trial.
 CROWD: Final = 4
 
@@ -233,7 +233,7 @@ class WriteCoalescer:
         self._at_once = AT_ONCE
 
     def tries(self) -> bool:
-        """Count an unheld response; return whether to hold it as a trial."""
+        """Count a response that is not to be held; return whether to hold it anyway, as a trial."""
         self._at_once -= 1
         return self._at_once < 0 and not self._busy_poll.is_polling
 

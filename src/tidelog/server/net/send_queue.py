@@ -63,17 +63,18 @@ CHUNK_BYTES: Final = 256 << 10
 # Maximum number of bytes per sendfile, so that one client does not block the loop.
 SEND_BYTES: Final = 1 << 20
 
-# Number of bytes sent after a file region that was not in the page cache, for which pages are
-# probed at short distances, because more pages may be missing.
+# Number of bytes for which pages are probed at short distances after a file region was not in the
+# page cache, because more pages may be missing.
 CLOSE_PROBE_BYTES: Final = 64 << 20
 
-# Number of sent bytes (or more) after which the queue yields the event loop.
+# Number of bytes sent in one turn after which the queue yields the event loop; the last send of a
+# turn may exceed it.
 TURN_BYTES: Final = 4 << 20
 
 # Total size in bytes of held responses at which they are sent without waiting for `flush`.
 GATHER_BYTES: Final = 64 << 10
 
-# Flag by which the system sends a header in one packet with the bytes after it.
+# Flag that lets the system send a header in one packet with the bytes that follow.
 _MORE: Final = getattr(socket, "MSG_MORE", 0)
 
 
