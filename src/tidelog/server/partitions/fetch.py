@@ -9,11 +9,11 @@ formats, damaged batches, and batches with an unknown append time are returned u
 that requests append times gets unchanged batches, and beside them the append times in runs of
 offsets.
 
-A failed read is logged with its reason, at most once a minute for the same partition and reason,
-because clients get only an error code.
+Clients get only an error code for a failed read, so its reason is logged, at most once a minute for
+the same partition and reason.
 
 `segment_reads` selects the bytes that answer a read, `fetch_sessions` has the sessions,
-`fetch_counts` the counts.
+`fetch_counts` counts bytes and records.
 
 Source: Kafka 4.x ReplicaManager.readFromLog, Partition.readRecords, DelayedFetch; KIP-74.
 """
@@ -69,7 +69,7 @@ _VALUE_BYTES: Final = 8
 
 
 def expose_append_times(data: Buffer, time_at: Callable[[int], int | None]) -> bytearray:
-    """Return whole batches with the append time as a header of each record, 8 bytes, big-endian.
+    """Return whole batches with the append time as a header of each record (8 bytes, big-endian).
 
     Args:
         data: Whole batches, back to back.
@@ -109,7 +109,7 @@ _LOCK: Final = threading.Lock()
 
 
 def log_failure(log: "Log", error: Exception) -> None:
-    """Log why a partition could not be read, unless that was just logged; for any thread."""
+    """Log why a partition could not be read, at most once a minute for each reason. Any thread."""
     key, now_ms = (log.context.directory, str(error)), log.context.env.clock.monotonic_ms()
     with _LOCK:
         last_ms = _LOG_TIMES.get(key)
@@ -270,7 +270,7 @@ class PartitionRead:
     def must_answer(self) -> bool:
         """Whether the response can't wait, because of an error or a diverging log.
 
-        As in Kafka, an unknown partition does not keep the response from waiting for others.
+        As in Kafka, an unknown partition does not end the wait for other partitions.
         """
         if self.partition is None and self.refusal != ErrorCode.KAFKA_STORAGE_ERROR:
             return False
@@ -327,7 +327,7 @@ class PartitionRead:
         Args:
             order: Options of the fetch.
             bytes_left: Bytes left for this partition and those after it.
-            whole_first: Whether the first batch is returned even if it is larger.
+            whole_first: Whether the first batch is returned even if it is larger than the limit.
         """
         partition = self.partition
         code = self.refusal if partition is None else self._problem(partition)
@@ -377,7 +377,7 @@ class PartitionRead:
     def _diverges(self, order: ReadOrder, partition: Partition) -> bool:
         """Whether the client's log diverges from this one, or its last epoch is unknown here.
 
-        In both cases the result says so, and nothing is read. Source: KIP-595.
+        If so, the result has the diverging epoch or an error, and nothing is read. Source: KIP-595.
         """
         epoch, end = end_of_epoch(partition.log, self.last_epoch)
         if end == NO_OFFSET:
@@ -406,7 +406,7 @@ class PartitionRead:
 
         Raises:
             ColdRead: The records aren't in memory, and the read may not block.
-            CorruptData: A damaged frame or index.
+            CorruptData: A frame or an index is damaged.
             UnsupportedCompression: An old client can't read a batch's codec.
             OSError, StorageFailure: A read failed.
         """
@@ -640,7 +640,7 @@ class Wait:
         """Return how many bytes a read would return now.
 
         If the read would fail or have to wait for a disk, return enough to end the wait. If one
-        byte is enough, return 1 for any number of bytes.
+        byte is enough, return 1 without counting.
         """
         enough = max(self._order.min_bytes, 1)
         if partition.is_deleted:

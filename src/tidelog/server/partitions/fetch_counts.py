@@ -42,8 +42,8 @@ class FetchCounts:
     ) -> None:
         """Count the bytes returned for a partition, and earlier returned records below `offset`.
 
-        The number of records is the distance of the two offsets, including offsets without a
-        record.
+        Records are counted as the difference between `offset` and the offset of the earlier fetch,
+        which includes offsets without a record.
         """
         starts = self._starts
         if not (size_bytes or partition in starts):

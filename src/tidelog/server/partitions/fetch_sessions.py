@@ -150,7 +150,7 @@ class FetchSession:
             self.partitions.pop(key, None)
 
     def move_to_end(self, cached: CachedPartition) -> None:
-        """Read this partition last from now on; no-op if it was forgotten meanwhile."""
+        """Move this partition to the end of the reading order; no-op if it was forgotten."""
         if self.partitions.pop(cached.key, None) is not None:
             self.partitions[cached.key] = cached
 
@@ -311,7 +311,7 @@ class FetchSessions:
     eviction_ms: int
     random: Random
     partitions_max: int = PARTITIONS_MAX
-    # In the order of their last use.
+    # Sessions by id, in the order of their last use.
     _sessions: dict[int, FetchSession] = field(default_factory=dict)
 
     def __len__(self) -> int:

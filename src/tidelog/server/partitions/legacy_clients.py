@@ -28,7 +28,7 @@ def newest_magic(version: int) -> int:
 
 
 def down_convert(data: Buffer, magic: int, first_offset: int) -> bytearray:
-    """Return the records of whole batches in format `magic` or an older one.
+    """Convert whole batches to format `magic`; batches of this or an older format are unchanged.
 
     Args:
         data: Whole batches, back to back.
@@ -62,7 +62,7 @@ def _messages(batch: Batch, magic: int, first_offset: int) -> bytearray:
         return bytearray()
     is_stamped = magic == 1 and batch.timestamp_type is TimestampType.LOG_APPEND_TIME
     type_bit = TIMESTAMP_TYPE_BIT if is_stamped else 0
-    # In format 1, offsets of messages in a wrapper are relative to the first one.
+    # In format 1, offsets of messages in a wrapper are relative to the first message's offset.
     base = records[0].offset if magic == 1 and not is_plain else 0
     messages = bytearray()
     for record in records:

@@ -28,7 +28,7 @@ from tidelog.types import (
 # special time names the offset directly); None if nothing matches.
 Match: TypeAlias = OffsetAndTimestamp | None
 
-# Function that starts a search which takes long.
+# Function that starts a search in a thread.
 Search: TypeAlias = Callable[[], Awaitable[Match]]
 
 

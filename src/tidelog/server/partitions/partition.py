@@ -112,7 +112,7 @@ class OpenTransactions:
             producer: Id and epoch.
             sequence: First sequence to be written, -1 for a coordinator's records.
             raises_epochs: Whether each of the producer's transactions has an epoch of its own.
-            now_ms: Wall time.
+            now_ms: Wall time in ms.
         """
         producer_id, epoch = producer
         if states.has_open_transaction(producer_id, epoch):
@@ -272,7 +272,7 @@ class Partition(Watchable):
 
     @property
     def last_stable_offset(self) -> int:
-        """Offset below which no transaction is open, at most the high watermark."""
+        """Offset below which all transactions have ended with visible markers."""
         return self.transactions.stable_end(self.log.last_stable_offset, self.high_watermark)
 
     def end_offset(self, isolation: IsolationLevel) -> int:
@@ -389,9 +389,10 @@ class Partition(Watchable):
         return acks == ALL_REPLICAS or (acks != 0 and not self._syncs_all)
 
     def visible(self, end_offset: int) -> Reply[ErrorCode]:
-        """Return a reply that completes once readers see all records below `end_offset`.
+        """Return a reply that waits until readers see all records below `end_offset`.
 
-        Its code is NONE, or an error if readers will not see them.
+        It then completes with NONE; if readers will not see the records, it completes with an
+        error.
         """
         if self.failure is not None:
             return Reply.of(ErrorCode.KAFKA_STORAGE_ERROR)

@@ -123,7 +123,8 @@ class Partitions:
     """All partitions that were opened. Used only in the event loop's thread.
 
     Attributes:
-        epoch_changes: Incremented when a leader epoch may differ from the one reported before.
+        epoch_changes: Counter, incremented when a leader epoch may differ from the one reported
+            before.
         holds: Locks on topics.
         has_kernels: Whether newly opened logs check and search with kernels.
     """
@@ -133,7 +134,7 @@ class Partitions:
         self._syncs_all = syncs_all
         self.has_kernels = False
         self._open: dict[TopicPartition, Partition] = {}
-        # Partitions by plain tuples, for fast lookups.
+        # Partitions by topic and number in a plain tuple, for fast lookups.
         self._used: dict[tuple[str, int], Partition] = {}
         self._opening_room = asyncio.Semaphore(OPENINGS)
         self._next_epochs: dict[TopicPartition, int] = {}
@@ -145,7 +146,7 @@ class Partitions:
 
         Raises:
             UnknownTopic: No such topic or partition.
-            StorageFailure: It could not be opened.
+            StorageFailure: The partition could not be opened.
         """
         used = self._used.get((topic, partition))
         return self._use(TopicPartition(topic, partition)) if used is None else used
@@ -181,7 +182,7 @@ class Partitions:
             return ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else error.code
 
     def find_used(self, topic: str, partition: int) -> Partition | None:
-        """Return a partition that has been used; None if it hasn't, or doesn't exist."""
+        """Return a partition that has been used; None if it hasn't been used or doesn't exist."""
         return self._used.get((topic, partition))
 
     # -- opening in threads ------------------------------------------------------------------
@@ -229,7 +230,7 @@ class Partitions:
                 name, work.submit, to_write=to_write
             )
         except TidelogError:
-            return  # it was deleted, or never existed
+            return  # the partition was deleted, or never existed
         if opening is not None:
             opened = asyncio.wrap_future(opening)
             # If the caller is cancelled, the opening continues, because others may wait for it.
@@ -299,7 +300,7 @@ class Partitions:
             await slices.rest()
 
     def find_open(self, name: TopicPartition) -> Partition | None:
-        """Return a partition that has been used; None if it hasn't."""
+        """Return a partition that has been used; None if it hasn't been used."""
         return self._open.get(name)
 
     def opened(self) -> Iterator[Partition]:

@@ -46,7 +46,7 @@ from tidelog.storage.segment.txn_index import TxnIndex
 from tidelog.types import INT64_MAX, Buffer
 
 # Distance in bytes between the pages that are probed before a part of a file is sent. After a page
-# was missing it is `PROBE_BYTES`, the operating system's read-ahead. Otherwise it is
+# was not in the page cache, it is `PROBE_BYTES`, the operating system's read-ahead. Otherwise it is
 # `PROBE_RARELY_BYTES`: only both ends of each part that is sent at once are probed.
 PROBE_BYTES: Final = 256 << 10
 
@@ -162,7 +162,7 @@ class SegmentBytes:
         """Return bytes [start, end) of a segment's log file, fewer only at its end.
 
         Raises:
-            ColdRead: They are not in memory, and the source may not block.
+            ColdRead: The bytes are not in memory, and the source may not block.
             OSError: The read failed.
         """
         size_bytes = segment.size_bytes
@@ -183,7 +183,7 @@ class SegmentBytes:
         return data
 
     def records(self, segment: Segment, start: int, end: int) -> "Buffer | FilePiece":
-        """Return bytes for a response, as a `FilePiece` if they are many and in a file.
+        """Return bytes for a response, as a `FilePiece` for `PIECE_MIN_BYTES` or more in a file.
 
         The header of their first batch must have been read before.
         """
@@ -328,7 +328,7 @@ class Limits:
     Attributes:
         end_offset: End of what the reader may see (exclusive).
         max_bytes: Maximum number of bytes.
-        whole_first: Whether the first batch is returned even if it is larger.
+        whole_first: Whether the first batch is returned even if it is larger than `max_bytes`.
     """
 
     end_offset: int

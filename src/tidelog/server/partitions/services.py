@@ -65,8 +65,8 @@ class ProducerIds:
             raise as_storage_failure(error, file_path, "store producer ids") from error
 
 
-# Number of threads for reads. There are more of them than threads for changes, because a slow store
-# must not block reads from a disk.
+# Number of threads for reads. It is larger than the number of threads for changes, so that threads
+# remain for reads from a disk while a store is slow.
 READ_THREADS: Final = 8
 
 

@@ -49,11 +49,11 @@ class Topics:
         return self._log_dir.topics()
 
     def find(self, name: str) -> TopicInfo | None:
-        """Return a topic by name, or None."""
+        """Return a topic by name, or None if it does not exist."""
         return self._log_dir.topics().get(name)
 
     def find_by_id(self, topic_id: UUID) -> TopicInfo | None:
-        """Return a topic by id, or None."""
+        """Return a topic by id, or None if it does not exist."""
         topics = self._log_dir.topics()
         if topics is not self._topics:  # each change creates a new mapping
             self._topics = topics
