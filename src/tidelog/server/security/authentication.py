@@ -113,7 +113,7 @@ class Rule:
 
 
 def parse_rules(text: str) -> tuple[Rule, ...]:
-    """Parse `ssl.principal.mapping.rules`; raises ConfigError."""
+    """Parse `ssl.principal.mapping.rules`; raises ConfigError if a rule is invalid."""
     text = text.strip() or "DEFAULT"
     rules: list[Rule] = []
     at = 0
@@ -161,7 +161,8 @@ DELAY_MAX_MS: Final = 5000
 # Time in ms after which one failure is forgotten; several are forgotten one after the other.
 FORGOTTEN_MS: Final = 30_000
 
-# Maximum number of addresses; beyond it, the one whose last failure is oldest is forgotten.
+# Maximum number of remembered addresses; beyond it, the address whose last failure is oldest is
+# forgotten.
 ADDRESSES_MAX: Final = 10_000
 
 _STEPS_MAX: Final = 16

@@ -61,8 +61,8 @@ VALID_MIN_MS: Final = 3_600_000
 AGAIN_MS: Final = 10_000
 _ON_THIS_MACHINE: Final = {("http", host) for host in ("127.0.0.1", "::1", "localhost")}
 _RIGHT: Final = "must be file:///PATH or https://HOST/..."
-# For RSA and each elliptic curve: algorithms, the JWK members that are numbers, and the length in
-# bytes to which each number is padded.
+# For RSA and each elliptic curve: algorithms, the JWK members that are numbers, and the minimum
+# length in bytes to which each number is padded.
 _KINDS: Final = {
     "RSA": (("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"), ("n", "e"), 1),
     "P-256": (("ES256",), ("x", "y"), 32),
