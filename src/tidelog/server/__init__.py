@@ -6,8 +6,8 @@ broker inside the caller's process. `net` moves bytes and splits them into reque
 the requests by calls to `partitions`, `groups`, `transactions` and `shares`. `tidelog.storage`
 reads and writes the files; `tidelog.protocol` defines the form of messages.
 
-Invariants: one event loop decides all changes of the directory. Calls that may block it for long
-run in the threads of `runtime`. Packages import only the layers below them.
+Invariants: one event loop decides all changes of the directory. Calls that may block the loop for
+long run in the threads of `runtime`. Packages import only the layers below them.
 
 Source: ARCHITECTURE.md; Kafka's protocol guide.
 """

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 BACKLOG: Final = 1024
 
-# Time in ms without a request after which a thread imports the modules for groups. During requests
-# the import would slow down the requests and itself. Most clients pause between their first
+# Time in ms without a request after which a thread imports the modules for groups. During requests,
+# both the requests and the import would take longer. Most clients pause between their first
 # requests.
 FIRST_PAUSE_MS: Final = 5
 

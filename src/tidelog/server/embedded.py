@@ -185,7 +185,7 @@ def broker(
 
     Args:
         data: Its data directory, created if missing. If None: the `log.dirs` of the settings;
-            without them, a temporary directory, whose files are not synced.
+            without them, a temporary directory, whose files are not synced if `env` is None.
         port: Port of its only listener on the loopback interface; if 0, the system chooses a port.
             If None: the `listeners` of the settings are used; without them, None means the same as
             0.
@@ -198,8 +198,9 @@ def broker(
             authentication.
 
     Raises:
-        ConfigError: An unknown setting, a value out of range, an invalid port, several directories
-            or, with a port, several listeners; or what `insecure` allows, if that is not set.
+        ConfigError: A setting is unknown, a value is out of range, the port is invalid, there are
+            several directories or, with a port, several listeners; or other machines could reach
+            what only `insecure` allows.
         DirectoryLocked: Another process, or another broker in this one, has locked the directory.
         OSError: The address of a listener or of the metrics can't be bound.
     """

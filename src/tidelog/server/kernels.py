@@ -7,7 +7,7 @@ measures keep these times short:
 - Shared libraries are loaded by dlopen, without the GIL, before Python needs them: if Python itself
   loaded LLVM's library, all threads would stop for 40 ms or more while it is relocated.
 - The garbage collector is paused, and loaded objects are moved to the oldest generation afterwards,
-  because a collection of numba's objects blocks the loop longer than everything else.
+  because a collection of numba's objects blocks the loop longer than any other step.
 - The interpreter switches threads ten times as often as usual.
 
 Afterwards the memory of LLVM's code (40 MB) is returned to the system; pages that are needed later
@@ -89,7 +89,7 @@ def _of_package(package: str) -> list[str]:
 
 
 def drop_clean_pages(paths: Iterable[str]) -> int:
-    """Drop the pages of these shared libraries that were never written.
+    """Drop the unmodified pages of these shared libraries from memory.
 
     These pages equal the library's file, and are read from it again when needed. Does nothing if
     the system has no `madvise` or no `/proc/self/smaps`.
@@ -110,7 +110,7 @@ def drop_clean_pages(paths: Iterable[str]) -> int:
 
 
 def clean_maps(maps: str, paths: Iterable[str]) -> Iterator[tuple[int, int]]:
-    """Yield the address ranges [start, end) of mappings of these files that were never written.
+    """Yield the address ranges [start, end) of the unmodified mappings of these files.
 
     Mappings into which the linker has written addresses (RELRO) are left out, because they differ
     from the file.
@@ -193,7 +193,7 @@ def _load_once() -> bool:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Give other threads priority during a block."""
+    """Block other threads less: switch threads more often, and collect no garbage meanwhile."""
     interval_s = sys.getswitchinterval()
     sys.setswitchinterval(min(interval_s, SWITCH_S))
     try:

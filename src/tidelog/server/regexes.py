@@ -19,7 +19,8 @@ UNICODE_CLASSES_MAX: Final = 200
 # Maximum size of a compiled expression with its cached states, in bytes; RE2 caches 128
 # expressions.
 MEMORY_MAX: Final = 1 << 20
-# Maximum number of steps for matching all names without cached states: a few seconds at most.
+# Maximum number of steps for matching all names without cached states, which takes a few seconds at
+# most.
 STEPS_MAX: Final = 2_000_000_000
 
 
@@ -39,7 +40,7 @@ def require_usable(text: str) -> None:
     """Ensure that an expression is usable.
 
     Raises:
-        UnusableRegex: It is invalid in RE2, or too large.
+        UnusableRegex: The expression is invalid in RE2, or too large.
         MissingDependency: google-re2 is not installed.
     """
     _compile(text)
@@ -49,7 +50,8 @@ def find_matches(text: str, names: Iterable[str]) -> frozenset[str]:
     """Return the names that an expression matches from beginning to end. Any thread.
 
     Raises:
-        UnusableRegex: It is invalid in RE2, too large, or would take too long.
+        UnusableRegex: The expression is invalid in RE2 or too large, or matching would take too
+            long.
         MissingDependency: google-re2 is not installed.
     """
     compiled = _compile(text)
