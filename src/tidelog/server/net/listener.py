@@ -181,8 +181,7 @@ async def listening_sockets(
 
     Raises:
         OSError: The host is unknown, or an address can't be bound; then no socket is left open.
-            Addresses that the machine lacks are skipped, unless it has none of the host's
-            addresses.
+            Addresses that the machine lacks are skipped, unless it lacks all addresses of the host.
     """
     addresses = await asyncio.get_running_loop().getaddrinfo(
         host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
