@@ -147,7 +147,7 @@ class ReadOrder:
 
     Attributes:
         version: Version of the request.
-        is_follower: Whether a follower sent the request; a follower sees records up to
+        is_follower: Whether a follower sent the request; a follower sees records below
             `Partition.replica_end_offset`.
         is_committed: Whether the client reads only committed records: records from the last stable
             offset on are hidden, and aborted transactions are listed beside the records.
@@ -211,7 +211,7 @@ class PartitionRead:
         diverging_epoch: Point where the client's log and this one diverge; epoch -1 if they don't.
         fenced_epoch: The current leader epoch, if the client named an older one and its version of
             Fetch can return it; else -1.
-        records: Whole batches; below version 3, the last converted one may be cut off.
+        records: Whole batches; below version 3 of Fetch, the last converted batch may be cut off.
         size_bytes: Size of the records.
         aborted: The aborted transactions among the records; None with an error, and if the client
             does not read only committed records.
@@ -314,7 +314,8 @@ class PartitionRead:
             current_leader=_NOTHING.current_leader,
             snapshot_id=_NOTHING.snapshot_id,
             aborted_transactions=self.aborted,
-            # The encoder needs only lengths; the connection reads a `FilePiece` when it sends it.
+            # The encoder needs only lengths; a `FilePiece` is read only when the connection sends
+            # it.
             records=[cast("Buffer", self.records)] if self.size_bytes else b"",
             append_times=list(self.append_times),
         )

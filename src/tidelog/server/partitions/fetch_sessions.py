@@ -2,8 +2,8 @@
 
 A request of epoch 0 is full and may begin a session. A request of epoch -1 is full and ends its
 session. A request of another epoch is incremental: it names new, changed and forgotten partitions.
-Partitions with records move to the end of their session, so that each gets its turn if a response
-can't hold all.
+Partitions with records move to the end of their session, so that each partition gets its turn if a
+response can't hold all of them.
 
 The clock and randomness are arguments. Used only in the event loop's thread.
 
@@ -80,8 +80,8 @@ class CachedPartition:
     Attributes:
         key: The partition.
         request: The client's last request for it.
-        topic: Name of the topic, if the client names it by id and it was found; the session keeps
-            the name after the topic's deletion.
+        topic: Name of the topic, if the client names the topic by id and the topic was found; the
+            session keeps the name after the topic's deletion.
         partition: The open partition, if it was found before.
         high_watermark: High watermark last sent to the client, -1 for none.
         log_start_offset: Log start offset last sent to the client, -1 for none.
@@ -156,7 +156,7 @@ class FetchSession:
 
     @property
     def rank(self) -> tuple[bool, int, int]:
-        """Rank for eviction; a follower's session ranks above others, then a larger one."""
+        """Order of eviction: consumers' sessions before followers', then small before large."""
         return self.is_privileged, len(self.partitions), self.session_id
 
 

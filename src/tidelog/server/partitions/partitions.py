@@ -3,8 +3,8 @@
 - Leader epochs: check a client's epoch, and find the end of an epoch.
 - Locks on topics: segments to attach or swap are prepared in a thread, and the part of the log that
   they continue or replace must not change until the new segments are visible. Conflicting changes
-  wait; reads continue. The lock of a tier run stops only retention. A compaction that swaps in
-  segments also delays the topic's deletion.
+  wait; reads continue. The lock of a tier run delays retention and other locks of the topic, but
+  not appends. The lock of a compaction that swaps in segments also delays the topic's deletion.
 - Cleanings: a cleaning needs its source segments until its result is swapped in. Retention of a
   partition waits for its cleaning and runs right after it; if retention could delete these segments
   during the cleaning, a large log might never be compacted.
@@ -356,7 +356,7 @@ class Cleanings:
         self._waiting: dict[TopicPartition, Callable[[], None]] = {}
 
     def __contains__(self, name: object) -> bool:
-        """Whether a partition is being cleaned, by this broker or by a client with a lent job."""
+        """Whether this broker, or a client that borrowed the job, is cleaning a partition."""
         return name in self._names
 
     def add(self, name: TopicPartition) -> None:

@@ -47,14 +47,14 @@ from tidelog.types import INT64_MAX, Buffer
 
 # Distance in bytes between the pages that are probed before a part of a file is sent. After a page
 # was not in the page cache, it is `PROBE_BYTES`, the operating system's read-ahead. Otherwise it is
-# `PROBE_RARELY_BYTES`: only both ends of each part that is sent at once are probed.
+# `PROBE_RARELY_BYTES`: only both ends of each part that one system call sends are probed.
 PROBE_BYTES: Final = 256 << 10
 
 PROBE_RARELY_BYTES: Final = 1 << 20
 _NOT_PROBED: Final = -1
 
-# Minimum size of a `FilePiece`, in bytes; smaller ranges are read at once. It must not be less than
-# the size up to which writers join buffers.
+# Minimum size of a `FilePiece`, in bytes; smaller ranges are read into memory at once. It must not
+# be less than the size up to which writers join buffers.
 PIECE_MIN_BYTES: Final = 16 << 10
 
 

@@ -38,8 +38,8 @@ class Topics:
         self._config = config
         self._topics: Mapping[str, TopicInfo] = {}
         self._names: dict[UUID, str] = {}
-        # Held while topics or their settings are changed, and while an offline partition is
-        # reopened.
+        # Lock that is held while topics or their settings are changed, and while an offline
+        # partition is reopened.
         self.changing = asyncio.Lock()
         self.on_deleted: list[Callable[[TopicInfo], None]] = []
         self._running = set[asyncio.Task[object]]()
