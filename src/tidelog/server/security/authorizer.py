@@ -63,7 +63,7 @@ class Acl:
     permission: Permission
 
     def is_about(self, name: str) -> bool:
-        """Whether the resource pattern matches a name (of the right type)."""
+        """Whether the resource pattern matches the name of a resource of this type."""
         if self.pattern is PatternType.PREFIXED:
             return name.startswith(self.name)
         return self.name in {name, WILDCARD}

@@ -57,7 +57,7 @@ TIMEOUT_S: float = 5
 VALID_INTERVALS: Final = 4
 VALID_MIN_MS: Final = 3_600_000
 # Minimum time in ms between a fetch and the next one for an unknown key id, which may belong to a
-# new key. Also the maximum time in ms before a lookup repeats a failed fetch.
+# new key. After a failed fetch, lookups fetch again after this time at the latest.
 AGAIN_MS: Final = 10_000
 _ON_THIS_MACHINE: Final = {("http", host) for host in ("127.0.0.1", "::1", "localhost")}
 _RIGHT: Final = "must be file:///PATH or https://HOST/..."

@@ -202,7 +202,7 @@ class ScramExchange:
         self.login: AuthenticatedUser | None = None
 
     def step(self, token: bytes) -> bytes:
-        """Return the response to a client's message; after the second one, `login` is set.
+        """Return the response to a client's message; after the second message, `login` is set.
 
         Raises:
             LoginFailed: The message is invalid, the client wants to act for another user, the user
