@@ -2,8 +2,8 @@
 
 Until the kernels are loaded, plain Python does the work. Loading takes half a second from compiled
 code. If there is no compiled code, another process compiles the kernels, because a compiling thread
-blocks all others for seconds. A loading thread also blocks others while it holds the GIL, so three
-measures keep these times short:
+blocks all other threads for seconds. A loading thread also blocks other threads while it holds the
+GIL, so three measures keep these times short:
 - Shared libraries are loaded by dlopen, without the GIL, before Python needs them: if Python itself
   loaded LLVM's library, all threads would stop for 40 ms or more while it is relocated.
 - The garbage collector is paused, and loaded objects are moved to the oldest generation afterwards,
@@ -298,7 +298,7 @@ def compile_all() -> None:
 
 
 def load() -> None:
-    """Run the kernels that requests use on one record, and import the rest.
+    """Run each kernel that requests use, on one record; import the other kernels.
 
     Raises:
         ImportError: numba is not installed.

@@ -103,7 +103,8 @@ class FloodGate(logging.Filter):
     def __init__(self, clock: Clock) -> None:
         super().__init__()
         self._clock = clock
-        # Start of the window, lines written, lines left out; one entry for each place in the code.
+        # Start of the window (monotonic, in ms), number of lines written, and number of lines left
+        # out, for each place in the code.
         self._kinds: dict[tuple[str, int], tuple[int, int, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
