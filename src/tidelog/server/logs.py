@@ -2,8 +2,8 @@
 
 Fields beside the text are given by `extra=`: `client` (address), `connection`, `api`, `error_code`,
 `address` (of the broker). Floods of similar lines are limited: after `BURST` lines of one kind,
-further lines of the same time window are only counted, and the next written line reports how many
-were left out.
+further lines of the same time window are only counted, and the next written line of this kind
+reports how many were left out.
 """
 
 import json
