@@ -6,13 +6,13 @@ throttled connection.
 
 - Bytes produced (`producer_byte_rate`): the size of the request, counted once its response is
   known.
-- Bytes fetched (`consumer_byte_rate`): the size of the response, counted before it is sent. A
-  consumer over its quota gets an empty response, which is not counted. A ShareFetch response is
-  sent and counted in full, because its records are already acquired; the connection is muted after
-  it.
-- Loop time (`request_percentage`) is measured from the start of processing to the response. It
-  includes the tasks of a long request's parts, and excludes waits, worker threads and other tasks.
-  A quota of 100 allows all of the event loop's time.
+- Bytes fetched (`consumer_byte_rate`): the size of the response, counted before it is sent. If a
+  Fetch response would exceed the quota, an empty response is sent instead, which is not counted. A
+  ShareFetch response is sent and counted in full, because its records are already acquired; the
+  connection is muted after it.
+- Loop time (`request_percentage`): time of the event loop from the start of a request's processing
+  until its response is known. It includes the request's own tasks, and excludes waits, worker
+  threads and the tasks of other requests. A quota of 100 allows all of the event loop's time.
 
 Source: KIP-124, KIP-219; Kafka 4.3's ClientRequestQuotaManager, KafkaApis.handleProduceRequest and
 KafkaApis.handleFetchRequest.
@@ -39,7 +39,7 @@ _PERCENT_PER_NS: Final = 100e-9
 
 
 class Stopwatch:
-    """Stopwatch of the event loop's time for one request; it starts when it is created."""
+    """Stopwatch of the event loop's time for one request; it is already running from `began_ns`."""
 
     __slots__ = ("_clock", "_since_ns", "used_ns")
 
@@ -82,7 +82,7 @@ class Charges:
         """Create the charges.
 
         `time` is the quota of loop time; `produced` is the quota of produced bytes together with
-        the number of bytes to charge.
+        the number of bytes to charge. Each is None if no such quota applies.
         """
         self._context = context
         self._throttles = throttles
@@ -93,7 +93,8 @@ class Charges:
     def worked(self, response: "Started") -> None:
         """Stop the watch after the handler returned.
 
-        If the response is still pending, the time of the task that computes it is measured, too.
+        If the response is still pending and loop time has a quota, the time of the task that
+        computes the response is measured, too.
         """
         self._watch.pause()
         if isinstance(response, Reply) and self._time is not None:
@@ -104,7 +105,10 @@ class Charges:
         self._watch.used_ns += task_ns
 
     def charge(self, response: "Response | None") -> None:
-        """Charge the request as `finish` does; report a throttle time above 0 in the response."""
+        """Charge the request as `finish` does.
+
+        A throttle time above 0 is reported in the response, if the response has such a field.
+        """
         throttle_ms = self.finish()
         if throttle_ms and response is not None and hasattr(response, "throttle_time_ms"):
             cast("_Throttled", response).throttle_time_ms = throttle_ms
@@ -113,19 +117,19 @@ class Charges:
         """Charge the request to its quotas, and set the time for which its connection is muted.
 
         Returns:
-            The throttle time in ms that the response must report; 0 if it keeps its own throttle
-            time.
+            The throttle time in ms that the response must report; 0 if the response keeps the
+            throttle time that it already has.
         """
         self._watch.pause()
         connection, reported_ms = self._context.connection, 0
         if self._produced is not None:
             reported_ms = self._throttles.charge(PRODUCED, *self._produced)
             connection.throttle_ms = reported_ms
-        # The last quota may have been removed while the request waited.
+        # The broker's last quota may have been removed while the request waited.
         if self._time is not None and self._context.node.throttles is not None:
             used = self._watch.used_ns * _PERCENT_PER_NS
-            # Unlike the throttle time of bytes, this one is bounded: after a burst a client waits
-            # at most one window.
+            # Unlike the throttle time for bytes, the throttle time for loop time is at most one
+            # window, even after a burst.
             throttle_ms = min(self._throttles.charge(REQUESTS, self._time, used), WINDOW_MS)
             if throttle_ms > connection.throttle_ms:
                 connection.throttle_ms = reported_ms = throttle_ms
@@ -133,12 +137,12 @@ class Charges:
 
 
 def charges_of(context: RequestContext, size_bytes: int, began_ns: int) -> Charges | None:
-    """Return the charges of a request; None without a quota of loop time or produced bytes.
+    """Return the charges of a request; None if no quota of loop time or produced bytes applies.
 
     Args:
         context: Context of the request.
         size_bytes: Size of the request in bytes, without its length field.
-        began_ns: When its processing began, by the monotonic clock.
+        began_ns: Monotonic time at which the processing of the request began.
     """
     throttles, connection = context.node.throttles, context.connection
     if throttles is None:  # this request removed the last quota
@@ -155,7 +159,10 @@ def charges_of(context: RequestContext, size_bytes: int, began_ns: int) -> Charg
 
 
 def allowed_bytes(context: RequestContext) -> int | None:
-    """Return the maximum size in bytes of a Fetch response by its quota; None without a quota."""
+    """Return the largest size in bytes of a Fetch response that the client's quota can allow.
+
+    None means that no quota applies.
+    """
     limit = _limit(context)
     return None if limit is None else most_at_once(limit)
 
@@ -178,7 +185,7 @@ def charge_fetch(context: RequestContext, size: Callable[[], int]) -> int:
 
 
 def charge_share(context: RequestContext, response: "ShareFetchResponse") -> None:
-    """Charge the bytes of a ShareFetch response, and report the throttle time in it."""
+    """Charge the bytes of a ShareFetch response, and report the throttle time in the response."""
     limit, throttles = _limit(context), context.node.throttles
     if limit is not None and throttles is not None:
         throttle_ms = throttles.charge(FETCHED, limit, encoded_size(context, response))

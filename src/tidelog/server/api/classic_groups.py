@@ -1,4 +1,4 @@
-"""FindCoordinator, and the APIs of classic groups, such as JoinGroup, SyncGroup and ListGroups.
+"""FindCoordinator, the APIs of classic groups, such as JoinGroup, and ListGroups and DeleteGroups.
 
 FindCoordinator returns this broker for every group, transactional id and share partition.
 ListGroups and DeleteGroups handle groups of all types, DescribeGroups only classic groups.
@@ -68,8 +68,8 @@ SHARE_KEY_TYPE: Final = 2
 SHARE_FIRST_VERSION: Final = 6
 BATCHED_KEYS_FIRST_VERSION: Final = 4
 
-# Maximum number of keys of a FindCoordinator request whose partitions of the state topic are opened
-# before the response. The partitions of further keys are opened by their first write.
+# Maximum number of keys of a FindCoordinator request for which the broker opens the partitions of
+# the state topic before it responds. For further keys, the first write opens the partition.
 OPENED_KEYS_MAX: Final = 100
 
 # GROUP:TOPIC_ID:PARTITION as Kafka's classes parse it: a group that isn't blank, 16 bytes in
@@ -94,8 +94,9 @@ def find_coordinator(
 ) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
     """Return this broker as coordinator.
 
-    The first request for a group creates the topic that stores the state of all groups. The same
-    holds for transactional ids and for share partitions, each with a topic of their own.
+    The first request for a group creates the topic that stores the state of all groups. The topics
+    for the state of transactional ids and of share partitions are created in the same way, by the
+    first request for a transactional id or a share partition.
     """
     node = context.node
     if request.key_type == GROUP_KEY_TYPE:
@@ -142,7 +143,7 @@ def _find_coordinator(
 def _unopened(
     context: RequestContext, request: FindCoordinatorRequest, topic_log: _StateLog, topic: str
 ) -> list[TopicPartition]:
-    """Return the partitions of the request's first keys (`OPENED_KEYS_MAX`) that are not open.
+    """Return the unopened partitions of the state topic for the first `OPENED_KEYS_MAX` keys.
 
     The caller opens them in a thread; otherwise the first write would open them on the event loop.
     """
@@ -209,7 +210,10 @@ _MESSAGES: Final = {
 def guard_find_coordinator(
     access: Access, request: FindCoordinatorRequest
 ) -> Guarded[FindCoordinatorRequest]:
-    """Require DESCRIBE on each group or transactional id, CLUSTER_ACTION for share partitions."""
+    """Require DESCRIBE on each group or transactional id.
+
+    For share partitions, require CLUSTER_ACTION on the cluster.
+    """
     if access.context.version < BATCHED_KEYS_FIRST_VERSION:
         code = _key_code(access, request.key_type, request.key)
         if not code:
@@ -256,8 +260,8 @@ BATCHED_LEAVE_FIRST_VERSION: Final = 3
 # DescribeGroups
 NOT_FOUND_FIRST_VERSION: Final = 6
 
-# Operations of Kafka's AclOperation that apply to groups: READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS,
-# ALTER_CONFIGS, as bits by the operation's code.
+# Bit set of the operations of Kafka's AclOperation that apply to groups: READ, DELETE, DESCRIBE,
+# DESCRIBE_CONFIGS and ALTER_CONFIGS. Bit N stands for the operation with code N.
 GROUP_OPERATIONS: Final = sum(1 << code for code in (3, 6, 8, 10, 11))
 
 
@@ -392,7 +396,7 @@ def leave_group(context: RequestContext, request: LeaveGroupRequest) -> LeaveGro
 async def list_groups(
     context: RequestContext, request: ListGroupsRequest
 ) -> ListGroupsResponse | LargeResponse:
-    """List all groups, or those with the requested states and types; case is ignored."""
+    """List the groups with the requested states and types, ignoring case; empty lists match all."""
     coordinator = context.node.groups
     if coordinator.shards.is_loading:
         return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -458,9 +462,9 @@ async def _describe(context: RequestContext, group_id: str) -> DescribedGroup:
 
 
 def _missing(version: int, group_id: str, *, is_there: bool) -> DescribedGroup:
-    """Describe a group that isn't a classic group.
+    """Describe a group that doesn't exist or isn't a classic group, with the state Dead.
 
-    From version 6 on, it also gets GROUP_ID_NOT_FOUND, after which clients try other group types.
+    From version 6 on, the description also has the error GROUP_ID_NOT_FOUND.
     """
     dead = GroupState.DEAD.value
     if version < NOT_FOUND_FIRST_VERSION:
@@ -493,7 +497,7 @@ def _described_member(
 async def delete_groups(
     context: RequestContext, request: DeleteGroupsRequest
 ) -> DeleteGroupsResponse:
-    """Delete groups that have no members, with their offsets."""
+    """Delete groups and their offsets; a group with members is kept and gets an error."""
     coordinator = context.node.groups
     results = []
     for group_id in dict.fromkeys(request.groups_names):

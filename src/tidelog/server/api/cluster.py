@@ -1,9 +1,9 @@
 """A cluster of one broker: quorum, features, elections, reassignments, log directories.
 
-The broker is its own controller and the only voter, on a metadata log without records. It leads
-every partition and has one log directory. UpdateFeatures, AlterPartitionReassignments and
-AlterReplicaLogDirs succeed if they request the present state, and refuse any other state. Each
-feature stays at the highest level that this release supports.
+The broker is its own controller and the quorum's only voter. DescribeQuorum describes the metadata
+log as empty. The broker leads every partition and has one log directory. UpdateFeatures,
+AlterPartitionReassignments and AlterReplicaLogDirs succeed if they request the present state; the
+broker refuses any other state. Each feature stays at the highest level that this release supports.
 
 Source: Kafka's protocol guide, APIs 34, 35, 43, 45, 46, 55, 57, 64, 80 and 81; KIP-113, KIP-827
 (bytes of the volume); responses of one Kafka 4.3 node that is broker and controller; KafkaApis and
@@ -94,7 +94,7 @@ def describe_quorum(
 ) -> DescribeQuorumResponse:
     """Describe the metadata partition, whose leader and only voter is this broker.
 
-    A request that does not name exactly this partition gets an error for everything that it names.
+    If a request does not name exactly this partition, each partition that it names gets an error.
     """
     if not _is_metadata(request.topics):
         return DescribeQuorumResponse(
@@ -151,7 +151,7 @@ def _node(node: Node) -> QuorumNode:
 def add_raft_voter(context: RequestContext, request: AddRaftVoterRequest) -> AddRaftVoterResponse:
     """Refuse to add a voter, because the set of voters can't change.
 
-    Errors in the request itself are reported first.
+    If the request itself is invalid, that error is reported instead.
     """
     refusal = _voter_refusal(context.node, request, "adding")
     reachable = {listener.name.upper() for listener in request.listeners}
@@ -166,7 +166,7 @@ def remove_raft_voter(
 ) -> RemoveRaftVoterResponse:
     """Refuse to remove a voter, because the set of voters can't change.
 
-    Errors in the request itself are reported first.
+    If the request itself is invalid, that error is reported instead.
     """
     refusal = _voter_refusal(context.node, request, "removing")
     return RemoveRaftVoterResponse(error_code=refusal.error_code, error_message=refusal.message)
@@ -398,7 +398,7 @@ UNKNOWN_BYTES: Final = -1
 async def describe_log_dirs(
     context: RequestContext, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse | LargeResponse:
-    """Describe the log directory with the sizes of the named partitions (null: of all).
+    """Describe the log directory with the sizes of the named partitions, or of all if null.
 
     Unknown partitions, and partitions without a directory, are left out.
     """

@@ -1,9 +1,9 @@
 """Settings of topics, brokers and groups, and client quotas: describe, alter, list.
 
 A `ConfigResource` is a topic, a broker or a group whose settings can be described and altered; the
-settings of a group are stored and described whether the group exists or not. Changes of topics,
-groups and the broker apply without a restart, as far as Kafka allows them. In AlterClientQuotas
-each entity may be named once; a refused entity doesn't affect others.
+settings of a group are stored and described whether the group exists or not. Changes take effect
+without a restart; changes of broker settings that can't change at run time are refused. In
+AlterClientQuotas each entity may be named once; a refused entity doesn't affect the others.
 
 `admin/config_changes.py` defines the operations of a change; `admin/config_display.py` defines how
 a setting is shown.
@@ -109,8 +109,8 @@ BROKER_LOGGER: Final = 8
 CLIENT_METRICS: Final = 16
 GROUP: Final = 32
 
-# Maximum number of groups with settings of their own, because one file holds all of them and each
-# change rewrites it.
+# Maximum number of groups with settings of their own. It limits the size of
+# `tidelog-cluster.json`, which contains all these settings and is rewritten at each change.
 GROUPS_MAX: Final = 10_000
 
 NAME_CHARACTERS_MAX: Final = 249
@@ -139,7 +139,7 @@ class ConfigResource(ABC):
 
     @abstractmethod
     async def alter(self, changes: ConfigChanges, *, is_trial: bool) -> None:
-        """Change settings; without `is_trial` they are durable and in force when this returns.
+        """Change settings; unless `is_trial`, the changes are durable and in force afterwards.
 
         Args:
             changes: The changes.
@@ -300,7 +300,7 @@ class BrokerResource(ConfigResource):
 
 
 class UnknownSettings(Refusal):
-    """Refusal of a change of settings that no broker has."""
+    """Refusal of a change that names broker settings which don't exist."""
 
 
 def _facts(node: Node) -> Mapping[str, str]:
@@ -350,7 +350,10 @@ class GroupResource(ConfigResource):
         return describe_group(overrides, self.node.started_config)
 
     async def alter(self, changes: ConfigChanges, *, is_trial: bool) -> None:
-        """See `ConfigResource`; no setting of a group is a list."""
+        """See `ConfigResource`.
+
+        APPEND and SUBTRACT are refused, because no setting of a group is a list.
+        """
         if not self.name:
             raise Refusal(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
 
@@ -399,7 +402,10 @@ class GroupResource(ConfigResource):
 def _with(
     settings: Mapping[str, Mapping[str, str]], name: str, own: Mapping[str, str]
 ) -> Mapping[str, Mapping[str, str]]:
-    """Return a copy of `settings` in which `own` replaces a resource's texts; {} removes them."""
+    """Return a copy of `settings` in which resource `name` has the texts `own`.
+
+    If `own` is empty, the copy does not contain the resource.
+    """
     others = {each: texts for each, texts in settings.items() if each != name}
     return {**others, name: own} if own else others
 
@@ -494,7 +500,7 @@ def _described(
 
 
 def _visible(text: str | None) -> str | None:
-    """Return a value, or None if there is none or if it is too long for the protocol."""
+    """Return a setting's value; None if it has no value or one too long for the protocol."""
     return None if text is None or not is_tellable(text) else text
 
 
@@ -552,7 +558,7 @@ _Altered = TypeVar(
 async def incremental_alter_configs(
     context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
-    """Change the named settings and leave the others."""
+    """Change the named settings and leave the others unchanged."""
     kind = IncrementalAlterConfigsResourceResponse
     responses = await _alter(context.node, request.resources, kind, is_trial=request.validate_only)
     return IncrementalAlterConfigsResponse(responses=responses)
@@ -736,9 +742,9 @@ def _split(
 def guard_describe_configs(
     access: Access, request: DescribeConfigsRequest
 ) -> Guarded[DescribeConfigsRequest]:
-    """Require DESCRIBE_CONFIGS on each topic or group, on the cluster for other resources."""
+    """Require DESCRIBE_CONFIGS on each topic and group, and on the cluster for other resources."""
     if not RESOURCE_KINDS.issuperset(each.resource_type for each in request.resources):
-        return request, None  # the handler refuses all
+        return request, None  # the handler refuses the whole request
     allowed, denied = _split(access, request.resources, Operation.DESCRIBE_CONFIGS)
     rows = [
         failed_item(DescribeConfigsResult, resource, refusal.error_code, refusal.message)
@@ -750,7 +756,7 @@ def guard_describe_configs(
 def guard_alter_configs(
     access: Access, request: AlterConfigsRequest
 ) -> Guarded[AlterConfigsRequest]:
-    """Require ALTER_CONFIGS on each topic or group, on the cluster for other resources."""
+    """Require ALTER_CONFIGS on each topic and group, and on the cluster for other resources."""
     kinds, kind = REPLACEABLE_KINDS, AlterConfigsResourceResponse
     allowed, rows = _split_alterations(access, request.resources, kinds, kind)
     return replace(request, resources=allowed), Denied.rows("responses", rows)
@@ -759,7 +765,7 @@ def guard_alter_configs(
 def guard_incremental_alter_configs(
     access: Access, request: IncrementalAlterConfigsRequest
 ) -> Guarded[IncrementalAlterConfigsRequest]:
-    """Require ALTER_CONFIGS on each topic or group, on the cluster for other resources."""
+    """Require ALTER_CONFIGS on each topic and group, and on the cluster for other resources."""
     kinds, kind = RESOURCE_KINDS, IncrementalAlterConfigsResourceResponse
     allowed, rows = _split_alterations(access, request.resources, kinds, kind)
     return replace(request, resources=allowed), Denied.rows("responses", rows)
@@ -774,8 +780,8 @@ def _split_alterations(
     """Split resources by the right to alter them; each denied one comes with its response.
 
     In Kafka, brokers validate a request before the controller checks rights. So an invalid change
-    is reported as invalid even to a client without rights. Of a change to a topic or group, only
-    duplicate settings and null values are checked before the rights.
+    is reported as invalid even to a client without rights. Of the settings of a topic or group,
+    only duplicates and null values are checked before the rights.
     """
     names, node, rows = _count_names(resources), access.context.node, []
     allowed, denied = _split(access, resources, Operation.ALTER_CONFIGS)

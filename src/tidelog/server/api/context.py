@@ -27,7 +27,7 @@ class RequestContext:
         node: The broker.
         api: API of the request.
         version: Version of the request.
-        client_id: The client's id for itself, from the request header.
+        client_id: Client id in the request's header; None if it has none.
         connection: Facts about the client's connection.
     """
 
@@ -44,12 +44,12 @@ class RequestContext:
 
 
 class ReceivedFrame(NamedTuple):
-    """A request in flight, as far as metrics need it.
+    """Data about a request in flight, for metrics.
 
     Attributes:
         key: Key of the API.
         size_bytes: Size of the frame, including its length field.
-        began_ns: When its processing began, by the monotonic clock.
+        began_ns: Monotonic time at which the processing of the request began.
     """
 
     key: int
@@ -92,7 +92,7 @@ class LargeResponse:
     __slots__ = ("_items", "response")
 
     def __init__(self, response: Response, items: _Items) -> None:
-        """Create it from a response and its long list, which nothing else may use any more."""
+        """Create it from a response and its long list; nothing else may use the list any more."""
         self.response = response
         self._items = items
 
@@ -156,8 +156,8 @@ def may_topic(node: Node, connection: ClientInfo, operation: Operation, topic: s
 TopicRows: TypeAlias = tuple[str, UUID | None, Sequence[Row]]
 
 # The facts and the records of the response's rows, and a function or None. The function is called
-# before the response is sent, with the response's size in bytes without its header, or 0 if no
-# quota applies. If it returns False, the request is handled without the template.
+# before the response is sent, with the response's size in bytes without its header, or with 0 if
+# the broker has no quotas. If it returns False, the request is handled without the template.
 RowAnswers: TypeAlias = tuple[AllFacts, AllRecords, Callable[[int], bool] | None]
 
 

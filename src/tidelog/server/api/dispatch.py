@@ -151,7 +151,7 @@ def _answer_rows(
     """Answer a request that matches a template.
 
     Return None if the request must be handled without the template. Rights are checked and quotas
-    charged for each request, as for an ordinary one.
+    are charged as for a request without a template.
     """
     templates = connection.templates
     template = None if templates is None else templates.find(key_of(frame))
@@ -220,14 +220,14 @@ def _written(
     response: Started,
     arrival: tuple[Buffer, int | None],
 ) -> Outcome:
-    """Encode a response as soon as it is complete, and charge the request to its quotas.
+    """Encode a response as soon as it is complete, and charge the request to the client's quotas.
 
     Args:
         context: Context of the request.
         request: The request.
         response: Its response.
-        arrival: The request's frame, and the time at which its processing began; None for the time
-            if no quota can apply.
+        arrival: The request's frame, and the monotonic time in ns at which its processing began.
+            The time is None if the broker has no quotas.
     """
     frame, began_ns = arrival
     charges = None if began_ns is None else _charges_of(context, len(frame), began_ns)

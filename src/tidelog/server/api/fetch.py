@@ -1,4 +1,4 @@
-"""Fetch: return record batches at once, or when enough bytes have arrived or the wait time is over.
+"""Fetch: return record batches as soon as enough bytes are available or the wait time is over.
 
 Fetch has no guard: its rights are checked here for each topic, because a session remembers
 partitions between requests. A Fetch of very many partitions is processed in slices and gets no
@@ -47,14 +47,15 @@ from tidelog.server.runtime.loop import Slices
 from tidelog.server.security.operations import Operation
 from tidelog.types import ISOLATION_LEVELS, Buffer
 
-# First version in which topics are named by id, and first version in which the replica is a tagged
-# field.
+# First version in which topics are named by id.
 BY_ID_SINCE: Final = 13
+
+# First version in which the follower's broker id is in `replica_state`, a tagged field.
 REPLICA_STATE_SINCE: Final = 15
 
 
 async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse:
-    """Return the available records, or wait for enough of them within the request's wait time."""
+    """Return the available records, after waiting for enough bytes for at most the wait time."""
     if request.isolation_level not in ISOLATION_LEVELS:
         return _refused(context.version, request)
     node, order = context.node, order_of(context, request)
@@ -102,7 +103,7 @@ def order_of(context: RequestContext, request: FetchRequest) -> ReadOrder:
 
 
 def _max_bytes(context: RequestContext, request: FetchRequest, *, is_copy: bool = False) -> int:
-    """Return the maximum number of bytes for all partitions together; followers have no quota."""
+    """Return the limit, in bytes, of the records of all partitions; followers have no quota."""
     max_bytes = min(request.max_bytes, context.node.config.fetch_max_bytes)
     if context.node.throttles is None or is_copy:
         return max_bytes
@@ -142,8 +143,8 @@ def denied_topics(
     """Return the topics that the client may not read, by name or id as in the request.
 
     A Fetch may read partitions that only its session names, so each Fetch checks the rights to all
-    of them. A follower may read all topics or none. For a consumer, a topic with an unknown id is
-    not denied.
+    partitions that it reads. A follower may read all topics or none. For a consumer, a topic with
+    an unknown id is not denied.
     """
     authorizer, connection = context.node.authorizer, context.connection
     assert authorizer is not None
@@ -270,9 +271,10 @@ def _answer_rows(
 ) -> RowAnswers | None:
     """Read the partitions of a request that matches a template.
 
-    Return None, so that the request is handled without the template, if a partition is named twice
-    or was not used before, if a result is an error or a diverging log, if the response would have
-    to wait or to list aborted transactions, or if records are not in memory.
+    Return None, so that the request is handled without the template, in these cases: a partition is
+    named twice or was not used before; a result is an error, or reports that the client's log
+    diverges; the response would have to wait or to list aborted transactions; records are not in
+    memory.
     """
     node, order = context.node, order_of(context, request)
     reads: list[PartitionRead] = []
@@ -349,7 +351,7 @@ def response_of(
     *,
     is_copy: bool = False,
 ) -> FetchResponse:
-    """Return the response; its partitions are counted in metrics and marked as sent in a session.
+    """Return the response; count its partitions in metrics and mark them as sent in the session.
 
     If the response would exceed the client's quota, return one without partitions instead.
     """
@@ -427,8 +429,8 @@ def topics_of(
     return topics
 
 
-# Maximum number of partitions in one Fetch, because each takes about 500 bytes while the Fetch
-# waits.
+# Maximum number of partitions in one Fetch. It limits memory, because each partition takes about
+# 500 bytes while the Fetch waits.
 PARTITIONS_MAX: Final = 30_000
 
 _SLICE: Final = 100
@@ -443,8 +445,8 @@ async def long_fetch(
     """Answer a Fetch of many partitions in parts, each with the next partitions of the response.
 
     An incremental request gets FETCH_SESSION_ID_NOT_FOUND, after which the client sends a full
-    request. A request of more than `PARTITIONS_MAX` partitions gets INVALID_REQUEST for each of
-    them, and a request with an unknown isolation level UNKNOWN_SERVER_ERROR for each.
+    request. If the isolation level is unknown, each partition gets UNKNOWN_SERVER_ERROR; otherwise,
+    if there are more than `PARTITIONS_MAX` partitions, each gets INVALID_REQUEST.
 
     Args:
         context: Context of the request.

@@ -149,7 +149,7 @@ async def _all(node: Node, source: _OffsetSource) -> list[OffsetFetchGroupTopicR
     """Return all committed offsets of a group.
 
     If topics are named by id, an offset is returned only if its topic exists and has the id for
-    which the offset was committed. The zero id of a commit matches any topic.
+    which the offset was committed. An offset committed for the zero id matches any topic id.
     """
     topics: list[OffsetFetchGroupTopicResponse] = []
     slices = Slices(node.env.clock)
@@ -205,7 +205,8 @@ def _partition(
     """Return a partition's committed offset.
 
     The offset is -1 if no offset was committed, if it was committed for another topic of that name
-    (the zero id matches any topic), or if the error is UNSTABLE_OFFSET_COMMIT.
+    (an offset committed for the zero id matches any topic id), or if the error is
+    UNSTABLE_OFFSET_COMMIT.
     """
     commit = source.offsets.get(topic, number)
     is_unstable = source.pending is not None and source.pending.is_pending(
@@ -292,7 +293,7 @@ def guard_offset_fetch(access: Access, request: OffsetFetchRequest) -> Guarded[O
 
 
 def _may_show(access: Access, name: str, topic_id: UUID) -> bool:
-    """Whether the client may see a topic's offsets; true for an unknown id (no offsets)."""
+    """Whether the client may see a topic's offsets; true for an unknown id, which has none."""
     topic = name or access.name_of(topic_id)
     return not topic or access.may_topic(Operation.DESCRIBE, topic)
 
@@ -451,7 +452,7 @@ def _commit_response(
 async def offset_delete(
     context: RequestContext, request: OffsetDeleteRequest
 ) -> OffsetDeleteResponse:
-    """Delete committed offsets of topics to which the group isn't subscribed."""
+    """Delete committed offsets; topics to which the group is subscribed get an error instead."""
     node = context.node
     keys = [
         (topic.name, each.partition_index) for topic in request.topics for each in topic.partitions
@@ -475,10 +476,10 @@ async def offset_delete(
     return OffsetDeleteResponse(topics=list(topics.values()))
 
 
-# First version in which a client knows the errors after which it must abort the transaction, and
-# first version in which a commit adds the group's partition to the transaction.
+# First version in which a client knows the error TRANSACTION_ABORTABLE.
 ABORTABLE_SINCE: Final = 4
 
+# First version in which a commit adds the group's partition to the transaction.
 ADDS_SINCE: Final = 5
 
 
@@ -546,6 +547,6 @@ async def _commit(
 
 
 def _is_there(node: Node, commit: Commit) -> bool:
-    """Whether the commit's topic still exists; another topic with its name does not count."""
+    """Whether the commit's topic still exists; a new topic with the same name does not count."""
     info = node.topics.find(commit.topic)
     return info is not None and (info.topic_id or NO_UUID) == commit.topic_id

@@ -1,10 +1,12 @@
 """Rights of a request: the client's permissions, and guards that enforce them.
 
 A guard is a function of the request. It returns the request that the handler may answer, and the
-refusals to add to the handler's response. Handlers don't check rights. Exceptions are the handlers
-of Fetch, ShareFetch and ShareAcknowledge, because the broker remembers partitions of these requests
-for later ones. The table of APIs names each API's guard. An API without a guard requires all rights
-on the cluster.
+refusals to add to the handler's response. Most handlers don't check rights. The handlers of Fetch,
+ShareFetch and ShareAcknowledge do, because the broker remembers partitions of these requests for
+later ones. The handlers of DescribeTopicPartitions and ConsumerGroupHeartbeat check the right to
+describe topics that the request does not name, such as the matches of a regular expression. The
+table of APIs names each API's guard. An API without a guard requires all rights on the cluster,
+unless it is open to all.
 
 Invariants:
 - A guard never changes its request, because the request may be remembered and answered again.
@@ -79,9 +81,10 @@ class _Shape(NamedTuple):
     Attributes:
         identifiers: Names of the fields to copy. If the request's element is just a number or a
             name, this is the one field that gets the number or name.
-        lists: For each list of results in the response: its name, the name of the list in the
-            request that it answers, and the class of its elements.
-        errors: Names of the response's error fields: `error_code`, `error_message`, both or none.
+        lists: For each list of results in the response's element: its name, the name of the
+            request's list that it answers, and the class of the results.
+        errors: Names of the error fields in the response's element: `error_code`, `error_message`,
+            both or none.
     """
 
     identifiers: tuple[str, ...]
@@ -112,7 +115,10 @@ def _shape_of(
 def _result_lists(
     kind: "type[DataclassInstance]",
 ) -> "tuple[tuple[str, type[DataclassInstance]], ...]":
-    """Return the lists of a class whose elements, or lists inside them, have error codes."""
+    """Return each list of a class whose elements, or lists inside these, have error codes.
+
+    A list is returned as its name and the class of its elements.
+    """
     return tuple(
         (field.name, struct)
         for field in fields_of(kind, 0)
@@ -201,11 +207,14 @@ class Access:
         return self._authorizer.may_any(self._client, Operation.WRITE, ResourceType.TOPIC)
 
     def bits(self, kind: ResourceType, name: str, possible: int) -> int:
-        """Return which possible operations are allowed; both sets are bits by operation code."""
+        """Return the allowed ones of the `possible` operations.
+
+        Both are bit sets, in which bit N stands for the operation with code N.
+        """
         return self._authorizer.operations_bits(self._client, kind, name, possible)
 
     def cluster_bits(self, possible: int) -> int:
-        """Return the allowed operations on the cluster as bits.
+        """Return the allowed ones of the `possible` operations on the cluster, as `bits` does.
 
         The result is 0 if the client may not describe the cluster.
         """
@@ -235,7 +244,7 @@ class Access:
     ) -> tuple[list[Item], list[Item]]:
         """Split items into allowed and denied ones by their topics.
 
-        An item without a name is allowed.
+        An item without a topic name is allowed.
         """
         allowed: list[Item] = []
         denied: list[Item] = []
@@ -318,7 +327,7 @@ class Denied:
             name: Name of the list.
             is_shown: Returns whether an item stays in the list; called once with each item, in
                 order.
-            change: Further change of the response, made afterwards.
+            change: Further change of the response, made after items are removed.
         """
 
         def add_to(response: Response | None) -> Response | Reply[Response]:
@@ -382,13 +391,19 @@ def needs_cluster(*operations: Operation, rows: str = "") -> "AnyGuard":
 
 
 def needs_group(operation: Operation, rows: str = "") -> "AnyGuard":
-    """Return a guard that requires a right on a request's group; `rows` as in `needs_cluster`."""
+    """Return a guard that requires a right on the request's group.
+
+    `rows` is the same as in `needs_cluster`.
+    """
     code = ErrorCode.GROUP_AUTHORIZATION_FAILED
     return _needs(operation, ResourceType.GROUP, code, "group_id", rows)
 
 
 def needs_transactional_id(operation: Operation, rows: str = "") -> "AnyGuard":
-    """Return a guard that requires a right on a transactional id; `rows` as in `needs_cluster`."""
+    """Return a guard that requires a right on the request's transactional id.
+
+    `rows` is the same as in `needs_cluster`.
+    """
     code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     return _needs(operation, ResourceType.TRANSACTIONAL_ID, code, "transactional_id", rows)
 
@@ -413,7 +428,8 @@ def needs_topics(operation: Operation, cluster: Operation | None = None) -> "Any
 
     Args:
         operation: The operation on a topic.
-        cluster: Operation on the cluster whose right replaces rights on topics; None for none.
+        cluster: Operation on the cluster; a client with the right to it needs no right on topics.
+            None if the rights on topics are always required.
     """
 
     def guard(access: Access, request: "DataclassInstance") -> "Guarded[DataclassInstance]":

@@ -2,8 +2,8 @@
 
 `find_row` answers one partition of a ListOffsets request, for `list_offsets` and for the templates
 of repeated requests. `partitions.offset_lookup` resolves times; this module checks requests,
-handles versions and makes the response. OffsetForLeaderEpoch tells a follower where its log
-diverges from the leader's.
+handles versions and makes the response. With OffsetForLeaderEpoch a follower or consumer finds out
+where the offsets that it knows diverge from the leader's log.
 
 Source: Kafka's protocol guide, API 2; KIP-79, KIP-734 (-3), KIP-405 (-4), KIP-1005 (-5), KIP-1023
 (-6); for version 0 Kafka's getOffsetsBefore. API 23; KIP-101, KIP-320.
@@ -167,12 +167,12 @@ def _problem(log: Log, version: int, epoch: int, time_ms: int) -> int:
 
 
 def _is_unknown_time(time_ms: int, version: int) -> bool:
-    """Whether a time is negative, but no special time that this version defines."""
+    """Whether a time is negative, but is not a special time that this version defines."""
     return time_ms < 0 and version < SPECIAL_SINCE.get(time_ms, 1 << 15)
 
 
 def _end_offset(request: ListOffsetsRequest, partition: Partition) -> int:
-    """Return the end, exclusive, of the offsets that the client may read."""
+    """Return the end of the offsets that the client may read."""
     if request.replica_id >= 0:
         return partition.replica_end_offset
     if request.isolation_level == IsolationLevel.READ_COMMITTED:
@@ -221,10 +221,11 @@ def _row_of(match: Match) -> Row:
 async def _appended(
     node: Node, log: Log, end: int, lookup: ListOffsetsPartition
 ) -> PartitionResponse:
-    """Return the first record below offset `end` that was appended at or after a time.
+    """Find the first record below offset `end` whose append time is at or after a time.
 
-    Without such a record the offset is -1. The response also has the number of records before this
-    record whose append time is unknown; without such a record, their number before `end`.
+    The response has the record's offset, or -1 if there is none, and the number of records whose
+    append time is unknown, among the records before the found one or, if there is none, before
+    `end`.
     """
     number = lookup.partition_index
     try:
@@ -253,11 +254,12 @@ def _partition_response(number: int, row: Row) -> PartitionResponse:
 async def _old_style(
     node: Node, log: Log, end: int, lookup: ListOffsetsPartition
 ) -> PartitionResponse:
-    """Return the log end and the start offsets of segments, newest first.
+    """Return the log end and the start offsets of segments, largest first, as many as requested.
 
     Offsets after the last one whose time is at or before the requested time are left out. A start
     offset's time is the modification time of the segment's file; the time of the log end is now.
-    EARLIEST_TIMESTAMP selects only the first offset, LATEST_TIMESTAMP all of them.
+    EARLIEST_TIMESTAMP selects only the smallest offset, LATEST_TIMESTAMP all of them. Offsets above
+    `end` are replaced by `end`.
     """
     number = lookup.partition_index
     try:
@@ -280,7 +282,7 @@ async def _old_style(
 
 
 def _starts(segments: Iterable[Segment], start: int) -> list[tuple[int, int]]:
-    """Return the start offset and the file time in ms of each segment."""
+    """Return each segment's start offset and its file's modification time in ms."""
     return [(max(segment.base_offset, start), segment.mtime_ms()) for segment in segments]
 
 

@@ -4,11 +4,11 @@ A request with more list elements than `Row.at_once` is read in slices and split
 the table of APIs names (`Row.parts`). The guard and the handler get each part as a request of its
 own, so rights, checks and errors are the same as for short requests. The responses are merged into
 one, whose elements are encoded as soon as no later part can add to them. `api.fetch.long_fetch`
-answers long Fetch requests. For other APIs without such a list, the long request is refused.
+answers long Fetch requests. A long request of another API without such a list is refused.
 
-The size of a part is adjusted to the time of the last part, to about a few milliseconds. Only
-a few long requests are read at a time, because the objects of a request may take eight times as
-much memory as its bytes.
+The size of each part follows from the time that the previous part took, so that a part takes a few
+milliseconds. Only a few long requests are read at a time, because the objects of a request may take
+eight times as much memory as its bytes.
 """
 
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
@@ -41,7 +41,8 @@ _Result = TypeVar("_Result")
 Answering = Callable[[RequestContext, "DataclassInstance"], Started]
 PART_ITEMS: Final = 32
 
-# Maximum number of nested list elements in an element of a list that can't be split.
+# Maximum number of list elements nested in an object that can't be split further: an element of the
+# split list, or the request without this list.
 ITEM_MAX: Final = 5000
 
 # Number of text characters that take about as long to process as one element.
@@ -214,7 +215,7 @@ class Part(NamedTuple):
 
 
 class _Parts:
-    """Splits a message into parts, once; this empties the message's lists.
+    """Parts of a message, to be iterated over once; the iteration empties the message's lists.
 
     Attributes:
         task_ns: Time, in ns, that the event loop spent in the parts' own tasks.
@@ -229,11 +230,11 @@ class _Parts:
         self._parts = self._split(message, path)
 
     def grow(self) -> None:
-        """Double the size of the next part after the last one took little time."""
+        """Double the size of the next part, because the previous part took little time."""
         self._size = min(self._size * 2, PART_ITEMS_MAX)
 
     def shrink(self) -> None:
-        """Quarter the size of the next part after the last one took long."""
+        """Quarter the size of the next part, because the previous part took long."""
         self._size = max(self._size // 4, 1)
 
     def __iter__(self) -> Iterator[Part]:
@@ -272,7 +273,7 @@ class _Parts:
     def _split_item(
         self, blank: "DataclassInstance", name: str, item: object, inner: tuple[str, ...]
     ) -> Iterator[Part]:
-        """Split one element along its own list."""
+        """Split one element along the list inside it."""
         for number, part in enumerate(self._split(cast("DataclassInstance", item), inner)):
             joins = 1 + part.joins if number else 0
             yield Part(_with(blank, name, [part.message]), joins)
@@ -341,7 +342,7 @@ _NESTED: Final[dict[type, tuple[str, ...]]] = {}
 
 
 def _nested(kind: type) -> tuple[str, ...]:
-    """Return the fields of a message class that are lists or contain some.
+    """Return the names of a message class's fields that are lists or contain lists.
 
     The result is empty for any other type.
     """

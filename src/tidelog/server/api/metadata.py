@@ -1,7 +1,7 @@
 """ApiVersions, Metadata, DescribeCluster and DescribeTopicPartitions.
 
-Metadata can create missing topics. It returns leader epochs, which may have to be read from files:
-for many partitions this happens in slices, and the response is sent later.
+Metadata can create missing topics. It returns leader epochs, which may have to be read from files.
+If more than a few have to be read, they are read in slices, and the response is sent later.
 
 Source: Kafka's protocol guide, APIs 3, 18, 60 and 75; KIP-430 (authorized operations), KIP-511,
 KIP-516 (topic ids), KIP-584 (features), KIP-700, KIP-890, KIP-919 (endpoint types), KIP-966,
@@ -60,8 +60,9 @@ from tidelog.types import TopicPartition
 # First version in which names may be null and topics may be named by id.
 FIRST_WITH_IDS: Final = 12
 
-# Operations that apply to a topic and to a cluster, as bits by the codes of Kafka's AclOperation
-# (3 is READ, 11 is ALTER_CONFIGS). Without an authorizer all are allowed.
+# Bit sets of the operations that apply to a topic, and of those that apply to the cluster. Bit N
+# stands for the operation with code N in Kafka's AclOperation (3 is READ, 11 is ALTER_CONFIGS).
+# Without an authorizer, clients may perform all of them.
 TOPIC_OPERATIONS: Final = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
 
 CLUSTER_OPERATIONS: Final = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
@@ -265,7 +266,7 @@ def _to_create(
 
 @dataclass(frozen=True, slots=True)
 class _Described:
-    """A topic's partitions as they were last reported, and the facts behind this report."""
+    """A topic's partitions as last reported, and the values that show whether this is current."""
 
     info: TopicInfo
     epoch_changes: int
@@ -373,7 +374,10 @@ class Part:
 async def describe_topic_partitions(
     context: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
-    """Describe as many partitions as fit, by topic name and number, and return the next cursor."""
+    """Describe partitions from the cursor on, in the order of topic name and partition number.
+
+    If the limit of partitions is reached, the response has the cursor for the next request.
+    """
     node = context.node
     try:
         names = _names(node, request, sees_topics(context))
@@ -403,7 +407,7 @@ def _count(info: TopicInfo | None) -> int:
 def _names(
     node: Node, request: DescribeTopicPartitionsRequest, may_see: Callable[[str], bool]
 ) -> list[str]:
-    """Return the requested topics, or all visible topics if none is named, from the cursor on.
+    """Return the requested topics, or all visible ones if none is named, from the cursor's on.
 
     The names are sorted. Raises Refusal for an invalid cursor.
     """
@@ -428,7 +432,7 @@ def split(
     """Return the parts of one response, of at most `limit` partitions, and the next cursor or None.
 
     Args:
-        names: Topics, sorted, from the cursor's on.
+        names: Sorted names of topics, from the cursor's topic on.
         counts: Number of partitions of each topic.
         start: The cursor; its partition number applies only to the topic that it names.
         limit: Maximum number of partitions, at least 1.
@@ -492,11 +496,12 @@ METADATA_VERSION_LEVEL: Final = 30
 
 METADATA_VERSION_FIRST: Final = 7
 
-# At level 2 a client adds partitions by producing, and each transaction has its own epoch.
+# Highest level of transaction.version. At level 2 a client adds partitions to a transaction by
+# producing to them, and each transaction has its own epoch.
 TRANSACTION_VERSION: Final = 2
 
-# Names with the lowest and the highest level; the highest is in force. Level 1 of group.version is
-# the consumer protocol, level 1 of share.version is share groups.
+# Name, lowest level and highest level of each feature; the highest is in force. Level 1 of
+# group.version is the consumer protocol, level 1 of share.version is share groups.
 FEATURES: Final = (
     ("group.version", 0, 1),
     ("metadata.version", METADATA_VERSION_FIRST, METADATA_VERSION_LEVEL),
@@ -504,7 +509,8 @@ FEATURES: Final = (
     ("transaction.version", 0, TRANSACTION_VERSION),
 )
 
-# Clients of Kafka 3.3 to 3.7 reject a feature that begins at 0; they use versions below this one.
+# First version of ApiVersions whose response has features with the lowest level 0. Clients of Kafka
+# 3.3 to 3.7 reject such features; they use lower versions of ApiVersions.
 FEATURES_FROM_ZERO_SINCE: Final = 4
 
 # Characters that Kafka allows in a client's software name and version.
@@ -561,9 +567,9 @@ def answer(*, legacy: bool, error_code: int = 0, version: int = 0) -> ApiVersion
 
 
 def _is_name(text: str) -> bool:
-    """Whether a text has only ASCII letters, digits, dashes and dots.
+    """Whether a text is a valid name: ASCII letters, digits, dashes and dots.
 
-    Its first and its last character must be a letter or digit, so an empty text is no name.
+    The first and the last character must be a letter or digit; an empty text is not valid.
     """
     return bool(text) and set(text) <= _NAME_CHARACTERS and text[0].isalnum() and text[-1].isalnum()
 
@@ -609,7 +615,7 @@ def _may_see(
     topic: MetadataRequestTopic,
     refusals: list[MetadataTopic],
 ) -> bool:
-    """Whether a topic may be looked up; if not, its refusal is appended."""
+    """Whether a topic may be looked up; if not, its refusal is appended to `refusals`."""
     topics, name = access.context.node.topics, topic.name
     if topic.topic_id != NO_UUID:
         topic_name = access.name_of(topic.topic_id)

@@ -1,7 +1,7 @@
-"""ConsumerGroupHeartbeat and -Describe, ShareGroupHeartbeat and -Describe, with their guards.
+"""Heartbeats and descriptions of consumer groups and of share groups, with their guards.
 
 The APIs of consumer groups and of share groups use the same code for heartbeats, descriptions and
-guards. Only the conversion of a heartbeat request and the description of a group and of its members
+guards. The conversion of a heartbeat request and the description of a group and of its members
 differ.
 
 Source: Kafka's protocol guide, APIs 68, 69, 76 and 77; Kafka 4.3's KafkaApis.
@@ -220,8 +220,8 @@ def _find(context: RequestContext, group_id: str, kind: type[_GroupT], type_name
     """Return a group of class `kind`.
 
     Raises:
-        Refusal: The group id is invalid, the group's partition is not served now, or no group of
-            this class has the id.
+        Refusal: The group id is invalid, the partition with the group's state is not available
+            now, or no group of this class has the id.
     """
     groups = context.node.groups
     code = groups.shards.error_for_member(group_id)
@@ -330,8 +330,8 @@ def guard_consumer_group_heartbeat(
 ) -> Guarded[ConsumerGroupHeartbeatRequest]:
     """Require READ on the group and DESCRIBE on each named topic.
 
-    The topics of a regular expression are not checked here: it only matches topics that the client
-    may describe.
+    The topics of a regular expression are not checked here, because the expression is applied only
+    to topics that the client may describe.
     """
     return _guard_heartbeat(access, request, ConsumerGroupHeartbeatResponse)
 
@@ -376,7 +376,8 @@ class DescribeGuard(Generic[Group]):
 
     Attributes:
         access: Rights of the client.
-        topics_of: Returns the topics that a group's members are assigned or subscribe to by name.
+        topics_of: Returns the names of the topics in a group's description: those to which a member
+            subscribes by name, and those in members' assignments.
         refuse: Returns a group with only its id, an error code and an error message.
     """
 

@@ -148,7 +148,7 @@ class Node(Services):
 
     @cached_property
     def cluster_id(self) -> str:
-        """The cluster id from meta.properties, or a random one if that file has none."""
+        """The cluster id from meta.properties, or a random id if this file has none."""
         properties = read_meta_properties(self.env.files, self.log_dir.path) or {}
         return properties.get("cluster.id") or encode_topic_id(random_topic_id(self.env.random))
 
@@ -166,14 +166,17 @@ class Node(Services):
 
     @cached_property
     def long_checks(self) -> Work:
-        """A thread for checks of large appends; each may take 128 MiB of memory."""
+        """A thread for checks of large appends; each check may take 128 MiB of memory."""
         work = Work(1)
         self.closers.append(work.close)
         return work
 
     @cached_property
     def long_requests(self) -> asyncio.Semaphore:
-        """Limits requests with long lists, because each takes up to 8 times its size in memory."""
+        """Limits how many requests with long lists are read at the same time.
+
+        The objects of each may take 8 times as much memory as its bytes.
+        """
         return asyncio.Semaphore(LONG_REQUESTS)
 
     @cached_property
@@ -212,7 +215,8 @@ class Node(Services):
     def rules(self) -> "SecurityStore":
         """Users and ACLs.
 
-        They are read at the first use, which is at the start if the broker authenticates clients.
+        They are read at the first use, which is at the start if the broker authenticates or
+        authorizes clients.
 
         Raises:
             CorruptFile, ConfigError: See `SecurityStore`.
@@ -260,7 +264,7 @@ class Node(Services):
 
     @property
     def has_stored_groups(self) -> bool:
-        """Whether the offsets topic exists, or a file with offsets that a standby has copied."""
+        """Whether there is an offsets topic, or a file with offsets that a standby has copied."""
         files, path = self.env.files, f"{self.log_dir.path}/{GROUPS_FILE}"
         return self.topics.find(OFFSETS_TOPIC) is not None or files.exists(path)
 
@@ -275,7 +279,7 @@ class Node(Services):
             self.groups.resume()
 
     def resume_transactions(self) -> None:
-        """Start completing the transactions that were decided before the broker stopped."""
+        """Start completing the transactions whose outcome was decided before the broker stopped."""
         if self.has_stored_transactions:
             self.transactions.resume()
 
@@ -314,11 +318,11 @@ class ClientInfo:
         number: Number of the connection, counting up from 1.
         host: The client's address.
         principal: The authenticated client, such as `User:alice`.
-        address: Advertised address of its listener; None for the broker's own address.
+        address: Advertised address of the client's listener; None for `Node.address`.
         fetches: Counters of the client's fetches, for metrics.
         throttle_ms: Time in ms for which to mute the connection after the current response.
-        templates: Templates of its repeated requests; None before the first request that may be
-            repeated.
+        templates: Templates of the client's repeated requests; None before the first response of
+            an API that has templates.
         closers: Callbacks for the end of the connection, by keys such as that of a share session.
     """
 

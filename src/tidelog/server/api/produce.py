@@ -11,16 +11,16 @@
 4. Acknowledge: respond at once, or when readers may see the records (`Partition.must_wait`). With
    acks=0 there is no response; a refusal closes the connection.
 
-The checks are made in Kafka's order: first those of the whole request; then for each partition that
-it exists, the framing of its records, its transaction and acks; then those of the log. A refusal of
-one partition does not affect the others.
+The checks are made in Kafka's order: first those of the whole request; then, for each partition,
+its existence, the framing of its records, its transaction and acks; then the checks of the log. A
+refusal of one partition does not affect the others.
 
 A partition's first batch of a transaction is appended only if the coordinator knows that the
 partition is in the transaction, or adds it (from version 12 on). For later batches the transaction
 is already open in the log, so they need no confirmation.
 
 The log owns the rules of batches (`storage/log/validator.py`); the partition decides when readers
-see them.
+see the batches.
 
 Source: Kafka's protocol guide, API 0; Kafka 4.3's KafkaApis.handleProduceRequest,
 ReplicaManager.handleProduceAppend, AddPartitionsToTxnManager; KIP-467 (errors by record), KIP-516
@@ -87,7 +87,8 @@ VALID_ACKS: Final = frozenset({-1, 0, 1})
 # Client id of Kafka's admin client, which alone may write to internal topics.
 ADMIN_CLIENT_ID: Final = "__admin_client"
 
-# Errors from which old producers would not recover; every producer gets a retriable error instead.
+# Errors from which old producers would not recover. Every producer gets the retriable error
+# NOT_ENOUGH_REPLICAS instead.
 _RETRIED: Final = frozenset(
     {
         ErrorCode.CONCURRENT_TRANSACTIONS,
@@ -117,16 +118,17 @@ PRODUCED: Final = AppendTerms(owned=True, is_bounded=True)
 PRODUCED_SETS: Final = AppendTerms(owned=True, takes_legacy=True, is_bounded=True)
 CHECKED: Final = AppendTerms(owned=True, is_checked=True)
 
-# Number of checks of a row without a lock. For later checks the topic is locked, so other appends
-# wait.
+# Maximum number of checks of a row without a lock. During later checks the topic is locked, so
+# other appends to the topic wait.
 FREE_CHECKS: Final = 2
 
-# Limits of a group of rows that are appended together, so that a group takes very little time. A
-# group has at least one row, even if this row has more bytes.
+# Maximum number of rows, and maximum size of their records in bytes, in a group that is appended
+# together, so that a group takes very little time. A group has at least one row, even if the
+# records of this row have more bytes.
 GROUP_PARTITIONS: Final = 16
 GROUP_BYTES: Final = 1 << 20
 
-# Maximum time of a slice of appends, in ms; most requests need far less.
+# Time in ms after which a slice of appends ends; most requests need far less.
 SLICE_MS: Final = 20
 
 
@@ -148,7 +150,7 @@ class Row:
         partition: The partition, if it is open and in use.
         is_plain: Whether the records go to the log without other checks: they are one batch of
             format 2 outside of transactions, the partition is in use, and the request's version,
-            client and acks need no check for them.
+            client and acks make no further check necessary.
         batch: The first batch, if it belongs to a transaction.
         guard: The guard of the row's transaction, if the coordinator has to verify it before the
             append.
@@ -303,8 +305,9 @@ class AppendPlan:
     def _begin_transactions(self) -> bool:
         """Find the rows of transactions; return whether the coordinator has to verify some.
 
-        A row whose transaction is not open in its log gets a guard. If a frame is damaged, or if
-        records of transactions have no transactional id or several producers, all rows are refused.
+        A row whose transaction is not open in its log gets a guard. All rows are refused if a frame
+        is damaged, if the request has records of transactions but no transactional id, or if the
+        records of transactions have several producers.
         """
         context, partitions = self.context, self.context.node.partitions
         try:
@@ -448,9 +451,10 @@ class AppendPlan:
             self.long.append(row)
 
     def _refusal_of(self, row: Row) -> Refusal | None:
-        """Return the reason not to append a row's records (NONE for an empty set); None to append.
+        """Return the refusal of a row's records; None if they are to be appended.
 
-        Raises the errors of `_error_of`.
+        The refusal of an empty message set has the code NONE, so its response has no error. Raises
+        the errors of `_error_of`.
         """
         records = row.data.records
         code = _error_of(self.context, row.name, records)
@@ -539,7 +543,7 @@ class AppendPlan:
     # -- acknowledge -----------------------------------------------------------------------------
 
     async def complete(self) -> ProduceResponse | None:
-        """Append the remaining rows in slices, those that take long last, and return the response.
+        """Append the remaining rows in slices, the rows of `long` last, and return the response.
 
         Topics may be locked, deleted or recreated meanwhile. The response is returned at once, or
         when readers may see the records (`Partition.must_wait`); None for acks=0.
@@ -667,14 +671,14 @@ def is_one_batch(records: Buffer) -> bool:
 
 
 def _refusal_to(context: RequestContext, topic: str) -> int:
-    """Return the error for a client that may not write to the topic; 0 if it may."""
+    """Return the error for a client that may not write to an internal topic; 0 if it may write."""
     if context.node.topics.is_internal(topic) and context.client_id != ADMIN_CLIENT_ID:
         return ErrorCode.INVALID_TOPIC_EXCEPTION
     return 0
 
 
 def has_transactional_records(batches: Iterable[Buffer | None]) -> bool:
-    """Whether any of these record fields begins with a transactional batch of format 2.
+    """Whether the records of any partition begin with a transactional batch of format 2.
 
     Raises:
         CorruptBatch: A frame is damaged; as in Kafka, the whole request is refused.
@@ -689,7 +693,10 @@ def has_transactional_records(batches: Iterable[Buffer | None]) -> bool:
 
 
 def transactional_batch(records: Buffer) -> RecordBatch | None:
-    """Return the first batch if it is part of a transaction; None if not, or if it is damaged."""
+    """Return the first batch if it is part of a transaction and has a producer id.
+
+    Otherwise, or if the batch is damaged, return None.
+    """
     with suppress(CorruptBatch):
         first = next(walk(records), None)
         if isinstance(first, RecordBatch) and first.is_transactional and first.has_producer_id:
@@ -790,7 +797,8 @@ def _answer_rows(
 ) -> RowAnswers | Awaitable[ProduceResponse | None] | None:
     """Append one batch of format 2, outside of transactions, to a partition that is in use.
 
-    Return None, without an append, if the request has anything else, or while a topic is locked.
+    Return None, without an append, if the records are anything else, if the partition is not in
+    use, or while any topic is locked.
     """
     ((name, topic_id, rows),) = topics
     ((index, records),) = cast("Sequence[tuple[int, Buffer]]", rows)

@@ -238,7 +238,7 @@ def _is_other_cluster(acl: Acl) -> bool:
 async def delete_acls(
     context: RequestContext, request: DeleteAclsRequest
 ) -> DeleteAclsResponse | LargeResponse:
-    """Delete the ACLs that match filters; the response is sent once that is durable."""
+    """Delete the ACLs that match filters; the response is sent once the deletion is durable."""
     authorizer = context.node.authorizer
     if authorizer is None:
         refused = DeleteAclsFilterResult(
@@ -273,7 +273,10 @@ async def delete_acls(
 def _removed(
     acls: Iterable[Acl], acl_filter: AclFilter
 ) -> tuple[list[Acl], list[DeleteAclsMatchingAcl]]:
-    """Return the ACLs that match a filter, plain and as response rows; safe in any thread."""
+    """Return the ACLs that match a filter, and the response's rows for them.
+
+    Safe in any thread.
+    """
     matches = _passing(acls, acl_filter)
     return matches, [_matching(acl) for acl in matches]
 
@@ -293,8 +296,8 @@ def _matching(acl: Acl) -> DeleteAclsMatchingAcl:
 
 NAME_BYTES_MAX: Final = 1024
 
-# Maximum length of a salt and of a salted password, in bytes, because the event loop hashes the
-# salted password.
+# Maximum length of a salt and of a salted password, in bytes. It limits the time of the event loop,
+# which hashes the salted password.
 SALT_BYTES_MAX: Final = 1024
 
 _TWICE: Final = "A user credential cannot be altered twice in the same request"
@@ -408,7 +411,10 @@ def _checked(change: _Change) -> ScramCredential | None:
 def _change_one(
     credentials: _Credentials, change: _Change, credential: ScramCredential | None
 ) -> None:
-    """Apply a checked change; raises Refusal if nothing can be deleted, or a limit is reached."""
+    """Apply a checked change.
+
+    Raises Refusal if the credential to delete does not exist, or if `USERS_MAX` is reached.
+    """
     key = (change.name, change.mechanism)
     if credential is None:
         if credentials.pop(key, None) is None:
@@ -442,7 +448,7 @@ def sasl_authenticate(
 def guard_alter_user_scram_credentials(
     access: Access, request: AlterUserScramCredentialsRequest
 ) -> Guarded[AlterUserScramCredentialsRequest]:
-    """Require ALTER on the cluster; each user is refused once."""
+    """Require ALTER on the cluster; the response to a denied request has one error per user."""
     if access.may_cluster(Operation.ALTER):
         return request, None
     changes: list[_Change] = [*request.deletions, *request.upsertions]

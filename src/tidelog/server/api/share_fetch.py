@@ -1,11 +1,11 @@
 """ShareFetch and ShareAcknowledge: a member acquires records and acknowledges them.
 
-Acknowledgements in a ShareFetch are processed before it acquires more; ShareFetch and
-ShareAcknowledge belong to the same share session of the member. A fetch visits its partitions in
-rotation. It acquires records only if there are enough for a response or its wait time is over;
-otherwise it waits. Only one fetch at a time reads a share partition; other fetches retry when it
-has finished. Waiting fetches are woken one after the other (`shares.open_partition`); each then
-reads the partition that woke it, or all its partitions if it waits for more than one byte.
+Acknowledgements in a ShareFetch are processed before it acquires more records. A member's
+ShareFetch and ShareAcknowledge requests belong to the same share session. A fetch visits its
+partitions in rotation. It acquires records only if there are enough for a response or its wait time
+is over; otherwise it waits. Only one fetch at a time reads a share partition; other fetches retry
+when it has finished. Waiting fetches are woken one after the other (`shares.open_partition`). A
+woken fetch reads the partition that woke it, or all its partitions if it needs more than one byte.
 
 Source: Kafka's protocol guide, APIs 78 and 79; KIP-932, KIP-1206, KIP-1222; Kafka 4.3's KafkaApis
 (handleAcknowledgements, validateAcknowledgementBatches), DelayedShareFetch, ShareFetchUtils.
@@ -110,7 +110,7 @@ class Member:
         return _may(self.context, "TOPIC", topic)
 
     def names_of(self, named: Iterable[SharedPartition]) -> list[tuple[str, int]]:
-        """Return partitions by topic name; those with unknown topic ids are left out."""
+        """Return topic name and number of each partition; unknown topic ids are left out."""
         find = self.context.node.topics.find_by_id
         infos = ((find(each.topic_id), each.number) for each in named)
         return [(info.name, number) for info, number in infos if info is not None]
@@ -192,7 +192,7 @@ def _plain(batches: Iterable[AcknowledgementBatch]) -> list[Acknowledgement]:
 
 
 def _can_be(batches: Iterable[AcknowledgementBatch], most: int, *, is_renewal: bool) -> bool:
-    """Whether ranges are in order, each with one allowed type, or with one for each offset."""
+    """Whether the ranges are in order, and each has one allowed type or one for each offset."""
     behind = -1
     for each in batches:
         types = each.acknowledge_types
@@ -207,7 +207,7 @@ def _can_be(batches: Iterable[AcknowledgementBatch], most: int, *, is_renewal: b
 
 Responses = dict[SharedPartition, SharePartitionData]
 
-# Maximum number of partitions whose logs are looked up without yielding the event loop; those that
+# Maximum number of partitions whose logs are looked up without yielding the event loop; logs that
 # are not open yet are opened together.
 AT_ONCE: Final = 500
 
@@ -217,10 +217,11 @@ class ShareOrder:
     """Options of a fetch that apply to all its partitions.
 
     Attributes:
-        options: Number of records to acquire, and the division of acquired records.
+        options: Limit of the records to acquire, whether this limit is strict, and the division of
+            acquired records into ranges.
         min_bytes: Number of bytes to wait for.
-        max_bytes: Limit for all partitions together, divided equally among those that are read. The
-            first batch of each partition is returned even if it is larger.
+        max_bytes: Limit in bytes for all partitions, divided equally among the partitions that are
+            read. The first batch of each partition is returned even if it is larger.
         max_wait_ms: Time to wait, in ms.
         isolation: Isolation level for records of transactions.
     """
@@ -240,7 +241,10 @@ def refusal(named: SharedPartition, code: int) -> SharePartitionData:
 
 
 class ShareFetching:
-    """One fetch, from its partitions to its response. Used only in the event loop's thread."""
+    """One ShareFetch: opens its partitions, waits, acquires records and collects the responses.
+
+    Used only in the event loop's thread.
+    """
 
     def __init__(self, member: Member, order: ShareOrder) -> None:
         """Create a fetch that has not read anything yet."""
@@ -370,15 +374,15 @@ class ShareFetching:
     def _choose(self, named: SharedPartition) -> bool:
         """Whether this fetch should read a partition now.
 
-        If so, the partition is reserved for it.
+        If so, the partition is reserved for this fetch.
         """
         live = self._live[named]
         if live.partition.is_deleted:
             self._respond(named, refusal(named, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             return False
         if live.is_closed:
-            # The partition's state was dropped or reset. The next fetch opens it again, so this
-            # fetch ends soon.
+            # The partition's state was dropped or reset. The next fetch opens the partition again,
+            # so this fetch ends soon.
             self._has_news = True
             return False
         # If the partition already has a response, other fetches may read it, because this fetch is
@@ -409,7 +413,7 @@ class ShareFetching:
         now: "Callable[[], ShareRead | None]",
         later: "Callable[[], ShareRead | None]",
     ) -> ShareRead | None:
-        """Read, in a thread if the data is cold.
+        """Read; if the data is not in memory, read it in a thread.
 
         On failure, the error becomes the partition's response, and None is returned.
         """
@@ -441,7 +445,7 @@ class ShareFetching:
             if acquired:
                 await self._respond_records(named, batches, acquired)
             elif live.records.position != before:
-                self._has_news = True  # all records are hidden, so the next fetch reads after them
+                self._has_news = True  # all records read are hidden; the next fetch reads on
 
     async def _respond_records(
         self, named: SharedPartition, batches: ShareRead, acquired: Sequence[AcquiredRange]
@@ -618,7 +622,7 @@ async def _fetched(
 ) -> ShareFetchResponse | LargeResponse:
     """Return the response; `session` is None if no records are to be returned.
 
-    This is so if the request only acknowledges, renews locks, or ends the session.
+    No records are returned if the request only acknowledges, renews locks, or ends the session.
     """
     responses: Responses = {}
     if session is not None:

@@ -1,6 +1,7 @@
-"""Describe-, Alter- and DeleteShareGroupOffsets: start offsets of share groups.
+"""DescribeShareGroupOffsets, AlterShareGroupOffsets and DeleteShareGroupOffsets.
 
-Only a group without members may be changed.
+These APIs are about the start offsets of share groups. The offsets of a group may be changed only
+while the group has no members.
 
 Source: Kafka's protocol guide, APIs 90 to 92; KIP-932, KIP-1226 (lag); Kafka 4.3's group
 coordinator and KafkaApis (rights).
@@ -65,8 +66,9 @@ async def describe_share_group_offsets(
 ) -> DescribeShareGroupOffsetsResponse:
     """Return start offsets of groups.
 
-    The offset is -1 for a partition that the group has not started, for a partition of a missing
-    topic, and with an error. A partition that a topic names several times is reported once.
+    The offset is -1 for a partition that the group has not started to read, for a partition of a
+    missing topic, and for a partition with an error. A partition that an entry of the request names
+    several times is reported once.
     """
     slices = Slices(context.node.env.clock)
     groups = [await _described_group(context.node, group, slices) for group in request.groups]
@@ -87,7 +89,7 @@ async def _described_group(
 
 
 def _started_topics(node: Node, group_id: str) -> list[DescribeShareGroupOffsetsRequestTopic]:
-    """Return all partitions that a group has started."""
+    """Return the partitions of existing topics that a group has started to read."""
     group = node.groups.find(group_id)
     shared = group.shared if isinstance(group, ShareGroup) else {}
     return [
@@ -144,9 +146,10 @@ async def _described(
 
 
 def _lag(node: Node, name: str, number: int, state: PersistedState) -> int:
-    """Return the number of records from the start offset on that are not completed; -1 if unknown.
+    """Return how many offsets between the start offset and the high watermark are not completed.
 
-    The number is negative if an administrator has set the start offset after the log end.
+    The result is -1 if this is unknown. It is also negative if an administrator has set the start
+    offset after the log end.
     """
     if state.complete_count == UNKNOWN_COUNT:
         return -1
@@ -268,7 +271,10 @@ async def delete_share_group_offsets(
 def _forget(
     node: Node, group: ShareGroup, name: str
 ) -> tuple[UUID | None, Sequence[Reply[ErrorCode]]]:
-    """Start deleting a group's state of a topic; return None and no replies if it has none."""
+    """Start deleting a group's state of a topic; return the topic's id and the replies.
+
+    If the group has no state of the topic, return None and no replies.
+    """
     topic_id = _id_of(node, name)
     if topic_id is None or topic_id not in group.shared:
         return None, ()

@@ -2,9 +2,9 @@
 
 ApiVersions announces the APIs and versions of the table.
 
-A version is served only when all of it works. The module of a handler is imported by the API's
-first request at the latest. An API without a guard that is not in `OPEN_TO_ALL` requires all rights
-on the cluster, so a new API is closed until it gets a guard.
+A version is served only if all of it is implemented. The module of a handler is imported by the
+API's first request at the latest. An API without a guard that is not in `OPEN_TO_ALL` requires all
+rights on the cluster, so a new API is closed until it gets a guard.
 
 Rights are defined in `guards`; the way of a request to its handler is in `dispatch`.
 
@@ -314,8 +314,9 @@ ROWS: Final = (
 BY_KEY: Final = {row.key: row for row in ROWS}
 _AT_ONCE: Final = {row.key: row.at_once for row in ROWS}
 
-# Elements with long texts take longer. So if a frame of an API in `_SPLIT` is longer than this
-# size, only `_LONG_TEXTS` elements are processed without yielding the event loop.
+# Size in bytes above which a frame of an API in `_SPLIT` may contain long texts, which take longer
+# to process. Of such a frame, at most `_LONG_TEXTS` elements are processed without yielding the
+# event loop.
 _LONG_FRAME_BYTES: Final = 64 << 10
 
 _LONG_TEXTS: Final = 16
@@ -382,8 +383,8 @@ def _handler_of(key: int) -> Handler:
     return _after_load(key, handler) if key in _AFTER_LOAD else handler
 
 
-# Maximum time in seconds for which a request waits for a log to be loaded; clients' own timeouts
-# are longer. After it the request gets an error.
+# Maximum time in seconds for which a request waits for one log to be loaded; clients' own timeouts
+# are longer. After this time the request gets an error.
 LOAD_WAIT_S: Final = 2.0
 
 # Key types of FindCoordinator.

@@ -1,9 +1,9 @@
 """CreateTopics, DeleteTopics, CreatePartitions and DeleteRecords.
 
 Each item of a request is processed separately; a refused item doesn't affect others. DeleteRecords
-advances the log start offset. With a timeout of 0, Kafka's controller changes nothing: if the
-request has an item that it could change, it responds REQUEST_TIMED_OUT for all items; otherwise
-each refused item gets its own error.
+advances the log start offset. With a timeout of 0 or less, CreateTopics, DeleteTopics and
+CreatePartitions change nothing, as in Kafka: if the request names any topic exactly once, all items
+get REQUEST_TIMED_OUT; otherwise each item gets its own error.
 
 Source: Kafka's protocol guide, APIs 19, 20, 21 and 37; KIP-107; Kafka 4.3's
 ReplicationControlManager, KafkaApis and ControllerApis (rights).
@@ -319,7 +319,7 @@ def guard_create_topics(
     """Require CREATE on the cluster or on each topic.
 
     Settings and the numbers of partitions and replicas are returned only with DESCRIBE_CONFIGS. A
-    topic that is named twice, or has the name of Kafka's metadata topic, gets the error for this,
+    topic that is named twice, or that has the name of Kafka's metadata topic, gets INVALID_REQUEST
     even if the client has no right to create it.
     """
     times = Counter(topic.name for topic in request.topics)

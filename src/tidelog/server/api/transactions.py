@@ -1,7 +1,7 @@
 """The APIs of transactions and producers, such as InitProducerId, AddPartitionsToTxn and EndTxn.
 
-- InitProducerId without a transactional id returns a new id with epoch 0 each time; such a producer
-  increments its epoch itself.
+- InitProducerId without a transactional id returns a new producer id with epoch 0 each time; such a
+  producer increments its epoch itself.
 - AddPartitionsToTxn with very many partitions is processed in parts. Each part is checked like a
   request of its own, without writing. Then one write for each transaction adds its partitions; if a
   part of a transaction was refused, none of the transaction's partitions is added.
@@ -74,11 +74,11 @@ from tidelog.server.transactions.state_topic import by_topic
 from tidelog.storage.log.producers import EPOCH_BUMP_VERSION, ProducerEntry
 from tidelog.types import NO_OFFSET, OFFSETS_TOPIC, TopicPartition
 
-# First version in which brokers send the request, for several transactions at once.
+# First version of AddPartitionsToTxn that brokers send, for several transactions at once.
 BATCHED_FIRST_VERSION: Final = 4
 
-# First version with PRODUCER_FENCED; older clients know only INVALID_PRODUCER_EPOCH, the fencing
-# error of partitions.
+# First version in which clients know PRODUCER_FENCED. In lower versions they know only
+# INVALID_PRODUCER_EPOCH.
 FENCED_FIRST_VERSION: Final = 2
 
 EPOCH_BUMP_FIRST_VERSION: Final = 5
@@ -210,7 +210,7 @@ def results_of(
 async def add_offsets_to_txn(
     context: RequestContext, request: AddOffsetsToTxnRequest
 ) -> AddOffsetsToTxnResponse:
-    """Add the partition of a group's offsets to a transaction."""
+    """Add the partition that stores a group's offsets to a transaction."""
     code = await context.node.groups.shards.ensure_topic()
     if code is not ErrorCode.NONE:
         return AddOffsetsToTxnResponse(error_code=code)
@@ -224,7 +224,7 @@ async def add_offsets_to_txn(
 
 
 def offsets_partition(node: Node, group_id: str) -> TopicPartition:
-    """Return the partition of a group's offsets; the topic must exist."""
+    """Return the partition that stores a group's offsets; the offsets topic must exist."""
     return TopicPartition(OFFSETS_TOPIC, node.groups.shards.number_of(group_id))
 
 
@@ -419,7 +419,8 @@ def init_producer_id(
 ) -> InitProducerIdResponse | Awaitable[InitProducerIdResponse]:
     """Return a new producer id, or the producer id of a transactional id with a new epoch.
 
-    A transactional id gets a new producer id if it is new or the epochs of its id are used up.
+    A transactional id gets a new producer id if it is new, or if the epochs of its producer id are
+    used up.
     """
     if (request.producer_id == NONE) != (request.producer_epoch == NONE):
         return _refused(ErrorCode.INVALID_REQUEST)
@@ -545,7 +546,8 @@ def guard_init_producer_id(
 ) -> Guarded[InitProducerIdRequest]:
     """Require WRITE on the transactional id.
 
-    Without a transactional id, require IDEMPOTENT_WRITE on the cluster or WRITE on any topic.
+    Without a transactional id, require IDEMPOTENT_WRITE on the cluster, or WRITE on at least one
+    topic.
     """
     name = request.transactional_id
     if name is None:
@@ -653,7 +655,7 @@ class _Transaction:
     """Merged checks of one transaction of a request, from all parts.
 
     Attributes:
-        request: The last part's request that was not refused; None if all were refused.
+        request: `AddRequest` of the last part that was not refused; None if all were refused.
         partitions: Partitions to add.
         topics: The results of all parts.
         is_refused: Whether some part was refused.
@@ -682,8 +684,8 @@ class SplitAdd:
 
         Args:
             response: The response to the part.
-            joins: Whether its first transaction continues the last transaction of the previous
-                part.
+            joins: Whether the part's first transaction continues the last transaction of the
+                previous part.
         """
         checked = self.context.checked
         if self.context.version < BATCHED_FIRST_VERSION:
@@ -705,7 +707,7 @@ class SplitAdd:
         checked.clear()
 
     async def finish(self, slices: Slices) -> None:
-        """Add the partitions, and put the codes into the responses of the parts."""
+        """Add the partitions, and put the error codes into the responses of the parts."""
         for each in self._transactions:
             code = 0
             if each.is_refused:
