@@ -39,7 +39,7 @@ _PERCENT_PER_NS: Final = 100e-9
 
 
 class Stopwatch:
-    """Stopwatch of the event loop's time for one request; it is already running from `began_ns`."""
+    """Stopwatch of the event loop's time for one request; it counts from `began_ns` on."""
 
     __slots__ = ("_clock", "_since_ns", "used_ns")
 
@@ -145,7 +145,7 @@ def charges_of(context: RequestContext, size_bytes: int, began_ns: int) -> Charg
         began_ns: Monotonic time at which the processing of the request began.
     """
     throttles, connection = context.node.throttles, context.connection
-    if throttles is None:  # this request removed the last quota
+    if throttles is None:  # this request removed the broker's last quota
         return None
     time = throttles.find(REQUESTS, connection.principal, context.client_id)
     produced = None

@@ -1,4 +1,4 @@
-"""FindCoordinator, the APIs of classic groups, such as JoinGroup, and ListGroups and DeleteGroups.
+"""FindCoordinator, ListGroups, DeleteGroups, and the APIs of classic groups, such as JoinGroup.
 
 FindCoordinator returns this broker for every group, transactional id and share partition.
 ListGroups and DeleteGroups handle groups of all types, DescribeGroups only classic groups.
@@ -509,7 +509,7 @@ async def delete_groups(
 
 
 async def _delete(context: RequestContext, group_id: str) -> ErrorCode:
-    """Delete one group; for a share group, delete its state after the group."""
+    """Delete one group; if it is a share group, delete the state of its partitions afterwards."""
     coordinator = context.node.groups
     group = coordinator.find(group_id)
     if isinstance(group, ShareGroup) and group.is_empty:

@@ -398,9 +398,10 @@ UNKNOWN_BYTES: Final = -1
 async def describe_log_dirs(
     context: RequestContext, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse | LargeResponse:
-    """Describe the log directory with the sizes of the named partitions, or of all if null.
+    """Describe the log directory with the sizes of the requested partitions.
 
-    Unknown partitions, and partitions without a directory, are left out.
+    If the request's list is null, all partitions are described. Unknown partitions, and partitions
+    without a directory, are left out.
     """
     node = context.node
     env, path, topics = node.env, node.log_dir.path, dict(node.topics.all())

@@ -110,12 +110,12 @@ CLIENT_METRICS: Final = 16
 GROUP: Final = 32
 
 # Maximum number of groups with settings of their own. It limits the size of
-# `tidelog-cluster.json`, which contains all these settings and is rewritten at each change.
+# `tidelog-cluster.json`, which contains all these settings and is rewritten by each change of them.
 GROUPS_MAX: Final = 10_000
 
 NAME_CHARACTERS_MAX: Final = 249
 
-# A number of at most ten digits, as Java's int has.
+# An integer with at most ten digits, the maximum of Java's int.
 _INTEGER: Final = re.compile("-?[0-9]{1,10}")
 
 
@@ -188,8 +188,8 @@ class TopicResource(ConfigResource):
             texts = new_texts(info.given, info.config)
             if is_trial:
                 return {}
-            # Resetting a setting that the topic has not set changes nothing. It is left out,
-            # because `alter` raises an error if the name is unknown.
+            # Resetting a setting that the topic has not set changes nothing. Such a reset is left
+            # out, because `alter` raises an error if the name is unknown.
             return {n: text for n, text in texts.items() if text is not None or n in info.given}
 
         await topic_changes.alter(self.node, self.name, checked)
@@ -203,8 +203,7 @@ def topic_texts(
     Args:
         changes: The changes.
         overrides: The topic's own settings before the change.
-        config: All settings of the topic; it has the old values of lists that are not in
-            `overrides`.
+        config: All settings of the topic, for the old values of lists that are not in `overrides`.
     """
 
     def list_text(change: ConfigChange) -> str:
@@ -576,7 +575,7 @@ async def alter_configs(
 async def _alter(
     node: Node, resources: Sequence[_AlterResource], kind: type[_Altered], *, is_trial: bool
 ) -> list[_Altered]:
-    """Change resources one after the other; each may be named once."""
+    """Change resources one after the other; a resource that is named twice is refused."""
     names, responses, slices = _count_names(resources), [], Slices(node.env.clock)
     for resource in resources:
         await slices.rest()

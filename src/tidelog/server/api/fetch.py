@@ -55,7 +55,7 @@ REPLICA_STATE_SINCE: Final = 15
 
 
 async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse:
-    """Return the available records, after waiting for enough bytes for at most the wait time."""
+    """Wait at most the request's wait time for enough bytes, then return the available records."""
     if request.isolation_level not in ISOLATION_LEVELS:
         return _refused(context.version, request)
     node, order = context.node, order_of(context, request)

@@ -351,7 +351,7 @@ class _Codes:
     def put_all(
         self, commits: Sequence[tuple[NamedPartition, Commit]], codes: Sequence[int]
     ) -> None:
-        """Add the coordinator's error codes."""
+        """Add the coordinator's error codes of `commits`, one for each."""
         for (named_partition, _), code in zip(commits, codes, strict=True):
             self.put(named_partition, code)
 
@@ -359,7 +359,7 @@ class _Codes:
 def offset_commit(
     context: RequestContext, request: OffsetCommitRequest
 ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
-    """Commit offsets of existing partitions."""
+    """Commit offsets; a partition that doesn't exist gets an error."""
     codes = _Codes()
     by_id = context.version >= TOPIC_IDS_FIRST_VERSION
     commits = [

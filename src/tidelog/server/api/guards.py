@@ -153,7 +153,7 @@ def failed_item(kind: type[Element], item: object, code: int, text: str | None =
     return cast("Callable[..., Element]", kind)(**values)
 
 
-# Fields that name a topic. A version has either the name or the id.
+# Fields that name a topic. Each version of a message has either the name or the id.
 _TOPIC_FIELDS: Final = frozenset({"name", "topic", "topic_name", "topic_id"})
 
 
@@ -214,7 +214,7 @@ class Access:
         return self._authorizer.operations_bits(self._client, kind, name, possible)
 
     def cluster_bits(self, possible: int) -> int:
-        """Return the allowed ones of the `possible` operations on the cluster, as `bits` does.
+        """Return the allowed ones of the `possible` operations on the cluster; see `bits`.
 
         The result is 0 if the client may not describe the cluster.
         """
@@ -242,7 +242,7 @@ class Access:
     def split(
         self, items: Iterable[Item], operation: Operation, name_of: Callable[[Item], str | None]
     ) -> tuple[list[Item], list[Item]]:
-        """Split items into allowed and denied ones by their topics.
+        """Split items into allowed and denied ones by the client's right to their topics.
 
         An item without a topic name is allowed.
         """

@@ -62,7 +62,7 @@ Row: TypeAlias = tuple[int, int, int, int]
 
 PartitionResponse: TypeAlias = ListOffsetsPartitionResponse
 
-# Function that makes a long search and returns its row.
+# Function that makes a long search and returns the row of its result.
 RowSearch: TypeAlias = Callable[[], Awaitable[Row]]
 
 
@@ -192,7 +192,7 @@ def _code_of(log: Log, error: TidelogError | OSError) -> int:
 
 
 async def _search(search: Search | None, log: Log, work: Work, time_ms: int) -> Row:
-    """Wait for a search and return its row.
+    """Wait for a search and return the row of its result.
 
     `search` is None if there is certainly no match. If there is no match, and the log has no times
     at all, the row has the error UNSUPPORTED_FOR_MESSAGE_FORMAT.
@@ -223,9 +223,9 @@ async def _appended(
 ) -> PartitionResponse:
     """Find the first record below offset `end` whose append time is at or after a time.
 
-    The response has the record's offset, or -1 if there is none, and the number of records whose
-    append time is unknown, among the records before the found one or, if there is none, before
-    `end`.
+    The response has the record's offset, or -1 if there is no such record. It also has the number
+    of records whose append time is unknown: those before the found record, or without a found
+    record those before `end`.
     """
     number = lookup.partition_index
     try:
@@ -256,10 +256,10 @@ async def _old_style(
 ) -> PartitionResponse:
     """Return the log end and the start offsets of segments, largest first, as many as requested.
 
-    Offsets after the last one whose time is at or before the requested time are left out. A start
-    offset's time is the modification time of the segment's file; the time of the log end is now.
-    EARLIEST_TIMESTAMP selects only the smallest offset, LATEST_TIMESTAMP all of them. Offsets above
-    `end` are replaced by `end`.
+    Larger offsets than the largest one whose time is at or before the requested time are left out.
+    A start offset's time is the modification time of the segment's file; the time of the log end is
+    now. EARLIEST_TIMESTAMP selects only the smallest offset, LATEST_TIMESTAMP all offsets. Offsets
+    above `end` are replaced by `end`.
     """
     number = lookup.partition_index
     try:
@@ -289,7 +289,10 @@ def _starts(segments: Iterable[Segment], start: int) -> list[tuple[int, int]]:
 async def offset_for_leader_epoch(
     context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
-    """Return each partition's largest epoch <= the requested one, and that epoch's end offset."""
+    """Return each partition's largest epoch <= the requested one, and that epoch's end offset.
+
+    Both are -1 if there is no such epoch.
+    """
     node = context.node
     missing = node.partitions.unopened(
         (topic.topic, each.partition) for topic in request.topics for each in topic.partitions

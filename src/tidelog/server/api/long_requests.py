@@ -42,7 +42,8 @@ Answering = Callable[[RequestContext, "DataclassInstance"], Started]
 PART_ITEMS: Final = 32
 
 # Maximum number of list elements nested in an object that can't be split further: an element of the
-# split list, or the request without this list.
+# split list, or the request without this list. Long texts of an element count as list elements
+# (`TEXT_CHARACTERS`).
 ITEM_MAX: Final = 5000
 
 # Number of text characters that take about as long to process as one element.
@@ -122,7 +123,7 @@ async def _add_partitions(
     handle: Answering,
     slices: Slices,
 ) -> None:
-    """Check the partitions of all parts, then add all of them or none."""
+    """Check the partitions of all parts, then add all partitions of a transaction or none."""
     from tidelog.server.api.transactions import SplitAdd  # few clients add so many
 
     whole, checked = SplitAdd(context), []

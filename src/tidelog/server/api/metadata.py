@@ -136,7 +136,7 @@ async def _create(node: Node, name: str) -> None:
 
 
 def _without(names: Sequence[str], lookups: Sequence[TopicLookup]) -> list[TopicLookup]:
-    """Return the lookups; the topics with these names are reported as missing."""
+    """Return the lookups, in which the topics with these names are reported as missing."""
     hidden = frozenset(names)
     return [
         _unknown(each.info.name) if each.info is not None and each.info.name in hidden else each
@@ -245,7 +245,7 @@ def _unknown(name: str) -> TopicLookup:
 def _to_create(
     context: RequestContext, request: MetadataRequest, lookups: Iterable[TopicLookup]
 ) -> list[str]:
-    """Return the missing topics that this request creates."""
+    """Return the names of the missing topics that the request creates."""
     config = context.node.config
     if not request.allow_auto_topic_creation or not config.auto_create_topics_enable:
         return []
@@ -266,7 +266,7 @@ def _to_create(
 
 @dataclass(frozen=True, slots=True)
 class _Described:
-    """A topic's partitions as last reported, and the values that show whether this is current."""
+    """A topic's partitions as last reported, and the values that show whether they have changed."""
 
     info: TopicInfo
     epoch_changes: int
@@ -407,9 +407,9 @@ def _count(info: TopicInfo | None) -> int:
 def _names(
     node: Node, request: DescribeTopicPartitionsRequest, may_see: Callable[[str], bool]
 ) -> list[str]:
-    """Return the requested topics, or all visible ones if none is named, from the cursor's on.
+    """Return the sorted names of the requested topics, or of all visible ones if none is named.
 
-    The names are sorted. Raises Refusal for an invalid cursor.
+    The names before the cursor's topic are left out. Raises Refusal for an invalid cursor.
     """
     cursor = request.cursor
     if cursor is not None and cursor.partition_index < 0:

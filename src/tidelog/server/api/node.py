@@ -274,7 +274,7 @@ class Node(Services):
         return self.topics.find(TRANSACTIONS_TOPIC) is not None
 
     def resume_groups(self) -> None:
-        """Start loading the stored groups, if there are some."""
+        """Start loading the stored groups, if there are any."""
         if self.has_stored_groups:
             self.groups.resume()
 

@@ -109,7 +109,8 @@ _WITHOUT_START: Final = frozenset(
     }
 )
 
-# Value for all responses that don't name another leader; shared, so never changed.
+# Value of `current_leader` in responses that don't name another leader. It is shared, so it must
+# not be changed.
 _NO_LEADER: Final = LeaderIdAndEpoch()
 
 # Terms for appends of a client's batches, of its message sets, and of batches that a thread has
@@ -782,7 +783,7 @@ def _topic_name_of(context: RequestContext, topic: TopicProduceData) -> str | No
 
 
 def _may_repeat(version: int, request: ProduceRequest) -> bool:
-    """Whether a request has record batches for one partition, and wants a response."""
+    """Whether a request has record batches for exactly one partition, and wants a response."""
     topics = request.topic_data
     is_one = len(topics) == 1 and len(topics[0].partition_data) == 1
     return is_one and version >= BATCHES_FIRST_VERSION and request.acks != 0

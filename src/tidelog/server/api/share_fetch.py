@@ -445,7 +445,8 @@ class ShareFetching:
             if acquired:
                 await self._respond_records(named, batches, acquired)
             elif live.records.position != before:
-                self._has_news = True  # all records read are hidden; the next fetch reads on
+                # All records that were read are hidden, so the next fetch reads after them.
+                self._has_news = True
 
     async def _respond_records(
         self, named: SharedPartition, batches: ShareRead, acquired: Sequence[AcquiredRange]

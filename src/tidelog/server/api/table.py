@@ -384,7 +384,7 @@ def _handler_of(key: int) -> Handler:
 
 
 # Maximum time in seconds for which a request waits for one log to be loaded; clients' own timeouts
-# are longer. After this time the request gets an error.
+# are longer. After this time the request is handled anyway, in most cases with an error.
 LOAD_WAIT_S: Final = 2.0
 
 # Key types of FindCoordinator.
@@ -398,13 +398,13 @@ _ADD_PARTITIONS: Final = 24
 _COMMITS: Final = frozenset({8, 28})
 
 # APIs about the stored state of share partitions, whose requests wait until all of it is loaded.
-# ShareFetch waits only for the state of the partitions that it reads. ShareAcknowledge does not
-# wait, because it is about records that a ShareFetch has acquired.
+# ShareFetch waits only for the state of the partitions that it reads. ShareAcknowledge doesn't wait
+# for this state, because it is about records that a ShareFetch has acquired.
 _OF_SHARE_STATES: Final = frozenset({90, 91, 92})
 
 
 class _StateLog(Protocol):
-    """The log of groups, of transactions or of share partitions."""
+    """The log with the state of groups, of transactions or of share partitions."""
 
     @property
     def is_loading(self) -> bool: ...

@@ -67,8 +67,8 @@ from tidelog.storage.directory.topic_registry import NewTopic, TopicInfo
 from tidelog.storage.files import CLUSTER_METADATA_TOPIC, random_topic_id
 from tidelog.storage.log.deletion import HIGH_WATERMARK
 
-# Maximum number of new topics whose response, with all their settings, is encoded on the event
-# loop.
+# Maximum number of topics in a response to CreateTopics that is encoded on the event loop; the
+# response has all settings of each new topic.
 AT_ONCE: Final = 8
 
 NOT_HOSTED: Final = "This server does not host this topic-partition."

@@ -5,9 +5,9 @@
 - AddPartitionsToTxn with very many partitions is processed in parts. Each part is checked like a
   request of its own, without writing. Then one write for each transaction adds its partitions; if a
   part of a transaction was refused, none of the transaction's partitions is added.
-- WriteTxnMarkers ends hanging transactions for the administration tool.
-- ListTransactions, DescribeTransactions and DescribeProducers return the state of coordinator and
-  partitions.
+- WriteTxnMarkers is how Kafka's administration tool ends hanging transactions.
+- ListTransactions and DescribeTransactions return the state of the transaction coordinator,
+  DescribeProducers the producers of partitions.
 
 Source: Kafka's protocol guide, APIs 22, 24 to 27, 61, 65 and 66; KIP-98, KIP-360, KIP-664, KIP-890,
 KIP-994 (filter by duration), KIP-1152 (filter by name), KIP-1228; Kafka 4.3's KafkaApis.
@@ -210,7 +210,7 @@ def results_of(
 async def add_offsets_to_txn(
     context: RequestContext, request: AddOffsetsToTxnRequest
 ) -> AddOffsetsToTxnResponse:
-    """Add the partition that stores a group's offsets to a transaction."""
+    """Add to a transaction the partition that stores a group's offsets."""
     code = await context.node.groups.shards.ensure_topic()
     if code is not ErrorCode.NONE:
         return AddOffsetsToTxnResponse(error_code=code)
@@ -417,7 +417,7 @@ NONE: Final = -1
 def init_producer_id(
     context: RequestContext, request: InitProducerIdRequest
 ) -> InitProducerIdResponse | Awaitable[InitProducerIdResponse]:
-    """Return a new producer id, or the producer id of a transactional id with a new epoch.
+    """Return a new producer id, or a transactional id's producer id with a new epoch.
 
     A transactional id gets a new producer id if it is new, or if the epochs of its producer id are
     used up.
@@ -670,7 +670,7 @@ class _Transaction:
 class SplitAdd:
     """Collects the checks of the parts of one request.
 
-    Then it adds all partitions of a transaction or none, for each transaction.
+    Then, for each transaction, it adds all of the transaction's partitions or none.
     """
 
     def __init__(self, context: RequestContext) -> None:
