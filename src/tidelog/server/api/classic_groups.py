@@ -396,7 +396,10 @@ def leave_group(context: RequestContext, request: LeaveGroupRequest) -> LeaveGro
 async def list_groups(
     context: RequestContext, request: ListGroupsRequest
 ) -> ListGroupsResponse | LargeResponse:
-    """List the groups with the requested states and types, ignoring case; empty lists match all."""
+    """List the groups with the requested states and types, ignoring case.
+
+    An empty list of states or types matches all.
+    """
     coordinator = context.node.groups
     if coordinator.shards.is_loading:
         return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)

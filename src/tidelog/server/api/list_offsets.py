@@ -224,8 +224,8 @@ async def _appended(
     """Find the first record below offset `end` whose append time is at or after a time.
 
     The response has the record's offset, or -1 if there is no such record. It also has the number
-    of records whose append time is unknown: those before the found record, or without a found
-    record those before `end`.
+    of records with an unknown append time before this record, or before `end` if there is no such
+    record.
     """
     number = lookup.partition_index
     try:
@@ -256,7 +256,7 @@ async def _old_style(
 ) -> PartitionResponse:
     """Return the log end and the start offsets of segments, largest first, as many as requested.
 
-    Larger offsets than the largest one whose time is at or before the requested time are left out.
+    Offsets above the largest one whose time is at or before the requested time are left out.
     A start offset's time is the modification time of the segment's file; the time of the log end is
     now. EARLIEST_TIMESTAMP selects only the smallest offset, LATEST_TIMESTAMP all offsets. Offsets
     above `end` are replaced by `end`.

@@ -123,7 +123,7 @@ async def _add_partitions(
     handle: Answering,
     slices: Slices,
 ) -> None:
-    """Check the partitions of all parts, then add all partitions of a transaction or none."""
+    """Check the partitions of all parts; then add all partitions of each transaction or none."""
     from tidelog.server.api.transactions import SplitAdd  # few clients add so many
 
     whole, checked = SplitAdd(context), []

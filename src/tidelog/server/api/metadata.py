@@ -376,7 +376,7 @@ async def describe_topic_partitions(
 ) -> DescribeTopicPartitionsResponse:
     """Describe partitions from the cursor on, in the order of topic name and partition number.
 
-    If the limit of partitions is reached, the response has the cursor for the next request.
+    If the limit is reached and partitions are left, the response has the next request's cursor.
     """
     node = context.node
     try:

@@ -74,8 +74,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
 # First versions of Produce with a feature, in this order: records are batches; batches may be
-# compressed with zstd; a client knows the errors after which it must abort its transaction;
-# producing to a partition adds it to the transaction; topics have ids.
+# compressed with zstd; a client knows the error TRANSACTION_ABORTABLE; producing to a partition
+# adds it to the transaction; topics have ids.
 BATCHES_FIRST_VERSION: Final = 3
 ZSTD_FIRST_VERSION: Final = 7
 ABORTABLE_SINCE: Final = 11

@@ -5,9 +5,9 @@
 - AddPartitionsToTxn with very many partitions is processed in parts. Each part is checked like a
   request of its own, without writing. Then one write for each transaction adds its partitions; if a
   part of a transaction was refused, none of the transaction's partitions is added.
-- WriteTxnMarkers is how Kafka's administration tool ends hanging transactions.
-- ListTransactions and DescribeTransactions return the state of the transaction coordinator,
-  DescribeProducers the producers of partitions.
+- Kafka's administration tool ends hanging transactions with WriteTxnMarkers.
+- ListTransactions and DescribeTransactions return the state of transactions. DescribeProducers
+  returns the producers of partitions.
 
 Source: Kafka's protocol guide, APIs 22, 24 to 27, 61, 65 and 66; KIP-98, KIP-360, KIP-664, KIP-890,
 KIP-994 (filter by duration), KIP-1152 (filter by name), KIP-1228; Kafka 4.3's KafkaApis.
