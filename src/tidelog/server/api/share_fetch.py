@@ -110,7 +110,7 @@ class Member:
         return _may(self.context, "TOPIC", topic)
 
     def names_of(self, named: Iterable[SharedPartition]) -> list[tuple[str, int]]:
-        """Return topic name and number of each partition; unknown topic ids are left out."""
+        """Return topic name and number of each partition whose topic id is known."""
         find = self.context.node.topics.find_by_id
         infos = ((find(each.topic_id), each.number) for each in named)
         return [(info.name, number) for info, number in infos if info is not None]
