@@ -345,6 +345,22 @@ class DrippingHead(Dripping):
     in_head = True
 
 
+class EarlyTimer(threading.Timer):
+    """Timer whose time has passed when it is started, as if the connection took too long."""
+
+    def start(self) -> None:
+        self.function()
+
+
+def test_no_request_is_sent_if_the_connection_takes_too_long(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threading, "Timer", EarlyTimer)
+    with pytest.raises(ConfigError, match="no complete response within"):
+        KeyUrl(Env(clock=ManualClock(0)), site.url, REFRESH_MS)
+    assert site.asked == 0
+
+
 @pytest.mark.parametrize("handler", [Dripping, DrippingHead])
 def test_a_response_without_an_end_is_aborted(
     site: Site,

@@ -382,11 +382,13 @@ class _Call:
         return data
 
     def _note(self, sock: socket.socket) -> None:
-        """Remember the socket for `_end`.
+        """Remember the socket for `_end`, and shut it down if the request is late already.
 
         The connection may drop its own reference before the response is complete.
         """
         self._socket = sock
+        if self._is_late:
+            self._end()
 
     def _end(self) -> None:
         """Mark the request as late, and shut down its connection if it has one."""
