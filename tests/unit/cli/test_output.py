@@ -189,8 +189,9 @@ TWICE = output.columns(
 def test_a_narrow_table_has_the_day_of_a_rows_times_once() -> None:
     rows: list[Row] = [[0, STORM_MS + 7, STORM_MS + 60_123, "k" * 20], [1, None, STORM_MS, "k"]]
     assert printed(TWICE, rows[:1] * 2, width=55) == [
-        "        TIMESTAMP                APPEND",
-        "OFFSET  (UTC)                    TIME          KEY",
+        "                                 APPEND",
+        "        TIMESTAMP                TIME",
+        "OFFSET  (UTC)                    (UTC)         KEY",
         *["     0  2013-02-08 17:00:00.007  17:01:00.123  kkkkkkk…"] * 2,
     ]
     next_day: list[Row] = [[0, STORM_MS, STORM_MS + 86_400_000, "k" * 20]] * 2
@@ -198,6 +199,22 @@ def test_a_narrow_table_has_the_day_of_a_rows_times_once() -> None:
     assert lines[-1] == "     0  2013-02-08 17:00:00  2013-02-09 17:00:00  kkkkkkkkk…"
     assert printed(TWICE, next_day, width=54)[-1] == "not shown: append time; --wide shows it"
     assert "2013-02-08 17:00:00  k" in printed(TWICE, rows, width=62)[-1]
+
+
+def test_a_later_heading_leaves_out_a_zone_that_would_widen_its_column() -> None:
+    rows: list[Row] = [[0, STORM_MS, STORM_MS + 60_000, "k" * 20]] * 2
+    lines = printed(TWICE, rows, width=50, zone=NEW_YORK)
+    assert lines[1].split() == ["OFFSET", f"({NEW_YORK})", "TIME", "KEY"]
+    assert lines[-1].startswith("     0  2013-02-08 12:00:00  12:01:00  k")
+
+
+def test_a_row_with_times_of_several_days_keeps_all_of_them() -> None:
+    columns = output.columns(output.time("largest", "first", "last"), output.number("end"))
+    day = 86_400_000
+    rows: list[Row] = [[STORM_MS, STORM_MS - day, STORM_MS, 7]] * 2
+    for width in range(40, 80):
+        for line in printed(columns, rows, width=width):
+            assert " 17:00:00" not in line.replace("2013-02-08 17", "").replace("2013-02-07 17", "")
 
 
 def test_a_column_of_times_keeps_a_day_that_no_other_column_shows() -> None:

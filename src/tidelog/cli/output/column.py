@@ -83,15 +83,9 @@ class Column:
         """Return the heading above a table; for times it includes the zone."""
         return self._zoned(self.words.upper(), zone)
 
-    def stacked_heading(self, zone: str | None = None, *, is_zoned: bool = True) -> list[str]:
-        """Return the lines of the heading above a narrow table, one word each.
-
-        Args:
-            zone: The zone of times.
-            is_zoned: Whether the heading of a time includes the zone.
-        """
-        heading = self.heading(zone) if is_zoned else self.words.upper()
-        return ["PART" if word == "PARTITION" else word for word in heading.split()]
+    def stacked_heading(self, zone: str | None = None) -> list[str]:
+        """Return the lines of the heading above a narrow table: one word each, a zone as last."""
+        return ["PART" if word == "PARTITION" else word for word in self.heading(zone).split()]
 
     def words_with(self, zone: str | None) -> str:
         """Return the name beside a cell of a block; for times it includes the zone."""

@@ -61,19 +61,16 @@ def padded(text: str, width: int, *, is_left: bool = True) -> str:
 
 
 def without_days(columns: Sequence[Column], texts: Sequence[str]) -> list[str]:
-    """Return a row's cells in the short form, which shows the day of the row's first time once.
+    """Return a row's cells in the short form: if all its times are of one day, it is shown once.
 
-    A later time of the same day is shortened to the time of day; a time of another day keeps its
-    day.
+    The first time keeps the day, and the later ones are shortened to the time of day. A row with
+    times of several days keeps all of them, so that a time without a day is never ambiguous.
     """
-    short, day = list(texts), ""
-    for i, column in enumerate(columns):
-        if column.kind is not Kind.TIME:
-            continue
-        of_day, _, time = texts[i].partition(" ")
-        if day and time and of_day == day:
-            short[i] = time
-        day = day or of_day
+    short = list(texts)
+    times = [i for i, one in enumerate(columns) if one.kind is Kind.TIME and " " in texts[i]]
+    if len({texts[i].partition(" ")[0] for i in times}) == 1:
+        for i in times[1:]:
+            short[i] = texts[i].partition(" ")[2]
     return short
 
 
@@ -85,8 +82,8 @@ class Layout:
         shown: Their indexes among all columns, in order.
         widths: Their widths.
         is_stacked: Whether each word of a heading has a line of its own.
-        is_short: Whether cells are those of `without_days`, and only the first time's heading has
-            the zone.
+        is_short: Whether cells are those of `without_days`, and the headings of all times but the
+            first have the zone only if it widens no column.
     """
 
     shown: tuple[int, ...]
@@ -96,14 +93,29 @@ class Layout:
 
 
 def headings(
-    columns: Sequence[Column], zone: str | None, *, is_stacked: bool = True, is_short: bool = False
+    columns: Sequence[Column],
+    zone: str | None,
+    *,
+    is_stacked: bool = True,
+    rooms: Sequence[int] | None = None,
 ) -> list[list[str]]:
-    """Return the lines of each column's heading; for `is_stacked` and `is_short` see `Layout`."""
+    """Return the lines of each column's heading.
+
+    Args:
+        columns: The columns.
+        zone: Zone of times.
+        is_stacked: Whether each word has a line of its own.
+        rooms: Of the short form (`Layout.is_short`), the width of each column.
+    """
     if not is_stacked:
         return [[column.heading(zone)] for column in columns]
     times = [i for i, column in enumerate(columns) if column.kind is Kind.TIME]
-    later = times[1:] if is_short else []
-    return [one.stacked_heading(zone, is_zoned=i not in later) for i, one in enumerate(columns)]
+    lines = [column.stacked_heading(zone) for column in columns]
+    if rooms is not None:
+        for i in times[1:]:
+            if len(lines[i][-1]) > rooms[i]:
+                lines[i].pop()
+    return lines
 
 
 def plan(
@@ -116,10 +128,10 @@ def plan(
     """Return the layout of a table; None if columns of sentences don't fit uncut.
 
     If a table is too wide, headings are stacked, and text columns that are not wrapped take at most
-    half of the room. If the table is still too wide, these steps follow until it fits: write the
-    day of a row's times once, if no column then has to be dropped; shorten the last text column,
-    wrapped columns, keys and values; drop minor columns from the right; shorten the other text
-    columns; drop columns from the right. The first column stays, cut if necessary. Columns of
+    half of the room. If the table is still too wide, these steps follow until it fits: write a day
+    that all times of a row share once, if no column then has to be dropped; shorten the last text
+    column, wrapped columns, keys and values; drop minor columns from the right; shorten the other
+    text columns; drop columns from the right. The first column stays, cut if necessary. Columns of
     sentences are neither cut nor dropped.
 
     Args:
@@ -176,7 +188,8 @@ def _sizes(
 
     With `is_least`, the minimum widths of wrapped columns are those of other text.
     """
-    words = [max(map(len, lines)) for lines in headings(columns, zone, is_short=is_short)]
+    rooms = cells if is_short else None
+    words = [max(map(len, lines)) for lines in headings(columns, zone, rooms=rooms)]
     widths = [*map(max, words, cells)]
     floors = list(widths)
     texts = [i for i, one in enumerate(columns) if one.kind in (Kind.TEXT, Kind.DATA)]

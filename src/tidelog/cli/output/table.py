@@ -344,7 +344,10 @@ class _Table(Writer):
 
     def _write_heading(self, layout: Layout) -> None:
         words = headings(
-            self._shown, self._zone, is_stacked=layout.is_stacked, is_short=layout.is_short
+            self._shown,
+            self._zone,
+            is_stacked=layout.is_stacked,
+            rooms=layout.widths if layout.is_short else None,
         )
         depth = max(len(words[i]) for i in layout.shown)
         for at in range(-depth, 0):
