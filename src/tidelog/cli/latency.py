@@ -8,6 +8,7 @@ import click
 
 from tidelog.amounts import plural, verb
 from tidelog.cli import output, times
+from tidelog.cli.missing import note_missing
 from tidelog.cli.options import (
     Format,
     data_option,
@@ -33,7 +34,7 @@ from tidelog.storage.clocks.latency import (
     LatencyHistogram,
 )
 from tidelog.timespec import TIME_HELP, parse_duration
-from tidelog.types import HOUR_MS
+from tidelog.types import HOUR_MS, ClockName
 
 if TYPE_CHECKING:
     from tidelog.directory import Directory
@@ -120,6 +121,7 @@ def latency(surroundings: Surroundings, options: LatencyOptions) -> None:
     """
     from tidelog.scan.latency import TopicLatency, latest_records
     from tidelog.scan.latency import latency as measure
+    from tidelog.scan.split import RequestedRange
 
     is_late = options.late or bool(options.delays)
     if is_late and options.show is not None:
@@ -132,8 +134,10 @@ def latency(surroundings: Surroundings, options: LatencyOptions) -> None:
     )
     with open_directory(surroundings, options.data) as directory:
         partitions = partitions_of(directory, topic, number)
+        ranges = dict.fromkeys(partitions, RequestedRange(start_ms=start_ms, end_ms=end_ms))
         if is_late:
             _print_late(surroundings, directory, partitions, options, (start_ms, end_ms))
+            note_missing(surroundings, directory, ranges, ClockName.APPEND, options.zone)
             return
         by_topic = measure(
             directory.log_dir,
@@ -153,7 +157,8 @@ def latency(surroundings: Surroundings, options: LatencyOptions) -> None:
                 start_ms=start_ms,
                 end_ms=end_ms,
             )
-    _print_latency(surroundings, options, topic, measured, records)
+        _print_latency(surroundings, options, topic, measured, records)
+        note_missing(surroundings, directory, ranges, ClockName.APPEND, options.zone)
 
 
 def _note_lost(surroundings: Surroundings, stats: "ScanStats") -> None:

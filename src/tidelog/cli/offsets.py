@@ -7,6 +7,7 @@ import click
 
 from tidelog.amounts import plural, verb
 from tidelog.cli import output, times
+from tidelog.cli.missing import note_missing
 from tidelog.cli.options import (
     Format,
     clock_option,
@@ -81,15 +82,32 @@ def offsets(surroundings: Surroundings, options: OffsetsOptions) -> None:
     The result is the first offset whose record has the time of --at or a later one, and the time of
     that record. `tidelog read --during` prints the records in a time range.
     """
+    from tidelog.scan.split import RequestedRange
+
+    with open_topics(surroundings, options.place) as directory:
+        names = directory.partitions(options.topic)
+        time_ms = None
+        if options.at not in (EARLIEST, LATEST, MAX):
+            time_ms = times.read_point(surroundings, options.at, options.zone)
+        matches = _matches(directory, names, time_ms, options)
+        ranges = dict.fromkeys(names, RequestedRange(start_ms=time_ms))
+        _print_matches(surroundings, options, names, matches)
+        note_missing(surroundings, directory, ranges, options.clock, options.zone)
+
+
+def _print_matches(
+    surroundings: Surroundings,
+    options: OffsetsOptions,
+    names: list[TopicPartition],
+    matches: list[TimeMatch],
+) -> None:
+    """Print a row for each partition, and what is unknown about them."""
     columns = output.columns(
         output.detail("topic"),
         output.number("partition", "offset"),
         output.time("time"),
         output.minor(output.number("leader_epoch")),
     )
-    with open_topics(surroundings, options.place) as directory:
-        names = directory.partitions(options.topic)
-        matches = _matches(surroundings, directory, names, options)
     answers = [match.hit for match in matches]
     rows = [_row(name, answer) for name, answer in zip(names, answers, strict=True)]
     # For each partition the number of records with an unknown append time before the result, or in
@@ -120,18 +138,19 @@ def offsets(surroundings: Surroundings, options: OffsetsOptions) -> None:
 
 
 def _matches(
-    surroundings: Surroundings,
     directory: "Directory | RemoteDirectory",
     partitions: list[TopicPartition],
+    time_ms: int | None,
     options: OffsetsOptions,
 ) -> list[TimeMatch]:
+    """Return the result for each partition; `time_ms` is None if `--at` is a word."""
     if options.at == EARLIEST:
         starts = directory.beginning_offsets(partitions)
         return [_bound(starts[p]) for p in partitions]
     if options.at == LATEST:
         ends = directory.end_offsets(partitions, isolation=options.isolation)
         return [_bound(ends[p]) for p in partitions]
-    if options.at == MAX:
+    if time_ms is None:
         if options.clock is ClockName.APPEND:
             raise UsageProblem(
                 "--at max is only for --clock record; on the append clock the last record has the"
@@ -139,7 +158,6 @@ def _matches(
             )
         largest = directory.max_timestamps(partitions)
         return [TimeMatch(largest[p], 0) for p in partitions]
-    time_ms = times.read_point(surroundings, options.at, options.zone)
     matches = directory.search_times(dict.fromkeys(partitions, time_ms), options.clock)
     return [matches[p] for p in partitions]
 
@@ -199,6 +217,8 @@ def count(surroundings: Surroundings, options: CountOptions) -> None:
     with transactions; --wide shows how much was read. --by prints a line for each hour, day, week
     or month; the first and the last line count only the records in the range.
     """
+    from tidelog.scan.split import RequestedRange
+
     if options.by is not None and options.zone_cache is not None:
         raise UsageProblem(
             "--by reads the records, so --zone-cache has no use; leave one of them out"
@@ -208,9 +228,10 @@ def count(surroundings: Surroundings, options: CountOptions) -> None:
     start_ms, end_ms = times.read_bounds(
         surroundings, options.start, options.end, options.zone, during=options.during
     )
+    choice = parse_choice(options.target)
     with open_topics(surroundings, options.place) as directory:
         scan = directory.scan(
-            parse_choice(options.target),
+            choice,
             start=start_ms,
             end=end_ms,
             clock=options.clock,
@@ -219,8 +240,15 @@ def count(surroundings: Surroundings, options: CountOptions) -> None:
         if options.by is not None:
             by_time = scan.counts_by(options.by, zone=options.zone)
             _print_by_time(surroundings, options, by_time)
-            return
-        counts = scan.counts(zone_cache=options.zone_cache)
+        else:
+            _print_whole(surroundings, options, scan.counts(zone_cache=options.zone_cache))
+        requested = RequestedRange(start_ms=start_ms, end_ms=end_ms)
+        ranges = dict.fromkeys(directory.source.partitions(choice), requested)
+        note_missing(surroundings, directory, ranges, options.clock, options.zone)
+
+
+def _print_whole(surroundings: Surroundings, options: CountOptions, counts: "Count") -> None:
+    """Print the count of the whole range, with a row for each partition."""
     output.print_verdict(surroundings, count_verdict(options, counts), options.kind)
     _print_counts(surroundings, options, counts)
     for line in counts.reports:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 import click
 from click.core import ParameterSource
 
-from tidelog.amounts import plural
 from tidelog.cli import times
+from tidelog.cli.missing import note_missing
 from tidelog.cli.options import examples, refuse_typed, with_options
 from tidelog.cli.output import ROWS_AT_ONCE, Cell, Writer
 from tidelog.cli.places import open_topics
@@ -45,7 +45,7 @@ from tidelog.scan.record_filter import RecordFilter
 from tidelog.scan.split import RequestedRange, ScanStats
 from tidelog.scan.time_order import WINDOW_LEAST, Timed, TimeOrder, clipped, offset_from_end
 from tidelog.timespec import format_ms
-from tidelog.types import NO_TIMESTAMP, ClockName, TopicPartition
+from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -109,7 +109,13 @@ def read(surroundings: Surroundings, options: ReadOptions) -> ExitCode:
         with source.plain_reads(partitions, options.clock, options.isolation) as reads:
             damage = _Damage(surroundings, partitions)
             ranges = _resolved(reads, partitions, requested, offsets, damage)
-            return _Reading(surroundings, source, reads, ranges, options, conditions, damage).run()
+            reading = _Reading(surroundings, source, reads, ranges, options, conditions, damage)
+            if options.follow:  # such a read does not end by itself
+                note_missing(surroundings, directory, ranges, options.clock, options.zone)
+            code = reading.run()
+            if not options.follow:
+                note_missing(surroundings, directory, ranges, options.clock, options.zone)
+            return code
 
 
 def _refuse_contradictions(options: ReadOptions) -> None:
@@ -274,7 +280,7 @@ class _Reading:
         return ExitCode.OK
 
     def _say_none(self) -> None:
-        """Print that no record matches, and likely reasons: the newest time, deleted offsets."""
+        """Print that no record matches, and the newest time, which is a likely reason."""
         options, bounds = self._options, self._reads.bounds()
         target = (
             options.topic if options.partition is None else f"{options.topic}:{options.partition}"
@@ -283,14 +289,6 @@ class _Reading:
             self._surroundings.say(f"0 records; {target} is empty")
         else:
             self._surroundings.say(f"0 records; {self._newest(target)}")
-        starts = [(name, first) for name, (first, _) in bounds.items() if first > 0]
-        if starts:
-            others = f" (in {plural(len(starts), 'partition')})" if len(starts) > 1 else ""
-            name, first = starts[0]
-            self._surroundings.note(
-                f"earlier offsets were deleted by retention or delete-records{others}: {name}"
-                f" starts at offset {first}{self._first_time(name, first)}"
-            )
         conditions = options.key is not None or options.contains is not None or options.match
         if options.offset is not None and "-" in options.offset and conditions:
             self._surroundings.note(
@@ -308,19 +306,6 @@ class _Reading:
         if newest_ms is None:
             return f"no record of {target} has a known time on the {clock}"
         return f"the newest of {target} is {format_ms(newest_ms, self._options.zone)} ({clock})"
-
-    def _first_time(self, name: TopicPartition, first: int) -> str:
-        """Return the time of a partition's first record as words, empty if it is unknown."""
-        try:
-            rows = self._reads.read(name, RequestedRange(start_offset=first), ScanStats())
-            record, append_ms = next(rows, (None, None))
-        except TidelogError:
-            return ""  # the note is then printed without a time
-        is_record = self._options.clock is ClockName.RECORD
-        ms = record.timestamp if record is not None and is_record else append_ms
-        if record is None or ms is None or ms == NO_TIMESTAMP:
-            return ""
-        return f", whose time is {format_ms(ms, self._options.zone)}"
 
     def _write_rows(self) -> None:
         out = self._maker.writer(self._surroundings)

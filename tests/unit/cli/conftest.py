@@ -1,9 +1,12 @@
-"""Fixtures of the command line: one on an empty directory, one on a directory with a topic."""
+"""Fixtures of the command line: directories, and a directory beside a broker of it."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.worlds.command_line import Cli
+
+import tidelog
 
 
 @pytest.fixture
@@ -16,3 +19,16 @@ def flights(cli: Cli) -> Cli:
     """Create the topic `flights` with one partition."""
     cli.ok("create", "flights", "--config", "retention.ms=-1")
     return cli
+
+
+@pytest.fixture(params=["directory", "cluster"])
+def place(request: pytest.FixtureRequest, hours: Cli) -> Iterator[tuple[str, ...]]:
+    """Yield options to read the same records from disk and from a broker.
+
+    The module of the test has the fixture `hours`.
+    """
+    if request.param == "directory":
+        yield ("--data", str(hours.data))
+        return
+    with tidelog.broker(str(hours.data)) as broker:
+        yield ("--bootstrap", broker.bootstrap_servers)

@@ -2,7 +2,6 @@
 
 import io
 import json
-from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
@@ -34,16 +33,6 @@ def hours(cli: Cli) -> Cli:
         cli.clock.set(NOW)
     cli.clock.set(NOW + 12 * HOUR)
     return cli
-
-
-@pytest.fixture(params=["directory", "cluster"])
-def place(request: pytest.FixtureRequest, hours: Cli) -> Iterator[tuple[str, ...]]:
-    """Yield options to read the same records from disk and from a broker."""
-    if request.param == "directory":
-        yield ("--data", str(hours.data))
-        return
-    with tidelog.broker(str(hours.data)) as broker:
-        yield ("--bootstrap", broker.bootstrap_servers)
 
 
 def read(cli: Cli, place: tuple[str, ...], *arguments: str) -> list[tuple[object, object]]:
@@ -172,7 +161,8 @@ def test_without_a_match_deleted_offsets_are_reported(hours: Cli, place: tuple[s
     note = (
         "earlier offsets were deleted by retention or delete-records: flights-0 starts at offset 3"
     )
-    for clock, time in (("record", ""), ("append", ", whose time is 2023-11-15T04:13:20.000Z")):
+    times = (("record", ""), ("append", ", whose append time is 2023-11-15T04:13:20.000Z"))
+    for clock, time in times:
         said = hours.ok(*early, "--partition", "0", "--clock", clock, *place).err
         assert said.endswith(f"note: {note}{time}\n"), "it has no record time"
 

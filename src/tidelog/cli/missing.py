@@ -1,0 +1,111 @@
+"""Notes that records of a requested range are no longer in the log."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+from tidelog.amounts import plural
+from tidelog.cli.surroundings import Surroundings
+from tidelog.errors import TidelogError
+from tidelog.timespec import format_ms
+from tidelog.types import ClockName, OffsetAndTimestamp, TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.directory import Directory
+    from tidelog.remote.remote_directory import RemoteDirectory
+    from tidelog.scan.split import RequestedRange
+
+
+# Maximum number of partitions that a note names.
+_NAMED_MAX: Final = 3
+
+
+def note_missing(
+    surroundings: Surroundings,
+    directory: "Directory | RemoteDirectory",
+    ranges: "Mapping[TopicPartition, RequestedRange]",
+    clock: ClockName,
+    zone: str | None,
+) -> None:
+    """Print notes on records that may have been in ranges and are no longer in the log.
+
+    A range without a limit is the current log, so nothing of it is missing.
+    """
+    bounded = {name: one for name, one in ranges.items() if _is_bounded(one)}
+    if not bounded:
+        return
+    starts = directory.beginning_offsets(list(bounded))
+    for note in _deleted_note(directory, bounded, starts, clock, zone):
+        surroundings.note(note)
+
+
+def _is_bounded(requested: "RequestedRange") -> bool:
+    return requested.times is not None or (
+        (requested.start_offset, requested.end_offset) != (None, None)
+    )
+
+
+def _deleted_note(
+    directory: "Directory | RemoteDirectory",
+    ranges: "Mapping[TopicPartition, RequestedRange]",
+    starts: Mapping[TopicPartition, int],
+    clock: ClockName,
+    zone: str | None,
+) -> Iterator[str]:
+    """Yield the note on partitions whose range begins before the first record that is left."""
+    deleted = {name: start for name, start in starts.items() if start > 0}
+    if not deleted:
+        return
+    firsts: Mapping[TopicPartition, OffsetAndTimestamp | None]
+    try:
+        matches = directory.search_times(dict.fromkeys(deleted, 0), clock)
+        firsts = {name: match.hit for name, match in matches.items()}
+    except TidelogError:
+        firsts = dict.fromkeys(deleted)  # the note is then printed without times
+    cut = [
+        f"{name} starts at offset {start}{_time_text(start, firsts[name], clock, zone)}"
+        for name, start in deleted.items()
+        if _begins_before(ranges[name], start, firsts[name])
+    ]
+    if cut:
+        yield f"earlier offsets were deleted by retention or delete-records: {_listed(cut)}"
+
+
+def _begins_before(
+    requested: "RequestedRange", log_start: int, first: OffsetAndTimestamp | None
+) -> bool:
+    """Return whether deleted records may have been in a range.
+
+    Args:
+        requested: The range.
+        log_start: First offset that is left.
+        first: First record that is left and has a time on the clock; None if unknown.
+    """
+    first_ms = None if first is None else first.timestamp
+    start_ms, end_ms = requested.start_ms, requested.end_ms
+    has_offsets = (requested.start_offset or 0) < log_start
+    has_times = first_ms is None or start_ms is None or start_ms < first_ms
+    # A range without a start is the log from its start on, unless it ends before that.
+    is_limited = (
+        requested.start_offset is not None
+        or start_ms is not None
+        or (requested.end_offset is not None and requested.end_offset <= log_start)
+        or (end_ms is not None and first_ms is not None and end_ms <= first_ms)
+    )
+    return has_offsets and has_times and is_limited
+
+
+def _time_text(
+    start: int, first: OffsetAndTimestamp | None, clock: ClockName, zone: str | None
+) -> str:
+    """Return the time of the record at the log start as words, empty if it is unknown."""
+    if first is None or first.offset != start:
+        return ""
+    return f", whose {clock} time is {format_ms(first.timestamp, zone)}"
+
+
+def _listed(texts: Iterable[str]) -> str:
+    """Return texts about partitions as a list that names the first of them."""
+    every = list(texts)
+    more = len(every) - _NAMED_MAX
+    rest = [f"and {plural(more, 'more partition')}"] if more > 0 else []
+    return "; ".join([*every[:_NAMED_MAX], *rest])

@@ -1,0 +1,108 @@
+"""Notes on records that are no longer in the log, for a directory and a cluster."""
+
+import pytest
+from tests.worlds.command_line import NOW, Cli, at
+
+HOUR = 3_600_000
+NOTE = "note: earlier offsets were deleted by retention or delete-records: "
+
+
+@pytest.fixture
+def hours(cli: Cli) -> Cli:
+    """Append a record each hour to each of two partitions; delete the first two of partition 0.
+
+    A record is created 10 minutes before it is appended.
+    """
+    cli.ok("create", "flights", "--partitions", "2", "--config", "retention.ms=-1")
+    for hour in range(4):
+        cli.clock.set(NOW + hour * HOUR)
+        for partition in range(2):
+            cli.append(at(cli.clock.now_ms() - 600_000), partition=partition)
+    cli.ok("delete-records", "flights:0", "--offset", "2", "--yes")
+    cli.clock.set(NOW + 4 * HOUR)
+    return cli
+
+
+FIRST = NOW + 2 * HOUR - 600_000
+RECORD = "flights-0 starts at offset 2, whose record time is 2023-11-15T00:03:20.000Z\n"
+APPEND = "flights-0 starts at offset 2, whose append time is 2023-11-15T00:13:20.000Z\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("count", "flights", "--from", str(FIRST - 1)),
+        ("count", "flights:0", "--during", f"{NOW}..{NOW + HOUR}"),
+        ("count", "flights", "--by", "hour", "--from", str(NOW), "-o", "json"),
+        ("count", "flights", "--to", str(FIRST)),
+        ("read", "flights", "--from", str(NOW), "--to", str(NOW + 9 * HOUR)),
+        ("read", "flights", "--from", str(NOW), "--limit", "1", "-o", "csv"),
+        ("read", "flights", "--from", str(NOW), "--tail", "1"),
+        ("read", "flights", "--partition", "0", "--offset", "0..4"),
+        ("read", "flights", "--partition", "0", "--offset", "..2"),
+        ("offsets", "flights", "--at", str(NOW)),
+    ],
+)
+def test_a_range_that_begins_before_the_first_record_that_is_left(
+    hours: Cli, place: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    assert hours.ok(*words, *place).err.endswith(NOTE + RECORD)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("count", "flights"),
+        ("count", "flights:1", "--from", str(NOW)),
+        ("count", "flights", "--from", str(FIRST)),
+        ("count", "flights", "--to", str(FIRST + 1)),
+        ("read", "flights"),
+        ("read", "flights", "--tail", "2"),
+        ("read", "flights", "--key", "nobody"),
+        ("read", "flights", "--offset", "-2.."),
+        ("read", "flights", "--offset", "2.."),
+        ("read", "flights", "--offset", "2..", "--from", str(NOW)),
+        ("offsets", "flights", "--at", str(FIRST)),
+        ("offsets", "flights", "--at", "earliest"),
+        ("offsets", "flights", "--at", "max"),
+    ],
+)
+def test_a_range_that_lacks_no_deleted_record(
+    hours: Cli, place: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    assert "deleted" not in hours.ok(*words, *place).err
+
+
+@pytest.mark.parametrize("words", [("count", "flights"), ("read", "flights")])
+def test_the_append_clock_has_its_own_first_time(
+    hours: Cli, place: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    words = (*words, "--clock", "append", "--from")
+    assert hours.ok(*words, str(FIRST), *place).err.endswith(NOTE + APPEND)
+    assert "deleted" not in hours.ok(*words, str(FIRST + 600_000), *place).err
+
+
+@pytest.mark.parametrize("words", [(), ("--late",), ("--show", "hours", "-o", "json")])
+def test_latency_has_the_note_by_append_time(hours: Cli, words: tuple[str, ...]) -> None:
+    assert hours.ok("latency", "flights", "--from", str(NOW), *words).err.endswith(NOTE + APPEND)
+    assert "deleted" not in hours.ok("latency", "flights", *words).err
+
+
+def test_a_read_that_never_ends_has_the_note_first(hours: Cli) -> None:
+    def interrupt(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    hours.wait = interrupt
+    words = ("read", "flights", "--follow", "--from", str(NOW))
+    assert hours.ok(*words).err == NOTE + RECORD
+
+
+def test_many_partitions_are_one_line(cli: Cli) -> None:
+    cli.ok("create", "flights", "--partitions", "5", "--config", "retention.ms=-1")
+    for partition in range(5):
+        cli.append(at(NOW), at(NOW), partition=partition)
+        cli.ok("delete-records", f"flights:{partition}", "--offset", "1", "--yes")
+    (line,) = cli.ok("count", "flights", "--from", str(NOW - 1)).err.splitlines()
+    assert line.startswith(NOTE + "flights-0 starts at offset 1, ")
+    assert line.count("starts at") == 3
+    assert line.endswith("; and 2 more partitions")
