@@ -389,7 +389,12 @@ def retain(  # noqa: PLR0913 - one argument for each option
             return
         due = directory.retain(topic, dry_run=dry_run)
         names = directory.topics() if topic is None else [topic]
-        unknown = [name for name in sorted(names) if not directory.log_dir.knows_age_limit(name)]
+        unknown = [
+            name
+            for name in sorted(names)
+            if CLEANUP_DELETE in directory.log_dir.topic(name).config.cleanup_policy
+            and not directory.log_dir.knows_age_limit(name)
+        ]
     verb = "would be deleted" if dry_run else "deleted"
     output.print_verdict(surroundings, f"{_segments(due)} {verb}", kind)
     if due or kind is not Format.TABLE:

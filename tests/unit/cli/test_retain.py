@@ -165,6 +165,13 @@ def test_no_segment_is_deleted_by_age_without_retention_ms(cli: Cli) -> None:
     assert "t has no retention.ms of its own" in result.err
 
 
+def test_no_note_on_a_topic_that_is_only_compacted(cli: Cli) -> None:
+    cli.ok("create", "c", "--config", "cleanup.policy=compact")
+    assert cli.ok("retain").err == ""
+    cli.ok("create", "b", "--config", "cleanup.policy=compact,delete")
+    assert [line.split()[1] for line in cli.ok("retain").err.splitlines()] == ["b"]
+
+
 @pytest.mark.parametrize(
     ("setting", "is_told"),
     [
