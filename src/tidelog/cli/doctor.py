@@ -64,7 +64,7 @@ class _Target:
     ),
 )
 @click.argument(
-    "target", required=False, metavar="DIR|TOPIC[:P]", shell_complete=completion.targets
+    "target", required=False, metavar="[DIR|TOPIC[:P]]", shell_complete=completion.targets
 )
 @data_option
 @click.option(

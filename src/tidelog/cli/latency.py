@@ -67,7 +67,9 @@ class LatencyOptions:
         metavar="TIME",
         help=f"Start by append time (inclusive), or a range A..B. {TIME_HELP}. Default: no limit.",
     )
-    end: str | None = declared_by(times.to_option)
+    end: str | None = option(
+        "--to", metavar="TIME", help="End by append time (exclusive). Default: no limit."
+    )
     during: str | None = declared_by(times.during_option)
     late: bool = option(
         "--late",

@@ -41,7 +41,12 @@ if TYPE_CHECKING:
 )
 @topic_argument
 @click.option(
-    "--to", "count", type=click.IntRange(min=1), required=True, help="New number of partitions."
+    "--to",
+    "count",
+    type=click.IntRange(min=1),
+    metavar="N",
+    required=True,
+    help="New number of partitions.",
 )
 @place_options
 @click.pass_obj

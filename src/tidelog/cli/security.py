@@ -100,6 +100,7 @@ def list_users(surroundings: Surroundings, access: Access, kind: Format) -> None
 @_MECHANISM
 @click.option(
     "--iterations",
+    metavar="N",
     type=click.IntRange(ITERATIONS_MIN, ITERATIONS_MAX),
     default=ITERATIONS_MIN,
     show_default=True,

@@ -160,7 +160,7 @@ class TierOptions:
     )
     grace: str = option(
         "--grace",
-        metavar="DURATION",
+        metavar="TIME",
         default="1h",
         show_default=True,
         help="Minimum age of unreferenced objects before they are removed.",
@@ -195,7 +195,7 @@ def tier(surroundings: Surroundings, options: TierOptions) -> ExitCode:
     local copies. Default: all topics with remote.storage.enable=true; --to sets that and
     tidelog.tier.url.
 
-    Credentials come from the environment (AWS_ACCESS_KEY_ID ...) or --store-option.
+    Credentials come from --store-option or the environment (AWS_ACCESS_KEY_ID ...).
 
     Exit code: 0 done, 1 failed, 2 a damaged segment was not copied, or --verify found something.
     """

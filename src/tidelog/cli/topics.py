@@ -196,7 +196,13 @@ def settings_text(info: "TopicInfo | RemoteTopic") -> str:
 @topic_argument
 @place_options
 @click.option(
-    "--partitions", "-p", type=int, default=1, show_default=True, help="Number of partitions."
+    "--partitions",
+    "-p",
+    type=int,
+    metavar="N",
+    default=1,
+    show_default=True,
+    help="Number of partitions.",
 )
 @click.option(
     "--config",

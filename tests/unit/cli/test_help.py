@@ -55,6 +55,34 @@ def test_each_option_with_a_value_states_the_behavior_without_it(name: str) -> N
             assert is_shown or any(one in (option.help or "") for one in words), option.opts
 
 
+@pytest.mark.parametrize("name", ALL)
+def test_each_value_has_a_name_and_each_optional_argument_is_in_brackets(name: str) -> None:
+    for param in ALL[name].params:
+        if isinstance(param, click.Argument):
+            assert param.metavar, param.name
+            assert param.metavar.startswith("[") is not param.required, param.metavar
+        elif isinstance(param, click.Option) and not param.is_flag:
+            assert param.metavar or isinstance(param.type, click.Choice), param.opts
+
+
+def test_both_ends_of_a_range_name_the_same_clock() -> None:
+    texts = {
+        name: {
+            opt: one.help or ""
+            for one in command.params
+            if isinstance(one, click.Option)
+            for opt in one.opts
+        }
+        for name, command in ALL.items()
+    }
+    ranges = {name: one for name, one in texts.items() if one.keys() >= {"--from", "--to"}}
+    of_time = {name: one for name, one in ranges.items() if "(exclusive)" in one["--to"]}
+    assert len(of_time) >= 5
+    for name, one in of_time.items():
+        for clock in ("append time", "record timestamp"):
+            assert (clock in one["--from"]) == (clock in one["--to"]), name
+
+
 def test_brokers_are_required_or_the_variables() -> None:
     context = click.Context(ALL["lag"], info_name="tidelog lag", terminal_width=80)
     text = " ".join(ALL["lag"].get_help(context).split())

@@ -89,10 +89,10 @@ class Request:
 
     source: str = argument(metavar="PLACE")
     groups: tuple[str, ...] = option(
-        "--group", "-g", multiple=True, help="A group; repeatable. Default: all."
+        "--group", "-g", multiple=True, metavar="GROUP", help="A group; repeatable. Default: all."
     )
     topics: tuple[str, ...] = option(
-        "--topic", "-t", multiple=True, help="A topic; repeatable. Default: all."
+        "--topic", "-t", multiple=True, metavar="T", help="A topic; repeatable. Default: all."
     )
     show: LagShow | None = declared_by(
         show_option(
