@@ -310,7 +310,7 @@ def test_later_rows_may_drop_columns_under_a_new_heading() -> None:
     short: list[Row] = [["x", 1]] * 500
     lines = printed(columns, [*short, ["x", 10**18]], width=12)
     assert lines[0] == "A  B"
-    assert lines[501:] == ["A", "x", "501 rows", "not shown:", "b; --wide", "shows it"]
+    assert lines[501:] == ["A", "x", "501 rows", "not shown:", "B; --wide", "shows it"]
 
 
 def test_long_tables_end_with_their_number_of_rows() -> None:
@@ -342,6 +342,13 @@ def test_a_heading_names_the_zone_and_no_unit() -> None:
     (heading, row) = printed(columns, [[STORM_MS, 77_700_000, 90.0, 1_000]], zone=NEW_YORK)
     assert heading == "AT (America/New_York)  BEHIND  CATCH UP   LOG"
     assert row == "2013-02-08 12:00:00    21h35m     1m30s  1 kB"
+
+
+def test_names_of_places_are_capital_letters_in_every_layout() -> None:
+    (offset,) = output.number("position_on_a")
+    assert offset.words == "position on A"
+    assert output.columns("b_keys")[0].words == "B keys"
+    assert output.columns("bytes_beside")[0].words == "bytes beside"
 
 
 def test_a_live_table_fits_and_stays_once_when_interrupted() -> None:

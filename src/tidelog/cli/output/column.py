@@ -17,6 +17,10 @@ Row: TypeAlias = Sequence[object]
 KEY_WIDTH: Final = 40
 VALUE_WIDTH: Final = 60
 
+# Words of names that are the letter of a place: of the two places that are compared, and of the two
+# clusters of a failover.
+_PLACES: Final = ("a", "b")
+
 # Default of the minimum width of a column whose cells continue on further lines.
 _WRAPPED_WIDTH: Final = 30
 
@@ -69,7 +73,10 @@ class Column:
 
     @property
     def words(self) -> str:
-        """Name for people; without the unit, which is in the cells: `behind` for `behind_ms`."""
+        """Name for people: `behind` for `behind_ms`, whose cells contain the unit.
+
+        The places A and B keep their capitals in lowercase names: `A offset`, `position on A`.
+        """
         if self.title:
             return self.title
         name = self.name
@@ -77,7 +84,7 @@ class Column:
             name = name.replace("_ms", "").removesuffix("_s")
         elif self.kind is Kind.SIZE:
             name = name.removesuffix("_bytes")
-        return name.replace("_", " ")
+        return " ".join(word.upper() if word in _PLACES else word for word in name.split("_"))
 
     def heading(self, zone: str | None = None) -> str:
         """Return the heading above a table; for times it includes the zone."""
