@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text as RichText
 
 import tidelog
+from tidelog.amounts import share_text
 from tidelog.demo.flights import DEFAULTS_USED, FLIGHTS_TOPIC, SETTINGS, ZONE
 from tidelog.demo.questions import AIRCRAFT_TOPIC, Answer, Checks, Crossing
 from tidelog.demo.questions import SETTINGS as AIRCRAFT_SETTINGS
@@ -238,7 +239,7 @@ def three_sentences(day: "pd.DataFrame", crossing: Crossing, share: float) -> li
     )
     replayed = (
         f"Spark replayed the {left + canceled:,} flights that were due on that day, {left:,} that"
-        f" left and {canceled:,} canceled, from {100 * share:.1f} % of the log's bytes."
+        f" left and {canceled:,} canceled, from {share_text(share)} of the log's bytes."
     )
     return [clocks, noon, replayed]
 
@@ -262,10 +263,8 @@ def reads_table(reads: Sequence[tuple[int, "ScanPlan"]]) -> Table:
     columns = ["read", "rows", "bytes read", "bytes in the topic", "share"]
     rows = []
     for name, (count, plan) in zip(("by record time", "by append time"), reads, strict=True):
-        share = 100 * plan.scan_bytes / plan.log_bytes
-        rows.append(
-            [name, f"{count:,}", f"{plan.scan_bytes:,}", f"{plan.log_bytes:,}", f"{share:.1f} %"]
-        )
+        share = share_text(plan.scan_bytes / plan.log_bytes)
+        rows.append([name, f"{count:,}", f"{plan.scan_bytes:,}", f"{plan.log_bytes:,}", share])
     return Table(columns, rows)
 
 

@@ -88,7 +88,7 @@ def test_sentences_have_the_figures_of_the_day() -> None:
     assert "12 flights" in second
     assert "5 left before noon" in second
     assert "11 flights" in third
-    assert "0.4 %" in third
+    assert "0.36%" in third
 
 
 def test_native_code_is_compiled_by_a_process_only_if_it_is_missing(
