@@ -140,7 +140,8 @@ class Table:
         if self.hidden:
             parts.append(
                 f'<p class="note">Not shown: {html_text(", ".join(self.hidden))};'
-                f" <code>{_prose(self.whole)}</code> prints them.</p>"
+                f" <code>{_prose(self.whole)}</code> prints"
+                f" {'it' if len(self.hidden) == 1 else 'them'}.</p>"
             )
         return "".join(parts)
 

@@ -346,12 +346,17 @@ class _Panel:
         if not xs:
             return f"{where}no {self.plot.y_title} to show."
         parts = [
-            f"{self._named(one.name)}{self.plot.unit.text(one.values[x])} ({self.axis.name(x)})"
+            f"{self._named(one.name)}{self.plot.unit.text(one.values[x])} ({self._place(x)})"
             for one in self.series
             for x in xs
             if x in one.values
         ]
         return f"{where}{self.plot.y_title}: {', '.join(parts)}."
+
+    def _place(self, x: int) -> str:
+        """Return an x for a sentence: a plain number is preceded by what it counts, `batch 0`."""
+        is_plain = isinstance(self.axis, Numbers) and self.axis.name is str
+        return f"{self.axis.title} {x}" if is_plain else self.axis.name(x)
 
     def _named(self, name: str) -> str:
         return "" if name == self.plot.y_title else f"{name} "

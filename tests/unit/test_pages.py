@@ -78,6 +78,14 @@ def test_a_long_table_shows_its_first_rows_and_the_command_for_all() -> None:
     assert page.count("<td") == ROWS_MAX
 
 
+@pytest.mark.parametrize(
+    ("hidden", "words"), [(["id"], "prints it."), (["id", "at"], "prints them.")]
+)
+def test_a_table_names_the_columns_that_it_omits(hidden: list[str], words: str) -> None:
+    page = Table(["n"], [["1"]], whole="-o csv", hidden=hidden).html()
+    assert f"Not shown: {', '.join(hidden)}; <code>-o csv</code> {words}</p>" in _joined(page)
+
+
 def _joined(page: str) -> str:
     """Return a page without the marks that prevent line breaks in times and options."""
     return re.sub('<span class="d">|</span>', "", page)
@@ -203,6 +211,8 @@ def test_one_batch_is_a_sentence_and_not_a_plot_of_a_dot() -> None:
     page = mirror_page(1).html()
     assert "<svg" not in page
     assert "1,000 records were copied in 1 batch;" in page
+    assert "Writing took 900ms." in page
+    assert "records per second: 1,111 (batch 0)." in page
     assert "<svg" in mirror_page(30).html()
 
 

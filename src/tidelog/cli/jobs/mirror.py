@@ -275,7 +275,7 @@ def report_of(
     left = f"{output.plural(behind, 'offset')} {verb(behind, 'is', 'are')} left to copy"
     state = left if behind else "nothing is left to copy"
     sections: list[Section] = [
-        Text(f"Topics: {topics}. Writing took {seconds:,.1f} s."),
+        Text(f"Topics: {topics}. Writing took {output.duration_text(seconds)}."),
         _by_batch(
             "records per second",
             {one.batch_id: one.records * 1_000 / max(one.elapsed_ms, 1) for one in done},
