@@ -237,11 +237,27 @@ def test_partitions_and_deleted_records_of_a_broker(broker: Broker, shell: Shell
     lines = b"".join(b'{"t": "1970-01-%02dT00:00Z"}\n' % (1 + day) for day in range(1, 5))
     produce = "produce flights --from - --format json --time t"
     assert shell.run(produce, stdin=lines)[0] == ExitCode.OK, shell.err
+    check_unread(shell)
     check_deletions(shell)
     assert shell.run("partitions flights --to 3")[0] == ExitCode.OK, shell.err
     assert shell.err.splitlines()[0] == "flights has 3 partitions now, 2 more"
     assert shell.run("partitions flights --to 2")[0] != ExitCode.OK
     assert len(shell.rows("offsets flights --at latest")) == 3
+
+
+def check_unread(shell: Shell) -> None:
+    """Check the note on groups that would lose unread records."""
+    for group, day in (("behind", 3), ("current", 5), ("new", 2), ("slow", 2), ("late", 2)):
+        to = "latest" if day == 5 else f"1970-01-0{day}Z"
+        rewind = f"rewind --group {group} --topic flights --to {to} --execute"
+        assert shell.run(rewind)[0] == ExitCode.OK, shell.err
+    assert shell.run("delete-records flights --before 1970-01-04Z")[0] == ExitCode.OK
+    assert shell.err.splitlines()[1] == (
+        "note: 4 consumer groups would lose unread offsets: late 2, new 2, slow 2, ..."
+    )
+    assert shell.run("delete-records flights:0 --offset 1")[0] == ExitCode.OK
+    assert "new 1" in shell.err
+    assert "behind" not in shell.err
 
 
 def check_deletions(shell: "Shell | LocalShell") -> None:
@@ -250,11 +266,19 @@ def check_deletions(shell: "Shell | LocalShell") -> None:
     assert shell.rows(before) == [
         {"partition": 0, "start": 0, "new_start": 2, "end": 4, "offsets_deleted": 2}
     ]
-    assert "dry run" in shell.err
+    newest = "the newest record that would be deleted is of 1970-01-03T00:00:00.000Z (record clock)"
+    assert shell.err.splitlines()[0] == f"note: {newest}"
+    assert shell.err.splitlines()[-1] == (
+        "note: dry run: would delete 2 offsets; --yes deletes them"
+    )
+    assert shell.run("delete-records flights:0 --offset 4")[0] == ExitCode.OK
+    assert "would delete 4 offsets, all records of flights; --yes" in shell.err
     assert shell.rows("offsets flights --at earliest")[0]["offset"] == 0
     assert shell.rows(f"{before} --yes")[0]["new_start"] == 2
     assert shell.rows("offsets flights --at earliest")[0]["offset"] == 2
     assert shell.rows(f"{before} --yes")[0]["offsets_deleted"] == 0
+    assert shell.rows(before)[0]["offsets_deleted"] == 0
+    assert shell.err == "note: dry run: would delete nothing\n"
     assert shell.rows("delete-records flights:0 --offset 3 --yes")[0]["offsets_deleted"] == 1
     for line, message in (
         ("delete-records flights:0 --offset 9 --yes", "ends at 4"),

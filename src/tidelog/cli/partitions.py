@@ -1,7 +1,8 @@
 """`tidelog partitions` adds partitions; `tidelog delete-records` deletes old records."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Final, cast
 
 import click
 
@@ -22,14 +23,16 @@ from tidelog.cli.options import (
 )
 from tidelog.cli.places import Place, open_topics, parse_target, place_options
 from tidelog.cli.surroundings import Surroundings, UsageProblem
+from tidelog.errors import ClusterFailure, TidelogError
 from tidelog.lazy_dataclass import dataclass
-from tidelog.timespec import TIME_HELP
+from tidelog.timespec import TIME_HELP, format_ms
 from tidelog.types import ClockName, IsolationLevel, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.cli.output import Cell
     from tidelog.directory import Directory
     from tidelog.remote.remote_directory import RemoteDirectory
+    from tidelog.remote.view import ClusterView
 
 
 @click.command(
@@ -115,14 +118,11 @@ def delete_records(surroundings: Surroundings, options: DeleteRecordsOptions) ->
     with earlier times stay as well. Nothing is deleted if a record before the new log start has no
     time on the clock, unless --untimed is given; in a cluster, the records are fetched to check
     this. Retention deletes the files later.
+
+    Without --yes, shows what would be deleted, the newest record of it, and which consumer groups
+    of a cluster have not read it.
     """
-    topic, number = parse_target(options.target)
-    if (options.before is None) == (options.offset is None):
-        raise UsageProblem("give --before TIME or --offset N")
-    if options.offset is not None and number is None:
-        raise UsageProblem(f"--offset needs one partition: {topic}:P")
-    if options.offset is not None:
-        refuse_typed(("clock", "untimed"), "applies only with --before")
+    topic, number = _checked_target(options)
     with open_topics(surroundings, options.place, writable=options.yes) as directory:
         names = directory.partitions(topic)
         if number is not None:
@@ -139,22 +139,115 @@ def delete_records(surroundings: Surroundings, options: DeleteRecordsOptions) ->
         for name in names:
             if moved[name] > ends[name]:
                 raise UsageProblem(f"--offset {moved[name]}: {name} ends at {ends[name]}")
+        deleted = {name: (starts[name], to) for name, to in moved.items() if to > starts[name]}
+        notes = []
         if options.yes:
-            moved |= directory.delete_records(
-                {name: to for name, to in moved.items() if to > starts[name]}
-            )
+            moved |= directory.delete_records({name: to for name, (_, to) in deleted.items()})
+        else:
+            notes = _dry_run(directory, options, deleted)
     rows: list[list[Cell]] = [
         [name.partition, starts[name], moved[name], ends[name], moved[name] - starts[name]]
         for name in names
     ]
     output.print_rows(surroundings, _COLUMNS, rows, options.kind)
-    total = sum(moved[name] - starts[name] for name in names)
-    offsets = plural(total, "offset")
+    for note in notes:
+        surroundings.note(note)
     if options.yes:
-        surroundings.say(f"deleted {offsets} of {options.target}")
-    else:
-        surroundings.note(
-            f"dry run: would delete {offsets}; --yes deletes {'it' if total == 1 else 'them'}"
+        total = sum(moved[name] - starts[name] for name in names)
+        surroundings.say(f"deleted {plural(total, 'offset')} of {options.target}")
+
+
+def _checked_target(options: DeleteRecordsOptions) -> tuple[str, int | None]:
+    """Return the topic and the partition; raises UsageProblem for options that contradict."""
+    topic, number = parse_target(options.target)
+    if (options.before is None) == (options.offset is None):
+        raise UsageProblem("give --before TIME or --offset N")
+    if options.offset is not None and number is None:
+        raise UsageProblem(f"--offset needs one partition: {topic}:P")
+    if options.offset is not None:
+        refuse_typed(("clock", "untimed"), "applies only with --before")
+    return topic, number
+
+
+def _dry_run(
+    directory: "Directory | RemoteDirectory",
+    options: DeleteRecordsOptions,
+    deleted: Mapping[TopicPartition, tuple[int, int]],
+) -> list[str]:
+    """Return notes on the ranges [start, end) of offsets that `--yes` would delete."""
+    if not deleted:
+        return ["dry run: would delete nothing"]
+    topic, _ = parse_target(options.target)
+    notes = [_newest(directory, options, deleted)]
+    if options.place.access is not None:
+        notes += _unread_groups(cast("RemoteDirectory", directory).cluster, deleted)
+    names = directory.partitions(topic)
+    starts, ends = directory.beginning_offsets(names), directory.end_offsets(names)
+    spans = {name: (starts[name], ends[name]) for name in names if ends[name] > starts[name]}
+    every = f", all records of {topic}" if deleted == spans else ""
+    total = sum(end - start for start, end in deleted.values())
+    offsets, pronoun = plural(total, "offset"), "it" if total == 1 else "them"
+    return [*notes, f"dry run: would delete {offsets}{every}; --yes deletes {pronoun}"]
+
+
+def _newest(
+    directory: "Directory | RemoteDirectory",
+    options: DeleteRecordsOptions,
+    deleted: Mapping[TopicPartition, tuple[int, int]],
+) -> str:
+    """Return a note on the newest record in ranges [start, end) of offsets."""
+    from tidelog.scan.split import RequestedRange
+    from tidelog.scan.time_order import TimeOrder
+
+    names, level = [*deleted], IsolationLevel.READ_UNCOMMITTED
+    try:
+        with directory.source.plain_reads(names, options.clock, level) as reads:
+            order = TimeOrder(
+                read=reads.read,
+                first_at=reads.first_at,
+                ranges={
+                    name: RequestedRange(start_offset=start, end_offset=end)
+                    for name, (start, end) in deleted.items()
+                },
+                clock=options.clock,
+            )
+            newest = order.last(1)
+    except TidelogError as error:
+        return f"the time of the newest record that would be deleted is unknown: {error}"
+    if not newest:
+        return f"no record that would be deleted has a known time on the {options.clock} clock"
+    time = format_ms(newest[0].ms, options.zone)
+    return f"the newest record that would be deleted is of {time} ({options.clock} clock)"
+
+
+# Maximum number of groups that a note names.
+_GROUPS_NAMED: Final = 3
+
+
+def _unread_groups(
+    cluster: "ClusterView", deleted: Mapping[TopicPartition, tuple[int, int]]
+) -> Iterator[str]:
+    """Yield a note on the groups that have not read these ranges [start, end) of offsets."""
+    from tidelog.remote.numbered_loads import LOAD_GROUPS
+
+    unread = Counter[str]()
+    try:
+        for group in cluster.groups():
+            if group.startswith(LOAD_GROUPS):
+                continue  # its offsets are numbers of rows
+            for name, commit in cluster.committed(group, deleted).items():
+                if commit is not None:
+                    start, end = deleted[name]
+                    unread[group] += max(end - max(commit.offset, start), 0)
+    except ClusterFailure as error:
+        yield f"not checked whether consumer groups have read these records: {error}"
+        return
+    losses = [f"{group} {count:,}" for group, count in unread.most_common() if count]
+    more = ", ..." if len(losses) > _GROUPS_NAMED else ""
+    if losses:
+        yield (
+            f"{plural(len(losses), 'consumer group')} would lose unread offsets:"
+            f" {', '.join(losses[:_GROUPS_NAMED])}{more}"
         )
 
 

@@ -396,7 +396,7 @@ def retain(  # noqa: PLR0913 - one argument for each option
             and not directory.log_dir.knows_age_limit(name)
         ]
     verb = "would be deleted" if dry_run else "deleted"
-    output.print_verdict(surroundings, f"{_segments(due)} {verb}", kind)
+    output.print_verdict(surroundings, f"{segments_text(due)} {verb}", kind)
     if due or kind is not Format.TABLE:
         output.print_rows(surroundings, *_due_table(due, shown_table(show, RetainShow, kind)), kind)
     for name in unknown:
@@ -407,8 +407,8 @@ def retain(  # noqa: PLR0913 - one argument for each option
         )
 
 
-def _segments(due: "Sequence[DueSegment]") -> str:
-    """Return the number of segments and their size."""
+def segments_text(due: "Sequence[DueSegment]") -> str:
+    """Return the number of segments and their size: `51 segments of 125 MB`."""
     of_size = f" of {output.bytes_text(sum(one.size_bytes for one in due))}" if due else ""
     return f"{output.plural(len(due), 'segment')}{of_size}"
 
@@ -420,7 +420,7 @@ def _is_confirmed(surroundings: Surroundings, plan: "Callable[[], Sequence[DueSe
     """
     due, agreed = plan(), 0
     while len(due) > agreed:
-        surroundings.stderr.write(f"delete {_segments(due)}? [y/N] ")
+        surroundings.stderr.write(f"delete {segments_text(due)}? [y/N] ")
         surroundings.stderr.flush()
         with interrupted_as("nothing was deleted"):
             answer = surroundings.stdin.readline()

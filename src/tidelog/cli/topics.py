@@ -5,7 +5,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import click
 
@@ -22,9 +22,10 @@ from tidelog.cli.places import (
     open_topics,
     place_options,
 )
+from tidelog.cli.retention import segments_text
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.config import ConfigNote, RetentionClock, amount_text, plain_settings
-from tidelog.errors import OffsetsGone
+from tidelog.errors import OffsetsGone, TidelogError
 from tidelog.lazy_dataclass import dataclass
 from tidelog.storage import files
 from tidelog.types import INT64_MAX, NO_TIMESTAMP, ClockName, IsolationLevel, TimestampType
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from tidelog.remote.remote_directory import RemoteDirectory
     from tidelog.remote.topics import RemoteTopic
     from tidelog.storage.directory.topic_registry import TopicInfo
-    from tidelog.storage.directory.topic_retention import Notes
+    from tidelog.storage.directory.topic_retention import DueSegment, Notes
     from tidelog.storage.log.log_reader import LogView
     from tidelog.storage.segment.segment import Segment
 
@@ -326,6 +327,11 @@ def config(  # noqa: PLR0913 - one parameter for each option
         if changes:
             _say_notes(surroundings, directory.alter_config(topic, changes))
             info = directory.topic(topic)
+            if place.access is None and (due := _due(cast("Directory", directory), topic)):
+                surroundings.note(
+                    f"retention would now delete {segments_text(due)}"
+                    f" (`tidelog retain {topic}{place.words} --dry-run` shows them)"
+                )
     rows: list[list[Cell]] = [
         [
             key,
@@ -337,6 +343,13 @@ def config(  # noqa: PLR0913 - one parameter for each option
     ]
     columns = output.columns("setting", "value", "source")
     output.print_rows(surroundings, columns, rows, kind)
+
+
+def _due(directory: "Directory", topic: str) -> "list[DueSegment]":
+    """Return the segments that retention would delete now; none if damage hides them."""
+    with suppress(TidelogError):  # the change of settings has succeeded
+        return directory.retain(topic, dry_run=True)
+    return []
 
 
 def changes_of(settings: Sequence[str], cleared: Sequence[str]) -> dict[str, str | None]:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from tidelog.errors import TidelogError
 
+# Prefix of the groups whose offsets are numbers of loaded rows.
+LOAD_GROUPS: Final = "tidelog-load/"
 
 # Minimum transaction timeout in ms, which is librdkafka's default. The transaction timeout must not
 # be shorter than a request's timeout.
@@ -56,7 +58,7 @@ def load_once(
             failed transaction are aborted.
     """
     check_source(source)
-    group, name = f"tidelog-load/{source}", TopicPartition(topic, 0)
+    group, name = f"{LOAD_GROUPS}{source}", TopicPartition(topic, 0)
     producer = cluster.producer(
         {
             "transactional.id": f"tidelog-load/{topic}/{source}",

@@ -203,3 +203,11 @@ def test_produce_reports_if_only_a_broker_would_delete_rows(cli: Cli) -> None:
     assert "a broker that serves the directory may delete it with its segment" in said
     cli.ok("config", "t", "--set", f"retention.ms={DAY}")
     assert "the topic's retention.ms: retention deletes it with its segment" in cli.ok(*old).err
+
+
+def test_config_notes_segments_that_the_new_retention_would_delete(topic: Cli) -> None:
+    assert topic.ok("config", "t", "--set", "retention.ms=30d").err == ""
+    (note,) = topic.ok("config", "t", "--set", f"retention.ms={DAY}").err.splitlines()
+    assert note.startswith("note: retention would now delete 2 segments of ")
+    assert note.endswith(f"(`tidelog retain t --data {topic.data} --dry-run` shows them)")
+    assert topic.ok("config", "t").err == ""
