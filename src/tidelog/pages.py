@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from enum import Enum
 from html import escape
-from operator import add
 from typing import Final, TypeAlias
 
 from tidelog.lazy_dataclass import dataclass
@@ -354,35 +353,49 @@ def plot_by_hour(
     y_title: str,
     *,
     title: str = "",
-    is_stacked: bool = True,
     zone: str | None = None,
-    unit: Unit = Unit.COUNT,
 ) -> Plot:
-    """Return a plot of values by hour; hours are joined to longer steps if there are too many.
+    """Return bars of counts by hour; hours are joined to longer steps if there are too many.
 
     Each panel has an axis of its own: if records were created years before they were appended,
     hours would be too narrow to see on a common axis.
 
     Args:
-        panels: Panel, such as `append time` -> series -> hour since the epoch in UTC -> value. If
-            hours are joined, stacked bars show the sum of their values, lines the largest value.
-        y_title: Meaning of the values.
+        panels: Panel, such as `append time` -> series -> hour since the epoch in UTC -> count.
+            Bars of joined hours show the sum of their counts.
+        y_title: Meaning of the counts.
         title: Title above the plot; `{step}` becomes the length of a step.
-        is_stacked: Stacked bars; otherwise lines.
         zone: Zone of the times at the axis, and of the days that hours are joined to; UTC if None.
-        unit: Unit of the values.
     """
     axes, drawn = {}, {}
     for panel, series in panels.items():
         hours = [hour for values in series.values() for hour in values]
-        axes[panel] = steps = steps_for(hours, zone, panel if panel.endswith(" time") else "")
-        join = add if is_stacked else max
-        drawn[panel] = [
-            Series(name, joined(values, steps, join)) for name, values in series.items()
-        ]
+        axes[panel] = steps = panel_steps(panel, hours, zone)
+        drawn[panel] = [Series(name, joined(values, steps)) for name, values in series.items()]
+    return plot_by_step(drawn, axes, y_title, title=title)
+
+
+def panel_steps(panel: str, hours: Sequence[int], zone: str | None) -> Steps:
+    """Return the steps of a panel's axis that show these hours since the epoch."""
+    return steps_for(hours, zone, panel if panel.endswith(" time") else "")
+
+
+def plot_by_step(
+    panels: Mapping[str, Sequence[Series]],
+    axes: Mapping[str, Steps],
+    y_title: str,
+    *,
+    title: str,
+    unit: Unit = Unit.COUNT,
+    is_stacked: bool = True,
+) -> Plot:
+    """Return a plot of values by step, with the steps of each panel.
+
+    `{step}` in the title becomes the length of a step. The plot has stacked bars, or else lines.
+    """
     words = dict.fromkeys(axis.word for axis in axes.values())
     return Plot(
-        panels=drawn,
+        panels=panels,
         y_title=y_title,
         axis=next(iter(axes.values()), Steps("hour")),
         unit=unit,

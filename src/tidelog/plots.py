@@ -248,14 +248,12 @@ def steps_for(hours: Sequence[int], zone: str | None, clock: str = "") -> Steps:
     return Steps(unit, count, zone, clock)
 
 
-def joined(
-    values: Mapping[int, float], steps: Steps, join: Callable[[float, float], float]
-) -> dict[int, float]:
-    """Convert values by hour since the epoch to values by step; `join` joins a step's values."""
+def joined(values: Mapping[int, float], steps: Steps) -> dict[int, float]:
+    """Return the sums by step of counts by hour since the epoch."""
     by_step: dict[int, float] = {}
     for hour, value in values.items():
         at = steps.start(hour * HOUR_MS)
-        by_step[at] = join(by_step[at], value) if at in by_step else value
+        by_step[at] = by_step.get(at, 0.0) + value
     return by_step
 
 

@@ -8,8 +8,10 @@ import pytest
 from tests.worlds.made_pages import audit_page, bootstrap_page, made_pages, mirror_page
 from tests.worlds.pages import Balanced
 
+from tidelog.cli.jobs import latency
 from tidelog.cli.jobs.session import origin
 from tidelog.cli.surroundings import Surroundings
+from tidelog.jobs.latency.tables import LatencyResult, TopicTimes
 from tidelog.pages import (
     ROWS_FIRST,
     ROWS_MAX,
@@ -25,7 +27,11 @@ from tidelog.pages import (
     without_secrets,
     write_report,
 )
+from tidelog.plots import Plot
 from tidelog.report import visible
+from tidelog.scan.latency import TopicLateness
+from tidelog.storage.clocks.latency import LatencyByHour
+from tidelog.types import HOUR_MS
 
 HOSTILE = "<script>alert('&')</script>"
 ODD = "a\0\x1b[31m\u202eb\tc\nd"
@@ -205,6 +211,24 @@ def test_a_long_key_of_digits_is_laid_out_at_once() -> None:
     page = Table(["key"], [["1" * 5_000 + "!"]]).html()
     assert process_time() - began < 1
     assert '<td class="n"' not in page
+
+
+def test_percentiles_of_a_week_are_those_of_all_its_records() -> None:
+    hours = LatencyByHour()
+    for hour in range(24 * 365):  # each week has one slow hour
+        hours.at((HOUR + hour) * HOUR_MS).add(7 * HOUR_MS if hour % 168 == 0 else 60_000, 10)
+    topic = TopicTimes(87_600, 0, hours, hours, TopicLateness(records=87_600))
+    sections = latency.page("data", LatencyResult({"t": topic}, 1, []), None).sections
+    latencies, counts, *_ = [one for one in sections if isinstance(one, Plot)]
+    assert latencies.title == "t: latency by week"
+    for panel in latencies.panels.values():
+        assert [one.name for one in panel] == ["p50", "p99"]
+        minutes = [ms / 60_000 for one in panel for ms in one.values.values()]
+        assert len(minutes) > 100
+        # The last week has less than a day, one hour of which is slow.
+        assert sorted(minutes)[-2] < 1.1
+    (count, *_) = counts.panels["append time"]
+    assert sum(count.values.values()) == 87_600
 
 
 def test_one_batch_is_a_sentence_and_not_a_plot_of_a_dot() -> None:

@@ -150,7 +150,7 @@ def test_many_hours_are_joined_to_steps_of_the_calendar(hours: int, word: str) -
 
 def test_times_outside_the_calendar_stand_at_its_ends() -> None:
     steps = steps_for([-(2**62), 2**62], None)
-    values = joined({-(2**62): 1.0, 0: 1.0, 2**62: 1.0}, steps, max)
+    values = joined({-(2**62): 1.0, 0: 1.0, 2**62: 1.0}, steps)
     assert len(values) == 3
     page = Plot(panels={"": [Series("a", values)]}, y_title="n", axis=steps).html()
     assert len(pictures(page)) == 2
@@ -231,6 +231,6 @@ def test_the_value_of_a_wide_last_mark_stays_inside_its_picture() -> None:
 @pytest.mark.parametrize("hours", [2, 30, 41, 47, 60, 24 * 60, 24 * 80, 24 * 600, 24 * 720])
 def test_an_axis_of_any_span_has_ticks(hours: int) -> None:
     axis = steps_for([0, hours], "UTC")
-    values = Series("a", joined(dict.fromkeys(range(0, hours, 1 + hours // 90), 1.0), axis, max))
+    values = Series("a", joined(dict.fromkeys(range(0, hours, 1 + hours // 90), 1.0), axis))
     page = Plot(panels={"": [values]}, y_title="records", axis=axis).html()
     assert all("1970" in " ".join(texts(one)) for one in pictures(page))

@@ -1,6 +1,6 @@
 """`tidelog spark latency`: shows ingestion latency, and the records that watermarks would lose."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
@@ -42,8 +42,8 @@ from tidelog.cli.output import Columns, Row
 from tidelog.cli.surroundings import Surroundings
 from tidelog.jobs.latency.options import LatencyOptions
 from tidelog.lazy_dataclass import dataclass
-from tidelog.pages import Items, Report, Section, Text, plot_by_hour
-from tidelog.plots import Numbers, Plot, Series, Unit
+from tidelog.pages import Items, Report, Section, Text, panel_steps, plot_by_hour, plot_by_step
+from tidelog.plots import Numbers, Plot, Series, Steps, Unit
 from tidelog.storage.clocks.latency import (
     LatencyByHour,
     LatencyHistogram,
@@ -265,25 +265,22 @@ def page(place: str, result: "LatencyResult", zone: str | None) -> Report:
 
 def _plots(name: str, topic: "TopicTimes", zone: str | None) -> list[Section]:
     clocks = {"append time": topic.by_append, "create time": topic.by_create}
-    latencies = {
-        clock: {
-            "p50": _by_hour(hours, lambda histogram: histogram.percentile(50)),
-            "p99": _by_hour(hours, lambda histogram: histogram.percentile(99)),
-        }
+    axes = {
+        clock: panel_steps(clock, [ms // HOUR_MS for ms in hours], zone)
         for clock, hours in clocks.items()
     }
     counts = {
-        clock: {"records": _by_hour(hours, lambda histogram: histogram.count)}
+        clock: {"records": {ms // HOUR_MS: float(each.count) for ms, each in hours.items()}}
         for clock, hours in clocks.items()
     }
     return [
-        plot_by_hour(
-            latencies,
+        plot_by_step(
+            {clock: _percentiles(hours, axes[clock]) for clock, hours in clocks.items()},
+            axes,
             "latency",
             title=f"{name}: latency by {{step}}",
-            is_stacked=False,
-            zone=zone,
             unit=Unit.MS,
+            is_stacked=False,
         ),
         plot_by_hour(counts, "records", title=f"{name}: records by {{step}}", zone=zone),
         *_lost(name, topic),
@@ -314,8 +311,19 @@ def _lost(name: str, topic: "TopicTimes") -> list[Section]:
     return [curve]
 
 
-def _by_hour(
-    hours: LatencyByHour, value: Callable[[LatencyHistogram], int | None]
-) -> Mapping[int, float]:
-    values = {ms // HOUR_MS: value(each) for ms, each in hours.items()}
-    return {hour: float(number) for hour, number in values.items() if number is not None}
+def _percentiles(hours: LatencyByHour, steps: Steps) -> list[Series]:
+    """Return percentiles by step, each of all latencies in the step together."""
+    by_step: dict[int, LatencyHistogram] = {}
+    for ms, histogram in hours.items():
+        by_step.setdefault(steps.start(ms), LatencyHistogram()).merge(histogram)
+    return [
+        Series(
+            f"p{percent}",
+            {
+                at: float(value)
+                for at, each in by_step.items()
+                if (value := each.percentile(percent)) is not None
+            },
+        )
+        for percent in (50, 99)
+    ]
