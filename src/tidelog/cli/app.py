@@ -14,7 +14,7 @@ from typing import Final
 import click
 
 import tidelog
-from tidelog.cli.command_groups import OTHER_OPTIONS, CommandGroup, UnknownCommand
+from tidelog.cli.command_groups import OTHER_OPTIONS, CommandGroup, UnknownCommand, consent_hint
 from tidelog.cli.options import examples, option_names
 from tidelog.cli.surroundings import ExitCode, Interrupted, Surroundings, describe
 from tidelog.errors import TidelogError, UnknownTopic
@@ -282,14 +282,16 @@ def _usage_text(error: click.UsageError) -> tuple[str, str]:
     if isinstance(error, UnknownCommand):
         return error.message, error.hint
     near: Sequence[str] = getattr(error, "possibilities", None) or ()
-    other_name = OTHER_OPTIONS.get(getattr(error, "option_name", ""))
-    options = () if error.ctx is None else error.ctx.command.params
-    if other_name is not None and any(other_name in one.opts for one in options):
-        near = (other_name,)
-    text = error.message if near else error.format_message()
+    name = getattr(error, "option_name", "")
     command = "tidelog" if error.ctx is None else error.ctx.command_path
+    options = set() if error.ctx is None else option_names(error.ctx.command)
+    if OTHER_OPTIONS.get(name) in options:
+        near = (OTHER_OPTIONS[name],)
+    text = " ".join((error.message if near else error.format_message()).split()).rstrip(".")
+    if hint := consent_hint(command, options, name):
+        return text, hint
     suggestion = f"did you mean {' or '.join(near)}? " if near else ""
-    return " ".join(text.split()).rstrip("."), f"{suggestion}`{command} --help` shows the options"
+    return text, f"{suggestion}`{command} --help` shows the options"
 
 
 def _point_stdout_nowhere() -> None:

@@ -1,6 +1,6 @@
 """Groups of commands: help by section, which is printed if no command is given, and suggestions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final  # noqa: TID251 - click's own signatures
 
 import click
@@ -69,6 +69,31 @@ _REMOVALS: Final = ("delete", "remove")
 
 # Name of an option in other tools -> its name in tidelog.
 OTHER_OPTIONS: Final = {"--last": "--tail", "--head": "--limit", "--where": "--match"}
+
+# Options of other commands and tools that make changes, and that only show them.
+_ACTING: Final = ("--yes", "--execute", "--apply", "--confirm", "--force", "-y")
+_SHOWING: Final = ("--dry-run", "--plan", "--preview")
+
+
+def consent_hint(command: str, options: Collection[str], name: str) -> str:
+    """Return the hint for an unknown option that makes changes, or only shows them; else empty.
+
+    Args:
+        command: The command, such as `tidelog retain`.
+        options: Names of its options.
+        name: The unknown option.
+    """
+    if name not in (*_ACTING, *_SHOWING):
+        return ""
+    shows = next((one for one in _SHOWING if one in options), None)
+    acts = next((one for one in _ACTING if one in options), None)
+    other = shows if name in _SHOWING else acts
+    meant = f"did you mean {other}? " if other is not None else ""
+    if shows is not None:
+        return f"{meant}`{command}` makes its changes by default; {shows} only shows them"
+    if acts is not None:
+        return f"{meant}`{command}` only shows its changes by default; {acts} makes them"
+    return ""
 
 
 class UnknownCommand(click.UsageError):

@@ -364,8 +364,12 @@ def _say_result(
             f"group {options.group}: moved {moved}, {records} {verb(again, 'is', 'are')} read again"
         )
         return
+    if not changes:
+        surroundings.note("dry run: would move nothing")
+        return
     members = work.active_members(cluster, options.group)
-    step = f"is refused while the group has members ({members})" if members else "commits it"
-    surroundings.say(
+    pronoun = "it" if len(changes) == 1 else "them"
+    step = f"is refused while the group has members ({members})" if members else f"moves {pronoun}"
+    surroundings.note(
         f"dry run: would move {moved}, {records} would be read again; --execute {step}"
     )

@@ -106,7 +106,10 @@ def test_dry_run_changes_nothing_and_names_the_option_to_execute(desk: Desk) -> 
     assert row["records_again_is_exact"] is False
     assert row["time_ms"] == NOW - 20 * SECOND
     said = "dry run: would move 1 of 1 partition, at most 2 records would be read again"
-    assert said in desk.err.getvalue()
+    assert desk.err.getvalue() == f"note: {said}; --execute moves it\n"
+    desk.cluster.put(GROUP, {FLIGHTS_0: 2})
+    assert desk.rewind("-20s") is ExitCode.OK
+    assert desk.err.getvalue().splitlines()[-1] == "note: dry run: would move nothing"
 
 
 def test_execute_commits(desk: Desk) -> None:

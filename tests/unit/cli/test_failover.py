@@ -124,7 +124,7 @@ def test_the_json_output_is_one_object(pair: Pair) -> None:
         ],
     }
     assert pair.b.offsets == {}
-    assert "dry run: --execute commits these offsets" in pair.err.getvalue()
+    assert "dry run: would commit these offsets; --execute commits them" in pair.err.getvalue()
 
 
 def test_a_table_and_sentences(pair: Pair) -> None:

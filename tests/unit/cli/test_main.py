@@ -73,6 +73,33 @@ def test_usage_errors_exit_with_3_and_a_hint(
     assert result.out == ""
 
 
+SHOWS = "only shows its changes by default;"
+MAKES = "makes its changes by default;"
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("compact --dry-run", f"did you mean --plan? `tidelog compact` {MAKES} --plan only shows"),
+        ("compact --yes", f"`tidelog compact` {MAKES} --plan only shows them"),
+        ("retain --execute", f"did you mean --yes? `tidelog retain` {MAKES} --dry-run only shows"),
+        ("retain --plan", f"did you mean --dry-run? `tidelog retain` {MAKES} --dry-run only"),
+        ("delete-records t --dry-run", f"`tidelog delete-records` {SHOWS} --yes makes them"),
+        ("delete-records t --execute", f"did you mean --yes? `tidelog delete-records` {SHOWS}"),
+        ("rewind --dry-run", f"`tidelog rewind` {SHOWS} --execute makes them"),
+        ("erase --yes", f"did you mean --execute? `tidelog erase` {SHOWS} --execute makes them"),
+        ("groups delete g -y", f"did you mean --yes? `tidelog groups delete` {SHOWS} --yes"),
+        ("topics --yes", "`tidelog topics --help` shows the options"),
+    ],
+)
+def test_an_option_to_make_or_only_show_changes_is_answered_with_the_commands_own(
+    cli: Cli, line: str, hint: str
+) -> None:
+    result = cli.run(*line.split())
+    assert result.code == ExitCode.USAGE
+    assert result.err.splitlines()[1].startswith(f"hint: {hint}")
+
+
 @pytest.mark.parametrize("group", ["groups", "spark", "standby"])
 def test_a_group_without_a_command_shows_its_help(
     group: str, capsys: pytest.CaptureFixture[str]

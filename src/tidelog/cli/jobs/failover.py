@@ -235,7 +235,7 @@ def run(
             " --max-latency starts earlier"
         )
     if not request.execute:
-        surroundings.say(_next_step(a, b, plan_request.group))
+        surroundings.note(_next_step(a, b, plan_request.group))
     lacking = any(verdict.absent or verdict.never_on_a for verdict in verdicts or ())
     return ExitCode.FINDINGS if missed or lacking else ExitCode.OK
 
@@ -261,14 +261,14 @@ def _next_step(a: "MeasuredCluster | None", b: "MeasuredCluster", group: str) ->
     """Return the last line of a dry run, about the effect of `--execute`."""
     from tidelog.jobs.failover.job import active_members
 
-    step = "--execute commits these offsets"
+    step = "--execute commits them"
     if names := active_members(b.view, group):
         step = f"--execute is refused as long as the group has members on B: {names}"
     elif a is not None and (names := active_members(a.view, group)):
         step += (
             f"; the group has members on A ({names}): what they read from now on will be read twice"
         )
-    return f"dry run: {step}"
+    return f"dry run: would commit these offsets; {step}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
