@@ -198,6 +198,7 @@ def test_acls(shell: Shell) -> None:
         ("quotas set producer_rate=1 --user a", "did you mean producer_byte_rate?"),
         ("quotas set producer_byte_rate=1 --user a --default-user", "not both"),
         ("quotas set producer_byte_rate=-1 --user a", "producer_byte_rate"),
+        ("quotas set producer_byte_rate=0 --user a", "producer_byte_rate"),
     ],
 )
 def test_invalid_commands_are_usage_errors(shell: Shell, line: str, message: str) -> None:

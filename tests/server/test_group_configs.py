@@ -100,6 +100,19 @@ def test_values_outside_the_brokers_bounds_are_refused(data: str) -> None:
         assert heartbeat_interval_ms(broker, "own") == 9000
 
 
+def test_a_trial_changes_no_setting(data: str) -> None:
+    change = IncrementallyAlteredConfig(name=HEARTBEAT, config_operation=SET, value="9000")
+    resource = IncrementalAlterConfigsResource(
+        resource_type=GROUP, resource_name="own", configs=[change]
+    )
+    request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=True)
+    with start_with(data) as broker:
+        with RawClient(broker.bootstrap_servers) as asking:
+            (response,) = asking.ask(INCREMENTAL_ALTER_CONFIGS, 1, request).responses
+        assert response.error_code == 0
+        assert heartbeat_interval_ms(broker, "own") == 5000
+
+
 def test_groups_with_settings_are_bounded(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(configs, "GROUPS_MAX", 2)
     with start_with(data) as broker:

@@ -1,7 +1,21 @@
 """DescribeTopicPartitions: the partitions in one response, and the cursor for the next one."""
 
-from tidelog.protocol.messages.metadata import Cursor
-from tidelog.server.api.metadata import Part, split
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.worlds.brokers.socketless import World, watched
+
+from tidelog.protocol.messages import DESCRIBE_TOPIC_PARTITIONS
+from tidelog.protocol.messages.metadata import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+)
+from tidelog.server.api import metadata
+from tidelog.server.api.context import RequestContext
+from tidelog.server.api.metadata import Part, describe_topic_partitions, split
+from tidelog.server.api.node import ClientInfo
 
 COUNTS = {"a": 2, "b": 0, "c": 3}
 
@@ -46,3 +60,27 @@ def test_responses_joined_by_cursors_have_each_partition_once() -> None:
             parts, cursor = split([n for n in names if n >= first], COUNTS, cursor, limit)
             seen += [(part.name, n) for part in parts for n in range(part.first, part.end)]
         assert seen == [(name, n) for name in names for n in range(COUNTS[name])]
+
+
+def test_a_client_that_allows_any_number_gets_the_brokers_maximum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata, "PARTITIONS_MAX", 2)
+
+    async def answered() -> DescribeTopicPartitionsResponse:
+        with watched() as errors:
+            world = World.open(tmp_path, errors)
+            world.node.topics.create("t", 3)
+            client = ClientInfo(1, "here")
+            context = RequestContext(world.node, DESCRIBE_TOPIC_PARTITIONS, 0, "app", client)
+            request = DescribeTopicPartitionsRequest(
+                topics=[], response_partition_limit=1_000_000, cursor=None
+            )
+            try:
+                return await describe_topic_partitions(context, request)
+            finally:
+                await world.close()
+
+    response = asyncio.run(answered())
+    assert [each.partition_index for each in response.topics[0].partitions] == [0, 1]
+    assert response.next_cursor == Cursor(topic_name="t", partition_index=2)

@@ -67,6 +67,7 @@ def test_a_hanging_disk_is_reported_in_time_and_the_records_are_written_later(
         assert isinstance(response, ProduceResponse)
         (told,) = response.responses[0].partition_responses
         assert told.error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert told.base_offset == told.log_append_time_ms == told.log_start_offset == -1
         assert partition.high_watermark == 0
         is_free.set()
         await turn_until(lambda: partition.high_watermark == 1)
