@@ -15,6 +15,7 @@ from tidelog.jobs.audit.state import NOTE, Mark, Run, decode_run, new_state, rea
 from tidelog.jobs.audit.state_files import CHUNKS, read_rows, write_rows
 from tidelog.record.kernels import key_rows
 from tidelog.record.kernels.memory import Longs
+from tidelog.storage.files import SMALL_FILE_LIMIT_BYTES
 
 PATH = "/state/one.rows"
 QUESTION: dict[str, object] = {"a": "here", "b": "there", "span_ms": 5}
@@ -142,6 +143,14 @@ def test_a_damaged_note_is_no_note(env: Env, text: bytes) -> None:
     put(env, f"/state/{NOTE}", text)
     found = read_state(env, "/state", QUESTION)
     assert (found.runs, len(found.seed)) == ((), 40)
+
+
+def test_a_note_may_be_larger_than_other_small_files(env: Env) -> None:
+    state = replace(new_state(env, QUESTION), runs=(RUN,))
+    write_state(env, "/state", state)
+    padding = b" " * SMALL_FILE_LIMIT_BYTES
+    put(env, f"/state/{NOTE}", content(env, f"/state/{NOTE}") + padding)
+    assert read_state(env, "/state", QUESTION) == state
 
 
 def test_a_later_note_is_refused(env: Env) -> None:

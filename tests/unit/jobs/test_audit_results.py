@@ -1,13 +1,17 @@
 """Results of tasks that the driver of an audit keeps."""
 
-import numpy as np
+from collections.abc import Sequence
 
-from tidelog.jobs.audit.key_verdicts import DIFFERENCE_FIELDS
-from tidelog.jobs.audit.options import AuditOptions, Kind
+import numpy as np
+import pytest
+
+from tidelog.jobs.audit.key_verdicts import A_AT, B_AT, DIFFERENCE_FIELDS, KIND
+from tidelog.jobs.audit.options import KINDS, AuditOptions, Kind
 from tidelog.jobs.audit.plan import AuditPlan, Pair, Side
 from tidelog.jobs.audit.report import audited
 from tidelog.jobs.audit.run import AuditOutcome, TopicResult
 from tidelog.jobs.audit.state import Run, State
+from tidelog.record.kernels import key_rows
 from tidelog.spark.places import Place
 
 MISSING, EXTRA, REORDERED = 0, 1, 2  # numbers of kinds, in the order of `Kind`
@@ -81,12 +85,8 @@ def run(side: str, span_ms: int, *spans: tuple[int, int, int]) -> Run:
     )
 
 
-def test_time_spans_of_runs_are_compared_at_the_longest_of_them() -> None:
-    runs = (
-        run("a", 10, (0, 1, 7), (1, 2, 5), (2, 1, 9)),
-        run("a", 20, (1, 1, 4)),
-        run("b", 20, (0, 3, 12), (1, 2, 14)),
-    )
+def audit_of(result: TopicResult, runs: Sequence[Run] = ()) -> tuple[AuditPlan, AuditOutcome]:
+    """Return plan and outcome of an audit of one topic on two sides, in time spans of 10 ms."""
     options = AuditOptions(span_ms=10, history=False, keys_max=9)
     plan = AuditPlan(
         options=options,
@@ -99,15 +99,43 @@ def test_time_spans_of_runs_are_compared_at_the_longest_of_them() -> None:
     )
     outcome = AuditOutcome(
         plans={},
-        state=State(seed=b"", question={}, runs=runs),
+        state=State(seed=b"", question={}, runs=tuple(runs)),
         reused_count=0,
-        results=[TopicResult(history=False)],
+        results=[result],
         keys={},
         log_bytes=0,
         notes=(),
     )
+    return plan, outcome
+
+
+def test_time_spans_of_runs_are_compared_at_the_longest_of_them() -> None:
+    runs = (
+        run("a", 10, (0, 1, 7), (1, 2, 5), (2, 1, 9)),
+        run("a", 20, (1, 1, 4)),
+        run("b", 20, (0, 3, 12), (1, 2, 14)),
+    )
+    plan, outcome = audit_of(TopicResult(history=False), runs)
     spans = [
         (each.start_ms, each.span_ms, each.records, each.is_equal)
         for each in audited(plan, outcome).buckets
     ]
     assert spans == [(0, 20, (3, 3), True), (20, 20, (2, 2), False)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "bucket_ms"),
+    [(Kind.STALE, 20), (Kind.AHEAD, 50), (Kind.CHANGED, 20), (Kind.DUPLICATED, 50)],
+)
+def test_a_key_is_listed_in_the_time_span_of_the_side_that_has_more(
+    kind: Kind, bucket_ms: int
+) -> None:
+    row = np.zeros((1, DIFFERENCE_FIELDS), np.int64)
+    row[0, KIND] = KINDS.index(kind)
+    for at, ms in ((A_AT, 23), (B_AT, 57)):
+        row[0, at + key_rows.TIME] = ms
+        row[0, at + key_rows.COUNT] = 1
+    result = TopicResult(history=True)
+    result.add({}, row.tobytes(), frozenset())
+    (difference,) = audited(*audit_of(result)).differences
+    assert (difference.kind, difference.bucket_ms) == (kind, bucket_ms)

@@ -294,6 +294,15 @@ class TestSettings:
         with Directory.open(target) as directory:
             assert directory.topic("shop.orders").config.segment_jitter_ms == 0
 
+    def test_the_copy_of_a_topic_that_deletes_nothing_deletes_nothing(
+        self, source: str, target: str, env: Env
+    ) -> None:
+        plan, found = begun(plan_mirror([source], ["shop.orders"], target, checkpoint="m"), env)
+        with Directory.open(source, writable=True, env=env) as directory:
+            directory.alter_config("shop.orders", {"cleanup.policy": ""})
+        Growth(plan=plan, env=env, settings=Settings.SYNC).look(found)
+        assert given(target, "shop.orders")["cleanup.policy"] == ""
+
 
 def test_no_topic_is_created_if_any_target_would_lose_records(
     source: str, target: str, env: Env

@@ -1,6 +1,10 @@
 """Steps of a reindex: counts of zone maps, maps of proven times only, repaired checkpoints."""
 
+import errno
+from dataclasses import replace
 from pathlib import Path
+
+from tests.faults.hooked import HookedDisk
 
 from tidelog.directory import Directory
 from tidelog.env import os_env
@@ -52,6 +56,29 @@ def test_a_map_beside_the_log_needs_none_in_the_cache(tmp_path: Path) -> None:
     )
     assert build_zones(env, path, NAME, bases, cache).maps_built == 1
     assert verify_zones(env, path, NAME, bases, cache).maps_there == len(maps)
+
+
+def test_a_partition_that_can_not_be_read_is_not_reported_as_sound(tmp_path: Path) -> None:
+    path, cache = str(tmp_path / "log"), str(tmp_path / "cache")
+    with Directory.open(path, writable=True) as directory:
+        directory.create_topic("t", config={"internal.segment.bytes": "600"})
+        for number in range(40):
+            directory.append("t", [NewRecord(value=b"%0100d" % number)])
+        bases = [one.base_offset for one in directory.partition("t", 0).segments]
+    build_zones(os_env(), path, NAME, bases, cache)
+
+    def fail(call: str, at: str) -> None:
+        if call == "list_dir" and at.endswith("t-0"):
+            raise OSError(errno.EIO, "the disk failed", at)
+
+    env = replace(os_env(), files=HookedDisk(fail))
+    for done in (
+        build_zones(env, path, NAME, bases, cache),
+        verify_zones(env, path, NAME, bases, cache),
+    ):
+        assert done.is_blind
+        assert len(done.problems) == 1
+        assert "the disk failed" in done.problems[0]
 
 
 def test_a_check_of_the_cache_finds_every_damaged_byte(tmp_path: Path) -> None:

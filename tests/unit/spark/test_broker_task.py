@@ -101,6 +101,55 @@ def test_a_delivery_without_an_offset_ends_the_task(told: list[int] | None) -> N
         task([4, None, 6], told).run(iter([rows()]))
 
 
+class FullProducer(Producer):
+    """A producer whose queue has no room at each first attempt for a row; stores the rows."""
+
+    sent: list[tuple[object, ...]]
+    is_full = False
+
+    def __len__(self) -> int:
+        return 1
+
+    def produce(self, *row: object) -> None:
+        self.is_full = not self.is_full
+        if self.is_full:
+            raise BufferError
+        self.sent.append(row)
+        super().produce(*row)
+
+
+class FullCluster(FakeCluster):
+    def producer(self, settings: Mapping[str, object]) -> Producer:
+        made = super().producer(settings)
+        self.full = FullProducer(made.hear, made.only_errors, made.offsets)
+        self.full.sent = []
+        return self.full
+
+
+def test_a_row_that_waits_for_room_in_the_queue_is_sent_whole() -> None:
+    cluster = FullCluster([4])
+    found = broker_sink._Task(
+        cast("Cluster", cluster),
+        SinkOptions(bootstrap="east:9092", topic="flights"),
+        0,
+        None,
+        None,
+    )
+    found._router._count_of = lambda _topic: 1
+    row = pa.table(
+        {
+            "key": pa.array([b"k"]),
+            "value": pa.array([b"v"]),
+            "timestamp": pa.array([1_700_000_000_000_000], pa.timestamp("us", "UTC")),
+            "headers": pa.array([[{"key": "h", "value": b"x"}]]),
+        }
+    )
+    assert found.run(iter(row.to_batches())).records == 1
+    assert cluster.full.sent == [
+        ("flights", b"v", b"k", 0, None, None, 1_700_000_000_000, [("h", b"x")])
+    ]
+
+
 FATAL, FENCED = -150, -144
 
 
