@@ -288,6 +288,16 @@ class TestBuilder:
         assert build_batch(records, base_offset=40) == first
         assert records[0].headers == headers
 
+    @pytest.mark.parametrize("text", [TWO_RECORDS, STAMPED, HORIZON])
+    def test_a_batch_that_is_rebuilt_from_its_records_is_the_same(self, text: str) -> None:
+        batch = RecordBatch(known(text))
+        kept = [
+            NewRecord(key=r.key, value=r.value, timestamp=r.create_timestamp, headers=r.headers)
+            for r in batch.records()
+        ]
+        offsets = [record.offset for record in batch.records()]
+        assert batch.rebuilt(kept, offsets) == known(text)
+
     def test_gaps_and_a_later_end_are_kept(self) -> None:
         batch = RecordBatch(
             build_batch(NEW, base_offset=100, offset_deltas=[3, 7], last_offset_delta=9)

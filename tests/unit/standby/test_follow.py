@@ -363,6 +363,20 @@ class TestDivergence:
             assert values(copy.log) == [b"a", b"c"]
             assert [(lost.start, lost.end) for lost in copy.counts.lost] == [(1, 2)]
 
+    def test_lost_records_are_reported_once_while_the_leader_has_no_others(
+        self, leader: FakeLeader, env: SeededEnv
+    ) -> None:
+        leader.put(b"a")
+        copy_all(leader, env)
+        leader.put(b"b", b"c")
+        leader.log().deleter.advance_start(3)
+        with follow(leader, env) as follower:
+            for _ in range(5):
+                follower.round()
+                env.clock.advance(300)
+            lost = follower.copies[P0].counts.lost
+            assert [(offsets.start, offsets.end) for offsets in lost] == [(1, 3)]
+
     def test_a_new_standby_begins_at_the_leaders_start(
         self, leader: FakeLeader, env: SeededEnv
     ) -> None:

@@ -16,12 +16,12 @@ from tests.worlds.directories.logs import PATH, TOPIC, WRITABLE
 
 from tidelog.errors import CorruptBatch, CorruptData, CorruptFile, StorageFailure
 from tidelog.objects.store import ObjectInfo
-from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.tier.manifest import seal
 from tidelog.storage.tier.tier_record import read_record
 from tidelog.storage.tier_manager.mover import MoveOptions, tier_partition
-from tidelog.storage.tier_manager.orphans import collect
+from tidelog.storage.tier_manager.orphans import collect, restore
 from tidelog.storage.tier_manager.tier_store import verify
 from tidelog.types import TopicPartition
 
@@ -334,8 +334,6 @@ def test_power_loss_while_a_log_is_cut_into_its_tier(keep: Keep) -> None:
 
 
 def test_a_damaged_record_is_refused_and_restored_from_the_store() -> None:
-    from tidelog.storage.tier_manager.orphans import restore
-
     tiered = Tiered().start(**EAGER)
     tiered.fill(30)
     tiered.move()
@@ -353,6 +351,21 @@ def test_a_damaged_record_is_refused_and_restored_from_the_store() -> None:
     assert restore(tiered.directory, NAME) == before
     assert values(tiered.log) == list(range(30))
     assert values(tiered.reader()) == list(range(30))
+
+
+def test_a_restored_record_does_not_bring_deleted_records_back() -> None:
+    """The store's manifest does not have the last log start, but the directory's checkpoint has."""
+    tiered = moved()
+    tiered.log.delete_records(17)
+    tiered.directory.close()
+    tiered.disk.remove(f"{PATH}/{TOPIC}-0/tidelog-tier.json")
+
+    def prepare(state: LogDir) -> None:
+        assert restore(state, NAME).log_start_offset == 0
+
+    options = LogDirOptions(writable=True, prepare=prepare)
+    tiered.directory = LogDir.open(PATH, env=tiered.env, options=options)
+    assert values(tiered.log) == list(range(17, 40))
 
 
 def test_a_record_of_the_tier_is_used_only_once_it_is_stored() -> None:
