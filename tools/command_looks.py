@@ -102,6 +102,8 @@ ON_BROKER = (
     "quotas list",
     "quotas remove producer_byte_rate --user alice",
 )
+# Escape sequence that moves the cursor up one line, before the line is written again.
+_UP = "\x1b[1A"
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _ADDRESS = re.compile(r"127\.0\.0\.1:\d+")
 
@@ -142,8 +144,16 @@ def seen(words: list[str], width: int) -> str:
     text = b"".join(_chunks(reader)).decode("utf-8", "replace")
     process.wait()
     os.close(reader)
-    lines = _ESCAPES.sub("", text).replace("\r\n", "\n").split("\n")
-    return "\n".join(line.rpartition("\r")[2] for line in lines)  # the last state of a progress bar
+    return "\n".join(_last_state(text))
+
+
+def _last_state(text: str) -> list[str]:
+    """Return the lines of an output; of a progress bar, which may have several, the last state."""
+    lines: list[str] = []
+    for line in text.replace("\r\n", "\n").split("\n"):
+        del lines[len(lines) - line.count(_UP) :]
+        lines.append(_ESCAPES.sub("", line).rpartition("\r")[2])
+    return lines
 
 
 def _chunks(reader: int) -> Iterator[bytes]:
