@@ -20,13 +20,13 @@ from tidelog.cli.options import (
     key_as_option,
     option,
     read_format_option,
-    topic_argument,
+    target_argument,
     value_as_option,
     with_options,
     zone_option,
 )
 from tidelog.cli.output import Cell
-from tidelog.cli.places import Place, open_topics, place_options
+from tidelog.cli.places import Place, open_topics, parse_choice, parse_target, place_options
 from tidelog.cli.records import (
     Order,
     ReadOptions,
@@ -40,7 +40,7 @@ from tidelog.cli.records import (
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.lazy_dataclass import dataclass
 from tidelog.timespec import TIME_HELP
-from tidelog.types import ClockName, TopicPartition
+from tidelog.types import ClockName
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,7 +87,7 @@ def read_table(surroundings: Surroundings, options: ReadOptions) -> None:
     at_ms = None if options.at is None else times.read_point(surroundings, options.at, options.zone)
     with open_topics(surroundings, options.place) as directory:
         table = directory.table(
-            _chosen(options.topic, options.partition),
+            parse_choice(options.target, options.partition),
             at=at_ms,
             clock=options.clock,
             columns=columns_of(directory.source),
@@ -116,10 +116,6 @@ def _refuse_ranges(options: ReadOptions) -> None:
     for name, value in wrong.items():
         if value is not None:
             raise UsageProblem(f"{name} does not apply to --table; give the time by --at TIME")
-
-
-def _chosen(topic: str, partition: int | None) -> str | TopicPartition:
-    return topic if partition is None else TopicPartition(topic, partition)
 
 
 def _new_stats() -> "TableStats":
@@ -173,7 +169,7 @@ def _say(
 class DiffOptions:
     """Options of `tidelog diff`."""
 
-    topic: str = declared_by(topic_argument)
+    target: str = declared_by(target_argument)
     place: Place = declared_by(place_options)
     start: str = option("--from", required=True, metavar="TIME", help=f"Earlier time. {TIME_HELP}.")
     end: str | None = option(
@@ -211,7 +207,7 @@ def diff(surroundings: Surroundings, options: DiffOptions) -> None:
     after_ms = None if end is None else times.read_point(surroundings, end, options.zone)
     with open_topics(surroundings, options.place) as directory:
         difference = directory.diff(
-            _chosen(options.topic, options.partition),
+            parse_choice(options.target, options.partition),
             before_ms,
             after_ms,
             clock=options.clock,
@@ -247,17 +243,17 @@ def _print_diff(
         after = f"the table as of {output.time_text(after_ms, options.zone)}"
     keys = plural(changes.total(), "key")
     surroundings.say(
-        f"{keys} of {options.topic}: {', '.join(parts)}; from the table as of {before} to {after}"
+        f"{keys} of {options.target}: {', '.join(parts)}; from the table as of {before} to {after}"
         f" ({options.zone or 'UTC'}, {options.clock} clock, times inclusive)"
     )
 
 
 def _diff_rows(batch: "pa.RecordBatch", options: DiffOptions) -> Iterator[list[Cell]]:
-    maker = cells.decoders(options.kind)
+    maker, (topic, _) = cells.decoders(options.kind), parse_target(options.target)
     key, value = maker(options.key_as), maker(options.value_as)
     for row in cast("list[_DiffRow]", plain_rows(batch)):
         yield [
-            options.topic,
+            topic,
             row["change"],
             row["partition"],
             key(row["key"]),

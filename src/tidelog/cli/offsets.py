@@ -18,13 +18,19 @@ from tidelog.cli.options import (
     one_of,
     option,
     target_argument,
-    topic_argument,
     with_options,
     zone_cache_option,
     zone_option,
 )
 from tidelog.cli.output import Cell
-from tidelog.cli.places import Place, open_topics, parse_choice, parse_target, place_options
+from tidelog.cli.places import (
+    Place,
+    chosen,
+    open_topics,
+    parse_choice,
+    parse_target,
+    place_options,
+)
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.config.values import EARLIEST, LATEST
 from tidelog.lazy_dataclass import dataclass
@@ -55,7 +61,7 @@ MAX: Final = "max"
 class OffsetsOptions:
     """Options of `tidelog offsets`."""
 
-    topic: str = declared_by(topic_argument)
+    target: str = declared_by(target_argument)
     at: str = option(
         "--at", required=True, metavar="TIME", help=f"{TIME_HELP}; or earliest, latest, max."
     )
@@ -71,7 +77,7 @@ class OffsetsOptions:
     epilog=examples(
         "tidelog offsets flights --at '2013-02-08 12:00 America/New_York'",
         "tidelog offsets flights --at -6h --clock append -o json",
-        "tidelog offsets flights --at latest --isolation read_committed",
+        "tidelog offsets flights:0 --at latest --isolation read_committed",
         "tidelog offsets flights --at -6h --bootstrap broker:9092",
     ),
 )
@@ -84,8 +90,9 @@ def offsets(surroundings: Surroundings, options: OffsetsOptions) -> None:
     """
     from tidelog.scan.split import RequestedRange
 
+    topic, number = parse_target(options.target)
     with open_topics(surroundings, options.place) as directory:
-        names = directory.partitions(options.topic)
+        names = chosen(topic, directory.partitions(topic), number)
         time_ms = None
         if options.at not in (EARLIEST, LATEST, MAX):
             time_ms = times.read_point(surroundings, options.at, options.zone)

@@ -21,7 +21,7 @@ from tidelog.cli.options import (
     with_options,
     zone_option,
 )
-from tidelog.cli.places import Place, open_topics, parse_target, place_options
+from tidelog.cli.places import Place, chosen, open_topics, parse_target, place_options
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.errors import ClusterFailure, TidelogError
 from tidelog.lazy_dataclass import dataclass
@@ -124,14 +124,7 @@ def delete_records(surroundings: Surroundings, options: DeleteRecordsOptions) ->
     """
     topic, number = _checked_target(options)
     with open_topics(surroundings, options.place, writable=options.yes) as directory:
-        names = directory.partitions(topic)
-        if number is not None:
-            names = [name for name in names if name.partition == number]
-            if not names:
-                count = len(directory.partitions(topic))
-                raise UsageProblem(
-                    f"no partition {topic}:{number}; partitions are 0 to {count - 1}"
-                )
+        names = chosen(topic, directory.partitions(topic), number)
         starts = directory.beginning_offsets(names)
         ends = directory.end_offsets(names, isolation=IsolationLevel.READ_UNCOMMITTED)
         targets = _targets(surroundings, directory, options, starts, ends)

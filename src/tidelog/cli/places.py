@@ -362,10 +362,37 @@ def parse_target(target: str) -> tuple[str, int | None]:
     return match["topic"], None if number is None else int(number)
 
 
-def parse_choice(target: str) -> str | TopicPartition:
-    """Parse `TOPIC[:P]` to a topic, or one of its partitions; raises UsageProblem."""
+def parse_with_partition(target: str, partition: int | None) -> tuple[str, int | None]:
+    """Parse `TOPIC[:P]` of a command that also has `--partition`.
+
+    Raises:
+        UsageProblem: The target is invalid, or both name a partition.
+    """
     topic, number = parse_target(target)
+    if number is not None and partition is not None:
+        raise UsageProblem(f"{target} is one partition already; leave --partition out")
+    return topic, partition if number is None else number
+
+
+def parse_choice(target: str, partition: int | None = None) -> str | TopicPartition:
+    """Parse `TOPIC[:P]` and `--partition` to a topic, or one of its partitions.
+
+    Raises UsageProblem.
+    """
+    topic, number = parse_with_partition(target, partition)
     return topic if number is None else TopicPartition(topic, number)
+
+
+def chosen(
+    topic: str, partitions: list[TopicPartition], number: int | None
+) -> list[TopicPartition]:
+    """Return all partitions, or partition `number`; raises UsageProblem if it doesn't exist."""
+    if number is None:
+        return partitions
+    names = [name for name in partitions if name.partition == number]
+    if not names:
+        raise UsageProblem(f"{topic} has partitions 0 to {len(partitions) - 1}, not {number}")
+    return names
 
 
 def partitions_of(directory: "Directory", topic: str, number: int | None) -> list[TopicPartition]:

@@ -17,13 +17,12 @@ from tidelog.cli import times
 from tidelog.cli.missing import note_missing
 from tidelog.cli.options import examples, refuse_typed, with_options
 from tidelog.cli.output import ROWS_AT_ONCE, Cell, Writer
-from tidelog.cli.places import open_topics
+from tidelog.cli.places import chosen, open_topics
 from tidelog.cli.records import (
     Order,
     ReadOptions,
     RowMaker,
     batch_of,
-    chosen,
     column_batches,
     columns_of,
     has_arrow,
@@ -104,7 +103,8 @@ def read(surroundings: Surroundings, options: ReadOptions) -> ExitCode:
     requested, offsets = _requested_times(surroundings, options), _offsets(options.offset)
     conditions = options.record_filter()
     with open_topics(surroundings, options.place) as directory:
-        partitions = chosen(options.topic, directory.partitions(options.topic), options.partition)
+        topic = options.topic
+        partitions = chosen(topic, directory.partitions(topic), options.number)
         source = directory.source
         with source.plain_reads(partitions, options.clock, options.isolation) as reads:
             damage = _Damage(surroundings, partitions)
@@ -282,9 +282,7 @@ class _Reading:
     def _say_none(self) -> None:
         """Print that no record matches, and the newest time, which is a likely reason."""
         options, bounds = self._options, self._reads.bounds()
-        target = (
-            options.topic if options.partition is None else f"{options.topic}:{options.partition}"
-        )
+        target = options.topic if options.number is None else f"{options.topic}:{options.number}"
         if all(first >= end for first, end in bounds.values()):
             self._surroundings.say(f"0 records; {target} is empty")
         else:

@@ -29,7 +29,7 @@ from tidelog.cli.options import (
     one_of,
     option,
     read_format_option,
-    topic_argument,
+    target_argument,
     value_as_option,
     zone_option,
 )
@@ -45,7 +45,7 @@ from tidelog.cli.output import (
     value,
     writer,
 )
-from tidelog.cli.places import Place, place_options
+from tidelog.cli.places import Place, parse_with_partition, place_options
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.errors import SerdeError
 from tidelog.lazy_dataclass import dataclass
@@ -80,7 +80,7 @@ class Order(StrEnum):
 class ReadOptions:
     """Options of `tidelog read`."""
 
-    topic: str = declared_by(topic_argument)
+    target: str = declared_by(target_argument)
     place: Place = declared_by(place_options)
     start: str | None = declared_by(times.from_option)
     end: str | None = declared_by(times.to_option)
@@ -150,6 +150,16 @@ class ReadOptions:
     zone: str | None = declared_by(zone_option)
 
     @property
+    def topic(self) -> str:
+        """Name of the topic; raises UsageProblem, as `number`."""
+        return parse_with_partition(self.target, self.partition)[0]
+
+    @property
+    def number(self) -> int | None:
+        """Number of the only partition to read, None for all partitions."""
+        return parse_with_partition(self.target, self.partition)[1]
+
+    @property
     def is_ordered(self) -> bool:
         """Whether records are printed in order of time."""
         return self.tail is not None or self.order is Order.TIME
@@ -183,6 +193,7 @@ class RowMaker:
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
+        self._topic = options.topic
         self._is_table = options.kind is ReadFormat.TABLE
         decoder = decoders(options.kind)
         self._key, self._value = decoder(options.key_as), decoder(options.value_as)
@@ -205,7 +216,7 @@ class RowMaker:
         key = self._cell("key", self._key, record.key, partition, record)
         value = self._cell("value", self._value, record.value, partition, record)
         row: list[Cell] = [
-            self._options.topic,
+            self._topic,
             partition,
             record.offset,
             record.timestamp,
@@ -225,22 +236,11 @@ class RowMaker:
         try:
             return decode(data)
         except SerdeError as error:
-            where = f"{TopicPartition(self._options.topic, partition)} offset {record.offset}"
+            where = f"{TopicPartition(self._topic, partition)} offset {record.offset}"
             raise SerdeError(
                 f"{where}: {name}: {error}; --{name}-as bytes writes the {name} of every record as"
                 " base64"
             ) from error
-
-
-def chosen(
-    topic: str, partitions: list[TopicPartition], number: int | None
-) -> list[TopicPartition]:
-    """Return all partitions, or partition `number`; raises UsageProblem if it doesn't exist."""
-    if number is None:
-        return partitions
-    if not 0 <= number < len(partitions):
-        raise UsageProblem(f"{topic} has partitions 0 to {len(partitions) - 1}, not {number}")
-    return [partitions[number]]
 
 
 def say_untimed(surroundings: Surroundings, count: int | None, clock: ClockName) -> None:

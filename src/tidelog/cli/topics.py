@@ -11,15 +11,24 @@ import click
 
 from tidelog.amounts import plural, verb
 from tidelog.cli import completion, output
-from tidelog.cli.options import Format, examples, format_option, topic_argument, zone_option
+from tidelog.cli.options import (
+    Format,
+    examples,
+    format_option,
+    target_argument,
+    topic_argument,
+    zone_option,
+)
 from tidelog.cli.output import Cell
 from tidelog.cli.places import (
     Access,
     Place,
+    chosen,
     named,
     open_directory,
     open_remote,
     open_topics,
+    parse_target,
     place_options,
 )
 from tidelog.cli.retention import segments_text
@@ -28,7 +37,14 @@ from tidelog.config import ConfigNote, RetentionClock, amount_text, plain_settin
 from tidelog.errors import OffsetsGone, TidelogError
 from tidelog.lazy_dataclass import dataclass
 from tidelog.storage import files
-from tidelog.types import INT64_MAX, NO_TIMESTAMP, ClockName, IsolationLevel, TimestampType
+from tidelog.types import (
+    INT64_MAX,
+    NO_TIMESTAMP,
+    ClockName,
+    IsolationLevel,
+    TimestampType,
+    TopicPartition,
+)
 
 if TYPE_CHECKING:
     from tidelog.directory import Directory
@@ -41,12 +57,13 @@ if TYPE_CHECKING:
 
 
 def describe_remote(
-    surroundings: Surroundings, access: Access, topic: str, kind: Format, zone: str | None
+    surroundings: Surroundings, access: Access, target: str, kind: Format, zone: str | None
 ) -> None:
     """Print what brokers report about a topic: tables, CSV, or one JSON object."""
+    topic, number = parse_target(target)
     with open_remote(surroundings, access) as cluster:
         info = cluster.topic(topic)
-        rows = _partition_rows(cluster, topic)
+        rows = _partition_rows(cluster, chosen(topic, cluster.partitions(topic), number))
     columns = output.columns(
         output.detail("topic"),
         output.number("partition", "start", "end"),
@@ -63,12 +80,11 @@ def describe_remote(
     output.print_rows(surroundings, columns, [[topic, *row] for row in rows], kind, zone=zone)
 
 
-def _partition_rows(cluster: "RemoteDirectory", topic: str) -> list[list[Cell]]:
-    names = cluster.partitions(topic)
+def _partition_rows(cluster: "RemoteDirectory", names: list[TopicPartition]) -> list[list[Cell]]:
     marks = cluster.cluster.watermarks(names)
     stable = cluster.end_offsets(names, isolation=IsolationLevel.READ_COMMITTED)
     largest = cluster.cluster.max_timestamps(names)
-    appended = cluster.time_spans(topic, clock=ClockName.APPEND)
+    appended = cluster.time_spans(names[0].topic, clock=ClockName.APPEND)
     rows: list[list[Cell]] = []
     for name in names:
         record = largest[name]
@@ -420,23 +436,31 @@ class PartitionFacts:
 
 @click.command(
     "describe",
-    epilog=examples("tidelog describe flights", "tidelog describe flights -o json | jq .settings"),
+    epilog=examples(
+        "tidelog describe flights", "tidelog describe flights:0 -o json | jq .settings"
+    ),
 )
-@topic_argument
+@target_argument
 @place_options
 @format_option
 @zone_option
 @click.pass_obj
 def describe(
-    surroundings: Surroundings, topic: str, place: Place, kind: Format, zone: str | None
+    surroundings: Surroundings, target: str, place: Place, kind: Format, zone: str | None
 ) -> None:
     """Show a topic's partitions, offsets and times."""
     if place.access is not None:
-        describe_remote(surroundings, place.access, topic, kind, zone)
+        describe_remote(surroundings, place.access, target, kind, zone)
         return
+    topic, number = parse_target(target)
     with open_directory(surroundings, place.data) as directory:
         info = directory.topic(topic)
-        facts = [partition_facts(directory, topic, number) for number in info.present]
+        names = chosen(topic, directory.partitions(topic), number)
+        facts = [
+            partition_facts(directory, topic, name.partition)
+            for name in names
+            if name.partition in info.present
+        ]
     if kind is Format.JSON:
         output.print_object(surroundings, _topic_object(info, facts, zone))
     elif kind is Format.CSV:

@@ -54,7 +54,7 @@ def test_no_arguments_show_all_commands(capsys: pytest.CaptureFixture[str]) -> N
         (("fly",), "error: no such command 'fly'\nhint: `tidelog --help` lists the commands"),
         (
             ("read",),
-            "error: Missing argument 'TOPIC'\nhint: `tidelog read --help` shows the options",
+            "error: Missing argument 'TOPIC[:P]'\nhint: `tidelog read --help` shows the options",
         ),
         (("topics", "--format", "xml"), "`tidelog topics --help`"),
         (("topics", "--no-such"), "No such option"),

@@ -1,9 +1,11 @@
 """Commands on a directory or a cluster: how the options choose one of them."""
 
 import io
+from typing import cast
 
 import click
 import pytest
+from tests.worlds.command_line import NOW, Cli, at
 
 from tidelog.cli.app import app, run
 from tidelog.cli.places import Place, place_options
@@ -66,3 +68,37 @@ def test_options_of_a_cluster_need_bootstrap(asked: list[Place], option: str) ->
     assert code == ExitCode.USAGE
     assert "apply only with --bootstrap" in err
     assert asked == []
+
+
+@pytest.fixture
+def hours(cli: Cli) -> Cli:
+    """Append a record to each of two partitions, at different times."""
+    cli.ok("create", "flights", "--partitions", "2", "--config", "retention.ms=-1")
+    for partition in range(2):
+        cli.append(at(NOW + partition, key=b"k"), partition=partition)
+    return cli
+
+
+def test_read_offsets_and_describe_accept_one_partition(hours: Cli, place: tuple[str, ...]) -> None:
+    (record,) = hours.ok("read", "flights:1", "-o", "json", *place).objects
+    assert (record["topic"], record["partition"], record["timestamp_ms"]) == ("flights", 1, NOW + 1)
+    (record,) = hours.ok("read", "flights:1", "--table", "-o", "json", *place).objects
+    assert record["partition"] == 1
+    (row,) = hours.ok("offsets", "flights:1", "--at", str(NOW), "-o", "json", *place).objects
+    assert (row["partition"], row["offset"]) == (1, 0)
+    (topic,) = hours.ok("describe", "flights:1", "-o", "json", *place).objects
+    assert (topic["topic"], topic["partitions"]) == ("flights", 2)
+    (facts,) = cast("list[dict[str, object]]", topic["partition_facts"])
+    assert facts["partition"] == 1
+
+
+def test_the_target_and_an_option_do_not_both_name_a_partition(hours: Cli) -> None:
+    result = hours.run("read", "flights:1", "--partition", "1")
+    assert result.code == 3
+    assert "flights:1 is one partition already; leave --partition out" in result.err
+
+
+@pytest.mark.parametrize("words", [("read",), ("describe",), ("offsets", "--at", "earliest")])
+def test_a_partition_that_does_not_exist(hours: Cli, words: tuple[str, ...]) -> None:
+    result = hours.run(words[0], "flights:2", *words[1:])
+    assert (result.code, result.err) == (3, "error: flights has partitions 0 to 1, not 2\n")
