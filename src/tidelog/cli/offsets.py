@@ -1,7 +1,7 @@
 """`tidelog offsets` and `tidelog count`: look up offsets by time, and count records in a range."""
 
 from itertools import groupby
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import click
 
@@ -34,6 +34,7 @@ from tidelog.cli.places import (
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.config.values import EARLIEST, LATEST
 from tidelog.lazy_dataclass import dataclass
+from tidelog.storage.files import log_file_name
 from tidelog.timespec import TIME_HELP
 from tidelog.timespec.calendar import CalendarUnit
 from tidelog.types import (
@@ -98,30 +99,34 @@ def offsets(surroundings: Surroundings, options: OffsetsOptions) -> None:
             time_ms = times.read_point(surroundings, options.at, options.zone)
         matches = _matches(directory, names, time_ms, options)
         ranges = dict.fromkeys(names, RequestedRange(start_ms=time_ms))
-        _print_matches(surroundings, options, names, matches)
+        _print_matches(surroundings, options, directory, dict(zip(names, matches, strict=True)))
         note_missing(surroundings, directory, ranges, options.clock, options.zone)
 
 
 def _print_matches(
     surroundings: Surroundings,
     options: OffsetsOptions,
-    names: list[TopicPartition],
-    matches: list[TimeMatch],
+    directory: "Directory | RemoteDirectory",
+    matches: dict[TopicPartition, TimeMatch],
 ) -> None:
     """Print a row for each partition, and what is unknown about them."""
     columns = output.columns(
         output.detail("topic"),
         output.number("partition", "offset"),
-        output.time("time"),
+        output.titled(**{f"{options.clock}_time": output.time("time")}),
         output.minor(output.number("leader_epoch")),
     )
-    answers = [match.hit for match in matches]
-    rows = [_row(name, answer) for name, answer in zip(names, answers, strict=True)]
+    answers = [match.hit for match in matches.values()]
+    rows = [_row(name, match.hit) for name, match in matches.items()]
+    if options.kind is Format.TABLE and options.place.access is None:
+        columns += output.minor("segment_file")
+        for name, row in zip(matches, rows, strict=True):
+            row.append(_segment_file(cast("Directory", directory), name, row[2]))
     # For each partition the number of records with an unknown append time before the result, or in
     # the whole partition without a result; None if brokers don't report the number.
     unknown: list[int | None] = []
     if options.clock is ClockName.APPEND and options.at not in (EARLIEST, LATEST):
-        unknown = [match.without_time for match in matches]
+        unknown = [match.without_time for match in matches.values()]
         columns += output.count("without_time")
         for row, count in zip(rows, unknown, strict=True):
             row.append(count)
@@ -142,6 +147,15 @@ def _print_matches(
         partitions = f"{missing} of {plural(len(answers), 'partition')}"
         have = verb(missing, "has", "have")
         surroundings.note(f"{partitions} {have} no record at or after {options.at}")
+
+
+def _segment_file(directory: "Directory", name: TopicPartition, offset: Cell) -> str | None:
+    """Return the name of the log file that has an offset; None at the end of the log."""
+    log = directory.log_dir.reader(name.topic, name.partition)
+    segment = log.segment_of(offset) if isinstance(offset, int) else None
+    if segment is None:
+        return None
+    return "in the tier" if segment.is_tiered else log_file_name(segment.base_offset)
 
 
 def _matches(

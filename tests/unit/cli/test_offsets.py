@@ -3,6 +3,8 @@
 import pytest
 from tests.worlds.command_line import NOW, Cli, at
 
+import tidelog
+
 HOUR = 3_600_000
 
 
@@ -42,7 +44,30 @@ def test_offsets_prints_the_first_offset_at_or_after_the_time(
 def test_partitions_without_a_result_are_reported(two: Cli) -> None:
     result = two.ok("offsets", "flights", "--at", "now")
     assert "2 of 2 partitions have no record at or after now" in result.err
-    assert result.lines[1].split() == ["0", "-", "-", "-"]
+    assert result.lines[1].split() == ["0", "-", "-", "-", "-"]
+
+
+@pytest.mark.parametrize("clock", ["record", "append"])
+def test_a_table_names_the_clock_and_the_log_file(cli: Cli, clock: str) -> None:
+    cli.ok("create", "flights", "--config", "internal.segment.bytes=90")
+    for number in range(3):
+        cli.clock.set(NOW + number)
+        cli.append(at(NOW + number))
+    words = ("offsets", "flights", "--clock", clock, "--at")
+    heading, row, *_ = cli.ok(*words, str(NOW + 1)).lines
+    assert f"{clock.upper()} TIME (UTC)" in heading
+    assert "SEGMENT FILE" in heading
+    assert f"{1:020}.log" in row.split()
+    assert cli.ok(*words, "latest").lines[1].split()[:5] == ["0", "3", "-", "-", "-"]
+    (fields,) = cli.ok(*words, str(NOW + 1), "-o", "json").objects
+    assert "segment_file" not in fields
+
+
+def test_a_brokers_offsets_have_no_log_file(two: Cli) -> None:
+    with tidelog.broker(str(two.data)) as broker:
+        place = ("--bootstrap", broker.bootstrap_servers)
+        heading = two.ok("offsets", "flights", "--at", "earliest", *place).lines[0]
+    assert heading.split() == ["PARTITION", "OFFSET", "RECORD", "TIME", "(UTC)", "LEADER", "EPOCH"]
 
 
 def test_max_is_about_the_record_clock(two: Cli) -> None:
