@@ -259,6 +259,12 @@ def check_unread(shell: Shell) -> None:
     assert shell.run("delete-records flights:0 --offset 1")[0] == ExitCode.OK
     assert "new 1" in shell.err
     assert "behind" not in shell.err
+    for line in ("lag behnd", "groups describe behnd", "rewind --group behnd --to earliest"):
+        assert shell.run(line)[0] == ExitCode.ERROR
+        error, hint = shell.err.splitlines()
+        assert error.endswith("has no consumer group behnd; did you mean behind?")
+        place = f"--bootstrap {shell.bootstrap}"
+        assert hint == f"hint: `tidelog groups list {place}` lists the groups"
 
 
 def check_deletions(shell: "Shell | LocalShell") -> None:

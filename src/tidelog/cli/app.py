@@ -254,7 +254,7 @@ def _failed(surroundings: Surroundings, arguments: Sequence[str], error: BaseExc
         # still has a reader, the error is about another pipe.
         _point_stdout_nowhere()
         return ExitCode.OK
-    code, text, hint = describe(error, _option_names(arguments))
+    code, text, hint = describe(error, _option_names(arguments), _typed_place(arguments))
     surroundings.fail(text, hint)
     if isinstance(error, TidelogError) and not isinstance(error, UnknownTopic):
         for note in getattr(error, "__notes__", ()):  # what was changed before the error
@@ -265,6 +265,26 @@ def _failed(surroundings: Surroundings, arguments: Sequence[str], error: BaseExc
         except OSError:
             _point_stdout_nowhere()
     return code
+
+
+def _typed_place(arguments: Sequence[str]) -> str:
+    """Return the options on the command line that name a place: ` --bootstrap h:9092`."""
+    from tidelog.cli.places import Access, Place
+
+    if "follow" in arguments[:1]:
+        return ""  # its errors are about the leader, not about the directory of --data
+    names = {"-b": "--bootstrap", "-d": "--data"}
+    typed: dict[str, str] = {}
+    for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        name, equals, value = word.partition("=")
+        if word[:2] in names and len(word) > 2:
+            name, equals, value = word[:2], "=", word[2:]
+        typed[names.get(name, name)] = value if equals else following
+    bootstrap, data = typed.get("--bootstrap"), typed.get("--data")
+    if bootstrap is None:
+        return Place(data=data).words
+    access = Access(bootstrap=bootstrap, command_config=typed.get("--command-config"))
+    return Place(access=access).words
 
 
 def _option_names(arguments: Sequence[str]) -> set[str]:

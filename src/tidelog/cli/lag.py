@@ -117,7 +117,8 @@ def lag(surroundings: Surroundings, options: LagOptions) -> ExitCode:
     Without GROUP, compares all groups; the one furthest behind comes first. Shows the number of
     unread records, and the age of the oldest one. From the second sample on, also shows the group's
     speed and the time until it has caught up. --show partitions adds the offsets, the clock of the
-    age, and the member of each partition.
+    age, and the member of each partition. The commit state is ok if the group can continue from its
+    committed offsets, however far it is behind.
 
     Exit code 2: --max-lag or --max-seconds is exceeded in a partition at the last sample.
     """
@@ -330,7 +331,7 @@ _TABLE: Final = output.columns(
     output.minor("clock", output.count("offsets/s", "arrivals/s")),
     output.duration("catch_up_s"),
     "member",
-    output.wrapped("state"),
+    output.titled(commit_state=output.wrapped("state")),
 )
 _FIELDS: Final = output.columns(
     output.time("seen"),
@@ -350,7 +351,7 @@ _TOPICS: Final = output.columns(
     output.duration("behind_ms"),
     output.minor(output.count("offsets/s")),
     output.duration("catch_up_s"),
-    output.wrapped("state"),
+    output.titled(commit_state=output.wrapped("state")),
 )
 _GROUPS: Final = output.columns("group", _TOPICS[1:])
 _COLUMNS: Final = {

@@ -39,6 +39,7 @@ from tidelog.errors import (
     StorageFailure,
     TidelogError,
     TopicExists,
+    UnknownGroup,
     UnknownTopic,
     UnsupportedVersion,
 )
@@ -78,13 +79,14 @@ class InvalidInput(Exception):
     """Invalid input; no record of the input was appended, unless the text says so."""
 
 
-# Class of errors -> what to do next. The first matching class applies. Errors whose text already
-# names the solution are not listed.
+# Class of errors -> what to do next, with the options of the place. The first matching class
+# applies. Errors whose text already names the solution are not listed.
 _NEXT_STEPS: Final[tuple[tuple[type[TidelogError], str], ...]] = (
-    (UnknownTopic, "`tidelog topics` lists topics and partitions"),
-    (TopicExists, "`tidelog describe TOPIC` shows it"),
-    (OffsetOutOfRange, "`tidelog describe TOPIC` shows the offsets"),
-    (OffsetsGone, "`tidelog read TOPIC --offset A..B` reads other offsets"),
+    (UnknownTopic, "`tidelog topics{place}` lists topics and partitions"),
+    (UnknownGroup, "`tidelog groups list{place}` lists the groups"),
+    (TopicExists, "`tidelog describe TOPIC{place}` shows it"),
+    (OffsetOutOfRange, "`tidelog describe TOPIC{place}` shows the offsets"),
+    (OffsetsGone, "`tidelog read TOPIC --offset A..B{place}` reads other offsets"),
     (DamagedLog, "`tidelog doctor --repair` moves damaged bytes to a separate file"),
     (CorruptData, "`tidelog dump FILE` shows the undamaged part"),
     (UnsupportedVersion, "a later release of tidelog may support it"),
@@ -117,19 +119,20 @@ class Failure(NamedTuple):
     hint: str = ""
 
 
-def describe(error: BaseException, options: Collection[str] = ()) -> Failure:
+def describe(error: BaseException, options: Collection[str] = (), place: str = "") -> Failure:
     """Return an error's exit code, message and hint; raise an error of an unexpected class.
 
     Args:
         error: The error.
         options: Names of the failed command's options; a hint on connecting names no other options.
+        place: Options that name the place of the failed command, for commands in a hint.
     """
     if isinstance(error, USAGE):
         return Failure(ExitCode.USAGE, _one_line(f"{error}"))
     if isinstance(error, _WRONG_PATH) and not isinstance(error, TidelogError):
         return Failure(ExitCode.USAGE, *_os_text(error))
     if isinstance(error, TidelogError):
-        return Failure(ExitCode.ERROR, _one_line(f"{error}"), _next_step(error, options))
+        return Failure(ExitCode.ERROR, _one_line(f"{error}"), _next_step(error, options, place))
     if isinstance(error, InvalidInput):
         return Failure(ExitCode.ERROR, _one_line(f"{error}"))
     if isinstance(error, OSError):
@@ -137,7 +140,7 @@ def describe(error: BaseException, options: Collection[str] = ()) -> Failure:
     raise error
 
 
-def _next_step(error: TidelogError, options: Collection[str]) -> str:
+def _next_step(error: TidelogError, options: Collection[str], place: str) -> str:
     if isinstance(error, ClusterFailure) and error.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
         return ""  # the hint for unreachable brokers would be wrong; the text names the remedy
     if isinstance(error, ClusterFailure) and error.error_code == ErrorCode.SECURITY_DISABLED:
@@ -148,7 +151,10 @@ def _next_step(error: TidelogError, options: Collection[str]) -> str:
         return f"check {', '.join(others)} and {last}" if others else f"check {last}"
     if isinstance(error, UnknownTopic) and hasattr(error, "__notes__"):
         return "; ".join(error.__notes__)  # how to create the topic, or which partitions exist
-    for kind, step in _NEXT_STEPS:
+    for kind, words in _NEXT_STEPS:
+        step = words.format(place=place)
+        if kind is UnknownGroup and "--bootstrap" not in options:
+            continue  # `tidelog groups` needs a cluster, which this command does not name
         if isinstance(error, kind) and step not in str(error):
             return step
     return ""

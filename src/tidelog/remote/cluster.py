@@ -9,7 +9,7 @@ Life cycle: connect, calls, close; best used in a `with` block. Not thread-safe.
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -518,7 +518,12 @@ class Cluster(Closing, Client):
             return None
 
     def _unknown_group(self, name: str) -> UnknownGroup:
-        return UnknownGroup(f"{self.bootstrap} has no consumer group {name}")
+        """Return the error for an unknown group, with the nearest name of an existing one."""
+        near: list[str] = []
+        with suppress(ClusterFailure):  # the client may have no right to list groups
+            near = difflib.get_close_matches(name, self.groups(), n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        return UnknownGroup(f"{self.bootstrap} has no consumer group {name}{hint}")
 
     def committed(
         self, group: str, partitions: Iterable[TopicPartition] | None = None

@@ -14,10 +14,11 @@ brokers has only the groups whose partition of `__consumer_offsets` it has.
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
+from math import ceil
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from tidelog.amounts import plural
+from tidelog.amounts import duration_text, plural
 from tidelog.directory import Directory
 from tidelog.env import Clock, Env
 from tidelog.lazy_dataclass import dataclass
@@ -346,16 +347,17 @@ def over_limits(
         if max_lag is not None and remaining.records > max_lag:
             at_most = "" if remaining.is_exact else "at most "
             lines.append(
-                f"{name}: {at_most}{plural(remaining.records, 'record')} left, limit {max_lag}"
+                f"{name}: {at_most}{plural(remaining.records, 'record')} left, limit {max_lag:,}"
             )
         if max_ms is not None and lag.behind_ms is None:
             lines.append(
                 f"{name}: the lag in seconds is unknown, because the first unread record has no"
-                f" time; the limit is {max_ms / 1000:g} s"
+                f" time; the limit is {duration_text(max_ms / 1000)}"
             )
         elif max_ms is not None and lag.behind_ms is not None and lag.behind_ms > max_ms:
-            seconds = lag.behind_ms / 1000
-            lines.append(f"{name}: {seconds:g} s behind, limit {max_ms / 1000:g} s")
+            age = duration_text(lag.behind_ms / 1000, rounded=ceil)
+            limit = duration_text(max_ms / 1000)
+            lines.append(f"{name}: {age} behind, limit {limit}")
     return lines
 
 

@@ -61,7 +61,7 @@ def test_a_hint_stands_on_its_own_line(flights: Cli) -> None:
     result = flights.run("describe", "flihgts")
     assert result.err == (
         "error: no topic 'flihgts'; did you mean flights?\n"
-        "hint: `tidelog topics` lists topics and partitions\n"
+        f"hint: `tidelog topics --data {flights.data}` lists topics and partitions\n"
     )
 
 

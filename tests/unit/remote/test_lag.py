@@ -123,7 +123,7 @@ def test_limits() -> None:
     assert group_lag.over_limits([late]) == []
     assert group_lag.over_limits([late], max_lag=60, max_ms=5_000) == []
     assert group_lag.over_limits([late], max_lag=59) == ["flights-0: 60 records left, limit 59"]
-    assert group_lag.over_limits([late], max_ms=4_999) == ["flights-0: 5 s behind, limit 4.999 s"]
+    assert group_lag.over_limits([late], max_ms=4_000) == ["flights-0: 5s behind, limit 4s"]
 
 
 def test_limit_of_age_is_broken_by_an_unknown_age() -> None:
