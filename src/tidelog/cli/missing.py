@@ -12,6 +12,7 @@ from tidelog.types import ClockName, OffsetAndTimestamp, TopicPartition
 if TYPE_CHECKING:
     from tidelog.directory import Directory
     from tidelog.remote.remote_directory import RemoteDirectory
+    from tidelog.scan.compacted import CompactedPart
     from tidelog.scan.split import RequestedRange
 
 
@@ -35,6 +36,8 @@ def note_missing(
         return
     starts = directory.beginning_offsets(list(bounded))
     for note in _deleted_note(directory, bounded, starts, clock, zone):
+        surroundings.note(note)
+    for note in _compacted_note(directory.source.compacted_parts(bounded, clock)):
         surroundings.note(note)
 
 
@@ -68,6 +71,28 @@ def _deleted_note(
     ]
     if cut:
         yield f"earlier offsets were deleted by retention or delete-records: {_listed(cut)}"
+
+
+def _compacted_note(parts: "Mapping[TopicPartition, CompactedPart]") -> Iterator[str]:
+    """Yield the note on partitions of which compaction may have removed records of a range."""
+    if not parts:
+        return
+    is_certain = all(part.next_offset is not None for part in parts.values())
+    texts = _listed(_part_text(name, part) for name, part in parts.items())
+    may_have = "" if is_certain else "may have "
+    yield f"compaction {may_have}removed records of this range: {texts}"
+
+
+def _part_text(name: TopicPartition, part: "CompactedPart") -> str:
+    if part.next_offset is not None:
+        return (
+            f"{name} has none from offset {part.start_offset} on, the next record is at offset"
+            f" {part.next_offset}"
+        )
+    if part.records is None:
+        return f"{name} below offset {part.end_offset}"
+    offsets = plural(part.end_offset - part.start_offset, "offset")
+    return f"{name} has {plural(part.records, 'record')} left of {offsets}"
 
 
 def _begins_before(

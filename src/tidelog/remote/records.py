@@ -44,6 +44,7 @@ from tidelog.remote.time_lookup import (
 )
 from tidelog.remote.topics import describe
 from tidelog.scan import Count, PartitionCount, RequestedRange, ScanPlan, ScanStats, Split
+from tidelog.scan.compacted import CompactedPart
 from tidelog.scan.plain_reads import Parts, PlainReads, is_over, latest, next_offsets
 from tidelog.scan.source import RecordSource
 from tidelog.scan.split import ensure_times
@@ -422,6 +423,21 @@ class ClusterRecords(RecordSource):
     def compacted_to(self, names: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """See `RecordSource`; always 0, because brokers don't report what they have compacted."""
         return dict.fromkeys(names, 0)
+
+    def compacted_parts(
+        self, ranges: Mapping[TopicPartition, RequestedRange], _clock: ClockName
+    ) -> dict[TopicPartition, CompactedPart]:
+        """See `RecordSource`; brokers don't report up to which offset they have compacted."""
+        topics = sorted({name.topic for name in ranges})
+        compacted = [one for one in topics if _COMPACT in self._settings(one).get(_POLICY, "")]
+        names = [name for name in ranges if name.topic in compacted]
+        parts: dict[TopicPartition, CompactedPart] = {}
+        for name, mark in (self.cluster.watermarks(names) if names else {}).items():
+            start, end = ranges[name].start_offset or 0, ranges[name].end_offset
+            start, end = max(mark.start, start), mark.end if end is None else min(end, mark.end)
+            if start < end:
+                parts[name] = CompactedPart(start, end)
+        return parts
 
     # -- single records ------------------------------------------------------------------------
 

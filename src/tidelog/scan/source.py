@@ -6,7 +6,7 @@ state. Only `read` needs Arrow, and imports it; `count` does if zone maps are no
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
@@ -35,6 +35,7 @@ from tidelog.types import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from tidelog.scan.compacted import CompactedPart
     from tidelog.scan.plain_reads import PlainReads
     from tidelog.scan.reader import ReadOptions
 
@@ -162,6 +163,15 @@ class RecordSource(ABC):
     @abstractmethod
     def compacted_to(self, names: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return by partition the offset below which records may be compacted, 0 if unknown."""
+
+    @abstractmethod
+    def compacted_parts(
+        self, ranges: Mapping[TopicPartition, RequestedRange], clock: ClockName
+    ) -> "dict[TopicPartition, CompactedPart]":
+        """Return the parts of ranges of which compaction may have removed records.
+
+        Raises UnknownTopic, ClusterFailure.
+        """
 
     def table_splits(
         self,
@@ -366,6 +376,14 @@ class DirectoryRecords(RecordSource):
     def compacted_to(self, names: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """See `RecordSource`."""
         return self._call(lambda log_dir: {name: compacted_to(log_dir, name) for name in names})
+
+    def compacted_parts(
+        self, ranges: Mapping[TopicPartition, RequestedRange], clock: ClockName
+    ) -> "dict[TopicPartition, CompactedPart]":
+        """See `RecordSource`."""
+        from tidelog.scan.compacted import compacted_parts
+
+        return self._call(lambda log_dir: compacted_parts(log_dir, ranges, clock))
 
     def _call(self, read: Callable[[LogDir], _Result]) -> _Result:
         return with_directory(self.directory, self.env, read)

@@ -3,6 +3,8 @@
 import pytest
 from tests.worlds.command_line import NOW, Cli, at
 
+import tidelog
+
 HOUR = 3_600_000
 NOTE = "note: earlier offsets were deleted by retention or delete-records: "
 
@@ -106,3 +108,70 @@ def test_many_partitions_are_one_line(cli: Cli) -> None:
     assert line.startswith(NOTE + "flights-0 starts at offset 1, ")
     assert line.count("starts at") == 3
     assert line.endswith("; and 2 more partitions")
+
+
+class TestCompacted:
+    @pytest.fixture
+    def planes(self, cli: Cli) -> Cli:
+        """Append five records of one key, one each hour, and compact all but the last away."""
+        cli.ok("create", "planes", "--config", "cleanup.policy=compact")
+        for hour in range(5):
+            cli.clock.set(NOW + hour * HOUR)
+            cli.append(at(cli.clock.now_ms(), key=b"N14228"), topic="planes")
+        cli.ok("compact", "planes", "--roll")
+        return cli
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ("count", "planes", "--from", str(NOW)),
+            ("count", "planes", "--to", str(NOW + HOUR), "--clock", "append"),
+            ("read", "planes", "--during", f"{NOW}..{NOW + HOUR}"),
+            ("offsets", "planes", "--at", str(NOW)),
+            ("latency", "planes", "--from", str(NOW)),
+        ],
+    )
+    def test_a_range_of_time(self, planes: Cli, words: tuple[str, ...]) -> None:
+        note = "compaction may have removed records of this range: planes-0 has 1 record left of 5"
+        assert planes.ok(*words).err.endswith(f"note: {note} offsets\n")
+
+    @pytest.mark.parametrize("text", ["0..3", "..4", "0..9"])
+    def test_a_range_of_offsets_that_begins_with_a_gap(self, planes: Cli, text: str) -> None:
+        note = (
+            "note: compaction removed records of this range: planes-0 has none from offset 0 on,"
+            " the next record is at offset 4\n"
+        )
+        assert planes.ok("read", "planes:0", "--offset", text).err.endswith(note)
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ("count", "planes"),
+            ("count", "planes", "--from", str(NOW + 4 * HOUR + 1)),
+            ("count", "planes", "--from", str(NOW + 9 * HOUR), "--clock", "append"),
+            ("read", "planes", "--offset", "4..5"),
+            ("read", "planes", "--offset", "-1.."),
+        ],
+    )
+    def test_a_range_that_lacks_no_record(self, planes: Cli, words: tuple[str, ...]) -> None:
+        assert "compaction" not in planes.ok(*words).err
+
+    def test_a_compaction_that_removed_nothing(self, cli: Cli) -> None:
+        cli.ok("create", "planes", "--config", "cleanup.policy=compact")
+        cli.append(at(NOW, key=b"a"), at(NOW, key=b"b"), topic="planes")
+        cli.ok("compact", "planes", "--roll")
+        assert cli.ok("count", "planes", "--from", str(NOW)).err == ""
+
+    def test_without_a_zone_map_the_number_is_unknown(self, planes: Cli) -> None:
+        for path in (planes.data / "planes-0").glob("*.zones"):
+            path.unlink()
+        err = planes.ok("count", "planes", "--from", str(NOW)).err
+        note = "compaction may have removed records of this range: planes-0 below offset 5"
+        assert err.endswith(f"note: {note}\n")
+
+    def test_a_broker_knows_only_the_policy(self, planes: Cli) -> None:
+        note = "compaction may have removed records of this range: planes-0 below offset 5"
+        with tidelog.broker(str(planes.data)) as broker:
+            place = ("--bootstrap", broker.bootstrap_servers)
+            assert note in planes.ok("count", "planes", "--from", str(NOW), *place).err
+            assert "compaction" not in planes.ok("count", "planes", *place).err

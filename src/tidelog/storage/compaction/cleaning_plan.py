@@ -58,6 +58,7 @@ from tidelog.storage.segment.compaction_history import (
     CompactionHistory,
     load_history,
     read_history,
+    records_left,
 )
 from tidelog.storage.segment.segment import Segment, iterate_batches
 from tidelog.types import NO_OFFSET, NO_TIMESTAMP, UNKNOWN_MS, TopicPartition
@@ -91,7 +92,7 @@ def is_whole(segments: Iterable[Segment], log_start: int) -> bool:
     for segment in segments:
         if segment.end_offset <= log_start:
             continue
-        mapped = _records_in(segment) if segment.base_offset >= log_start else None
+        mapped = records_left(segment) if segment.base_offset >= log_start else None
         if mapped is not None:
             if mapped != segment.end_offset - segment.base_offset:
                 return False
@@ -108,14 +109,6 @@ def is_whole(segments: Iterable[Segment], log_start: int) -> bool:
         if next_offset < segment.end_offset:
             return False
     return True
-
-
-def _records_in(segment: Segment) -> int | None:
-    """Return a segment's number of records, markers included; None if it has no zone map."""
-    zone_map = None if segment.is_active else segment.zones
-    if zone_map is None:
-        return None
-    return sum(block.data_records + block.control_records for block in zone_map.blocks())
 
 
 def bounds_before(

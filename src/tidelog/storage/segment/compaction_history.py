@@ -20,13 +20,17 @@ Source: docs/format.md#text-files.
 
 import posixpath
 from contextlib import suppress
-from typing import Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from tidelog.env import FileSystem
 from tidelog.errors import CorruptFile
 from tidelog.record.coding import crc32c
 from tidelog.storage import files, text_files
 from tidelog.types import UNKNOWN_MS, Buffer, ClockName
+
+if TYPE_CHECKING:
+    from tidelog.storage.segment.segment import Segment
+
 
 HISTORY_FILE: Final = "compaction-history"
 HISTORY_VERSION: Final = 0
@@ -210,6 +214,12 @@ def cleaned_end(fs: FileSystem, directory: str) -> int:
         history = load_history(fs, directory)
         ends.append(0 if history is None else history.end_offset)
     return max(ends)
+
+
+def records_left(segment: "Segment") -> int | None:
+    """Return a segment's number of records, markers included; None if it has no zone map."""
+    zones = None if segment.is_active else segment.zones
+    return None if zones is None else zones.total.data_records + zones.total.control_records
 
 
 def cut_history(fs: FileSystem, directory: str, offset: int) -> None:

@@ -1,0 +1,117 @@
+"""Parts of requested ranges from which compaction may have removed records."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tidelog.config import CLEANUP_COMPACT
+from tidelog.errors import CorruptFile, TidelogError
+from tidelog.scan.split import RequestedRange
+from tidelog.storage import files, text_files
+from tidelog.storage.segment.compaction_history import load_history, records_left
+from tidelog.types import NO_TIMESTAMP, ClockName, TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.storage.directory.log_dir import LogDir
+    from tidelog.storage.log.log_reader import LogView
+
+
+# Maximum number of records that are read to find the first gap in a range of offsets.
+_READ_MAX: Final = 100
+
+
+class CompactedPart(NamedTuple):
+    """Offsets of a partition, overlapping a range, of which compaction may have removed records.
+
+    Attributes:
+        start_offset: First of these offsets, inclusive.
+        end_offset: End of these offsets, exclusive.
+        records: Number of records left, markers of transactions included; None if it is unknown.
+        next_offset: If the range begins with offsets that have no record: the next offset with one.
+    """
+
+    start_offset: int
+    end_offset: int
+    records: int | None = None
+    next_offset: int | None = None
+
+
+def compacted_parts(
+    log_dir: "LogDir", ranges: Mapping[TopicPartition, RequestedRange], clock: ClockName
+) -> dict[TopicPartition, CompactedPart]:
+    """Return the compacted part of each range that has one; reads at most a few records.
+
+    A part whose segments still have all their records, as their zone maps show, is left out. A time
+    range that begins after all times of the compacted segments has no such part, either.
+    """
+    path = f"{log_dir.path}/{files.CLEANER_CHECKPOINT_FILE}"
+    cleaned: Mapping[TopicPartition, int] = {}
+    # A damaged file counts as empty: the next compaction rewrites it.
+    with suppress(CorruptFile, FileNotFoundError):
+        cleaned = text_files.read_offset_checkpoint(log_dir.env.files, path)
+    parts: dict[TopicPartition, CompactedPart] = {}
+    for name, requested in ranges.items():
+        end = cleaned.get(name, 0)
+        if CLEANUP_COMPACT in log_dir.topic(name.topic).config.cleanup_policy:
+            # Cleanings by tidelog store their end in the history before they remove a record. In
+            # topics that are not compacted, only `tidelog erase` writes a history.
+            with suppress(CorruptFile):
+                folder = f"{log_dir.path}/{files.partition_dir_name(name)}"
+                history = load_history(log_dir.env.files, folder)
+                end = max(end, 0 if history is None else history.end_offset)
+        log = log_dir.reader(name.topic, name.partition) if end else None
+        if log is not None and not _begins_after(log, requested.start_ms, end, clock):
+            part = _part_of(log, requested, end)
+            if part is not None:
+                parts[name] = part
+    return parts
+
+
+def _part_of(log: "LogView", requested: RequestedRange, cleaned_end: int) -> CompactedPart | None:
+    """Return the compacted part of a range of offsets; None if it has all its records."""
+    start = max(log.log_start_offset, requested.start_offset or 0)
+    end = cleaned_end
+    if requested.end_offset is not None:
+        end = min(end, requested.end_offset)
+    segments = [one for one in log.segments if one.base_offset < end and one.end_offset > start]
+    if start >= end or not segments:
+        return None
+    counts = [None if one.is_tiered else records_left(one) for one in segments]
+    known = [count for count in counts if count is not None]
+    records = sum(known) if len(known) == len(counts) else None
+    part = CompactedPart(segments[0].base_offset, segments[-1].end_offset, records)
+    if records == part.end_offset - part.start_offset:
+        return None
+    if (requested.start_offset, requested.end_offset) == (None, None):
+        return part
+    return _of_first_gap(log, start, end, part)
+
+
+def _of_first_gap(
+    log: "LogView", start: int, end: int, part: CompactedPart
+) -> CompactedPart | None:
+    """Return the part with the gap that offsets [start, end) begin with; None if they have none."""
+    expected = start
+    try:
+        for number, record in enumerate(log.records(start)):
+            if record.offset > expected == start:
+                return part._replace(start_offset=start, next_offset=record.offset)
+            if record.offset != expected or number == _READ_MAX:
+                break
+            expected = record.offset + 1
+            if expected >= end:
+                return None
+    except TidelogError:
+        return part  # the read itself reports damage
+    return part
+
+
+def _begins_after(log: "LogView", start_ms: int | None, cleaned_end: int, clock: ClockName) -> bool:
+    """Return whether a time is after all times of the segments below `cleaned_end`."""
+    if start_ms is None:
+        return False
+    if clock is ClockName.APPEND:
+        latest_ms = log.appended_by_ms(cleaned_end - 1)
+        return latest_ms is not None and start_ms > latest_ms
+    largest = (one.largest_timestamp for one in log.segments if one.base_offset < cleaned_end)
+    return start_ms > max(largest, default=NO_TIMESTAMP)
