@@ -310,6 +310,9 @@ def _usage_text(error: click.UsageError) -> tuple[str, str]:
     text = " ".join((error.message if near else error.format_message()).split()).rstrip(".")
     if hint := consent_hint(command, options, name):
         return text, hint
+    missing = error.param if isinstance(error, click.MissingParameter) else None
+    if missing is not None and "--group" in missing.opts:
+        return text, "give --group GROUP; `tidelog groups list` lists the groups"
     suggestion = f"did you mean {' or '.join(near)}? " if near else ""
     return text, f"{suggestion}`{command} --help` shows the options"
 

@@ -328,8 +328,7 @@ _TABLE: Final = output.columns(
     output.minor(output.number("committed", "end")),
     output.count("offset_lag", "records_left"),
     output.duration("behind_ms"),
-    output.minor("clock", output.count("offsets/s", "arrivals/s")),
-    output.duration("catch_up_s"),
+    output.minor("clock", output.count("offsets/s", "arrivals/s"), output.duration("catch_up_s")),
     "member",
     output.titled(commit_state=output.wrapped("state")),
 )
@@ -349,8 +348,7 @@ _TOPICS: Final = output.columns(
     "topic",
     output.count("partitions", "partitions_behind", "records_left"),
     output.duration("behind_ms"),
-    output.minor(output.count("offsets/s")),
-    output.duration("catch_up_s"),
+    output.minor(output.count("offsets/s"), output.duration("catch_up_s")),
     output.titled(commit_state=output.wrapped("state")),
 )
 _GROUPS: Final = output.columns("group", _TOPICS[1:])

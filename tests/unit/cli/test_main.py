@@ -61,6 +61,10 @@ def test_no_arguments_show_all_commands(capsys: pytest.CaptureFixture[str]) -> N
         (("read", "t", "--last", "5"), "hint: did you mean --tail? `tidelog read --help`"),
         (("topics", "--formt", "csv"), "hint: did you mean --format? `tidelog topics --help`"),
         (("offsets", "flights"), "--at"),
+        (
+            ("rewind", "-b", "h:9092", "g"),
+            "hint: give --group GROUP; `tidelog groups list` lists the groups",
+        ),
     ],
 )
 def test_usage_errors_exit_with_3_and_a_hint(

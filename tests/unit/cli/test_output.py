@@ -217,6 +217,39 @@ def test_a_row_with_times_of_several_days_keeps_all_of_them() -> None:
             assert " 17:00:00" not in line.replace("2013-02-08 17", "").replace("2013-02-07 17", "")
 
 
+OPTIONAL = output.columns(
+    output.number("partition"),
+    output.minor(output.count("segments")),
+    output.time("largest"),
+    "member",
+    output.prose("why"),
+)
+
+
+def test_a_fitted_table_leaves_out_texts_and_minor_columns_without_values() -> None:
+    empty: list[Row] = [[0, None, None, None, None], [1, None, None, None, None]]
+    assert printed(OPTIONAL, empty, width=30) == [
+        "PARTITION  LARGEST (UTC)",
+        "        0  -",
+        "        1  -",
+    ]
+    assert "SEGMENTS" in printed(OPTIONAL, empty)[0], "a pipe has all columns"
+    assert "SEGMENTS" in printed(OPTIONAL, empty, width=30, is_wide=True)[0]
+    assert "SEGMENTS" in "".join(printed(OPTIONAL, [], width=60))
+    one = printed(OPTIONAL, [[0, None, None, None, None]], width=12)
+    assert len(one) == 2, "a block has no line for them either"
+    member: list[Row] = [*empty, [2, None, None, "a", None]]
+    assert printed(OPTIONAL, member, width=40)[0].split() == [
+        *("PARTITION", "LARGEST", "(UTC)", "MEMBER")
+    ]
+
+
+def test_a_later_value_shows_a_column_that_was_left_out() -> None:
+    empty: list[Row] = [[0, None, None, None, None]] * 500
+    lines = printed(OPTIONAL, [*empty, [1, 7, None, None, None]], width=60)
+    assert [line.split()[1] for line in lines if "PARTITION" in line] == ["LARGEST", "SEGMENTS"]
+
+
 def test_a_column_of_times_keeps_a_day_that_no_other_column_shows() -> None:
     columns = output.columns(output.minor(output.time("timestamp")), output.time("append_time"))
     columns = output.columns(output.number("offset"), columns, output.key("key", least=8))

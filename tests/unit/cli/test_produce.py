@@ -189,7 +189,7 @@ def test_an_unknown_topic_is_reported_before_the_file_is_read(flights: Cli) -> N
     result = flights.run("produce", "flight", "--from", "-", stdin=b"x")
     assert result.code == 1
     assert "did you mean flights?" in result.err
-    assert "hint: `tidelog topics` lists topics" in result.err
+    assert f"hint: `tidelog topics --data {flights.data}` lists topics" in result.err
 
 
 def test_a_clock_that_ran_ahead_needs_accept_clock(flights: Cli) -> None:

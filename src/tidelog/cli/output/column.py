@@ -72,6 +72,14 @@ class Column:
     title: str = ""
 
     @property
+    def is_optional(self) -> bool:
+        """Whether a table that fits a terminal leaves the column out if no cell has a value.
+
+        Offsets, counts, times and durations stay, unless they are minor: there `-` is an answer.
+        """
+        return self.is_minor or self.kind in (Kind.TEXT, Kind.PROSE)
+
+    @property
     def words(self) -> str:
         """Name for people: `behind` for `behind_ms`, whose cells contain the unit.
 

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 NULL: Final = "(null)"
 EMPTY: Final = "(empty)"
-_NONE: Final = "-"
+# Text of a cell without a value.
+NONE: Final = "-"
 
 
 def count_text(count: "Count | float") -> str:
@@ -35,7 +36,7 @@ def cell_text(column: Column, cell: object, zone: str | None = None) -> str:
     if column.kind is Kind.TIME and not isinstance(cell, str):
         return time_text(cell, zone)
     if cell is None:
-        return _NONE
+        return NONE
     if isinstance(cell, bool):
         return "yes" if cell else "no"
     if isinstance(cell, int | float):
@@ -59,9 +60,9 @@ def _number_text(column: Column, number: float) -> str:
 
 def _plain(cell: object) -> str:
     if isinstance(cell, list | tuple):
-        return "; ".join(map(_plain, cell)) or _NONE
+        return "; ".join(map(_plain, cell)) or NONE
     if isinstance(cell, dict):
-        return ",".join(f"{name}={_plain(one)}" for name, one in cell.items()) or _NONE
+        return ",".join(f"{name}={_plain(one)}" for name, one in cell.items()) or NONE
     return str(cell)
 
 

@@ -11,7 +11,7 @@ from typing import Final
 from tidelog.amounts import plural
 from tidelog.cli.options import Format
 from tidelog.cli.output.column import Cell, Column, Row, fields
-from tidelog.cli.output.formatters import cell_text, count_text
+from tidelog.cli.output.formatters import NONE, cell_text, count_text
 from tidelog.cli.output.layout import (
     GAP,
     Layout,
@@ -97,11 +97,10 @@ def print_rows(
     """
     source = iter(rows)
     first = list(islice(source, 2))
-    if kind is Format.TABLE and len(first) == 1:
-        table = _Table(surroundings, columns, zone)
-        if not table.holds(first[0]):
-            _print_block(surroundings, columns, first[0], zone)
-            return
+    is_single = kind is Format.TABLE and len(first) == 1
+    if is_single and not _Table(surroundings, columns, zone).holds(first[0]):
+        _print_block(surroundings, columns, first[0], zone, is_whole=False)
+        return
     out = writer(surroundings, columns, kind, zone=zone)
     out.write(chain(first, source))
     out.close(total)
@@ -149,12 +148,19 @@ def print_verdict(surroundings: Surroundings, sentence: str, kind: Format) -> No
 
 
 def _print_block(
-    surroundings: Surroundings, columns: Sequence[Column], row: Row, zone: str | None
+    surroundings: Surroundings,
+    columns: Sequence[Column],
+    row: Row,
+    zone: str | None,
+    *,
+    is_whole: bool = True,
 ) -> None:
-    """Write a row with a line for each column."""
+    """Write a row with a line for each column, if `is_whole` also for empty optional ones."""
     pairs = _visible(surroundings, columns, row)
-    names = [column.words_with(zone) for column, _ in pairs]
-    texts = [cell_text(column, cell, zone) for column, cell in pairs]
+    cells = [(column, cell_text(column, cell, zone)) for column, cell in pairs]
+    cells = [one for one in cells if is_whole or not _is_empty(*one)]
+    names = [column.words_with(zone) for column, _ in cells]
+    texts = [text for _, text in cells]
     surroundings.stdout.writelines(f"{line}\n" for line in _block(names, texts, surroundings.width))
     surroundings.stdout.flush()
 
@@ -168,6 +174,11 @@ def _block(names: Sequence[str], texts: Sequence[str], room: int | None) -> Iter
         lines = [text] if room is None else folded(text, max(room - width - len(GAP), 1))
         for title, line in zip_longest([cut(name, width)], lines, fillvalue=""):
             yield cut(f"{padded(title, width)}{GAP}{line}".rstrip(), room)
+
+
+def _is_empty(column: Column, text: str) -> bool:
+    """Whether a cell has no value, in a column that tables leave out without values."""
+    return text == NONE and column.is_optional
 
 
 def _visible(
@@ -262,19 +273,46 @@ class _Table(Writer):
         self._shown = [one for one, _ in _visible(surroundings, columns, columns)]
         self._cells = [0] * len(self._shown)
         self._shorts = [0] * len(self._shown)
+        # Indexes of columns that have had a value, and of those that need none. The first column
+        # is always shown.
+        self._kept = {i for i, one in enumerate(self._shown) if not i or not one.is_optional}
         self._layout: Layout | None = None
         self._rows = 0
 
     def holds(self, row: Row) -> bool:
         """Whether a row fits into the width with all columns shown and no cell cut."""
         texts = self._texts(row)
-        cells = [*map(width_of, texts)]
-        layout = plan(self._shown, self._zone, cells, cells, self._room)
-        if layout is None or len(layout.shown) < len(self._shown):
+        layout = self._plan([texts], [texts])
+        if layout is None or len(layout.shown) < len(self._kept):
             return False
         return all(
-            width_of(text) <= width for text, width in zip(texts, layout.widths, strict=True)
+            width_of(texts[i]) <= width
+            for i, width in zip(layout.shown, layout.widths, strict=True)
         )
+
+    def _plan(self, chunk: list[list[str]], shorts: list[list[str]]) -> Layout | None:
+        """Add rows, and return the layout for all rows so far; see `plan`."""
+        for texts, short in zip(chunk, shorts, strict=True):
+            self._cells = list(map(max, self._cells, map(width_of, texts)))
+            self._shorts = list(map(max, self._shorts, map(width_of, short)))
+        everything = set(range(len(self._shown)))
+        if self._room is None or not (chunk or self._rows):
+            self._kept = everything
+        for texts in chunk:
+            for i in everything - self._kept:
+                if not _is_empty(self._shown[i], texts[i]):
+                    self._kept.add(i)
+        kept = sorted(self._kept)
+        layout = plan(
+            [self._shown[i] for i in kept],
+            self._zone,
+            [self._cells[i] for i in kept],
+            [self._shorts[i] for i in kept],
+            self._room,
+        )
+        if layout is None:
+            return None
+        return replace(layout, shown=tuple(kept[i] for i in layout.shown))
 
     def write(self, rows: Iterable[Row]) -> None:
         """Write rows."""
@@ -294,8 +332,8 @@ class _Table(Writer):
             self._note(f"{count_text(self._rows)} of {plural(total, 'row')}")
         elif self._rows > _ROWS_COUNTED:
             self._note(plural(self._rows, "row"))
-        shown = self._layout.shown if self._layout is not None else range(len(self._shown))
-        hidden = [one.words for i, one in enumerate(self._shown) if i not in shown]
+        shown = self._layout.shown if self._layout is not None else self._kept
+        hidden = [self._shown[i].words for i in sorted(self._kept.difference(shown))]
         if hidden:
             pronoun = "it" if len(hidden) == 1 else "them"
             self._note(f"not shown: {', '.join(hidden)}; --wide shows {pronoun}")
@@ -321,11 +359,8 @@ class _Table(Writer):
         shorts = chunk
         if self._room is not None:
             shorts = [without_days(self._shown, texts) for texts in chunk]
-        for texts, short in zip(chunk, shorts, strict=True):
-            self._cells = list(map(max, self._cells, map(width_of, texts)))
-            self._shorts = list(map(max, self._shorts, map(width_of, short)))
         before = self._layout
-        self._layout = layout = plan(self._shown, self._zone, self._cells, self._shorts, self._room)
+        self._layout = layout = self._plan(chunk, shorts)
         if layout is None:
             self._write_blocks(chunk)
             return
@@ -337,21 +372,28 @@ class _Table(Writer):
 
     def _write_blocks(self, chunk: list[list[str]]) -> None:
         """Write each row as a block, with an empty line between blocks."""
-        names = [column.words_with(self._zone) for column in self._shown]
+        kept = sorted(self._kept)
+        names = [self._shown[i].words_with(self._zone) for i in kept]
         for at, texts in enumerate(chunk, self._rows):
             self._stdout.write("\n" if at else "")
-            self._stdout.writelines(f"{line}\n" for line in _block(names, texts, self._room))
+            lines = _block(names, [texts[i] for i in kept], self._room)
+            self._stdout.writelines(f"{line}\n" for line in lines)
 
     def _write_heading(self, layout: Layout) -> None:
         words = headings(
-            self._shown,
+            [self._shown[i] for i in layout.shown],
             self._zone,
             is_stacked=layout.is_stacked,
             rooms=layout.widths if layout.is_short else None,
         )
-        depth = max(len(words[i]) for i in layout.shown)
+        of_column = dict(zip(layout.shown, words, strict=True))
+        depth = max(map(len, words))
         for at in range(-depth, 0):
-            line = self._line(layout, [one[at] if len(one) >= -at else "" for one in words])
+            texts = [
+                lines[at] if len(lines := of_column.get(i, [])) >= -at else ""
+                for i in range(len(self._shown))
+            ]
+            line = self._line(layout, texts)
             bold = _BOLD.format(line) if self._surroundings.wants_colour else line
             self._stdout.write(f"{bold}\n")
 
