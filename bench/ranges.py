@@ -145,7 +145,7 @@ def _anywhere() -> Longs:
 
 
 def part(share: float) -> RequestedRange:
-    """Return a time range inside the span that has this share of the span."""
+    """Return a time range inside the log's time span (`SPAN_MS`) that covers this share of it."""
     start = START_MS + int(SPAN_MS * min(0.3, (1 - share) / 2))
     return RequestedRange(start_ms=start, end_ms=start + int(SPAN_MS * share))
 

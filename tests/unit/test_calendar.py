@@ -11,8 +11,8 @@ from tidelog.errors import InvalidRequest
 from tidelog.timespec.calendar import CalendarUnit, next_start, unit_start, unit_starts
 
 HOUR = 3_600_000
-# Zones whose clock changes are odd: at midnight, at 0:30, at 2:45, back across midnight; by an
-# hour, half an hour, three and seven hours; a skipped day.
+# UTC, a zone with usual clock changes, and zones with odd ones: at midnight, at 0:30, at 2:45, back
+# across midnight; by a quarter of an hour, half an hour, three and seven hours; a skipped day.
 ZONES = (
     "UTC",
     "America/New_York",

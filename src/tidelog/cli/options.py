@@ -1,4 +1,4 @@
-"""Functions that declare command options, the words that options accept, and shared options.
+"""Options of commands: functions that declare them, enumerations of their words, shared options.
 
 An option is declared once: by a decorator of click on a function if the command has few options,
 else as the field of a dataclass for `with_options`. Other modules parse the texts (times.py,

@@ -40,8 +40,9 @@ if TYPE_CHECKING:
 class WhyEmpty(StrEnum):
     """Kind of reason why a range is empty.
 
-    `NEVER_WRITTEN`: the partition never had a record. `DELETED`: the log starts after the range,
-    whose records were deleted by retention, DeleteRecords or compaction, or never written.
+    `NEVER_WRITTEN`: the partition never had a record. `DELETED`: the log has no records left, or
+    starts after the range; if the range had records, retention, DeleteRecords or compaction has
+    deleted them.
     `NOT_THERE`: the log has no record in the range. `NOT_VISIBLE`: records of the range can't be
     read yet, because they follow the start of an open transaction or are not flushed. `NOT_WANTED`:
     filters or options exclude the whole range.

@@ -115,9 +115,11 @@ def merged(overrides: Mapping[str, str], new_texts: NewTexts) -> dict[str, str]:
 
 
 def _changed_list(change: ConfigChange, text: str) -> str:
-    """Append a change's missing items to a list, or remove one occurrence of each of its items.
+    """Return a list after a change of it.
 
-    This is how Kafka changes a list. Blanks are part of an item. The new list is validated later.
+    APPEND adds the change's items that the list lacks. SUBTRACT removes one occurrence of each of
+    the change's items from the list. This is how Kafka changes a list. Blanks are part of an item.
+    The new list is validated later.
 
     Raises:
         Refusal: The new list is longer than a string of the protocol may be.

@@ -291,7 +291,8 @@ async def offset_for_leader_epoch(
 ) -> OffsetForLeaderEpochResponse:
     """Return each partition's largest epoch <= the requested one, and that epoch's end offset.
 
-    Both are -1 if there is no such epoch.
+    Both are -1 if the requested epoch is later than all known ones, or none is known. For an epoch
+    before the first known one, the result is the requested epoch and the first one's start offset.
     """
     node = context.node
     missing = node.partitions.unopened(

@@ -58,7 +58,8 @@ class Row(NamedTuple):
             unless the API is in `OPEN_TO_ALL`.
         module: Module of its handler, in this package; empty if it has the same name as the module
             that declares the API's messages.
-        rows: Name of its `RowFunctions`, in the handler's module; empty if it has no templates.
+        rows: Name of its `RowFunctions` (functions for repeated requests) in the handler's module;
+            empty if it has none.
         parts: Pairs `request list=response list`, as paths of fields, along which requests with
             long lists are split. The first pair whose fields exist in the version is used; if there
             is none, long requests are refused, except those of Fetch (`fetch.long_fetch`).

@@ -187,8 +187,9 @@ class BusyPoll:
             self.is_polling = False
 
 
-# Number of responses held in an iteration below which few clients are active. Then the next
-# `AT_ONCE` responses are sent without delay, before a response is held again as a trial.
+# Minimum number of responses in an iteration with which many clients count as active, so that
+# responses are held. After an iteration with fewer, the next `AT_ONCE` responses are sent without
+# delay, and the one after them is held as a trial.
 CROWD: Final = 4
 
 AT_ONCE: Final = 64

@@ -71,7 +71,8 @@ class OffsetCheckpoints:
 
     def recovery_point(self, name: TopicPartition) -> int | None:
         """Return the offset to recover a log from; None if the log needs no recovery."""
-        # A log that was given up for a deletion was not closed; the deletion may have failed.
+        # The log of a topic that was to be deleted was not synced. If the deletion failed, the log
+        # must be recovered from this offset, even after a clean stop.
         point = self.unsynced_points.get(name)
         if point is not None or self.was_clean:
             return point

@@ -144,9 +144,10 @@ class TailSegment(Segment):
     def _scan_from_last_entry(self, file_size: int, *, check_crc: bool) -> bool:
         """Scan batches from the last entries on; return whether the last indexed batch is valid.
 
-        The scan begins one offset index entry before the one to which the last time index entry
-        leads, for two reasons: only the batches show whether a later time index entry was lost, and
-        a walk can't detect a gap before the batch that it begins with.
+        The scan begins at the last offset index entry below the offset of the last time index
+        entry. It has to read all batches from that offset on, because only they show whether a
+        later time index entry was lost. It begins before that offset, because a walk can't detect a
+        gap before its first batch.
         """
         indexed, offset = self.time_index.last_entry
         self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset

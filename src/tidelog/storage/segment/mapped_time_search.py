@@ -295,9 +295,10 @@ def _search_batch(
 def _search_compressed(
     batch: RecordBatch, target: int, floor_offset: int, may_block: bool
 ) -> tuple[int, int, int]:
-    """Return a kernel's status, offset and timestamp of the first match in a compressed batch.
+    """Search a compressed batch; return a status, and for FOUND offset and timestamp of the match.
 
-    NEED_PLAIN if the batch is not compressed or is damaged: the plain code reports damage.
+    The status is NEED_PLAIN if the batch is not compressed or is damaged: the plain code reports
+    damage.
 
     Raises:
         ColdRead: The batch decompresses to many bytes, and `may_block` is false.
