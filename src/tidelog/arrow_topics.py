@@ -3,6 +3,7 @@
 Needs Arrow, numpy and numba, so only the calls that need them import this module.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, cast
 
@@ -83,7 +84,8 @@ def as_table(source: object) -> pa.Table:
         raise InvalidRequest(f"table: {error}") from error
     names = result.column_names
     if len(set(names)) < len(names):
-        raise InvalidRequest(f"a column occurs twice: {', '.join(names)}")
+        repeated = ", ".join(name for name, count in Counter(names).items() if count > 1)
+        raise InvalidRequest(f"more than one column has this name: {repeated}")
     return result
 
 

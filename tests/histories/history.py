@@ -115,7 +115,7 @@ class History:
 
 
 def copy_of(value: int, attempt: int) -> int:
-    """Return the copy of a value; each attempt writes another copy."""
+    """Return the negative number that stands for a value copied in an attempt, unique to both."""
     return -(attempt * VALUE_LIMIT + value)
 
 

@@ -147,7 +147,7 @@ class ControlClient(Closing):
             data = self._connection.recv(_READ_BYTES)
             if not data:
                 raise ConnectionResetError(
-                    "the process that has the directory open closed the connection"
+                    "the connection was closed by the process that has the directory open"
                 )
             for message in self._reader.feed(data):
                 return message

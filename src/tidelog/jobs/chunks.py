@@ -115,7 +115,7 @@ class Pacer:
 CHUNK_SECONDS: Final = 2.0
 
 # Approximate number of offsets in a chunk if the rate is not limited, and the approximate maximum
-# if the rate is limited. A restart writes at most one chunk again, so chunks must not be larger.
+# if the rate is limited. A restart may write one chunk again; this limit keeps that work small.
 CHUNK_RECORDS: Final = 2_000_000
 
 # Record size in bytes that is assumed before the first chunk is written.

@@ -347,8 +347,8 @@ def erasure_verdict(receipt: Mapping[str, object]) -> str:
     )
     reached = f"; {plural(left, 'place')} not reached" if left else ""
     if not count:
-        but = " but its tombstone" if receipt["tombstones"] else ""
-        return f"no record of the key{but} in {plural(searched, 'file')} of {topic}{reached}"
+        only = ", only its tombstone," if receipt["tombstones"] else ""
+        return f"no record of the key{only} in {plural(searched, 'file')} of {topic}{reached}"
     records = f"{plural(count, 'record')} of the key"
     if not receipt["executed"]:
         it = verb(count, "it", "them")

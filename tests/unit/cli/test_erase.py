@@ -59,7 +59,7 @@ def test_a_repeated_erasure_changes_nothing_and_names_the_tombstone(keyed: Cli) 
         " later) removes it\n"
     )
     dry = keyed.ok("erase", "flights", "--key", "secret")
-    assert dry.lines == ["no record of the key but its tombstone in 2 files of flights"]
+    assert dry.lines == ["no record of the key, only its tombstone, in 2 files of flights"]
     assert dry.err == stays
     again = keyed.ok("erase", "flights", "--key", "secret", "--execute")
     receipt = json.loads(again.out)

@@ -183,7 +183,7 @@ class TestErasure:
     def test_nothing(self) -> None:
         assert erasure_verdict(receipt(0, found=0)) == "no record of the key in 13 files of t"
         lone = receipt(0, found=0) | {"tombstones": [{}]}
-        assert erasure_verdict(lone) == "no record of the key but its tombstone in 13 files of t"
+        assert erasure_verdict(lone) == "no record of the key, only its tombstone, in 13 files of t"
 
     def test_a_dry_run(self) -> None:
         assert erasure_verdict(receipt(1)) == (

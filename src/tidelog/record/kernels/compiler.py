@@ -130,7 +130,7 @@ def inlined(function: Callable[P, R]) -> Kernel[P, R]:
 
 
 def is_cached(kernel_: Kernel[P, R]) -> bool:
-    """Whether compiled code of this release is cached for a kernel, for any argument types."""
+    """Whether compiled code of this release is cached for a kernel and some argument types."""
     cache = getattr(kernel_, "_cache", None)
     if not isinstance(cache, _KernelCache):
         return False

@@ -189,7 +189,7 @@ class BusyPoll:
 
 # Minimum number of responses in an iteration with which many clients count as active, so that
 # responses are held. After an iteration with fewer, the next `AT_ONCE` responses are sent without
-# delay, and the one after them is held as a trial.
+# delay, and the one after them is held as a trial, unless the loop is polling.
 CROWD: Final = 4
 
 AT_ONCE: Final = 64
