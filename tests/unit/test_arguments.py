@@ -214,7 +214,7 @@ def test_a_table_with_a_column_of_another_type_is_refused(
 
 def test_a_table_with_a_column_twice_is_refused(log: tidelog.Directory) -> None:
     twice = pa.Table.from_arrays([pa.array([b"x"])] * 2, names=["value", "value"])
-    with pytest.raises(InvalidRequest, match="more than one column has this name: value$"):
+    with pytest.raises(InvalidRequest, match=r"more than one column has this name: value$"):
         log.append_table("flights", twice)
 
 
