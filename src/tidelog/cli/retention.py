@@ -17,6 +17,8 @@ from tidelog.cli.options import (
     data_option,
     examples,
     format_option,
+    one_of,
+    refuse_typed,
     show_option,
     shown_table,
     target_argument,
@@ -26,6 +28,7 @@ from tidelog.cli.output import Cell
 from tidelog.cli.places import Place, open_directory, parse_target
 from tidelog.cli.surroundings import Surroundings, interrupted_as
 from tidelog.config import CLEANUP_DELETE, TopicConfig
+from tidelog.timespec.zones import zone_of
 from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -39,29 +42,52 @@ if TYPE_CHECKING:
     )
 
 
+class WhyShow(StrEnum):
+    """Form in which `tidelog why` shows segments."""
+
+    SEGMENTS = "segments"
+    DETAILS = "details"
+
+
 @click.command(
     "why",
     epilog=examples(
         "tidelog why flights --data data",
         "tidelog why flights:0 --zone America/New_York",
+        "tidelog why flights --show details",
         "tidelog why flights -o json | jq 'select(.due)'",
     ),
 )
 @target_argument
 @data_option
+@one_of(
+    "--show",
+    kind=WhyShow,
+    default=None,
+    text="segments: one line per segment; details: all facts and reasons of each segment. JSON and"
+    " CSV have all facts. Default: details for one partition, else segments.",
+)
 @format_option
 @zone_option
 @click.pass_obj
 def why(
-    surroundings: Surroundings, target: str, data: str | None, kind: Format, zone: str | None
+    surroundings: Surroundings,
+    target: str,
+    data: str | None,
+    show: WhyShow | None,
+    kind: Format,
+    zone: str | None,
 ) -> None:
     """Explain why segments were rolled, and how long they stay.
 
     For each segment, shows the record and the rule that keep it, the rule that will delete it, and
     how long Kafka would keep it. Also shows the deleted offsets.
     """
-    from tidelog.storage.directory.topic_retention import applied_config, explain
+    from tidelog.storage.directory.topic_retention import applied_config, explain, why_verdict
 
+    if kind is not Format.TABLE:
+        refuse_typed(("show",), "applies only to tables; JSON and CSV have all facts")
+    zone_of(zone)  # an unknown zone is an error even if no time is printed
     topic, number = parse_target(target)
     with open_directory(surroundings, data) as directory:
         config = applied_config(directory.log_dir, topic)
@@ -75,10 +101,12 @@ def why(
             for name in partitions
         ]
     if kind is Format.TABLE:
-        for name, story in stories:
-            for line in _lines(name, story, config, zone, is_age_known=is_age_known):
-                hanging = _LABEL if line.startswith(_INDENT) else _INDENT
-                output.print_text(surroundings, line, hanging=len(hanging))
+        form = show or (WhyShow.DETAILS if len(stories) == 1 else WhyShow.SEGMENTS)
+        verdict = why_verdict(target, [story for _, story in stories], zone)
+        output.print_verdict(surroundings, verdict, kind)
+        _print_line(surroundings, _settings_line(config, zone, is_age_known=is_age_known))
+        print_stories = _print_details if form is WhyShow.DETAILS else _print_segments
+        print_stories(surroundings, stories, _forever(config, is_age_known=is_age_known), zone)
     elif kind is Format.JSON:
         for name, story in stories:
             for segment in story.segments:
@@ -180,34 +208,96 @@ _INDENT: Final = "    "
 _LABEL: Final = f"{_INDENT}record times  "
 
 
-def _lines(
-    name: TopicPartition,
-    story: "PartitionStory",
-    config: TopicConfig,
-    zone: str | None,
-    *,
-    is_age_known: bool,
-) -> list[str]:
+def _settings_line(config: TopicConfig, zone: str | None, *, is_age_known: bool) -> str:
     age = f"retention.ms={config.retention_ms}" if is_age_known else "retention.ms not set"
-    settings_text = (
-        f"tidelog.retention.clock={config.tidelog_retention_clock}, {age},"
+    return (
+        f"settings: tidelog.retention.clock={config.tidelog_retention_clock}, {age},"
         f" retention.bytes={config.retention_bytes},"
-        f" cleanup.policy={config.text('cleanup.policy')}"
+        f" cleanup.policy={config.text('cleanup.policy')}; times in {zone or 'UTC'}"
     )
-    lines = [f"{name.topic}:{name.partition}  {settings_text}; times in {zone or 'UTC'}"]
+
+
+def _print_line(surroundings: Surroundings, line: str) -> None:
+    hanging = _LABEL if line.startswith(_INDENT) else _INDENT
+    output.print_text(surroundings, line, hanging=len(hanging))
+
+
+def _print_details(
+    surroundings: Surroundings,
+    stories: "Sequence[tuple[TopicPartition, PartitionStory]]",
+    forever: str,
+    zone: str | None,
+) -> None:
+    """Print all facts about each segment."""
+    for name, story in stories:
+        if len(stories) > 1:
+            _print_line(surroundings, f"{name.topic}:{name.partition}")
+        for line in _partition_lines(story):
+            _print_line(surroundings, f"  {line}")
+        if not story.segments:
+            _print_line(surroundings, "  no segments yet")
+        for segment in story.segments:
+            for line in _segment_lines(segment, forever, zone):
+                _print_line(surroundings, line)
+
+
+def _partition_lines(story: "PartitionStory") -> list[str]:
+    lines = []
     if story.start_offset > 0:
         lines.append(
-            f"  offsets 0..{story.start_offset - 1} were deleted by retention or delete-records;"
+            f"offsets 0..{story.start_offset - 1} were deleted by retention or delete-records;"
             " which of the two, when, and the times of these records are not recorded"
         )
     if story.storm is not None:
-        lines.append(f"  {story.storm}")
-    if not story.segments:
-        lines.append("  no segments yet")
-    forever = _forever(config, is_age_known=is_age_known)
-    for segment in story.segments:
-        lines += _segment_lines(segment, forever, zone)
+        lines.append(f"{story.storm}")
     return lines
+
+
+def _print_segments(
+    surroundings: Surroundings,
+    stories: "Sequence[tuple[TopicPartition, PartitionStory]]",
+    forever: str,
+    zone: str | None,
+) -> None:
+    """Print a line for each segment."""
+    segments = [(name, segment) for name, story in stories for segment in story.segments]
+    if any(segment.keeping.until_ms is None for _, segment in segments):
+        _print_line(surroundings, f"kept {forever}")
+    for name, story in stories:
+        for line in _partition_lines(story):
+            _print_line(surroundings, f"{name.topic}:{name.partition}: {line}")
+    is_compacted = any(segment.removed != 0 for _, segment in segments)
+    is_due = any(segment.due is not None for _, segment in segments)
+    columns = output.columns(
+        output.number("partition", "first_offset", "last_offset"),
+        output.count("records_left") if is_compacted else (),
+        output.size("bytes"),
+        output.wrapped("rolled_by"),
+        output.time("kept_until"),
+        output.columns("due") if is_due else (),
+    )
+    rows: list[list[Cell]] = []
+    for name, segment in segments:
+        row: list[Cell] = [name.partition, segment.base_offset]
+        row.append(segment.end_offset - 1 if segment.end_offset > segment.base_offset else None)
+        if is_compacted:
+            row.append(_left(segment))
+        row += [segment.size_bytes, _CAUSES.get(segment.reason, "takes appends")]
+        until_ms = segment.keeping.until_ms
+        row.append("forever" if until_ms is None else until_ms)
+        if is_due:
+            row.append(None if segment.due is None else str(segment.due.rule))
+        rows.append(row)
+    output.print_rows(surroundings, columns, rows, Format.TABLE, zone=zone)
+    if rows:
+        surroundings.hint("`tidelog why TOPIC:P` or --show details explains each segment")
+
+
+def _left(segment: "SegmentStory") -> int | None:
+    """Return the number of a segment's records; None if it is unknown."""
+    if segment.removed is None:
+        return None
+    return segment.end_offset - segment.base_offset - segment.removed
 
 
 def _forever(config: TopicConfig, *, is_age_known: bool) -> str:
@@ -227,12 +317,13 @@ def _segment_lines(segment: "SegmentStory", forever: str, zone: str | None) -> l
         return [f"  segment at {segment.base_offset}: no records yet"]
     times, lost = segment.times, segment.lost
     offsets = f"{segment.base_offset}..{segment.end_offset - 1}"
-    facts = {
+    facts = {} if segment.removed == 0 else {"compaction": _compaction(segment)}
+    facts |= {
         "record times": _span(segment.smallest_timestamp, times.largest_timestamp, zone),
         "append times": _appends(segment, zone),
         "kept until": _kept_text(segment, forever, zone),
-        "deleted by": _deleted_by(segment),
-        "Kafka's rule": _kafka(segment, zone),
+        "deletion": _deletion(segment),
+        "in Kafka": _kafka(segment, zone),
     }
     if lost is not None:
         facts["lost"] = f"{lost.start}..{lost.end - 1}: {lost.reason}"
@@ -243,10 +334,46 @@ def _segment_lines(segment: "SegmentStory", forever: str, zone: str | None) -> l
     ]
 
 
+def _compaction(segment: "SegmentStory") -> str:
+    offsets = plural(segment.end_offset - segment.base_offset, "offset")
+    left = _left(segment)
+    if left is None:
+        return (
+            f"may have removed records of its {offsets}; their number is unknown, as there is no"
+            " zone map"
+        )
+    return f"left {plural(left, 'record')} of {offsets}"
+
+
+# Reason of a roll -> the setting or event that caused it.
+_CAUSES: Final[dict[str, str]] = {
+    "size": "segment.bytes",
+    "time": "segment.ms",
+    "offset-index-full": "a full offset index",
+    "time-index-full": "a full time index",
+    "offset-overflow": "an offset out of range",
+    "request": "a request",
+    "retention": "retention",
+    "attach": "attached segments",
+    "compaction-lag": "max.compaction.lag.ms",
+    "unknown": "another program",
+}
+# Reason of a roll -> what a segment's details add to its cause.
+_EXPLANATIONS: Final[dict[str, str]] = {
+    "request": ", such as `tidelog compact --roll`",
+    "retention": " of all its records",
+    "attach": ", which a job or a load added to the log",
+}
+
+
 def _rolled(segment: "SegmentStory", zone: str | None) -> str:
+    if segment.reason == "open":
+        return "takes appends"
+    cause = f"rolled by {_CAUSES[segment.reason]}"
     if segment.roll_ms is None:
-        return "takes appends" if segment.reason == "open" else "rolled by another program"
-    return f"rolled by {segment.reason} at {output.time_text(segment.roll_ms, zone)}"
+        return cause
+    more = _EXPLANATIONS.get(segment.reason, "")
+    return f"{cause} at {output.time_text(segment.roll_ms, zone)}{more}"
 
 
 def _span(first_ms: int | None, last_ms: int, zone: str | None) -> str:
@@ -262,7 +389,10 @@ def _appends(segment: "SegmentStory", zone: str | None) -> str:
         return "unknown"
     first = output.time_text(segment.first_append_ms, zone)
     last = output.time_text(segment.last_append_ms, zone)
-    hidden = f"; unknown for {plural(unknown, 'offset')}" if unknown else ""
+    offsets = plural(segment.end_offset - segment.base_offset, "offset")
+    hidden = f"; none is stored for {unknown:,} of {offsets}" if unknown else ""
+    if unknown and segment.removed != 0:
+        hidden += ", whose records compaction may have removed"
     return f"first {first}, last {last}{hidden}"
 
 
@@ -298,32 +428,32 @@ def _because(segment: "SegmentStory", zone: str | None) -> str:
     return f"the {counted.basis} at the latest, {time}{hint}: record {offset} has timestamp {own}"
 
 
-def _deleted_by(segment: "SegmentStory") -> str:
+def _deletion(segment: "SegmentStory") -> str:
     if segment.due is not None:
         return (
-            f"{segment.due.rule}, at the next retention (a broker's, or `tidelog retain`):"
+            f"at the next retention (a broker's, or `tidelog retain`), by {segment.due.rule}:"
             f" {segment.due.reason}"
         )
     ways = []
     if segment.keeping.until_ms is not None:
-        ways.append("time after that")
+        ways.append("by age after that")
     if segment.size_room_bytes is not None:
-        ways.append(f"size once {output.bytes_text(segment.size_room_bytes)} more are appended")
+        ways.append(f"by size once {output.bytes_text(segment.size_room_bytes)} more are appended")
     if segment.reason != "open":
-        ways.append(f"delete-records up to {segment.end_offset}")
-    return "; ".join(ways) or "nothing: no setting deletes it"
+        ways.append(f"by `tidelog delete-records` up to offset {segment.end_offset}")
+    return f"possible {'; '.join(ways)}" if ways else "none: no setting deletes it"
 
 
 def _kafka(segment: "SegmentStory", zone: str | None) -> str:
     kafka = segment.kafka
     if kafka.until_ms == segment.keeping.until_ms:
-        return "the same"
-    until = (
-        "forever" if kafka.until_ms is None else f"until {output.time_text(kafka.until_ms, zone)}"
-    )
+        return "kept as long as here"
+    until = "forever"
+    if kafka.until_ms is not None:
+        until = f"until {output.time_text(kafka.until_ms, zone)}"
     if kafka.behind is not None:
-        return f"{until}, because the earlier segment at {kafka.behind} is kept that long"
-    return f"{until}, by its {kafka.counted.basis} {output.time_text(kafka.counted.ms, zone)}"
+        return f"kept {until}, because the earlier segment at {kafka.behind} is kept that long"
+    return f"kept {until}, by its {kafka.counted.basis} {output.time_text(kafka.counted.ms, zone)}"
 
 
 class RetainShow(StrEnum):

@@ -378,6 +378,13 @@ def changes_of(settings: Sequence[str], cleared: Sequence[str]) -> dict[str, str
     return changes
 
 
+# Value of tidelog.retention.clock -> the age that retention compares with retention.ms.
+_RETENTION_CLOCKS: Final = {
+    RetentionClock.RECORD: "age by timestamp (record)",
+    RetentionClock.APPEND: "age by append time (append)",
+    RetentionClock.RECORD_CAPPED: "age by the earlier of timestamp and append time (record-capped)",
+}
+
 # Maximum number of ranges of offsets in one text for people; JSON has all of them.
 _RANGES_SHOWN = 3
 
@@ -625,7 +632,7 @@ def _print_tables(
 ) -> None:
     stdout, kind = surroundings.stdout, Format.TABLE
     stamped = info.config.message_timestamp_type.config_name
-    retention = f"by {info.config.tidelog_retention_clock}"
+    retention = _RETENTION_CLOCKS[info.config.tidelog_retention_clock]
     _print_facts(surroundings, info, {"timestamps": stamped, "retention": retention})
     names = ("partition", "start", "end", "last_stable")
     columns = output.columns(output.number(*names), output.count("segments"), output.size("bytes"))

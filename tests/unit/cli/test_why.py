@@ -94,15 +94,80 @@ def test_the_remaining_bytes_before_retention_by_size_are_shown(tides: Cli) -> N
 def test_the_text_has_reasons_and_times(tides: Cli) -> None:
     text = tides.ok("why", "tides:0").out
     assert "tidelog.retention.clock=record-capped" in text
-    assert text.splitlines()[0].endswith("; times in UTC")
-    assert "rolled by size at 2023-11-14 22:13:21" in text
+    assert text.splitlines()[1].endswith("; times in UTC")
+    assert "rolled by segment.bytes at 2023-11-14 22:13:21" in text
     assert "the timestamp of record 0" in text
     assert "record 1, 2023-11-14 22:13:21; its timestamp is 2024-11-13" in text
     assert "because the earlier segment at 1 is kept that long" in text
     assert "takes appends" in text
-    assert "size once" in text
-    assert "Kafka's rule  the same" in text
-    assert "Kafka's rule  until 2024-11-20" in text
+    assert "deletion      possible by age after that; by size once" in text
+    assert "by `tidelog delete-records` up to offset 1\n" in text
+    assert "in Kafka      kept as long as here" in text
+    assert "in Kafka      kept until 2024-11-20" in text
+
+
+class TestSegments:
+    """Without `--show`, a topic of several partitions has one line for each segment."""
+
+    @pytest.fixture
+    def tides(self, tides: Cli) -> Cli:
+        tides.ok("partitions", "tides", "--to", "2")
+        return tides
+
+    def test_a_verdict_precedes_one_line_for_each_segment(self, tides: Cli) -> None:
+        verdict, settings, heading, *rows = tides.ok("why", "tides").lines
+        assert verdict.startswith("tides has 3 segments of ")
+        assert verdict.endswith(" in 2 partitions; the next one is kept until 2023-11-20 22:13:20")
+        assert settings.startswith("settings: tidelog.retention.clock=record-capped, ")
+        assert heading.split()[:5] == ["PARTITION", "FIRST", "OFFSET", "LAST", "OFFSET"]
+        assert [row.split()[:3] for row in rows] == [["0", str(n), str(n)] for n in range(3)]
+        assert rows[0].split()[-3:] == ["segment.bytes", "2023-11-20", "22:13:20"]
+
+    def test_due_segments_are_marked(self, tides: Cli) -> None:
+        tides.clock.set(NOW + WEEK_MS)
+        verdict, _, heading, first, *_ = tides.ok("why", "tides").lines
+        assert "; 1 is due for deletion; the next one is kept until " in verdict
+        assert (heading.split()[-1], first.split()[-1]) == ("DUE", "time")
+
+    def test_details_on_demand_and_for_one_partition(self, tides: Cli) -> None:
+        details = tides.ok("why", "tides", "--show", "details").out
+        assert "\ntides:0\n  segment 0..0, " in details
+        assert "\ntides:1\n  no segments yet" in details
+        assert "    in Kafka  " in tides.ok("why", "tides:0").out
+        assert "    in Kafka  " not in tides.ok("why", "tides:0", "--show", "segments").out
+
+    def test_json_has_no_other_form(self, tides: Cli) -> None:
+        result = tides.run("why", "tides", "--show", "details", "-o", "json")
+        assert (result.code, "--show: applies only to tables" in result.err) == (3, True)
+
+
+def test_the_records_that_compaction_left_are_counted(cli: Cli) -> None:
+    cli.ok("create", "planes", "-p", "2", "-c", "cleanup.policy=compact")
+    cli.append(*(at(NOW + number, key=b"k") for number in range(4)), topic="planes")
+    assert "compaction" not in cli.ok("why", "planes", "--show", "details").out
+    cli.ok("compact", "planes", "--roll")
+    text = cli.ok("why", "planes:0").out
+    assert "; compaction left 1 record of 4 offsets; none has an age limit\n" in text
+    assert "    compaction    left 1 record of 4 offsets\n" in text
+    assert "rolled by a request at 2023-11-14 22:13:20, such as `tidelog compact --roll`" in text
+    heading, row = cli.ok("why", "planes").lines[3:5]
+    assert "RECORDS LEFT" in heading
+    assert row.split()[:4] == ["0", "0", "3", "1"]
+    next((cli.data / "planes-0").glob("*.zones")).unlink()
+    assert "may have removed records of its 4 offsets" in cli.ok("why", "planes:0").out
+
+
+@pytest.mark.parametrize(
+    ("clock", "words"),
+    [
+        ("record", "age by timestamp (record)"),
+        ("append", "age by append time (append)"),
+        ("record-capped", "age by the earlier of timestamp and append time (record-capped)"),
+    ],
+)
+def test_describe_explains_the_clock_of_retention(tides: Cli, clock: str, words: str) -> None:
+    tides.ok("config", "tides", "--set", f"tidelog.retention.clock={clock}")
+    assert f"retention   {words}" in tides.ok("describe", "tides").out
 
 
 def test_rows_for_spreadsheets(tides: Cli) -> None:

@@ -13,12 +13,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from tidelog.amounts import bytes_text, plural, verb
 from tidelog.config import CLEANUP_DELETE, RetentionClock, TopicConfig
 from tidelog.errors import CorruptData, LostOffsets
 from tidelog.lazy_dataclass import dataclass
 from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.log.segment_times import read_times
 from tidelog.storage.open_files import typed_reads
+from tidelog.storage.segment.compaction_history import cleaned_end, records_left
 from tidelog.storage.segment.retention import (
     CountedTime,
     Deletion,
@@ -40,6 +42,7 @@ from tidelog.storage.segment.roll import (
 from tidelog.storage.segment.segment import Segment
 from tidelog.storage.segment.segment_notes import last_fingerprint, read_notes
 from tidelog.storage.segment.slices import LogSlice, checked_records, slices
+from tidelog.timespec import time_text
 from tidelog.types import NO_OFFSET, UNKNOWN_MS, ClockName, TopicPartition
 
 if TYPE_CHECKING:
@@ -76,6 +79,8 @@ class SegmentStory:
         base_offset: Base offset of the segment.
         end_offset: End of the segment's offsets, exclusive.
         size_bytes: Size of its log file.
+        removed: Number of its offsets whose records compaction has removed, according to its zone
+            map; None if it is unknown. Offsets of a segment that was not compacted count as 0.
         reason: Why it was rolled; OPEN if it is active, UNKNOWN if no note tells the reason.
         roll_ms: When it was rolled, in ms by the wall clock; None if unknown.
         times: The times from which retention computes the segment's age.
@@ -98,6 +103,7 @@ class SegmentStory:
     base_offset: int
     end_offset: int
     size_bytes: int
+    removed: int | None
     reason: RollReason
     roll_ms: int | None
     times: SegmentTimes
@@ -124,6 +130,30 @@ class PartitionStory:
     start_offset: int
     segments: list[SegmentStory]
     storm: RollStorm | None
+
+
+def why_verdict(topic: str, stories: Sequence[PartitionStory], zone: str | None) -> str:
+    """Return in one sentence how many segments a topic has, and how long they are kept."""
+    segments = [segment for story in stories for segment in story.segments]
+    size = bytes_text(sum(segment.size_bytes for segment in segments))
+    where = f" in {plural(len(stories), 'partition')}" if len(stories) != 1 else ""
+    parts = [f"{topic} has {plural(len(segments), 'segment')} of {size}{where}"]
+    offsets = sum(segment.end_offset - segment.base_offset for segment in segments)
+    removed = sum(segment.removed or 0 for segment in segments)
+    if removed:
+        at_most = "at most " if any(segment.removed is None for segment in segments) else ""
+        left = plural(offsets - removed, "record")
+        parts.append(f"compaction left {at_most}{left} of {plural(offsets, 'offset')}")
+    due = [segment for segment in segments if segment.due is not None]
+    if due:
+        parts.append(f"{len(due):,} {verb(len(due), 'is', 'are')} due for deletion")
+    ends = [one.keeping.until_ms for one in segments if one.due is None and one.size_bytes]
+    times = [ms for ms in ends if ms is not None]
+    if times:
+        parts.append(f"the next one is kept until {time_text(min(times), zone)}")
+    elif ends:
+        parts.append(f"{'no other' if due else 'none'} has an age limit")
+    return "; ".join(parts)
 
 
 class Notes:
@@ -209,6 +239,7 @@ class _Explanation:
         self._notes = Notes(log)
         self._segments = log.segments
         self._lost = {lost.end: lost for lost in log.lost_offsets()}
+        self._cleaned_end = cleaned_end(log.context.env.files, log.context.directory)
         for segment in self._segments:
             # The zone map is loaded first, because the file of append times is checked with it.
             segment.zones_on(ClockName.RECORD)
@@ -303,6 +334,7 @@ class _Explanation:
             base_offset=segment.base_offset,
             end_offset=segment.end_offset,
             size_bytes=segment.size_bytes,
+            removed=self._removed(segment),
             reason=self._notes.reason(segment),
             roll_ms=None if roll_ms == UNKNOWN_MS else roll_ms,
             times=times,
@@ -317,6 +349,12 @@ class _Explanation:
             size_room_bytes=room,
             lost=self._lost.get(segment.end_offset),
         )
+
+    def _removed(self, segment: Segment) -> int | None:
+        if segment.base_offset >= self._cleaned_end:
+            return 0
+        records = records_left(segment)
+        return None if records is None else segment.end_offset - segment.base_offset - records
 
 
 def _same(times: SegmentTimes) -> SegmentTimes:
