@@ -33,7 +33,13 @@ from tidelog.cli.places import (
 )
 from tidelog.cli.retention import segments_text
 from tidelog.cli.surroundings import Surroundings, UsageProblem
-from tidelog.config import ConfigNote, RetentionClock, amount_text, plain_settings
+from tidelog.config import (
+    ConfigNote,
+    RetentionClock,
+    TopicConfig,
+    amount_text,
+    plain_settings,
+)
 from tidelog.errors import OffsetsGone, TidelogError
 from tidelog.lazy_dataclass import dataclass
 from tidelog.storage import files
@@ -177,8 +183,14 @@ _SPECIAL_VALUES: Final = {
 
 def setting_text(name: str, text: str) -> str:
     """Return a value for people, with its meaning beside the number: `-1 (no limit)`."""
+    meaning = _meaning(name, text)
+    return text if meaning is None else f"{text} ({meaning})"
+
+
+def _meaning(name: str, text: str) -> str | None:
+    """Return the meaning of a number: `no limit`, or the amount with its unit; None without one."""
     special = _NO_LIMIT if text == str(INT64_MAX) else _SPECIAL_VALUES.get((name, text))
-    return _amount_beside(name, text) if special is None else f"{text} ({special})"
+    return amount_text(name, text) if special is None else special
 
 
 def _amount_beside(name: str, text: str) -> str:
@@ -336,7 +348,11 @@ def config(  # noqa: PLR0913 - one parameter for each option
     show_all: bool,
     kind: Format,
 ) -> None:
-    """Show or change a topic's settings."""
+    """Show or change a topic's settings.
+
+    For a setting that differs from its default, also shows the default: Kafka's, or tidelog's for
+    settings of tidelog. A broker's configuration may have other defaults.
+    """
     changes = changes_of(overrides, cleared)
     with open_topics(surroundings, place, writable=bool(changes)) as directory:
         info = directory.topic(topic)
@@ -348,17 +364,35 @@ def config(  # noqa: PLR0913 - one parameter for each option
                     f"retention would now delete {segments_text(due)}"
                     f" (`tidelog retain {topic}{place.words} --dry-run` shows them)"
                 )
-    rows: list[list[Cell]] = [
-        [
-            key,
-            setting_text(key, value) if kind is Format.TABLE else value,
-            "topic" if key in info.given else "default",
-        ]
-        for key, value in info.settings.items()
-        if show_all or key in info.given
-    ]
-    columns = output.columns("setting", "value", "source")
+    rows = _setting_rows(info, kind, show_all=show_all)
+    columns = output.columns(
+        "setting", output.wrapped("value", least=_NUMBER_WIDTH), "source", "default"
+    )
     output.print_rows(surroundings, columns, rows, kind)
+
+
+# Width of the largest int64, to which narrow terminals shorten the column of values.
+_NUMBER_WIDTH: Final = len(str(INT64_MAX))
+
+
+def _setting_rows(
+    info: "TopicInfo | RemoteTopic", kind: Format, *, show_all: bool
+) -> list[list[Cell]]:
+    """Return the topic's settings by name; in tables, with defaults that differ from values."""
+    defaults = TopicConfig().texts()
+    rows: list[list[Cell]] = []
+    for key, value in sorted(info.settings.items()):
+        source, default = "topic" if key in info.given else "default", defaults.get(key)
+        if not show_all and key not in info.given:
+            continue
+        if kind is not Format.TABLE:
+            rows.append([key, value, source, default])
+        else:
+            shown = None
+            if default is not None and default != value:
+                shown = _meaning(key, default) or default
+            rows.append([key, setting_text(key, value), source, shown])
+    return rows
 
 
 def _due(directory: "Directory", topic: str) -> "list[DueSegment]":

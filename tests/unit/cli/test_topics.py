@@ -88,7 +88,7 @@ def test_delete_with_yes_deletes(flights: Cli) -> None:
 
 def test_config_shows_set_values_and_with_all_also_the_defaults(flights: Cli) -> None:
     given = flights.ok("config", "flights", "-o", "json").objects
-    assert given == [{"setting": "retention.ms", "value": "-1", "source": "topic"}]
+    assert [list(row.values()) for row in given] == [["retention.ms", "-1", "topic", "604800000"]]
     found = {
         row["setting"]: row
         for row in flights.ok("config", "flights", "--all", "-o", "json").objects
@@ -98,6 +98,7 @@ def test_config_shows_set_values_and_with_all_also_the_defaults(flights: Cli) ->
         "setting": "segment.bytes",
         "value": "1073741824",
         "source": "default",
+        "default": "1073741824",
     }
 
 
@@ -110,7 +111,8 @@ def test_config_says_what_special_values_mean(flights: Cli) -> None:
     assert "local.retention.ms -2 (as retention.ms) default" in table
     assert "compression.gzip.level -1 default" in table
     objects = flights.ok("config", "flights", "--all", "-o", "json").objects
-    assert {"setting": "flush.ms", "value": "9223372036854775807", "source": "default"} in objects
+    values = {row["setting"]: row["value"] for row in objects}
+    assert values["flush.ms"] == "9223372036854775807"
 
 
 def test_config_sets_and_unsets(flights: Cli) -> None:
@@ -124,8 +126,23 @@ def test_config_sets_and_unsets(flights: Cli) -> None:
         "-o",
         "json",
     ).objects
-    assert changed == [{"setting": "segment.bytes", "value": "2097152", "source": "topic"}]
+    (row,) = changed
+    assert list(row.values()) == ["segment.bytes", "2097152", "topic", "1073741824"]
     assert flights.ok("config", "flights", "-o", "json").objects == changed
+
+
+def test_config_shows_defaults_that_differ_by_name_of_the_setting(flights: Cli) -> None:
+    flights.ok("config", "flights", "--set", "segment.bytes=2MiB", "--set", "cleanup.policy=delete")
+    heading, *rows = flights.ok("config", "flights").lines
+    assert heading.split() == ["SETTING", "VALUE", "SOURCE", "DEFAULT"]
+    assert [row.split("  ")[0] for row in rows] == [
+        *("cleanup.policy", "retention.ms", "segment.bytes")
+    ]
+    assert [row.split("  ")[-1].strip() for row in rows] == [*("-", "7d", "1GiB")]
+    listed = [
+        row["setting"] for row in flights.ok("config", "flights", "--all", "-o", "json").objects
+    ]
+    assert listed == sorted(listed, key=str)
 
 
 @pytest.mark.parametrize(
