@@ -330,7 +330,7 @@ class OsFileSystem:
     def list_dir(self, path: str) -> list[DirEntry]:
         """Return the entries of a directory, sorted by name."""
         with os.scandir(path) as entries:
-            listed = [DirEntry(e.name, e.is_dir(), is_link=e.is_symlink()) for e in entries]
+            listed = [DirEntry(e.name, e.is_dir(), e.is_symlink()) for e in entries]
         listed.sort(key=itemgetter(0))
         return listed
 

@@ -236,10 +236,12 @@ class _Loading:
 
     def _refuse_links(self) -> None:
         """Refuse appends if a segment's file is a symbolic link, whose target may be any file."""
-        path = linked_file(self._context)
-        if path is not None:
+        directory = self._context.directory
+        name = linked_file(self._context.env.files.list_dir(directory))
+        if name is not None:
             reason = "a symbolic link; files outside the directory are never changed"
-            self._refuse(DamagedLog(reason, path=path), "replace the link by the file")
+            damage = DamagedLog(reason, path=f"{directory}/{name}")
+            self._refuse(damage, "replace the link by the file")
 
     # -- recovery ----------------------------------------------------------------------------
 

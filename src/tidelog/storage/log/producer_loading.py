@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from tidelog.env import forget
+from tidelog.env import DirEntry, forget
 from tidelog.errors import CorruptData, CorruptFile, StorageFailure
 from tidelog.record.batch_walk import Batch
 from tidelog.storage import files
@@ -124,7 +124,12 @@ def bases_among(context: SegmentContext, names: Iterable[str]) -> list[int]:
 
 
 def file_names(context: SegmentContext) -> list[str]:
-    """Return names of files in a partition's directory; none if it does not exist yet.
+    """Return names of files in a partition's directory; see `file_entries`."""
+    return [entry.name for entry in file_entries(context)]
+
+
+def file_entries(context: SegmentContext) -> list[DirEntry]:
+    """Return the files in a partition's directory, sorted by name; none if it does not exist yet.
 
     Raises:
         CorruptFile: A log file is a broken symbolic link.
@@ -137,14 +142,14 @@ def file_names(context: SegmentContext) -> list[str]:
     for entry in entries:
         if entry.is_link and entry.name.endswith(files.LOG_SUFFIX):
             _ensure_leads_somewhere(context, entry.name)
-    return [entry.name for entry in entries if not entry.is_dir]
+    return [entry for entry in entries if not entry.is_dir]
 
 
-def linked_file(context: SegmentContext) -> str | None:
-    """Return the path of a segment's file that is a symbolic link, None if there is none."""
-    for entry in context.env.files.list_dir(context.directory):
+def linked_file(entries: Iterable[DirEntry]) -> str | None:
+    """Return the name of a segment's file that is a symbolic link, None if there is none."""
+    for entry in entries:
         if entry.is_link and files.parse_file_name(entry.name) is not None:
-            return f"{context.directory}/{entry.name}"
+            return entry.name
     return None
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from tidelog.config import TopicConfig
-from tidelog.env import forget
+from tidelog.env import DirEntry, forget
 from tidelog.errors import CorruptData, CorruptFile, MissingDependency
 from tidelog.storage import commits, files
 from tidelog.storage.clocks.append_clock import NEVER
@@ -21,6 +21,7 @@ from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.log.producer_loading import (
     abort_markers,
     bases_among,
+    file_entries,
     file_names,
     limit_times,
     linked_file,
@@ -205,8 +206,9 @@ class SegmentList:
             names = file_names(self.context)
             self._renew_overlay(names)
             self._read_segments(names)
-            if file_names(self.context) == names:
-                self._stamp = stamp if self._is_plain(names) else None
+            entries = file_entries(self.context)
+            if [entry.name for entry in entries] == names:
+                self._stamp = stamp if self._is_plain(entries) else None
                 return
             forget(self.context.env.files, self.context.directory)
 
@@ -216,11 +218,13 @@ class SegmentList:
         except FileNotFoundError:
             return None
 
-    def _is_plain(self, names: Sequence[str]) -> bool:
+    def _is_plain(self, entries: Sequence[DirEntry]) -> bool:
         """Return whether the directory's stamp shows every change of finished segments."""
-        if self.context.overlay or self.tier.rows or any(name.endswith(_STAGED) for name in names):
+        if self.context.overlay or self.tier.rows:
             return False
-        return bool(names) and linked_file(self.context) is None
+        if any(entry.name.endswith(_STAGED) for entry in entries):
+            return False
+        return bool(entries) and linked_file(entries) is None
 
     def _renew_tail(self) -> None:
         """Read the last segment again: another process may have appended to it or truncated it."""
