@@ -8,7 +8,7 @@ import click
 
 from tidelog.amounts import plural, verb
 from tidelog.cli import output, times
-from tidelog.cli.missing import note_missing
+from tidelog.cli.missing import Limits, note_missing
 from tidelog.cli.options import (
     Format,
     data_option,
@@ -123,7 +123,6 @@ def latency(surroundings: Surroundings, options: LatencyOptions) -> None:
     """
     from tidelog.scan.latency import TopicLatency, latest_records
     from tidelog.scan.latency import latency as measure
-    from tidelog.scan.split import RequestedRange
 
     is_late = options.late or bool(options.delays)
     if is_late and options.show is not None:
@@ -136,7 +135,7 @@ def latency(surroundings: Surroundings, options: LatencyOptions) -> None:
     )
     with open_directory(surroundings, options.data) as directory:
         partitions = partitions_of(directory, topic, number)
-        ranges = dict.fromkeys(partitions, RequestedRange(start_ms=start_ms, end_ms=end_ms))
+        ranges = dict.fromkeys(partitions, Limits(start_ms=start_ms, end_ms=end_ms))
         if is_late:
             _print_late(surroundings, directory, partitions, options, (start_ms, end_ms))
             note_missing(surroundings, directory, ranges, ClockName.APPEND, options.zone)

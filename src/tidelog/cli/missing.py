@@ -1,7 +1,7 @@
 """Notes that records of a requested range are no longer in the log."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidelog.amounts import plural
 from tidelog.cli.surroundings import Surroundings
@@ -13,17 +13,28 @@ if TYPE_CHECKING:
     from tidelog.directory import Directory
     from tidelog.remote.remote_directory import RemoteDirectory
     from tidelog.scan.compacted import CompactedPart
-    from tidelog.scan.split import RequestedRange
 
 
 # Maximum number of partitions that a note names.
 _NAMED_MAX: Final = 3
 
 
+class Limits(NamedTuple):
+    """Limits of a requested range of times (ms) and offsets, [start, end); None for an open side.
+
+    Unlike `tidelog.scan.RequestedRange`, it loads no planner of scans.
+    """
+
+    start_ms: int | None = None
+    end_ms: int | None = None
+    start_offset: int | None = None
+    end_offset: int | None = None
+
+
 def note_missing(
     surroundings: Surroundings,
     directory: "Directory | RemoteDirectory",
-    ranges: "Mapping[TopicPartition, RequestedRange]",
+    ranges: Mapping[TopicPartition, Limits],
     clock: ClockName,
     zone: str | None,
 ) -> None:
@@ -31,25 +42,19 @@ def note_missing(
 
     A range without a limit is the current log, so nothing of it is missing.
     """
-    bounded = {name: one for name, one in ranges.items() if _is_bounded(one)}
+    bounded = {name: one for name, one in ranges.items() if any(side is not None for side in one)}
     if not bounded:
         return
     starts = directory.beginning_offsets(list(bounded))
     for note in _deleted_note(directory, bounded, starts, clock, zone):
         surroundings.note(note)
-    for note in _compacted_note(directory.source.compacted_parts(bounded, clock)):
+    for note in _compacted_note(_compacted_parts(directory, bounded, clock)):
         surroundings.note(note)
-
-
-def _is_bounded(requested: "RequestedRange") -> bool:
-    return requested.times is not None or (
-        (requested.start_offset, requested.end_offset) != (None, None)
-    )
 
 
 def _deleted_note(
     directory: "Directory | RemoteDirectory",
-    ranges: "Mapping[TopicPartition, RequestedRange]",
+    ranges: Mapping[TopicPartition, Limits],
     starts: Mapping[TopicPartition, int],
     clock: ClockName,
     zone: str | None,
@@ -71,6 +76,33 @@ def _deleted_note(
     ]
     if cut:
         yield f"earlier offsets were deleted by retention or delete-records: {_listed(cut)}"
+
+
+def _compacted_parts(
+    directory: "Directory | RemoteDirectory",
+    ranges: Mapping[TopicPartition, Limits],
+    clock: ClockName,
+) -> "Mapping[TopicPartition, CompactedPart]":
+    """Return the compacted parts of ranges; loads the modules for it only for compacted topics."""
+    from tidelog.config import CLEANUP_COMPACT
+
+    infos = {topic: directory.topic(topic) for topic in {name.topic for name in ranges}}
+    compacted = {
+        topic
+        for topic, info in infos.items()
+        # The settings of a topic that another program created are unknown.
+        if info.foreign or CLEANUP_COMPACT in info.settings.get("cleanup.policy", "")
+    }
+    if not compacted:
+        return {}
+    from tidelog.scan.split import RequestedRange
+
+    requested = {
+        name: RequestedRange(**limits._asdict())
+        for name, limits in ranges.items()
+        if name.topic in compacted
+    }
+    return directory.source.compacted_parts(requested, clock)
 
 
 def _compacted_note(parts: "Mapping[TopicPartition, CompactedPart]") -> Iterator[str]:
@@ -95,9 +127,7 @@ def _part_text(name: TopicPartition, part: "CompactedPart") -> str:
     return f"{name} has {plural(part.records, 'record')} left of {offsets}"
 
 
-def _begins_before(
-    requested: "RequestedRange", log_start: int, first: OffsetAndTimestamp | None
-) -> bool:
+def _begins_before(requested: Limits, log_start: int, first: OffsetAndTimestamp | None) -> bool:
     """Return whether deleted records may have been in a range.
 
     Args:

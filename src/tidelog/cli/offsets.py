@@ -7,7 +7,7 @@ import click
 
 from tidelog.amounts import plural, verb
 from tidelog.cli import output, times
-from tidelog.cli.missing import note_missing
+from tidelog.cli.missing import Limits, note_missing
 from tidelog.cli.options import (
     Format,
     clock_option,
@@ -89,8 +89,6 @@ def offsets(surroundings: Surroundings, options: OffsetsOptions) -> None:
     The result is the first offset whose record has the time of --at or a later one, and the time of
     that record. `tidelog read --during` prints the records in a time range.
     """
-    from tidelog.scan.split import RequestedRange
-
     topic, number = parse_target(options.target)
     with open_topics(surroundings, options.place) as directory:
         names = chosen(topic, directory.partitions(topic), number)
@@ -98,7 +96,7 @@ def offsets(surroundings: Surroundings, options: OffsetsOptions) -> None:
         if options.at not in (EARLIEST, LATEST, MAX):
             time_ms = times.read_point(surroundings, options.at, options.zone)
         matches = _matches(directory, names, time_ms, options)
-        ranges = dict.fromkeys(names, RequestedRange(start_ms=time_ms))
+        ranges = dict.fromkeys(names, Limits(start_ms=time_ms))
         _print_matches(surroundings, options, directory, dict(zip(names, matches, strict=True)))
         note_missing(surroundings, directory, ranges, options.clock, options.zone)
 
@@ -238,8 +236,6 @@ def count(surroundings: Surroundings, options: CountOptions) -> None:
     with transactions; --wide shows how much was read. --by prints a line for each hour, day, week
     or month; the first and the last line count only the records in the range.
     """
-    from tidelog.scan.split import RequestedRange
-
     if options.by is not None and options.zone_cache is not None:
         raise UsageProblem(
             "--by reads the records, so --zone-cache has no use; leave one of them out"
@@ -263,8 +259,8 @@ def count(surroundings: Surroundings, options: CountOptions) -> None:
             _print_by_time(surroundings, options, by_time)
         else:
             _print_whole(surroundings, options, scan.counts(zone_cache=options.zone_cache))
-        requested = RequestedRange(start_ms=start_ms, end_ms=end_ms)
-        ranges = dict.fromkeys(directory.source.partitions(choice), requested)
+        limits = Limits(start_ms=start_ms, end_ms=end_ms)
+        ranges = dict.fromkeys(directory.source.partitions(choice), limits)
         note_missing(surroundings, directory, ranges, options.clock, options.zone)
 
 

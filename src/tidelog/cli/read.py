@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from tidelog.cli import times
-from tidelog.cli.missing import note_missing
+from tidelog.cli.missing import Limits, note_missing
 from tidelog.cli.options import examples, refuse_typed, with_options
 from tidelog.cli.output import ROWS_AT_ONCE, Cell, Writer
 from tidelog.cli.places import chosen, open_topics
@@ -110,11 +110,15 @@ def read(surroundings: Surroundings, options: ReadOptions) -> ExitCode:
             damage = _Damage(surroundings, partitions)
             ranges = _resolved(reads, partitions, requested, offsets, damage)
             reading = _Reading(surroundings, source, reads, ranges, options, conditions, damage)
+            limits = {
+                name: Limits(one.start_ms, one.end_ms, one.start_offset, one.end_offset)
+                for name, one in ranges.items()
+            }
             if options.follow:  # such a read does not end by itself
-                note_missing(surroundings, directory, ranges, options.clock, options.zone)
+                note_missing(surroundings, directory, limits, options.clock, options.zone)
             code = reading.run()
             if not options.follow:
-                note_missing(surroundings, directory, ranges, options.clock, options.zone)
+                note_missing(surroundings, directory, limits, options.clock, options.zone)
             return code
 
 

@@ -428,11 +428,8 @@ class ClusterRecords(RecordSource):
         self, ranges: Mapping[TopicPartition, RequestedRange], _clock: ClockName
     ) -> dict[TopicPartition, CompactedPart]:
         """See `RecordSource`; brokers don't report up to which offset they have compacted."""
-        topics = sorted({name.topic for name in ranges})
-        compacted = [one for one in topics if _COMPACT in self._settings(one).get(_POLICY, "")]
-        names = [name for name in ranges if name.topic in compacted]
         parts: dict[TopicPartition, CompactedPart] = {}
-        for name, mark in (self.cluster.watermarks(names) if names else {}).items():
+        for name, mark in self.cluster.watermarks(list(ranges)).items():
             start, end = ranges[name].start_offset or 0, ranges[name].end_offset
             start, end = max(mark.start, start), mark.end if end is None else min(end, mark.end)
             if start < end:

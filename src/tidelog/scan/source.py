@@ -168,7 +168,7 @@ class RecordSource(ABC):
     def compacted_parts(
         self, ranges: Mapping[TopicPartition, RequestedRange], clock: ClockName
     ) -> "dict[TopicPartition, CompactedPart]":
-        """Return the parts of ranges of which compaction may have removed records.
+        """Return the parts of ranges of compacted topics of which records may have been removed.
 
         Raises UnknownTopic, ClusterFailure.
         """
