@@ -45,6 +45,7 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.storage import files
 from tidelog.types import (
     INT64_MAX,
+    INTERNAL_TOPICS,
     NO_TIMESTAMP,
     ClockName,
     IsolationLevel,
@@ -138,18 +139,20 @@ def _remote_topic_object(
 @click.pass_obj
 def topics(surroundings: Surroundings, place: Place, kind: Format) -> None:
     """List the topics of a directory or a cluster."""
+    size = output.size("bytes")
     columns = output.columns(
         "topic",
         output.count("partitions"),
         output.minor(output.count("segments")),
-        output.size("bytes"),
+        size if place.access is None else output.minor(size),  # brokers report no sizes
         output.minor("topic_id"),
         output.titled(changed_settings=output.wrapped("settings")),
     )
     with open_topics(surroundings, place) as directory:
         infos = directory.topics()
         sizes = directory.log_sizes(infos)
-        rows = [_topic_row(info, sizes.get(name), kind) for name, info in infos.items()]
+        names = sorted(infos, key=lambda name: (name in INTERNAL_TOPICS, name))
+        rows = [_topic_row(infos[name], sizes.get(name), kind) for name in names]
     output.print_rows(surroundings, columns, rows, kind)
     if not rows:
         name = named(place.data) if place.access is None else place.access.bootstrap

@@ -54,7 +54,7 @@ def test_retain_prints_a_line_for_each_partition(topic: Cli) -> None:
     verdict, heading, *rows = topic.ok("retain", "--dry-run").out.splitlines()
     assert verdict.startswith("2 segments of ")
     assert verdict.endswith(" would be deleted")
-    names = ["TOPIC", "PARTITION", "SEGMENTS", "FIRST OFFSET", "LAST OFFSET", "BYTES", "RULES"]
+    names = ["TOPIC", "PARTITION", "SEGMENTS", "FIRST OFFSET", "LAST OFFSET", "SIZE", "RULES"]
     assert heading.split() == " ".join(names).split()
     assert [row.split()[:5] for row in rows] == [["t", "0", "2", "0", "1"]]
     segments = topic.ok("retain", "--dry-run", "--show", "segments").out

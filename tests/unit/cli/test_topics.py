@@ -34,7 +34,7 @@ def test_topics_counts_segments_and_bytes_without_opening_logs(flights: Cli) -> 
 def test_topics_of_an_empty_directory_gets_advice(cli: Cli) -> None:
     cli.data.mkdir()
     result = cli.ok("topics")
-    assert result.lines == ["TOPIC  PARTITIONS  SEGMENTS  BYTES  TOPIC ID  CHANGED SETTINGS"]
+    assert result.lines == ["TOPIC  PARTITIONS  SEGMENTS  SIZE  TOPIC ID  CHANGED SETTINGS"]
     assert "`tidelog create TOPIC` creates one" in result.err
 
 
@@ -84,6 +84,13 @@ def test_delete_with_yes_deletes(flights: Cli) -> None:
     flights.ok("delete", "flights", "--yes")
     assert flights.ok("topics", "-o", "json").objects == []
     assert list(flights.data.glob("flights-*")) == []
+
+
+def test_topics_have_a_size_and_internal_topics_are_last(flights: Cli) -> None:
+    flights.ok("create", "__consumer_offsets")
+    heading, *rows = flights.ok("topics").lines
+    assert heading.split()[:4] == ["TOPIC", "PARTITIONS", "SEGMENTS", "SIZE"]
+    assert [row.split()[0] for row in rows] == ["flights", "__consumer_offsets"]
 
 
 def test_config_shows_set_values_and_with_all_also_the_defaults(flights: Cli) -> None:

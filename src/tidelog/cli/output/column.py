@@ -91,7 +91,7 @@ class Column:
         if self.kind is Kind.DURATION:
             name = name.replace("_ms", "").removesuffix("_s")
         elif self.kind is Kind.SIZE:
-            name = name.removesuffix("_bytes")
+            name = "size" if name == "bytes" else name.removesuffix("_bytes")
         return " ".join(word.upper() if word in _PLACES else word for word in name.split("_"))
 
     def heading(self, zone: str | None = None) -> str:
