@@ -252,13 +252,15 @@ class PieceFinder:
 class _Zones:
     """Context manager that returns a segment's zone map, or None if there is no usable one.
 
-    A plan may have about 100,000 segments, so a map that is loaded here is not kept in memory.
+    A plan may have about 100,000 segments, so a map that is loaded here is kept in memory only in
+    the `with` block. In it, the map also saves the check of each row of append times.
     """
 
     def __init__(self, finder: PieceFinder, segment: Segment) -> None:
         self._finder = finder
         self._segment = segment
         self._zones: ZoneMap | None = None
+        self._is_lent = False
         self._bytes_before = 0
 
     def __enter__(self) -> ZoneMap | None:
@@ -275,9 +277,14 @@ class _Zones:
         self._zones = zones
         if zones is not None and zones is before:
             self._bytes_before = zones.bytes_read
+        elif zones is not None and segment.loaded_zones is None:
+            segment.use_zones(zones)
+            self._is_lent = True
         return zones
 
     def __exit__(self, *_: object) -> None:
+        if self._is_lent:
+            self._segment.use_zones(None, loaded=False)
         if self._zones is not None:
             self._finder.sidecar_bytes += self._zones.bytes_read - self._bytes_before
 
