@@ -146,7 +146,7 @@ def test_match_that_kafka_hides_after_deleted_records_is_found(kafka_broker: Bro
 
 def test_a_failed_connection_has_its_reason(kafka_broker: Broker) -> None:
     nobody = f"127.0.0.1:{free_port()}"
-    refused = "Connection refused"
+    refused = "refuses connections"
     asked = ("rewind", "-b", nobody, "-g", "x", "--to", "-6h", "--timeout")
     _, lost = with_time(
         lambda seconds: tidelog(*asked, f"{seconds}s"),

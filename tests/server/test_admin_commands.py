@@ -233,6 +233,15 @@ def records(count: int) -> list[NewRecord]:
     return [at(DAY_MS * day, value=b"%d" % day) for day in range(1, count + 1)]
 
 
+def test_a_refused_connection_is_no_time_out() -> None:
+    shell = Shell("127.0.0.1:1")
+    assert shell.run("groups list --timeout 2s")[0] == ExitCode.ERROR
+    assert shell.err.splitlines()[0] == (
+        "error: 127.0.0.1:1: could not list groups: 127.0.0.1:1 refuses connections"
+        " (no broker runs there?)"
+    )
+
+
 def test_partitions_and_deleted_records_of_a_broker(broker: Broker, shell: Shell) -> None:
     assert shell.run("create flights --config retention.ms=-1")[0] == ExitCode.OK, shell.err
     lines = b"".join(b'{"t": "1970-01-%02dT00:00Z"}\n' % (1 + day) for day in range(1, 5))

@@ -310,6 +310,8 @@ def _usage_text(error: click.UsageError) -> tuple[str, str]:
     text = " ".join((error.message if near else error.format_message()).split()).rstrip(".")
     if hint := consent_hint(command, options, name):
         return text, hint
+    if name in ("-b", "--bootstrap") and "--data" in options:
+        return text, f"`{command}` needs a directory of topics, not a broker: give --data DIR"
     missing = error.param if isinstance(error, click.MissingParameter) else None
     if missing is not None and "--group" in missing.opts:
         return text, "give --group GROUP; `tidelog groups list` lists the groups"

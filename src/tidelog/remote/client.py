@@ -7,6 +7,7 @@ negative.
 Source: Kafka's protocol guide, error codes; librdkafka, rdkafka.h, rd_kafka_resp_err_t.
 """
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -113,6 +114,11 @@ def is_direct(client: Mapping[str, str]) -> bool:
     protocol = client.get("security.protocol", "PLAINTEXT")
     return protocol.upper() == "PLAINTEXT" and client.keys() <= _NOT_OF_FETCHES
 
+
+# librdkafka's text for a refused connection; the group is HOST:PORT. The error itself is a timeout.
+_REFUSED_CONNECTION: Final = re.compile(
+    r"([^\s/(]+:\d+)/\S+: Connect to \S+ failed: Connection refused"
+)
 
 TRANSPORT: Final = -195
 PARTITION_EOF: Final = -191
@@ -352,6 +358,9 @@ class Client:
         is_timeout = error.code() in (TIMED_OUT, TRANSPORT)
         last_error = self._last_error_text() if is_timeout else ""
         reason = f"{error.name()}: {error.str()}{last_error}"
+        refused = _REFUSED_CONNECTION.search(last_error)
+        if refused is not None and refused[1] == self.bootstrap:  # with several, others may respond
+            reason = f"{self.bootstrap} refuses connections (no broker runs there?)"
         return ClusterFailure(self.bootstrap, operation, reason, error_code=error.code())
 
     def unanswered(
