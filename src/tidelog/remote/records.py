@@ -190,7 +190,7 @@ class ClusterRecords(RecordSource):
                 names.append(one)
             else:
                 last = len(existing) - 1
-                raise InvalidRequest(f"{topic} has partitions 0 to {last}, not {one}")
+                raise InvalidRequest(f"{topic} has partitions 0 to {last}, not {one.partition}")
         return list(dict.fromkeys(names))
 
     def plan(  # noqa: PLR0913 - as `RecordSource`

@@ -286,7 +286,9 @@ def list_partitions(
 def _check_exists(log_dir: LogDir, name: TopicPartition) -> None:
     count = log_dir.topic(name.topic).partitions
     if not 0 <= name.partition < count:
-        raise UnknownTopic(f"topic {name.topic} has partitions 0 to {count - 1}, not {name}")
+        raise UnknownTopic(
+            f"topic {name.topic} has partitions 0 to {count - 1}, not {name.partition}"
+        )
 
 
 @dataclass(frozen=True, slots=True)

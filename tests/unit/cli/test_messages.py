@@ -67,9 +67,14 @@ def test_a_hint_stands_on_its_own_line(flights: Cli) -> None:
 
 def test_a_partition_that_does_not_exist(cli: Cli) -> None:
     cli.ok("create", "flights", "--partitions", "2")
-    for arguments in (("read", "flights", "--partition", "9"), ("count", "flights:9")):
+    for arguments in (
+        ("read", "flights", "--partition", "9"),
+        ("count", "flights:9"),
+        ("why", "flights:9"),
+        ("doctor", "flights:9"),
+    ):
         result = cli.run(*arguments)
-        assert "flights has partitions 0 to 1, not" in result.err
+        assert "flights has partitions 0 to 1, not 9\n" in result.err
 
 
 @pytest.mark.parametrize(

@@ -323,12 +323,15 @@ class DirectoryCheck:
     def _unknown(self, names: list[TopicPartition]) -> UnknownTopic:
         topic, number = self.selection.topic, self.selection.partition
         assert topic is not None
-        here = [str(name.partition) for name in names if name.topic == topic]
+        here = sorted(name.partition for name in names if name.topic == topic)
         if not here:
             return unknown_topic(topic, {name.topic for name in names})
-        return UnknownTopic(
-            f"{self.path}: topic {topic} has no partition {number} here, only {', '.join(here)}"
-        )
+        if here == [*range(len(here))]:
+            text = f"topic {topic} has partitions 0 to {here[-1]}, not {number}"
+        else:  # other partitions may be in other directories of the broker
+            listed = ", ".join(map(str, here))
+            text = f"topic {topic} has no partition {number} here, only {listed}"
+        return UnknownTopic(f"{self.path}: {text}")
 
     # -- files at the top --------------------------------------------------------------------
 
