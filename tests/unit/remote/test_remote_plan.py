@@ -145,5 +145,5 @@ def test_each_topic_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
         ]
         assert len(lookups) == 2
         for number in (-1, 3):
-            with pytest.raises(InvalidRequest, match="partitions 0 to 2, not flights-"):
+            with pytest.raises(InvalidRequest, match="partitions 0 to 2, not "):
                 source.partitions(TopicPartition("flights", number))
