@@ -96,7 +96,12 @@ class Commands:
         assert rows[name]["partitions"] == 2
         assert rows[name]["settings"] == {"retention.ms": "60000"}
         (told,) = shell.rows("config", name)
-        assert told == {"setting": "retention.ms", "value": "60000", "source": "topic"}
+        assert told == {
+            "setting": "retention.ms",
+            "value": "60000",
+            "source": "topic",
+            "default": "604800000",
+        }
         assert shell.run("config", name, "--unset", "retention.ms")[0] == ExitCode.OK
         every = {row["setting"]: row["value"] for row in shell.rows("config", name, "--all")}
         assert every["cleanup.policy"] == "delete"
