@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.errors import InvalidRequest
-from tidelog.timespec.calendar import CalendarUnit, next_start, unit_start, unit_starts
+from tidelog.timespec.calendar import (
+    CalendarUnit,
+    next_start,
+    unit_for,
+    unit_start,
+    unit_starts,
+)
 
 HOUR = 3_600_000
 # UTC, a zone with usual clock changes, and zones with odd ones: at midnight, at 0:30, at 2:45, back
@@ -122,3 +128,20 @@ def test_the_number_of_refused_days_is_theirs() -> None:
 def test_too_many_are_refused(end: int) -> None:
     with pytest.raises(InvalidRequest, match="hours are"):
         unit_starts(0, end, CalendarUnit.HOUR, UTC)
+
+
+@pytest.mark.parametrize(
+    ("days", "unit"),
+    [
+        (3, CalendarUnit.HOUR),
+        (4, CalendarUnit.DAY),
+        (75, CalendarUnit.DAY),
+        (76, CalendarUnit.WEEK),
+        (365, CalendarUnit.WEEK),
+        (2_000, CalendarUnit.MONTH),
+        (4_000, None),
+    ],
+)
+def test_the_smallest_unit_with_few_enough_is_chosen(days: int, unit: CalendarUnit | None) -> None:
+    start = ms("2013-01-01")
+    assert unit_for(start, start + days * 24 * HOUR, 75) is unit

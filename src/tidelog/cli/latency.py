@@ -1,20 +1,23 @@
 """`tidelog latency`: shows ingestion latency, and the late records that watermarks would lose."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, tzinfo
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import click
 
 from tidelog.amounts import plural, verb
 from tidelog.cli import output, times
 from tidelog.cli.missing import Limits, note_missing
+from tidelog.cli.offsets import collapsed
 from tidelog.cli.options import (
     Format,
     data_option,
     declared_by,
     examples,
     format_option,
+    one_of,
     option,
     show_option,
     shown_table,
@@ -34,6 +37,8 @@ from tidelog.storage.clocks.latency import (
     LatencyHistogram,
 )
 from tidelog.timespec import TIME_HELP, parse_duration
+from tidelog.timespec.calendar import CalendarUnit, unit_for, unit_ranges, unit_start
+from tidelog.timespec.zones import zone_of
 from tidelog.types import HOUR_MS, ClockName
 
 if TYPE_CHECKING:
@@ -42,9 +47,9 @@ if TYPE_CHECKING:
     from tidelog.scan.split import ScanStats
     from tidelog.types import TopicPartition
 
-# Approximate maximum number of rows of hours in a table for people; if there are more hours, each
-# row covers several.
-HOUR_ROWS: Final = 40
+# Maximum number of rows by time in a table for people without --by: three days of hours, ten weeks
+# of days, a year of weeks.
+HOUR_ROWS: Final = 75
 # Default number of records that `--show records` prints.
 RECORDS_SHOWN: Final = 10
 
@@ -85,8 +90,18 @@ class LatencyOptions:
     show: LatencyShow | None = declared_by(
         show_option(
             LatencyShow,
-            "topics: all hours together; hours: by hour of append time; records: those with the"
-            " largest latencies.",
+            "topics: all hours together; hours: by hour of append time, a long range by day, week"
+            " or month (--by chooses); records: those with the largest latencies.",
+        )
+    )
+    by: CalendarUnit | None = declared_by(
+        one_of(
+            "--by",
+            kind=CalendarUnit,
+            default=None,
+            text="With --show hours, which it implies: each hour, day, week (from Monday) or month"
+            " of --zone, including those without records. Reads records where zone maps are too"
+            " coarse.",
         )
     )
     limit: int | None = option(
@@ -94,7 +109,8 @@ class LatencyOptions:
         "-n",
         type=click.IntRange(min=1),
         metavar="N",
-        help=f"Maximum number of records of --show records. Default: {RECORDS_SHOWN}.",
+        help="Only the worst N rows: of --show hours by P99, of --show records by latency."
+        f" Default: all hours, {RECORDS_SHOWN} records.",
     )
     data: str | None = declared_by(data_option)
     zone_cache: str | None = declared_by(zone_cache_option)
@@ -107,6 +123,7 @@ class LatencyOptions:
     epilog=examples(
         "tidelog latency flights",
         "tidelog latency flights --from -1d --show hours",
+        "tidelog latency flights --by hour -n 5 --zone America/New_York",
         "tidelog latency flights --during 2013-12 --show records -n 20",
         "tidelog latency flights --from -1d -o json",
         "tidelog latency flights --late",
@@ -117,39 +134,29 @@ class LatencyOptions:
 def latency(surroundings: Surroundings, options: LatencyOptions) -> None:
     """Show ingestion latency: append time minus create time.
 
-    A range is extended to whole hours. A negative latency means that a producer's clock was ahead;
-    CLOCK AHEAD is the largest such difference. Finished segments are counted from their zone maps,
-    and active ones are read; --show records also reads the hours with the largest latencies.
+    A range is extended to whole hours of UTC. A negative latency means that a producer's clock was
+    ahead; CLOCK AHEAD is the largest such difference. Finished segments are counted from their zone
+    maps, and active ones are read; --show records also reads the hours with the largest latencies.
     """
-    from tidelog.scan.latency import TopicLatency, latest_records
-    from tidelog.scan.latency import latency as measure
+    from tidelog.scan.latency import latest_records, whole_hours
 
-    is_late = options.late or bool(options.delays)
-    if is_late and options.show is not None:
-        raise UsageProblem("--show does not apply with --late or --delay; leave it out")
-    if options.limit is not None and options.show is not LatencyShow.RECORDS:
-        raise UsageProblem("--limit applies only with --show records")
+    is_late, show = options.late or bool(options.delays), _shown(options)
+    _refuse_contradictions(options, show, is_late=is_late)
     topic, number = parse_target(options.target)
     start_ms, end_ms = times.read_bounds(
         surroundings, options.start, options.end, options.zone, during=options.during
     )
     with open_directory(surroundings, options.data) as directory:
         partitions = partitions_of(directory, topic, number)
+        bounds = start_ms, end_ms
         ranges = dict.fromkeys(partitions, Limits(start_ms=start_ms, end_ms=end_ms))
         if is_late:
-            _print_late(surroundings, directory, partitions, options, (start_ms, end_ms))
+            _print_late(surroundings, directory, partitions, options, bounds)
             note_missing(surroundings, directory, ranges, ClockName.APPEND, options.zone)
             return
-        by_topic = measure(
-            directory.log_dir,
-            partitions,
-            start_ms=start_ms,
-            end_ms=end_ms,
-            zone_cache=options.zone_cache,
-        )
-        measured = by_topic.get(topic, TopicLatency())
+        measured, by = _measured(directory, topic, partitions, options, bounds)
         records: list[LateRecord] = []
-        if options.show is LatencyShow.RECORDS:
+        if show is LatencyShow.RECORDS:
             records = latest_records(
                 directory.log_dir,
                 partitions,
@@ -158,8 +165,68 @@ def latency(surroundings: Surroundings, options: LatencyOptions) -> None:
                 start_ms=start_ms,
                 end_ms=end_ms,
             )
-        _print_latency(surroundings, options, topic, measured, records)
+        rows = spans(measured.by_hour)
+        if by is not None:
+            zone = zone_of(options.zone) or UTC
+            rows = unit_rows(measured.by_unit, by, whole_hours(start_ms, end_ms), zone)
+        _print_latency(surroundings, options, topic, measured, rows, by, records)
         note_missing(surroundings, directory, ranges, ClockName.APPEND, options.zone)
+
+
+def _refuse_contradictions(options: LatencyOptions, show: LatencyShow, *, is_late: bool) -> None:
+    if is_late and options.show is not None:
+        raise UsageProblem("--show does not apply with --late or --delay; leave it out")
+    if is_late and options.by is not None:
+        raise UsageProblem("--by does not apply with --late or --delay; leave it out")
+    if options.by is not None and show is not LatencyShow.HOURS:
+        raise UsageProblem(f"--by applies to --show hours; leave --show {show} out")
+    if options.limit is not None and (is_late or show is LatencyShow.TOPICS):
+        raise UsageProblem(
+            "--limit chooses the worst hours or records; add --show hours or --show records"
+        )
+
+
+def _measured(
+    directory: "Directory",
+    topic: str,
+    partitions: "list[TopicPartition]",
+    options: LatencyOptions,
+    bounds: tuple[int | None, int | None],
+) -> "tuple[TopicLatency, CalendarUnit | None]":
+    """Return the topic's latencies, and the unit of its rows by time; None for its spans."""
+    from tidelog.scan.latency import TopicLatency, by_unit, whole_hours
+    from tidelog.scan.latency import latency as measure
+
+    zone, by = zone_of(options.zone) or UTC, options.by
+    is_hours = _shown(options) is LatencyShow.HOURS
+    if by is None and options.limit is not None and is_hours:
+        by = CalendarUnit.HOUR  # a few rows need no grouping
+
+    def measured_by(unit: CalendarUnit | None) -> TopicLatency:
+        by_topic = measure(
+            directory.log_dir,
+            partitions,
+            start_ms=bounds[0],
+            end_ms=bounds[1],
+            zone_cache=options.zone_cache,
+            unit=unit,
+            zone=zone,
+        )
+        return by_topic.get(topic, TopicLatency())
+
+    measured = measured_by(by)
+    if by is None and is_hours and options.kind is Format.TABLE:
+        by = unit_of(measured.by_hour, whole_hours(*bounds), zone, HOUR_ROWS)
+        if by is not None:
+            units = by_unit(measured.by_hour, by, zone)
+            measured.by_unit = measured_by(by).by_unit if units is None else units
+    return measured, by
+
+
+def _shown(options: LatencyOptions) -> LatencyShow:
+    if options.by is not None and options.show is None:
+        return LatencyShow.HOURS
+    return shown_table(options.show, LatencyShow, options.kind)
 
 
 def _note_lost(surroundings: Surroundings, stats: "ScanStats") -> None:
@@ -207,51 +274,132 @@ _RECORDS: Final = output.columns(
 )
 
 
-def _hour_rows(topic: str, measured: "TopicLatency") -> Iterator[list[Cell]]:
+# A row by time: start and end in ms, and latencies, which are empty for a time without records.
+LatencyRow: TypeAlias = tuple[int, int, LatencyHistogram]
+
+
+def spans(by_hour: LatencyByHour) -> list[LatencyRow]:
+    """Return the rows of hours with records."""
+    return [(start, start + by_hour.step_ms, one) for start, one in by_hour.items()]
+
+
+def unit_of(
+    by_hour: LatencyByHour,
+    bounds: tuple[int | None, int | None],
+    zone: tzinfo,
+    limit: int,
+) -> CalendarUnit | None:
+    """Return the smallest unit with at most `limit` rows; None without one, or without records."""
+    if not by_hour:
+        return None
+    hours = [*by_hour]
+    first_ms = hours[0] if bounds[0] is None else bounds[0]
+    end_ms = hours[-1] + by_hour.step_ms if bounds[1] is None else bounds[1]
+    return unit_for(first_ms, end_ms, limit, zone)
+
+
+def unit_rows(
+    units: Mapping[int, LatencyHistogram],
+    unit: CalendarUnit,
+    bounds: tuple[int | None, int | None],
+    zone: tzinfo,
+) -> list[LatencyRow]:
+    """Return the rows of consecutive units, also those without records; see `unit_ranges`."""
+    if not units and None in bounds:
+        return []
+    content = (min(units), max(units) + 1) if units else (0, 0)
+    empty = LatencyHistogram()
+    return [
+        (start, end, units.get(unit_start(start, unit, zone), empty))
+        for start, end in unit_ranges(bounds, content, unit, zone)
+    ]
+
+
+def worst(rows: Iterable[LatencyRow]) -> list[LatencyRow]:
+    """Return the rows with records, those with the largest P99 first."""
+    from tidelog.scan.latency_verdict import severity
+
+    with_records = (row for row in rows if row[2].count)
+    return sorted(with_records, key=lambda row: severity(row[2]), reverse=True)
+
+
+def _hour_fields(topic: str, rows: Iterable[LatencyRow]) -> Iterator[list[Cell]]:
+    """Yield the rows of `HOURS`, for scripts."""
     from tidelog.scan.latency_verdict import clock_ahead_ms
 
-    hours = measured.by_hour.step_ms // HOUR_MS
-    for hour_ms, histogram in measured.by_hour.items():
+    for start, end, histogram in rows:
+        hours = (end - start) / HOUR_MS
+        is_empty = not histogram.count
         yield [
             topic,
-            hour_ms,
-            hours,
+            start,
+            int(hours) if hours.is_integer() else hours,
             histogram.count,
             *(histogram.percentile(percent) for percent in PERCENTS),
-            histogram.max_ms,
-            histogram.min_ms,
+            None if is_empty else histogram.max_ms,
+            None if is_empty else histogram.min_ms,
             clock_ahead_ms(histogram),
             RELATIVE_ERROR,
         ]
 
 
-def _print_latency(
+def _print_hours(
+    surroundings: Surroundings,
+    options: LatencyOptions,
+    topic: str,
+    rows: list[LatencyRow],
+    by: CalendarUnit | None,
+) -> None:
+    """Print rows by time: all of them, or with `--limit` the first ones."""
+    is_table, shown = options.kind is Format.TABLE, rows
+    if options.limit is not None:
+        rows = worst(rows)
+        shown = rows[: options.limit]
+    if is_table and not any(one.count for _, _, one in rows):
+        return  # the verdict says so
+    columns, cells = HOURS, _hour_fields(topic, shown)
+    if is_table:
+        # Units are consecutive unless a limit chooses some of them.
+        unit = by if options.limit is None else None
+        columns, cells = _TABLE_HOURS, _people_rows(shown, unit)
+    output.print_rows(
+        surroundings, columns, cells, options.kind, zone=options.zone, total=len(rows)
+    )
+    if is_table and options.by is None and by not in (None, CalendarUnit.HOUR):
+        surroundings.note(f"the range is long: grouped by {by}; --by hour shows each hour")
+
+
+def _print_latency(  # noqa: PLR0913 - all that is printed
     surroundings: Surroundings,
     options: LatencyOptions,
     topic: str,
     measured: "TopicLatency",
+    rows: list[LatencyRow],
+    by: CalendarUnit | None,
     records: "list[LateRecord]",
 ) -> None:
-    from tidelog.scan.latency_verdict import latency_verdict
+    from tidelog.scan.latency_verdict import latency_verdict, worst_line
 
-    kind, show = options.kind, shown_table(options.show, LatencyShow, options.kind)
+    kind, show = options.kind, _shown(options)
     output.print_verdict(surroundings, latency_verdict(topic, measured.total), kind)
-    if kind is not Format.TABLE and show is LatencyShow.HOURS:
-        rows = list(_hour_rows(topic, measured))
-        output.print_rows(surroundings, HOURS, rows, kind, zone=options.zone)
+    hours: Mapping[int, LatencyHistogram] = measured.by_hour
+    step_ms = measured.by_hour.step_ms
+    if by is CalendarUnit.HOUR:
+        hours, step_ms = measured.by_unit, HOUR_MS
+    if line := worst_line(topic, hours, step_ms, options.zone):
+        output.print_verdict(surroundings, line, kind)
+    if show is LatencyShow.HOURS:
+        _print_hours(surroundings, options, topic, rows, by)
     elif show is LatencyShow.RECORDS:
-        rows = [
+        cells: list[list[Cell]] = [
             [topic, at.partition, one.offset, one.create_ms, one.append_ms, one.latency_ms]
             for at, one in ((one.partition, one) for one in records)
         ]
         output.print_rows(
-            surroundings, _RECORDS, rows, kind, zone=options.zone, total=measured.total.count
+            surroundings, _RECORDS, cells, kind, zone=options.zone, total=measured.total.count
         )
-    elif show is LatencyShow.TOPICS:
+    else:
         output.print_rows(surroundings, *topic_table([(topic, measured.total)], kind), kind)
-    elif measured.total.count:
-        columns, hours = hour_table([((), measured.by_hour)])
-        output.print_rows(surroundings, columns, hours, kind, zone=options.zone)
     if measured.without:
         number, lack = plural(measured.without, "record"), verb(measured.without, "lacks", "lack")
         surroundings.note(f"{topic}: {number} {lack} one of the two times")
@@ -289,36 +437,54 @@ def topic_table(
 
 
 def hour_table(
-    latencies: Iterable[tuple[tuple[str, ...], LatencyByHour]], *names: str
+    latencies: Iterable[tuple[tuple[str, ...], LatencyByHour]], zone: str | None, *names: str
 ) -> tuple[output.Columns, list[list[Cell]]]:
     """Return columns and rows of latency by time for people.
 
-    Each row covers as many hours as are needed to get at most about `HOUR_ROWS` rows.
+    The rows of a group are hours, days, weeks or months, so that there are at most about
+    `HOUR_ROWS` rows. Spans of several hours are joined regardless of the calendar if one of them
+    has instants of two units, or if there would be too many months.
 
     Args:
         latencies: For each group of rows: the first cells of its rows, and their latencies.
+        zone: Name of the time zone of the units.
         names: Names of the columns of the first cells.
     """
+    from tidelog.scan.latency import by_unit
+
+    every, in_zone = list(latencies), zone_of(zone) or UTC
+    limit = max(HOUR_ROWS // max(len(every), 1), 2)
+    cells: list[list[Cell]] = []
+    for first, by_hour in every:
+        unit = unit_of(by_hour, (None, None), in_zone, limit)
+        units = None if unit is None else by_unit(by_hour, unit, in_zone)
+        if unit is None or units is None:
+            cells += _people_rows(spans(by_hour.joined(limit)), None, first)
+        else:
+            cells += _people_rows(unit_rows(units, unit, (None, None), in_zone), unit, first)
+    return output.columns(*names, _TABLE_HOURS), cells
+
+
+def _people_rows(
+    rows: list[LatencyRow], unit: CalendarUnit | None, first: Sequence[Cell] = ()
+) -> Iterator[list[Cell]]:
+    """Yield the rows of `_TABLE_HOURS`; one row replaces many consecutive units without records."""
     from tidelog.scan.latency_verdict import clock_ahead_ms
 
-    every = list(latencies)
-    limit = max(HOUR_ROWS // max(len(every), 1), 2)
-    rows: list[list[Cell]] = []
-    for first, by_hour in every:
-        joined = by_hour.joined(limit)
-        rows += [
-            [
-                *first,
-                hour_ms,
-                joined.step_ms,
-                one.count,
-                *_percentiles(one, Format.TABLE),
-                one.max_ms,
-                clock_ahead_ms(one),
-            ]
-            for hour_ms, one in joined.items()
+    parts: Iterable[LatencyRow | str] = rows
+    if unit is not None:
+        parts = collapsed(rows, unit, lambda row: not row[2].count)
+    for part in parts:
+        start, end, one = (part, None, LatencyHistogram()) if isinstance(part, str) else part
+        yield [
+            *first,
+            start,
+            None if end is None else end - int(start),
+            one.count,
+            *_percentiles(one, Format.TABLE),
+            one.max_ms if one.count else None,
+            clock_ahead_ms(one),
         ]
-    return output.columns(*names, _TABLE_HOURS), rows
 
 
 def _percentiles(one: LatencyHistogram, kind: Format) -> list[Cell]:

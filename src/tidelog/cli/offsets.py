@@ -1,7 +1,7 @@
 """`tidelog offsets` and `tidelog count`: look up offsets by time, and count records in a range."""
 
 from itertools import groupby
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 import click
 
@@ -47,7 +47,7 @@ from tidelog.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from tidelog.directory import Directory
     from tidelog.remote.remote_directory import RemoteDirectory
@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 
 
 MAX: Final = "max"
+
+_Row = TypeVar("_Row")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,7 +313,10 @@ def _print_by_time(
     rows: list[list[Cell]] = [
         [*target, one.start_ms, one.end_ms, one.records] for one in counts.counts
     ]
-    shown = _collapsed(rows, options.by) if options.kind is Format.TABLE else rows
+    shown = rows
+    if options.kind is Format.TABLE:
+        parts = collapsed(rows, options.by, lambda row: not row[-1])
+        shown = [[*target, one, None, 0] if isinstance(one, str) else one for one in parts]
     output.print_rows(surroundings, columns, shown, options.kind, zone=options.zone)
     at_least = "at least " if counts.is_least else ""
     _say_untimed(surroundings, options.clock, counts.without_time, at_least)
@@ -322,16 +327,14 @@ def _print_by_time(
 _ZEROS_MAX: Final = 31
 
 
-def _collapsed(rows: "Iterable[list[Cell]]", unit: CalendarUnit) -> "Iterator[list[Cell]]":
-    """Yield the rows, with one row in place of more than `_ZEROS_MAX` consecutive zero counts.
-
-    The last three cells of a row are start, end and count.
-    """
-    for is_zero, run in groupby(rows, lambda row: not row[-1]):
+def collapsed(
+    rows: "Iterable[_Row]", unit: CalendarUnit, is_empty: "Callable[[_Row], bool]"
+) -> "Iterator[_Row | str]":
+    """Yield the rows, with one text in place of more than `_ZEROS_MAX` consecutive empty ones."""
+    for is_zero, run in groupby(rows, is_empty):
         same = list(run)
         if is_zero and len(same) > _ZEROS_MAX:
-            left_out = f"... {plural(len(same), unit.value)} without records"
-            yield [*same[0][:-3], left_out, None, 0]
+            yield f"... {plural(len(same), unit.value)} without records"
         else:
             yield from same
 

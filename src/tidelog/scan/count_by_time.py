@@ -10,7 +10,6 @@ at changes of Newfoundland's clocks, which were at 0:01 until 2011.
 from bisect import bisect_right
 from collections import Counter
 from datetime import tzinfo
-from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from tidelog.amounts import plural
@@ -20,7 +19,7 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.report import html_table
 from tidelog.scan.split import RequestedRange
 from tidelog.timespec import time_text
-from tidelog.timespec.calendar import CalendarUnit, next_start, unit_starts
+from tidelog.timespec.calendar import QUARTER_MS, CalendarUnit, unit_ranges
 from tidelog.types import INT64_MAX
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-_QUARTER_MS: Final = 15 * 60_000
 # Maximum number of quarters with records: 114 years, which need about half a gigabyte of memory.
 _QUARTERS_MAX: Final = 4_000_000
 
@@ -107,7 +105,7 @@ def by_quarter(batches: "Iterable[pa.RecordBatch]") -> tuple[Counter[int], int]:
         column = batch.column(0).drop_null().cast(pa.int64())
         without_time += batch.num_rows - len(column)
         numbers, counts = np.unique(
-            column.to_numpy(zero_copy_only=False) // _QUARTER_MS, return_counts=True
+            column.to_numpy(zero_copy_only=False) // QUARTER_MS, return_counts=True
         )
         quarters.update(dict(zip(numbers.tolist(), counts.tolist(), strict=True)))
         if len(quarters) > _QUARTERS_MAX:
@@ -131,25 +129,15 @@ def by_unit(
     last_ms = None if requested_range.end_ms == INT64_MAX else requested_range.end_ms
     if not quarters and (first_ms is None or last_ms is None):
         return ()
-    starts = unit_starts(
-        min(quarters) * _QUARTER_MS if first_ms is None else first_ms,
-        (max(quarters) + 1) * _QUARTER_MS if last_ms is None else last_ms,
-        unit,
-        zone,
-    )
-    if any(start % _QUARTER_MS for start in starts):
-        raise InvalidRequest(
-            f"not all {unit}s of {zone} begin at a multiple of 15 minutes in this range; use UTC"
-        )
+    content = (0, 0)
+    if quarters:
+        content = (min(quarters) * QUARTER_MS, (max(quarters) + 1) * QUARTER_MS)
+    ranges = unit_ranges((first_ms, last_ms), content, unit, zone)
+    starts = [start for start, _ in ranges]
     records = [0] * len(starts)
     for quarter, count in quarters.items():
-        records[bisect_right(starts, quarter * _QUARTER_MS) - 1] += count
-    bounds = [*starts, next_start(starts[-1], unit, zone) if last_ms is None else last_ms]
-    if first_ms is not None:
-        bounds[0] = first_ms
-    elif min(quarters) >= 0:
-        bounds[0] = max(bounds[0], 0)  # printed times begin in 1970
+        # The quarter of a requested start may begin before it.
+        records[max(bisect_right(starts, quarter * QUARTER_MS) - 1, 0)] += count
     return tuple(
-        TimeCount(start, end, count)
-        for (start, end), count in zip(pairwise(bounds), records, strict=True)
+        TimeCount(start, end, count) for (start, end), count in zip(ranges, records, strict=True)
     )

@@ -19,6 +19,7 @@ Source: KIP-32 for the two times.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
+from datetime import UTC, tzinfo
 from typing import TYPE_CHECKING
 
 from tidelog.env import Env
@@ -37,10 +38,20 @@ from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.segment.gaps import lost_at_end
 from tidelog.storage.segment.segment import Segment
 from tidelog.storage.segment.zone_map_files import ZoneCache, load_or_build
+from tidelog.timespec.calendar import (
+    QUARTER_MS,
+    CalendarUnit,
+    ensure_countable,
+    next_start,
+    unit_start,
+    unit_starts,
+)
 from tidelog.types import HOUR_MS, INT64_MAX, INT64_MIN, ClockName, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from tidelog.scan.rows import Longs
 
 
 COLUMNS = ("createTimestamp", "appendTimestamp")
@@ -52,6 +63,7 @@ class TopicLatency:
 
     Attributes:
         by_hour: Histograms by the first ms of each hour of append time.
+        by_unit: Histograms by the first ms of each unit of the calendar, if one was requested.
         without: Data records that lack a create or an append time; counted only without a time
             range.
         from_zone_maps: Number of records counted from zone maps.
@@ -60,6 +72,7 @@ class TopicLatency:
     """
 
     by_hour: LatencyByHour = field(default_factory=LatencyByHour)
+    by_unit: dict[int, LatencyHistogram] = field(default_factory=dict)
     without: int = 0
     from_zone_maps: int = 0
     stats: ScanStats = field(default_factory=ScanStats)
@@ -73,16 +86,24 @@ class TopicLatency:
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """Whole hours of append time, [start, end) in ms."""
+    """Whole hours of append time, [start, end) in ms, and the calendar of units, if requested."""
 
     start_ms: int
     end_ms: int
+    unit: CalendarUnit | None = None
+    zone: tzinfo = UTC
 
     @classmethod
-    def around(cls, start_ms: int | None, end_ms: int | None) -> "_Range":
-        start = 0 if start_ms is None else start_ms - start_ms % HOUR_MS
-        end = INT64_MAX if end_ms is None else min(-(-end_ms // HOUR_MS) * HOUR_MS, INT64_MAX)
-        return cls(start, end)
+    def around(
+        cls,
+        start_ms: int | None,
+        end_ms: int | None,
+        unit: CalendarUnit | None = None,
+        zone: tzinfo = UTC,
+    ) -> "_Range":
+        start, end = whole_hours(start_ms, end_ms)
+        first = 0 if start is None else start
+        return cls(first, INT64_MAX if end is None else end, unit, zone)
 
     @property
     def is_open(self) -> bool:
@@ -97,13 +118,44 @@ class _Range:
         return hour_ms < self.end_ms and hour_ms + step_ms > self.start_ms
 
 
-def latency(
+def whole_hours(start_ms: int | None, end_ms: int | None) -> tuple[int | None, int | None]:
+    """Return a range of time extended to whole hours; None for an open side."""
+    start = None if start_ms is None else start_ms - start_ms % HOUR_MS
+    return start, None if end_ms is None else min(-(-end_ms // HOUR_MS) * HOUR_MS, INT64_MAX)
+
+
+def by_unit(
+    by_hour: LatencyByHour, unit: CalendarUnit, zone: tzinfo
+) -> dict[int, LatencyHistogram] | None:
+    """Return latencies by start of the unit; None if a span has instants of two units.
+
+    Raises:
+        InvalidRequest: From `ensure_countable`.
+    """
+    hours = [*by_hour]
+    if hours:
+        ensure_countable(hours[0], hours[-1] + by_hour.step_ms, unit)
+    units: dict[int, LatencyHistogram] = {}
+    start_ms = end_ms = INT64_MIN
+    for hour_ms, histogram in by_hour.items():
+        if hour_ms >= end_ms:
+            start_ms = unit_start(hour_ms, unit, zone)
+            end_ms = next_start(start_ms, unit, zone)
+        if hour_ms + by_hour.step_ms > end_ms:
+            return None
+        units.setdefault(start_ms, LatencyHistogram()).merge(histogram)
+    return units
+
+
+def latency(  # noqa: PLR0913 - the range, and how it is divided
     source: str | LogDir,
     topics: str | TopicPartition | Iterable[str | TopicPartition] | None = None,
     *,
     start_ms: int | None = None,
     end_ms: int | None = None,
     zone_cache: str | None = None,
+    unit: CalendarUnit | None = None,
+    zone: tzinfo = UTC,
     env: Env | None = None,
 ) -> Mapping[str, TopicLatency]:
     """Return latencies (append time minus create time) by topic and hour of append time.
@@ -114,6 +166,9 @@ def latency(
         start_ms: Earliest append time, rounded down to a whole hour.
         end_ms: End of the append times, exclusive, rounded up to a whole hour.
         zone_cache: As for `plan`.
+        unit: A unit of the calendar for `TopicLatency.by_unit`. Segments are read if their zone
+            maps have spans with instants of two units.
+        zone: Its time zone.
         env: Files and clock, if `source` is a path.
 
     Returns:
@@ -122,9 +177,10 @@ def latency(
     Raises:
         UnknownTopic: A topic or partition doesn't exist.
         CorruptData: A batch that had to be read is damaged.
+        InvalidRequest: From `ensure_countable`.
         MissingDependency: Something must be read, and pyarrow, numpy or numba is not installed.
     """
-    hours = _Range.around(start_ms, end_ms)
+    hours = _Range.around(start_ms, end_ms, unit, zone)
 
     def collect(log_dir: LogDir) -> dict[str, TopicLatency]:
         by_topic: dict[str, TopicLatency] = {}
@@ -152,8 +208,14 @@ def _spans_to_read(
             continue
         is_whole = not segment.is_active and start == segment.base_offset
         zones = _zones_of(reader, segment, cache) if is_whole else None
-        if zones is not None and not hours.cuts(zones.latency.step_ms):
+        units: dict[int, LatencyHistogram] | None = {}
+        if zones is not None and hours.unit is not None:
+            inside = _within(zones.latency, hours)
+            units = by_unit(inside, hours.unit, hours.zone)
+        if zones is not None and units is not None and not hours.cuts(zones.latency.step_ms):
             _count_zones(zones, hours, result)
+            for start_ms, histogram in units.items():
+                result.by_unit.setdefault(start_ms, LatencyHistogram()).merge(histogram)
             if zones.total.last_offset + 1 < segment.end_offset and not segment.is_tiered:
                 lost = lost_at_end(segment)
                 result.stats.lost += () if lost is None else (lost,)
@@ -209,6 +271,8 @@ def _read_span(
     counted = 0
     for batch in read_times(log_dir, name, offsets, _times_of(hours), result.stats):
         counted += _count_batch(batch, result.by_hour)
+        if hours.unit is not None:
+            _count_units(batch, hours.unit, hours.zone, result.by_unit)
         if hours.is_open:
             result.without += batch.num_rows
     result.without -= counted if hours.is_open else 0
@@ -342,21 +406,48 @@ def read_times(
 
 def _count_batch(batch: "pa.RecordBatch", by_hour: LatencyByHour) -> int:
     """Add latencies of records that have both times to `by_hour`; return how many were added."""
-    from tidelog.scan.rows import both_times, bucket_counts, distances
+    from tidelog.scan.rows import both_times, distances
 
     append, create = both_times(batch)
-    if not len(append):
-        return 0
     late = distances(append, create)
     hours = append - append % by_hour.step_ms
     for hour_ms in sorted(set(hours.tolist())):
-        chosen = late[hours == hour_ms]
-        histogram = by_hour.at(hour_ms)
-        for bucket, number in bucket_counts(chosen):
-            histogram.add_bucket(bucket, number)
-        histogram.min_ms = min(histogram.min_ms, int(chosen.min()))
-        histogram.max_ms = max(histogram.max_ms, int(chosen.max()))
+        _add_all(by_hour.at(hour_ms), late[hours == hour_ms])
     return len(append)
+
+
+def _count_units(
+    batch: "pa.RecordBatch",
+    unit: CalendarUnit,
+    zone: tzinfo,
+    units: dict[int, LatencyHistogram],
+) -> None:
+    """Add latencies of records that have both times by start of the unit."""
+    import numpy as np
+
+    from tidelog.scan.rows import both_times, distances
+
+    append, create = both_times(batch)
+    if not len(append):
+        return
+    late = distances(append, create)
+    quarters, places = np.unique(append // QUARTER_MS, return_inverse=True)
+    first_ms, last_ms = int(quarters[0]) * QUARTER_MS, int(quarters[-1]) * QUARTER_MS
+    starts = unit_starts(first_ms, last_ms + 1, unit, zone)
+    numbers = np.searchsorted(starts, quarters * QUARTER_MS, side="right")[places] - 1
+    for number in sorted(set(numbers.tolist())):
+        chosen = late[numbers == number]
+        _add_all(units.setdefault(starts[number], LatencyHistogram()), chosen)
+
+
+def _add_all(histogram: LatencyHistogram, latencies: "Longs") -> None:
+    """Add latencies, at least one, to a histogram."""
+    from tidelog.scan.rows import bucket_counts
+
+    for bucket, number in bucket_counts(latencies):
+        histogram.add_bucket(bucket, number)
+    histogram.min_ms = min(histogram.min_ms, int(latencies.min()))
+    histogram.max_ms = max(histogram.max_ms, int(latencies.max()))
 
 
 @dataclass(slots=True)

@@ -1,11 +1,14 @@
 """One-sentence summaries of latency and lateness, for commands and the head of a page."""
 
+from collections.abc import Mapping
 from math import ceil
 from typing import Final
 
 from tidelog.amounts import duration_text, estimate_text, plural, share_text, verb
 from tidelog.scan.latency import TopicLateness
 from tidelog.storage.clocks.latency import LOST_SHARES, LatencyHistogram
+from tidelog.timespec import time_text
+from tidelog.types import HOUR_MS, INT64_MAX
 
 # Maximum relative error of `estimate_text`.
 _ESTIMATE_ERROR: Final = 0.05
@@ -34,6 +37,36 @@ def latency_verdict(name: str, total: LatencyHistogram) -> str:
         f"{name}: of {total.count:,} records half were appended {percentile_text(half, total)},"
         f" 99% {percentile_text(most, total)}, all within {longest}{clocks}"
     )
+
+
+def worst_line(
+    name: str, by_hour: Mapping[int, LatencyHistogram], step_ms: int, zone: str | None
+) -> str:
+    """Return a line about the hour with the largest P99; empty if there is no late hour to choose.
+
+    Args:
+        name: Name of the topic.
+        by_hour: Latencies by the first ms of each hour, or of each span of hours.
+        step_ms: Length of these spans.
+        zone: Zone of the time.
+    """
+    hours = step_ms // HOUR_MS
+    worst = max(by_hour.items(), key=lambda item: severity(item[1]), default=None)
+    ms = None if worst is None else worst[1].percentile(99)
+    if worst is None or ms is None or ms <= 0 or len(by_hour) == 1:
+        return ""
+    hour_ms, histogram = worst
+    which = "hour" if hours == 1 else f"{hours} hours"
+    return (
+        f"{name}: the {which} with the largest P99 began at {time_text(hour_ms, zone)}"
+        f" ({zone or 'UTC'}): {capped_text(ms, histogram)}, {plural(histogram.count, 'record')}"
+    )
+
+
+def severity(histogram: LatencyHistogram) -> tuple[int, int]:
+    """Return a sort key for hours: P99 in ms, then the number of records."""
+    ms = histogram.percentile(99)
+    return -INT64_MAX if ms is None else ms, histogram.count
 
 
 def percentile_text(ms: int, total: LatencyHistogram) -> str:

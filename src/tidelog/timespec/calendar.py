@@ -6,6 +6,7 @@ hour, the repetition is an hour of its own. Weeks begin on Monday, as in ISO 860
 
 from datetime import UTC, datetime, timedelta, tzinfo
 from enum import StrEnum
+from itertools import pairwise
 from typing import Final
 
 from tidelog.errors import InvalidRequest
@@ -13,6 +14,8 @@ from tidelog.types import HOUR_MS, MS_PER_SECOND
 
 # Maximum number of units in one list: 11 years of hours.
 UNITS_MAX: Final = 100_000
+# Times are grouped by quarters of an hour: UTC offsets of time zones are multiples of 15 minutes.
+QUARTER_MS: Final = 15 * 60_000
 # Python's calendar has the years 1 to 9999, which must contain both bounds of each unit.
 _FIRST_MS: Final = int(datetime(2, 1, 1, tzinfo=UTC).timestamp()) * MS_PER_SECOND
 _LAST_MS: Final = int(datetime(9999, 1, 1, tzinfo=UTC).timestamp()) * MS_PER_SECOND
@@ -82,6 +85,61 @@ def unit_starts(first_ms: int, end_ms: int, unit: CalendarUnit, zone: tzinfo = U
     while (start := next_start(starts[-1], unit, zone)) < end_ms:
         starts.append(start)
     return starts
+
+
+def unit_for(first_ms: int, end_ms: int, limit: int, zone: tzinfo = UTC) -> CalendarUnit | None:
+    """Return the smallest unit with at most `limit` units in [first_ms, end_ms); None without one.
+
+    None is returned too for instants before the year 2 or after the year 9998.
+    """
+    if first_ms < _FIRST_MS or end_ms > _LAST_MS:
+        return None
+    for unit, length_ms in _LENGTHS_MS.items():
+        is_near = (end_ms - first_ms) // length_ms <= limit
+        if is_near and len(unit_starts(first_ms, end_ms, unit, zone)) <= limit:
+            return unit
+    return None
+
+
+def unit_ranges(
+    requested: tuple[int | None, int | None],
+    content: tuple[int, int],
+    unit: CalendarUnit,
+    zone: tzinfo = UTC,
+) -> list[tuple[int, int]]:
+    """Return consecutive ranges [start, end) in ms, one for each unit, for times by quarters.
+
+    A requested start or end cuts the first or last unit. Without a start, the unit of the content's
+    first instant is the first one, cut at 1970 unless the content begins before; without an end,
+    the unit of its last instant is the last one.
+
+    Args:
+        requested: Start and end in ms, None for an open side.
+        content: First instant and end of the content in ms, for the open sides.
+        unit: The unit.
+        zone: Its time zone.
+
+    Raises:
+        InvalidRequest: From `ensure_countable`; or a unit does not begin at a multiple of
+            `QUARTER_MS`.
+    """
+    first_ms, end_ms = requested
+    starts = unit_starts(
+        content[0] if first_ms is None else first_ms,
+        content[1] if end_ms is None else end_ms,
+        unit,
+        zone,
+    )
+    if any(start % QUARTER_MS for start in starts):
+        raise InvalidRequest(
+            f"not all {unit}s of {zone} begin at a multiple of 15 minutes in this range; use UTC"
+        )
+    bounds = [*starts, next_start(starts[-1], unit, zone) if end_ms is None else end_ms]
+    if first_ms is not None:
+        bounds[0] = first_ms
+    elif content[0] >= 0:
+        bounds[0] = max(bounds[0], 0)  # printed times begin in 1970
+    return [*pairwise(bounds)]
 
 
 def next_start(start_ms: int, unit: CalendarUnit, zone: tzinfo = UTC) -> int:

@@ -223,13 +223,13 @@ class TestLatency:
     def test_a_table_has_a_row_for_the_topic(self, topic: Cli) -> None:
         lines = topic.ok("latency", "flights").lines
         assert lines[0].startswith("flights: of 6 records half were appended within")
-        assert [line.split()[0] for line in lines[1:]] == ["TOPIC", "flights"]
-        assert lines[2].split() == ["flights", "6", "10ms", "1h", "1h", "1h", "1h", "7ms"]
+        assert [line.split()[0] for line in lines[2:]] == ["TOPIC", "flights"]
+        assert lines[3].split() == ["flights", "6", "10ms", "1h", "1h", "1h", "1h", "7ms"]
 
     def test_hours_are_shown_on_demand(self, topic: Cli) -> None:
         lines = topic.ok("latency", "flights", "--show", "hours").lines
-        assert lines[1].split()[:3] == ["START", "(UTC)", "SPAN"]
-        assert len(lines) == 4
+        assert lines[2].split()[:3] == ["START", "(UTC)", "SPAN"]
+        assert len(lines) == 5
         topics = topic.ok("latency", "flights", "--show", "topics", "-o", "json").objects
         assert [(row["records"], row["p50_ms"]) for row in topics] == [(6, 10)]
 
@@ -243,14 +243,79 @@ class TestLatency:
         assert (first["topic"], first["partition"], first["latency_ms"]) == ("flights", 0, HOUR)
         assert int(str(first["append_time_ms"])) - int(str(first["create_time_ms"])) == HOUR
         lines = topic.ok("latency", "flights", "--show", "records", "-n", "2").lines
-        assert lines[1].split()[:6] == ["TOPIC", "PARTITION", "OFFSET", "CREATE", "TIME", "(UTC)"]
-        assert len(lines) == 4
+        assert lines[2].split()[:6] == ["TOPIC", "PARTITION", "OFFSET", "CREATE", "TIME", "(UTC)"]
+        assert len(lines) == 5
         early = ("--to", str(NOW), "--show", "records", "-o", "json")
         assert len(topic.ok("latency", "flights", *early).objects) == 4
         assert topic.ok("latency", "flights:1", "--show", "records", "-o", "json").objects == []
 
+    def test_the_worst_hour_is_named(self, topic: Cli) -> None:
+        assert topic.ok("latency", "flights", *ZURICH).lines[1] == (
+            "flights: the hour with the largest P99 began at 2023-11-15 00:00:00 (Europe/Zurich):"
+            " 1h, 2 records"
+        )
+
+    def test_one_hour_is_not_called_the_worst(self, topic: Cli) -> None:
+        assert len(topic.ok("latency", "flights", "--to", str(NOW)).lines) == 3
+
+    def test_a_limit_takes_the_worst_hours_first(self, topic: Cli) -> None:
+        for words in (("--show", "hours"), ("--by", "hour")):
+            rows = topic.ok("latency", "flights", *words, "-n", "1", "-o", "json").objects
+            assert [(row["hour_ms"], row["records"]) for row in rows] == [(HOUR_START + HOUR, 2)]
+            assert len(topic.ok("latency", "flights", *words, "-n", "1").lines) == 4
+
+    def test_hours_without_records_have_a_row(self, topic: Cli) -> None:
+        topic.clock.advance(2 * HOUR)
+        topic.append(at(NOW + 3 * HOUR))
+        lines = topic.ok("latency", "flights", "--show", "hours").lines[3:]
+        assert [line.split()[2:4] for line in lines] == [
+            ["1h", "4"],
+            ["1h", "2"],
+            ["1h", "0"],
+            ["1h", "1"],
+        ]
+        assert lines[2].split()[4:] == ["-"] * 6
+
+    def test_days_are_those_of_the_zone_from_the_start(self, topic: Cli) -> None:
+        during = ("--during", "2023-11-14..2023-11-16", *ZURICH)
+        rows = topic.ok("latency", "flights", "--by", "day", *during, "-o", "json").objects
+        assert [(row["hour"], row["hours"], row["records"]) for row in rows] == [
+            ("2023-11-14T00:00:00.000+01:00", 24, 4),
+            ("2023-11-15T00:00:00.000+01:00", 24, 2),
+        ]
+        table = topic.ok("latency", "flights", "--by", "day", *during).lines
+        assert [line.split()[:4] for line in table[3:]] == [
+            ["2023-11-14", "00:00:00", "1d", "4"],
+            ["2023-11-15", "00:00:00", "1d", "2"],
+        ]
+
+    def test_hours_of_a_zone_are_exact_if_its_offset_is_half_an_hour(self, topic: Cli) -> None:
+        """In Kolkata 22:13 UTC is 03:43, and half of each hour of UTC is in another hour."""
+        zone = ("--zone", "Asia/Kolkata", "-o", "json")
+        rows = topic.ok("latency", "flights", "--by", "hour", *zone).objects
+        assert [(row["hour"], row["records"]) for row in rows] == [
+            ("2023-11-15T03:00:00.000+05:30", 4),
+            ("2023-11-15T04:00:00.000+05:30", 2),
+        ]
+
+    def test_a_long_range_is_grouped_and_says_so(self, topic: Cli) -> None:
+        topic.clock.advance(10 * 24 * HOUR)
+        topic.append(at(NOW + 10 * 24 * HOUR))
+        result = topic.ok("latency", "flights", "--show", "hours", *ZURICH)
+        assert [line.split()[2] for line in result.lines[3:]] == ["1d"] * 12
+        assert "grouped by day; --by hour shows each hour" in result.err
+        by_hour = topic.ok("latency", "flights", "--by", "hour", *ZURICH)
+        assert any("hours without records" in line for line in by_hour.lines)
+        assert "grouped" not in by_hour.err
+
     @pytest.mark.parametrize(
-        "words", [("-n", "3"), ("--late", "--show", "hours"), ("--show", "hours", "-n", "3")]
+        "words",
+        [
+            ("-n", "3"),
+            ("--late", "--show", "hours"),
+            ("--late", "-n", "3"),
+            ("--by", "day", "--show", "topics"),
+        ],
     )
     def test_options_of_other_tables_are_refused(self, topic: Cli, words: tuple[str, ...]) -> None:
         result = topic.run("latency", "flights", *words)

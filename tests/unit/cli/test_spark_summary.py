@@ -49,7 +49,7 @@ def test_many_topics_with_times_before_and_after_1970_have_two_rows_each() -> No
         for hour in (-2, -1, 0, 1):
             by_hour.add(hour * HOUR, 5)
         latencies.append(((f"topic-{number}",), by_hour))
-    _, rows = hour_table(latencies, "topic")
+    _, rows = hour_table(latencies, None, "topic")
     assert len(rows) == 100
     assert {row[0] for row in rows} == {f"topic-{number}" for number in range(50)}
 

@@ -3,6 +3,7 @@
 import random
 from bisect import bisect_left
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
@@ -14,8 +15,14 @@ from tests.worlds.directories.zoning import add_zones
 from tidelog.env import Env, ManualClock
 from tidelog.scan.latency import TopicLateness, latency, lateness, latest_records
 from tidelog.scan.rows import buckets_of, distances
-from tidelog.storage.clocks.latency import RELATIVE_ERROR, LatencyByHour, bucket_of
+from tidelog.storage.clocks.latency import (
+    RELATIVE_ERROR,
+    LatencyByHour,
+    LatencyHistogram,
+    bucket_of,
+)
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
+from tidelog.timespec.calendar import CalendarUnit, unit_start
 from tidelog.types import INT64_MAX, NewRecord, TopicPartition
 
 EDGES = [2**power + more for power in range(63) for more in (-1, 0, 1)]
@@ -65,6 +72,29 @@ def test_latency_by_hour_is_that_of_the_records(tmp_path: Path, seed: int, with_
     hour = list(expected)[-1]
     only = latency(path, TopicPartition(TOPIC, 0), start_ms=hour + 1, end_ms=hour + 2)[TOPIC]
     assert dict(only.by_hour) == {hour: expected[hour]}
+
+
+@pytest.mark.parametrize("with_maps", [True, False])
+@pytest.mark.parametrize("unit", CalendarUnit)
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Kolkata"])
+def test_units_have_the_latencies_of_their_records(
+    tmp_path: Path, with_maps: bool, unit: CalendarUnit, zone: str
+) -> None:
+    path = str(tmp_path / "data")
+    make_log_dir(path, 3, partitions=1, steps=80)
+    if with_maps:
+        add_zones(path, TOPIC)
+    expected: dict[int, LatencyHistogram] = {}
+    with LogDir.open(path) as log_dir:
+        reader = log_dir.reader(TOPIC, 0)
+        for record in reader.records():
+            append_ms = reader.append_time_of(record.offset)
+            if append_ms is not None and record.create_timestamp is not None:
+                start = unit_start(append_ms, unit, ZoneInfo(zone))
+                one = expected.setdefault(start, LatencyHistogram())
+                one.add(append_ms - record.create_timestamp)
+    found = latency(path, TOPIC, unit=unit, zone=ZoneInfo(zone))[TOPIC]
+    assert found.by_unit == expected
 
 
 def test_deleted_records_count_no_more(tmp_path: Path) -> None:

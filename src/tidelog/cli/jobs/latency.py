@@ -159,13 +159,16 @@ def _show(surroundings: Surroundings, request: Request, result: "LatencyResult")
 
     kind, show = request.kind, shown_table(request.show, LatencyShow, request.kind)
     output.print_verdict(surroundings, latencies_verdict(result), kind)
-    columns, rows = (people_table if kind is Format.TABLE else table)(result, show)
+    is_table = kind is Format.TABLE
+    columns, rows = people_table(result, show, request.zone) if is_table else table(result, show)
     output.print_rows(surroundings, columns, rows, kind, zone=request.zone)
     for line in notes(result):
         surroundings.say(line)
 
 
-def people_table(result: "LatencyResult", show: LatencyShow) -> tuple[Columns, Iterable[Row]]:
+def people_table(
+    result: "LatencyResult", show: LatencyShow, zone: str | None
+) -> tuple[Columns, Iterable[Row]]:
     """Return the columns and rows of the table `show` for people, with few rows."""
     if show is LatencyShow.HOURS:
         every = [
@@ -173,7 +176,7 @@ def people_table(result: "LatencyResult", show: LatencyShow) -> tuple[Columns, I
             for name, topic in result.topics.items()
             for clock, by_hour in (("append", topic.by_append), ("record", topic.by_create))
         ]
-        return hour_table(every, "topic", "clock")
+        return hour_table(every, zone, "topic", "clock")
     if show is LatencyShow.WATERMARKS:
         return delay_table({name: topic.late for name, topic in result.topics.items()})
     columns, rows = topic_table(
