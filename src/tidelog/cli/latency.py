@@ -101,7 +101,7 @@ class LatencyOptions:
             default=None,
             text="With --show hours, which it implies: each hour, day, week (from Monday) or month"
             " of --zone, including those without records. Reads records where zone maps are too"
-            " coarse.",
+            " coarse. Default: one that gives a short table.",
         )
     )
     limit: int | None = option(
