@@ -20,7 +20,6 @@ from tidelog.cli.jobs.session import (
     report_table,
     save_report,
 )
-from tidelog.cli.latency import delay_table, hour_table, topic_table
 from tidelog.cli.options import (
     Format,
     SparkAccess,
@@ -170,6 +169,8 @@ def people_table(
     result: "LatencyResult", show: LatencyShow, zone: str | None
 ) -> tuple[Columns, Iterable[Row]]:
     """Return the columns and rows of the table `show` for people, with few rows."""
+    from tidelog.cli.latency import delay_table, hour_table, topic_table
+
     if show is LatencyShow.HOURS:
         every = [
             ((name, clock), by_hour)
