@@ -441,9 +441,9 @@ def hour_table(
 ) -> tuple[output.Columns, list[list[Cell]]]:
     """Return columns and rows of latency by time for people.
 
-    The rows of a group are hours, days, weeks or months, so that there are at most about
-    `HOUR_ROWS` rows. Spans of several hours are joined regardless of the calendar if one of them
-    has instants of two units, or if there would be too many months.
+    A group has at most about `HOUR_ROWS` rows, each an hour, day, week or month. Spans of several
+    hours are joined regardless of the calendar if one of them has instants of two units, or if the
+    group would have too many months.
 
     Args:
         latencies: For each group of rows: the first cells of its rows, and their latencies.
