@@ -275,7 +275,7 @@ def _typed_place(arguments: Sequence[str]) -> str:
         return ""  # its errors are about the leader, not about the directory of --data
     names = {"-b": "--bootstrap", "-d": "--data"}
     typed: dict[str, str] = {}
-    for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for word, following in zip(arguments, [*arguments[1:], ""], strict=False):
         name, equals, value = word.partition("=")
         if word[:2] in names and len(word) > 2:
             name, equals, value = word[:2], "=", word[2:]

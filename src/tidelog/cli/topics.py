@@ -400,7 +400,7 @@ def _setting_rows(
 
 def _due(directory: "Directory", topic: str) -> "list[DueSegment]":
     """Return the segments that retention would delete now; none if damage hides them."""
-    with suppress(TidelogError):  # the change of settings has succeeded
+    with suppress(TidelogError, OSError):  # the change of settings has succeeded
         return directory.retain(topic, dry_run=True)
     return []
 

@@ -309,6 +309,16 @@ def test_help_for_a_closed_reader_ends_without_an_error(arguments: list[str]) ->
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+def test_help_without_arguments_on_a_full_disk_is_an_error() -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "tidelog.cli.app"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (
+        ExitCode.ERROR,
+        b"error: No space left on device\n",
+    )
+
+
 def test_a_broken_connection_of_a_command_is_an_error(cli: Cli) -> None:
     cli.ok("create", "flights")
 
