@@ -14,9 +14,9 @@ _DURATIONS: Final = (("d", 86_400.0), ("h", 3_600.0), ("m", 60.0), ("s", 1.0))
 _SIZES: Final = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 _KILO: Final = 1000
 _MINUTE_S: Final = 60
-# An estimate of at least `_MANY` of a unit, such as 10 hours, is given in that unit alone. A
-# shorter estimate of at least one unit is given in that unit and the next smaller one (3h10m),
-# rounded to the larger unit's step in `_STEPS_S`.
+# An estimate of at least `_MANY` of a unit, such as 10 hours, is given in that unit alone. An
+# estimate of at least one unit but less than `_MANY` is given in that unit and the next smaller
+# unit (3h10m). It is rounded to the larger unit's step in `_STEPS_S`.
 _MANY: Final = 10
 _STEPS_S: Final = (2 * 3_600.0, 5 * 60.0, 5.0, 0.1)
 

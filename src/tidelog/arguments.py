@@ -67,7 +67,7 @@ def choice(kind: type[Chosen], argument: object, name: str) -> Chosen:
 
     Args:
         kind: The enum. The text of a numeric member is its name in lower case.
-        argument: A member, its text, or for a numeric enum its number.
+        argument: A member, the text of a member, or (for a numeric enum) the number of a member.
         name: The parameter, for the error.
 
     Raises:
@@ -257,8 +257,8 @@ def _typed(annotation: object) -> _Reader | None:
             f"{name} is {argument!r:.60} ({type(argument).__name__}); give {words}"
         )
 
-    # Every int is checked: one of more than 64 bits would fail much later, with an error that
-    # doesn't name the parameter.
+    # Every int is checked, because an int of more than 64 bits would fail much later, with an error
+    # that doesn't name the parameter.
     return _Reader(kinds - {int}, read)
 
 

@@ -299,8 +299,8 @@ _TOPIC_ID: Final = Struct(">8x16s")
 def _offset_rows(dump: DumpFile) -> Iterator[Row]:
     """Yield the entries of an offset index.
 
-    An entry has the last offset and the position of a batch. It is a finding if the log has no
-    batch at that position, or a batch with another last offset.
+    An entry has the last offset and the position of a batch. A finding is reported in two cases:
+    the log has no batch at that position, or the batch there has another last offset.
     """
     index = OffsetIndex(dump.base_offset, data=dump.read(), size_limit=INT64_MAX)
     _note_tail(dump, index)
@@ -567,8 +567,8 @@ def _sum(dump: DumpFile, path: str, start: int, size: int) -> tuple[int, int]:
     return done, crc
 
 
-# Name or suffix of a file -> the columns and rows of its content; log files are not in the table,
-# because they have several sets of columns.
+# Name or suffix of a file -> the columns and rows of the file's content. Log files are not in this
+# mapping, because they have several sets of columns.
 _KINDS: Final[Mapping[str, tuple[Columns, _Rows]]] = {
     files.OFFSET_INDEX_SUFFIX: (output.number("slot", "offset", "position"), _offset_rows),
     files.TIME_INDEX_SUFFIX: (

@@ -336,7 +336,7 @@ def _row(move: "Move", kind: Format) -> list[Cell]:
 
 
 def count_cells(count: "Count", kind: Format) -> list[Cell]:
-    """Return a count as one cell for a table, else as two: its number, and whether it is exact."""
+    """Return a count as one cell for a table, otherwise as two cells: the number and `is_exact`."""
     if kind is Format.TABLE:
         return [output.count_text(count)]
     return [count.records, count.is_exact]

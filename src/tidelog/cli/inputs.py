@@ -1,8 +1,8 @@
 """Reads files of rows as records: lines, JSON lines, CSV with a heading, Arrow, Parquet.
 
-A record's value is the whole row as JSON (for JSON lines the line itself, so that numbers keep
-their form), or one column, or a line. Errors name the input and the line or row. `produce` reads
-back the same records from files that `read` writes (docs/cli.md).
+A record's value is one of three: the whole row as JSON, one column, or a line. The value of a whole
+JSON line is the line itself, so that numbers keep their form. Errors name the input and the line or
+row. `produce` reads back the same records from files that `read` writes (docs/cli.md).
 """
 
 import csv
@@ -63,7 +63,7 @@ class ColumnChoice:
 
 @dataclass(frozen=True, slots=True)
 class InputRow:
-    """One row: its cells by column, its JSON, and its location for errors."""
+    """Row of an input: the cells by column, the row as JSON, and the row's location for errors."""
 
     fields: Mapping[str, object]
     raw: bytes
@@ -487,8 +487,8 @@ def typed_records(
         parse_time: Parses a time given as text (docs/time.md); returns ms.
 
     Raises:
-        UsageProblem: The key separator is given with a key or value, or is empty, or an option
-            needs another option or does not apply.
+        UsageProblem: The key separator is empty or is given with a key or value; or an option does
+            not apply or needs another option.
         InvalidInput: A text is invalid in its encoding, or a line lacks the key separator.
     """
     if typed.key_separator is not None and (typed.key is not None or typed.value is not None):

@@ -441,12 +441,12 @@ def hour_table(
 ) -> tuple[output.Columns, list[list[Cell]]]:
     """Return columns and rows of latency by time for people.
 
-    A group has at most about `HOUR_ROWS` rows, each an hour, day, week or month. Spans of several
-    hours are joined regardless of the calendar if one of them has instants of two units, or if the
-    group would have too many months.
+    A group has at most about `HOUR_ROWS` rows, each an hour, day, week or month. Exception: spans
+    of several hours are joined regardless of the calendar in two cases: one of the spans has
+    instants of two units, or the group would have too many months.
 
     Args:
-        latencies: For each group of rows: the first cells of its rows, and their latencies.
+        latencies: For each group of rows: the first cells of the group's rows, and the latencies.
         zone: Name of the time zone of the units.
         names: Names of the columns of the first cells.
     """

@@ -132,14 +132,15 @@ def _begins_before(requested: Limits, log_start: int, first: OffsetAndTimestamp 
 
     Args:
         requested: The range.
-        log_start: First offset that is left.
-        first: First record that is left and has a time on the clock; None if unknown.
+        log_start: First remaining offset.
+        first: First remaining record with a time on the clock; None if unknown.
     """
     first_ms = None if first is None else first.timestamp
     start_ms, end_ms = requested.start_ms, requested.end_ms
     has_offsets = (requested.start_offset or 0) < log_start
     has_times = first_ms is None or start_ms is None or start_ms < first_ms
-    # A range without a start is the log from its start on, unless it ends before that.
+    # A range without a start begins at the log start, so no deleted record was in the range.
+    # Exception: the range ends at or before the log start.
     is_limited = (
         requested.start_offset is not None
         or start_ms is not None

@@ -206,7 +206,7 @@ def with_job_options(
     The command gets an instance of the dataclass, and the job's options as a dict.
 
     Args:
-        kind: Dataclass with the options of the command that the job doesn't have.
+        kind: Dataclass with the options that only the command has, not the job.
         job: `TypedDict` of the job's options, declared by `tidelog.jobs.options.Option`.
         order: Names of options that `--help` shows first, separated by spaces; the others follow in
             the order of their declaration.

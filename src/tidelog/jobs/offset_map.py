@@ -253,8 +253,9 @@ class TargetOffset(NamedTuple):
 
     Attributes:
         offset: First offset at which a requested record may be; no requested record is before it.
-        is_exact: Whether the first requested record is exactly at the offset, or the offset is the
-            partition's end because the mirror has copied no requested record to the partition.
+        is_exact: True in two cases: the first requested record is exactly at the offset; or the
+            mirror has copied no requested record to the partition, and the offset is the
+            partition's end.
         create_ms: Earliest create time in ms of the rows that the result is from; -1 if unknown.
     """
 

@@ -113,7 +113,7 @@ def find(question: Question, *, env: Env | None = None) -> SourceFacts:
 
 
 def load_left(question: Question, spans: Spans, *, env: Env | None = None) -> ExpectedWrite:
-    """Return facts of the records that a restarted replay still has to write, at these offsets."""
+    """Return facts of the source records in `spans`, which a restarted replay has yet to write."""
     from tidelog.objects.object_files import env_for
 
     if question.place.is_broker:

@@ -123,8 +123,9 @@ class ReadOptions:
     Attributes:
         rows: Maximum number of rows in an Arrow record batch.
         check_crc: Check every batch's checksum.
-        strict: Raise if a record that is read has no time on the chosen clock. Unless the plan is
-            `strict`, too, batches with such records may be skipped.
+        strict: Raise if a record that is read has no time on the chosen clock. The plan must be
+            `strict` as well. Otherwise, batches with such records may be skipped, and then these
+            records raise no error.
         fail_on_data_loss: Raise if offsets are missing; otherwise report them in `ScanStats.lost`.
         env: Files and clock for `ranges` and for planning again. Default: the machine's, or the
             store's if the split's directory is a URL.

@@ -121,7 +121,7 @@ def failover(surroundings: Surroundings, request: Request, options: FailoverOpti
 def _refuse_unknown(
     request: Request, options: FailoverOptions, plan_request: "FailoverRequest"
 ) -> None:
-    """Raise an error if options are missing or not allowed because cluster A is not given."""
+    """Raise an error if an option needs cluster A, or an option required without A is missing."""
     from tidelog.jobs.failover.job import refuse_unknown
 
     refuse_unknown(plan_request)

@@ -61,7 +61,7 @@ def padded(text: str, width: int, *, is_left: bool = True) -> str:
 
 
 def without_days(columns: Sequence[Column], texts: Sequence[str]) -> list[str]:
-    """Return a row's cells in the short form: if all its times are of one day, it is shown once.
+    """Return a row's cells in the short form: a day that all times of the row share is shown once.
 
     The first time keeps the day, and the later ones are shortened to the time of day. A row with
     times of several days keeps all of them, so that a time without a day is never ambiguous.
@@ -79,11 +79,12 @@ class Layout:
     """The columns that a table shows.
 
     Attributes:
-        shown: Their indexes among all columns, in order.
-        widths: Their widths.
+        shown: Indexes of the shown columns among all columns, in order.
+        widths: Widths of the shown columns.
         is_stacked: Whether each word of a heading has a line of its own.
-        is_short: Whether cells are those of `without_days`, and the headings of all times but the
-            first have the zone only if it widens no column.
+        is_short: Whether the table has the short form: `without_days` shortens the cells, and the
+            heading of a time column after the first omits the zone if the zone would widen the
+            column.
     """
 
     shown: tuple[int, ...]
@@ -105,7 +106,7 @@ def headings(
         columns: The columns.
         zone: Zone of times.
         is_stacked: Whether each word has a line of its own.
-        rooms: Of the short form (`Layout.is_short`), the width of each column.
+        rooms: Width of each column in the short form (`Layout.is_short`); None for the long form.
     """
     if not is_stacked:
         return [[column.heading(zone)] for column in columns]
@@ -128,11 +129,15 @@ def plan(
     """Return the layout of a table; None if columns of sentences don't fit uncut.
 
     If a table is too wide, headings are stacked, and text columns that are not wrapped take at most
-    half of the room. If the table is still too wide, these steps follow until it fits: write a day
-    that all times of a row share once, if no column then has to be dropped; shorten the last text
-    column, wrapped columns, keys and values; drop minor columns from the right; shorten the other
-    text columns; drop columns from the right. The first column stays, cut if necessary. Columns of
-    sentences are neither cut nor dropped.
+    half of the room. If the table is still too wide, these steps follow until the table fits:
+
+    1. Shorten the last text column, wrapped columns, keys and values. Also use the short form if
+       its columns are narrower (`Layout.is_short`).
+    2. Return to the long form, and drop minor columns from the right.
+    3. Shorten the other text columns.
+    4. Drop other columns from the right.
+
+    The first column stays, cut if necessary. Columns of sentences are neither cut nor dropped.
 
     Args:
         columns: All columns.

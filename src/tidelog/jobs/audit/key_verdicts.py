@@ -18,10 +18,10 @@ another order (see `displaced`).
 | duplicated | the last records are equal, and B has more records of the key |
 | versions | the last records are equal, earlier ones are not, and B has no more records than A |
 
-If records before a key's last one are not compared (`history` is false), only the last record
-counts, and a key that is deleted on one side (its last record's value is null) and missing on the
-other is equal. Two last records are equal if their create times and values are equal; if one side
-does not know the create time, only the values are compared.
+If `history` is false, only a key's last records are compared. Then a key also counts as equal if it
+is deleted on one side (its last record's value is null) and missing on the other side. Two last
+records are equal if their create times and values are equal. If one side does not know the create
+time, only the values are compared.
 """
 
 from bisect import bisect_left
@@ -255,9 +255,9 @@ def displaced(pairs: "Longs") -> "Longs":
     The keys of one partition on A and one partition on B are checked together. On each side, they
     are ranked by the offset of their last record. The ranks are divided into the smallest ranges
     that contain the same keys on both sides. In each range, the keys whose two ranks differ are
-    displaced. Exception for a range of at most BLOCK_MAX keys: a smallest set of keys without which
-    the other keys are in the same order on both sides is displaced instead, if it has fewer than
-    half as many keys as have two different ranks.
+    displaced. Exception: in a range of at most BLOCK_MAX keys, find a smallest set of keys whose
+    removal leaves the other keys in the same order on both sides. If this set is less than half as
+    large as the set of keys whose two ranks differ, only the keys of the smaller set are displaced.
 
     Example: if two keys have changed places, both are displaced, but the keys between them are not.
     If one key has moved past many others, only this key is displaced.
@@ -294,9 +294,10 @@ def _displaced_in(block: "Longs") -> "Longs":
     """Return the indexes of the numbers that are out of place.
 
     `block` has the numbers 0 to len(block) - 1 in some order. Usually, all numbers that are not at
-    their own index are out of place. But if `block` has at most BLOCK_MAX numbers, and a smallest
-    set of numbers without which the others ascend has fewer than half as many numbers, only the
-    numbers of this set are out of place.
+    their own index are out of place. Exception: if `block` has at most BLOCK_MAX numbers, find a
+    smallest set of numbers whose removal leaves the other numbers ascending. If this set is less
+    than half as large as the set of numbers that are not at their own index, only the numbers of
+    the smaller set are out of place.
     """
     changed = np.flatnonzero(block != np.arange(len(block)))
     if len(changed) == 2 or len(block) > BLOCK_MAX:
@@ -308,7 +309,7 @@ def _displaced_in(block: "Longs") -> "Longs":
 
 
 def _out_of_order(numbers: Sequence[int]) -> list[int]:
-    """Return the indexes of a smallest set of numbers without which the others ascend."""
+    """Return the indexes of a smallest set of numbers whose removal leaves the others ascending."""
     smallest_ends: list[int] = []  # at n: smallest end of n + 1 ascending numbers
     end_indexes: list[int] = []  # index of each of these ends
     before = [-1] * len(numbers)

@@ -1,9 +1,8 @@
 """Plan of an audit: pairs of topics, the end of each partition, and parts for tasks to read.
 
-`AuditPlan` has the options, the topics and a group's positions; `SidePlan` has the offsets that are
-compared in each partition, and the runs that are reused. A run is a range of offsets that was
-already reduced to rows by key. Runs and their file are defined in `state`, the order of the steps
-in `run`.
+`AuditPlan` has the options, the topics and a group's positions. `SidePlan` has the compared offsets
+of each partition, and the reused runs. A run is a range of offsets that was already reduced to rows
+by key. Runs and their file are defined in `state`, the order of the steps in `run`.
 
 Records are compared up to the partition's end at the time of the plan (with an offset map, up to
 the end in the map), so records that are appended later are not compared. Valid runs of earlier
@@ -12,9 +11,10 @@ audits are reused; only the compared offsets that no reused run covers are read.
 A run of brokers is valid as long as the topic has the same id. A run of a directory is valid as
 long as the log also has the bytes that the run was computed from. A finished segment is identified
 by base offset, size and, if there are zone maps, the checksum of all its bytes. Each segment,
-finished or not, is also identified by the checksum of the last bytes before the end of the run: a
-log is append-only, and a rewrite of the segment (compaction, or a truncation followed by other
-records) moves these bytes or replaces them by another batch with another checksum.
+finished or not, is also identified by the checksum of the last bytes before the end of the run.
+This is sufficient because a log is append-only: a rewrite of the segment (compaction, or a
+truncation followed by other records) moves these bytes or replaces them by another batch with
+another checksum.
 """
 
 import json
@@ -506,7 +506,7 @@ def pairs_of(
 def _sides(
     env: Env, a: Place, b: Place | None, options: AuditOptions
 ) -> tuple[dict[str, Side], dict[str, str]]:
-    """Return the sides, and the names on B by names on A, for topics with different names.
+    """Return the sides, and a mapping from names on A to names on B for topics whose names differ.
 
     With the offset map of a mirror, only the offsets that the mirror has read are compared on A,
     and only the offsets before the ends in the map on B.

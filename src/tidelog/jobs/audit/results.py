@@ -61,9 +61,9 @@ class Difference:
         topic: The topic's name on A or, if A does not have it, on B.
         kind: Kind of the difference.
         key: The key; None if its record was deleted before the key was read.
-        bucket_ms: Start in ms of the time span that contains a last record's create time: that of B
-            for ahead and duplicated keys and if A has none, otherwise that of A. None if that
-            create time is unknown.
+        bucket_ms: Start in ms of the time span that contains the create time of the key's last
+            record. That record is on B for ahead and duplicated keys, and if A has no last record;
+            otherwise on A. None if the create time is unknown.
         a: Last record of the key on A; None if A has none, or if the kind is undelivered and there
             is a side B. Without a side B, this is the record that the group has not read.
         b: Last record of the key on B; None if B has none, or if there is no side B.
@@ -286,7 +286,7 @@ def _keys(topic: TopicFigures) -> int:
     """Return the number of distinct keys on both sides together.
 
     These are A's keys, and B's keys that A lacks (kind `extra`). A key that A lacks is not counted
-    as `extra` if the kind is ignored, or the key is deleted or superseded; so the result is at
-    least the number of B's keys.
+    as `extra` if the kind is ignored, or if the key is deleted or superseded. Therefore the number
+    of B's keys is a lower bound of the result.
     """
     return max(topic.keys[0] + topic.kinds.get(Kind.EXTRA, 0), topic.keys[1])

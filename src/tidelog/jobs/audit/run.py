@@ -9,19 +9,19 @@ damaged, the run that it belongs to is read again.
 An audit compares the records before an offset, or in a time range. If a log was compacted up to a
 later offset, compaction may have removed a key's record in favor of a later one that is not
 compared. Then the key seems to be missing, or to have an older value. The later record is still in
-the log, unless it was removed in turn in favor of an even later one. So an affected key has a
-record in the log that is not compared (except if its last record was a tombstone that has been
-removed; such a key is reported as a difference). Therefore the records that are not compared are
-read, up to the log end; if a cleaning has gone beyond this log end in the meantime, the records
-after this log end are read, too (`read_later_records`). If a key has a record that is not compared,
-its difference is counted as `superseded`, and is not reported as a difference.
+the log, unless it was removed in turn in favor of an even later one. So the log has a record of the
+affected key that is not compared. Exception: if the key's last record was a tombstone that has been
+removed, the key is reported as a difference. Therefore the records that are not compared are read,
+up to the log end. If a cleaning has gone beyond this log end in the meantime, the records after
+this log end are read, too (`read_later_records`). If a differing key has a record that is not
+compared, the key is counted as `superseded`, not reported as a difference.
 
-tidelog's cleaner stores a history, and with it the offset up to which a partition was compacted;
-later records are read only if this offset is after the end of the compared offsets (with a time
-range: after their start). Apache Kafka's cleaner stores no history; later records are read unless
-the log has a record at every offset before the end of the compared offsets, or (without a time
-range) this end is in the last segment. Brokers don't report any of this, so later records are read
-from them for each compacted topic with a difference.
+tidelog's cleaner stores a history, which has the offset up to which a partition was compacted.
+Later records are read if this offset is after the end of the compared offsets (with a time range:
+after the start of the compared offsets). Apache Kafka's cleaner stores no history. For its logs,
+later records are not read in two cases: the log has a record at every offset before the end of the
+compared offsets; or there is no time range, and this end is in the last segment. Brokers don't
+report any of this, so later records are read from them for each compacted topic with a difference.
 """
 
 import json
@@ -88,8 +88,8 @@ Read = Callable[[Sequence[ReadPart], Times], list[Run]]
 
 # Maximum number of rounds in which later records are read (see `read_later_records`). Records that
 # arrive during the last round are not read; they are only seconds old, so it is unlikely that a
-# cleaning has removed other records in favor of them. If a log stores the offset up to which it was
-# cleaned, a second round is only needed if a cleaning ended during the first round.
+# cleaning has removed other records in favor of them. For a log that stores the offset up to which
+# it was cleaned, a second round is needed only after a cleaning that ended during the first round.
 _ROUNDS: Final = 5
 
 _NO_TIMES: Final[Times] = (None, None)
@@ -99,7 +99,7 @@ _NOTHING: Final = (0, 0)
 def read_later_records(
     side: Side, plan: SidePlan, topics: Collection[str], scope: ReadScope, read: Read
 ) -> list[Run]:
-    """Read later records, in favor of which compared records may have been compacted away.
+    """Read later records, which may be the reason why compared records were compacted away.
 
     These are the records of one side after the compared offsets, or outside the time range.
 
@@ -261,8 +261,8 @@ _ROWS_WORTH_A_TASK: Final = 100_000
 # by tasks, one for each pair of partitions.
 _PAIRS_ON_DRIVER_MAX: Final = 4 << 20
 
-# Maximum number of keys in a pair of partitions whose order is checked, since one task needs 3.8 GB
-# for the pairs of so many keys.
+# Maximum number of keys in a pair of partitions: the order of more keys is not checked, because one
+# task needs 3.8 GB for the pairs of so many keys.
 _PAIRS_MAX: Final = 64 << 20
 
 _TRIES: Final = 3
@@ -478,9 +478,10 @@ def _compare(
 def _has_history(work: AuditWork, plans: Mapping[str, SidePlan], state: State, pair: Pair) -> bool:
     """Return whether all records of a key are compared, not only the last one.
 
-    The option `history` determines this if it is given. Otherwise only the last record is compared
-    if a log is compacted, or if one log has overwritten create times that the other log still has.
-    In the second case the digests of all records differ, because they contain the create times.
+    The option `history` determines this if it is given. Otherwise, only the last record is compared
+    in two cases: a log is compacted, or one log has overwritten create times that the other log
+    still has. In the second case the digests of all records differ, because digests contain the
+    create times.
     """
     if (history := work.plan.options["history"]) is not None:
         return history

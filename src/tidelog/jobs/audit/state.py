@@ -1,10 +1,10 @@
 """State of an audit: runs of records that were already reduced to files of rows.
 
 A run is a range of offsets in one partition of one side, reduced to rows by key. A run can be used
-instead of the records as long as the log has them; marks in the state identify the bytes that the
-run was computed from. `audit.json` in the state's folder is replaced atomically at the end of an
-audit. Files of rows that the new `audit.json` does not name are then removed: files of unfinished
-audits, of runs that are no longer valid, and of steps whose rows are not reused.
+instead of the records as long as the log still has the bytes that the run was computed from. Marks
+in the state identify these bytes. `audit.json` in the state's folder is replaced atomically at the
+end of an audit. Files of rows that the new `audit.json` does not name are then removed: files of
+unfinished audits, of runs that are no longer valid, and of steps whose rows are not reused.
 """
 
 import json

@@ -5,8 +5,8 @@ table's records by create time and by the hour of their create time, and the rec
 The counts need one pass over the table, which uses only the columns of key, time and partition.
 Sorting and writing are in `job`.
 
-In keys and values, text and bytes stay as they are; arrays, maps and structs become JSON; SQL's
-cast converts other values to text. Creating the expressions reads no rows.
+In keys and values, text and bytes stay unchanged. Arrays, maps and structs become JSON. SQL's cast
+converts other values to text. Creating the expressions reads no rows.
 """
 
 from collections.abc import Mapping, Sequence

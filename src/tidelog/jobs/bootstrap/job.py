@@ -5,15 +5,15 @@ This module has the public function, its run, and the lookup of the offsets that
 
 1. The topic's settings, or those of the topic to create, are checked against the table
    (`target_check`). Then a missing topic is created.
-2. Rows are converted to records (`columns`). Unless the order is `none`, they are then assigned to
-   partitions as by Kafka's clients (records without a key: by a hash of the value), and sorted by
-   partition and time (or key) across all tasks.
+2. Rows are converted to records (`columns`). If the order is `time` or `key`, the records are then
+   assigned to partitions as by Kafka's clients (records without a key: by a hash of the value).
+   Across all tasks, they are sorted by partition, then by time or key. With the order `none`, they
+   are neither assigned here nor sorted.
 3. Each task stages finished segments next to the partitions. The driver attaches all of them in one
    commit, so offsets are contiguous in each partition, in the order of the rows.
 
-Invariants: the commit contains the job's id, so a job that is killed and started again with the
-same id adds the table exactly once, at whatever moment it was killed. Before the commit, no record
-is visible.
+Invariants: the commit contains the job's id. So a job that is killed at any moment and started
+again with the same id adds the table exactly once. Before the commit, no record is visible.
 
 Source: KIP-33, use case 2.
 """

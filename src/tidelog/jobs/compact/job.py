@@ -15,10 +15,11 @@ If a broker has locked the directory, the broker creates the job and swaps in th
 driver requests this through the broker's control channel (`lend`, `take_back`). The tasks write
 `.cleaned` files next to the partition's segments.
 
-A job is divided only if its segments are known to have no records of transactions, because earlier
-records of the log determine whether the marker of a transaction is kept; and only if no versions
-decide which record of a key is the latest (see `SparkWorker.clean`). Workers must be able to open
-the directory under its path.
+A job is divided if its segments are known to have no records of transactions, and if offsets, not
+versions, decide which record of a key is the latest. Otherwise, one task does the whole job:
+earlier records of the log determine whether the marker of a transaction is kept, and
+`SparkWorker.clean` gives the reason for versions. Workers must be able to open the directory under
+its path.
 
 For the tier of a partition, the driver also changes the manifest. A task reads its part of the log
 from the store, cleans it in a temporary folder on its machine, and copies the result to the store
@@ -224,8 +225,8 @@ def compact(
     Raises:
         DirectoryLocked: Another process has locked the directory and doesn't lend jobs; nothing was
             changed.
-        UnknownTopic, InvalidRequest: A topic does not exist or is not compacted, or a topic of a
-            running broker has a tier, or the directory is in an object store.
+        UnknownTopic, InvalidRequest: A topic does not exist or is not compacted; a topic of a
+            running broker has a tier; or the directory is in an object store.
         CleaningFailed, CorruptData, StorageFailure, TierConflict: Cleaning failed, in the directory
             or in a tier; segments that were already swapped in stay in place.
     """

@@ -7,10 +7,10 @@ in `rules`, the measurement of latencies in `measure`, and the check of a plan b
 
 The mirror has stored the offsets that A's records have on B (`offset_map`). With this map, the
 start on B for a position on A is found without a measured latency: unconsumed records are at or
-after the position, and the map has an offset on B before which there is no such record. A map may
-describe another topic or cluster, contain offsets after the end of a log, or begin after the
-group's position. In these cases the start is searched by time instead, but only for the partitions
-that are affected, and the plan contains the reason.
+after the position, and the map has an offset on B at or after which all these records are. A map
+may describe another topic or cluster, contain offsets after the end of a log, or begin after the
+group's position. In these cases, the starts of the affected partitions are searched by time
+instead, and the plan contains the reason.
 
 Invariants: positions are read first, so records that the group consumes afterwards are consumed
 again on B, and none is missed. Only `execute` changes anything.
@@ -62,7 +62,7 @@ class ByMap:
     """Starts from an offset map.
 
     Attributes:
-        starts: Start by partition of B, for the partitions for which the map has one.
+        starts: Start by partition of B. Only partitions that have a start in the map are listed.
         refusals: Reason why the map has no start, for all other partitions of B.
     """
 
@@ -213,8 +213,8 @@ def _check_source(
 ) -> None:
     """Raise OutsideMap if the map can't be used for a position.
 
-    Either the position is missing, or A's log ends before the position or before the offset up to
-    which the mirror has read.
+    There are three cases: the position is missing; A's log ends before the position; or A's log
+    ends before the offset up to which the mirror has read.
     """
     if position is None:
         raise OutsideMap(f"the group has committed nothing for {source} on A")
@@ -310,8 +310,8 @@ class FailoverRequest:
     Attributes:
         group: The consumer group.
         topics: Topics on A; if empty, all topics for which the group has commits on A.
-        at_ms: Time in ms; the group has consumed everything that A appended before this time. None
-            to use the group's commits on A.
+        at_ms: Time in ms; the group is assumed to have consumed everything that A appended before
+            this time. None to use the group's commits on A.
         latency_ms: L in ms (see `rules`); None to measure L on both clusters, if a search by time
             needs it.
         skew_ms: Lower bound of S in ms (see `rules`); a larger measured skew replaces it.
@@ -390,8 +390,8 @@ def plan_failover(
     """Find the offsets on B from which a group can continue without missing records.
 
     Args:
-        a: Cluster that the group moves from. May be None if the request has `at_ms` and topics,
-            and has a latency or needs none.
+        a: Cluster that the group moves from. May be None if the request has `at_ms` and topics, and
+            either has a latency or needs no latency.
         b: Cluster that the group moves to.
         request: The request.
         clock: Clock of this machine.
@@ -590,7 +590,8 @@ def _map_topic(
             return TopicMapping(PartitionMapping.SAME, "the mirror kept partitions")
         return TopicMapping(PartitionMapping.MAP, "the mirror chose its own partitions")
     if request.at_ms is not None or a is None:
-        # All partitions of A have the same time, so it does not matter which of them corresponds.
+        # All partitions of A have the same time, so it does not matter which partition of A
+        # corresponds.
         return TopicMapping(PartitionMapping.ANY, _AS_STATED)
     if len(names) > 1:
         return TopicMapping(PartitionMapping.ANY, f"{topic} has the records of {', '.join(names)}")

@@ -4,16 +4,16 @@ This module has the samples (`TopicLatency`), and checks whether a sample is lar
 `rules` and `job` use the measured latencies.
 
 Kafka's brokers don't store the append times of a CreateTime topic. A consumer at the tail (the log
-end) receives a record soon after it was appended, so arrival time minus create time is the latency
-plus a short delay and, if the clocks agree, never less than the latency. Such a measurement takes
-the whole sampling time.
+end) receives a record soon after the append, so arrival time minus create time is the latency plus
+a short delay. If the clocks agree, this difference is never less than the latency. Such a
+measurement takes the whole sampling time.
 
 For a LogAppendTime topic, a broker writes the append time into a batch's header and leaves the
 producer's times in the records. Consumers don't return these times, but the batches contain them,
 so latencies of existing records are measured exactly and at once. This is impossible for records
 that a conversion or a compaction has rewritten: if all create times of a batch equal its append
 time, the create times count as lost. Batches are fetched with the requests of a follower, without
-TLS and SASL; if they can't be fetched, the error of `judge` says so.
+TLS and SASL. If batches can't be fetched, the error of `judge` says so.
 
 At the tail, arrival times are from this machine's clock instead of the brokers' clocks. If the
 clocks differ by a constant, all latencies shift by this constant: the largest latency grows by as

@@ -16,7 +16,7 @@ Let p be the group's position on A, and r a record that the group has not consum
 does not miss r, because:
 
 1. r is at or after p on A, or is not on A yet and will be appended after all existing records. So
-   a(r) >= a(q), where q is the record at p or, if p is the log end, the last record before p.
+   a(r) >= a(q). Here q is the record at p or, if p is the log end, the last record before p.
 2. If A returns append times (LogAppendTime), let R = a(q). Otherwise only c(q) is known; since
    a(q) >= c(q) - S, let R = c(q) - S. In both cases a(r) >= R.
 3. c(r) >= a(r) - L >= R - L: no unconsumed record was created before R - L.
@@ -30,9 +30,9 @@ does not miss r, because:
 The reordering case of KIP-33 is covered by step 5: m1 may be before m2 on B and after m2 on A; both
 have a time >= T on B. A start at c(m2) alone, without L, would skip m1. L is a bound of A's
 latency, but the larger of the measured latencies on A and B is used, as in the proposal's
-MaxLatencyOfCluster, because both samples are of the same producers, and a finite sample of one
-cluster may miss the largest latency. With the larger latency the group may read more records twice,
-but misses none.
+MaxLatencyOfCluster. The reason is that both samples are of the same producers, and a finite sample
+of one cluster may miss the largest latency. With the larger latency, the group may read more
+records twice, but misses no record.
 
 If one clock differs from all other clocks by a constant, L + S stays right, because L increases by
 as much as S decreases, or the reverse.
@@ -47,7 +47,8 @@ librdkafka's crc32), and records without a key go to any partition. If the same 
 explains the partitions of a sample on both clusters, partition n on A corresponds to partition n on
 B. Otherwise a record of any partition of A may be in any partition of B, so the earliest time of
 all partitions of A is used for each partition of B. The sample contains only the last records of
-each partition; `verify` finds records that a start misses because the sample was not typical.
+each partition, so it may not be typical. `verify` finds records that a start misses for this
+reason.
 
 Source: KIP-33, use case 3; KIP-79.
 """
@@ -161,14 +162,14 @@ def search_time(references: Iterable[Reference], margin: Margin, *, now_ms: int)
     """Return T for a partition of B that may contain records of the references' partitions.
 
     Args:
-        references: Times of the group's positions on A; only one if partitions correspond.
+        references: Times of the group's positions on A; a single time if partitions correspond.
         margin: L and S.
         now_ms: Current time in ms; a later create time proves nothing.
 
     Returns:
-        Time in ms to search for; None if the group has to start at the beginning of the log: the
-        time of a reference is unknown or too far in the future, or none of the partitions of A ever
-        had a record.
+        Time in ms to search for; None if the group has to start at the beginning of the log,
+        because the time of a reference that is not bare is unknown or too far in the future, or
+        because no partition of A ever had a record.
     """
     lowest: list[int] = []
     for reference in references:
@@ -185,7 +186,8 @@ def search_time(references: Iterable[Reference], margin: Margin, *, now_ms: int)
 def is_searched(references: Iterable[Reference]) -> bool:
     """Return whether a partition of B can be searched by time if the margin's skew is sufficient.
 
-    This requires that at least one reference is not bare, and that each such reference has a time.
+    This requires that at least one reference is not bare, and that all references that are not bare
+    have a time.
     """
     have_times = [ref.time_ms is not None for ref in references if not ref.is_bare]
     return bool(have_times) and all(have_times)

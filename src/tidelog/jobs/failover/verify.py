@@ -1,9 +1,9 @@
 """Check of a failover: compares records of both clusters, and counts missed and repeated ones.
 
 This module has the comparison (`verify`), and its counts of digests in bounded memory
-(`DigestCounts`). The starts that it checks are computed in `job`. Only committed records count. It
-does not matter in which partition a record is, only whether it is before the group's position on A
-or the group's start on B (a record at the position or start counts as after it):
+(`DigestCounts`). The checked starts are computed in `job`. Only committed records count. Records
+are divided by the group's position on A and the group's start on B, not by partition. A record at
+the position or start counts as after it:
 
     A: consumed | position > unconsumed           B: before | start > after
 
@@ -22,17 +22,19 @@ The records are read in three steps:
 1. Unconsumed records on A, and records after the start on B.
 2. Records before the start on B, from `look_back_ms` before the time that was searched for (or, for
    a start from an offset map, before the earliest create time of the unconsumed records in the
-   map). If some unconsumed records are not after the start, this step begins no later than at the
-   earliest time of the unconsumed records (if create times can't be compared: at the log start).
+   map). Exception: if some unconsumed records are not after the start, this step begins at the
+   earliest time of the unconsumed records if that is earlier. If create times can't be compared, it
+   then begins at the log start.
 3. Consumed records on A, from the earliest time of the records that were read on B (if create times
    can't be compared: from this time minus the margin).
 
 Records are not stored: each becomes a digest of 16 bytes. Digests are divided into buckets by their
 first bytes. Buckets stay in memory up to `BUFFER_BYTES` (64 MB) in total, and are then written to
-one file each; at the end, one bucket after the other is counted. Digests are evenly distributed,
-and the number of buckets is chosen so that each has at most about 65,536 of the expected digests;
-the counts of so many digests need 16 MB (equal digests are counted together). But there are at most
-4,096 buckets, so buckets are larger if more than 268 million records are expected.
+one file each; at the end, one bucket after the other is counted. Digests are evenly distributed.
+The number of buckets is chosen so that each bucket has at most about 65,536 of the expected
+digests, because the counts of 65,536 digests need 16 MB (equal digests are counted together). But
+there are at most 4,096 buckets, so buckets are larger if more than 268 million records are
+expected.
 
 Life cycle of the counts: add* -> walk -> add* -> walk ... -> close, best used in a `with` block.
 Not thread-safe.
@@ -406,9 +408,9 @@ class _Comparison:
     ) -> list[Range]:
         """Return the last part of each range.
 
-        The part begins at the first record that has its partition's time in `times`, or a later
-        time; it is empty if the partition has no such record. The range of a topic whose brokers
-        search by append time is returned whole, because `times` are record timestamps, which this
+        The part begins at the first record whose time is at or after the partition's time in
+        `times`. It is empty if the partition has no such record. If a topic's brokers search by
+        append time, the whole range is returned, because `times` are record timestamps, which this
         search ignores.
         """
         by_append = searched_by_append(view, {p.topic for p in times})

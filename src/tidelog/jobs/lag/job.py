@@ -3,8 +3,8 @@
 Positions of groups are read from the cluster, from a broker's files (`__consumer_offsets`), from a
 standby's `tidelog-groups.json`, or from a table of the caller. The lag of a partition is computed
 as in `tidelog lag` (`tidelog.remote.group_lag`). Unread records are counted by hour. Each record is
-read only once, however many groups have not read it: from the directory (the source, or the option
-`data`) if it has the partition, otherwise from the brokers.
+read only once, even if many groups have not read it. If the directory (the source, or the option
+`data`) has the partition, its records are read from the directory, otherwise from the brokers.
 """
 
 import json
@@ -179,8 +179,8 @@ class GroupLag:
 
     Attributes:
         group: Name of the group.
-        partitions: Lag in each partition; `seen.left` of an item is its number of unread records,
-            from the counts.
+        partitions: Lag in each partition; `seen.left` of an item is the counted number of unread
+            records.
         hours: Number of unread records by topic, clock and hour.
     """
 
@@ -275,7 +275,8 @@ def _group_lag(
 ) -> GroupLag:
     """Return a group's lag with the counted number of records instead of the number of offsets.
 
-    The number of offsets after the counted ones is added to this number, which is then not exact.
+    If the partition has offsets after the counted records, their number is added, and the sum is
+    not exact.
     """
     result, hours = GroupLag(group), Counter[tuple[str, str, int | None]]()
     for one in observations:

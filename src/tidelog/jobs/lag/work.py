@@ -108,8 +108,8 @@ def observe_cluster(
     The second result is empty if `data` is None.
 
     Raises:
-        InvalidRequest: `positions` are given, or the directory has a topic with the same name as a
-            topic of the cluster, but another id.
+        InvalidRequest: `positions` are given; or a topic of the directory has the name of a topic
+            of the cluster, but another id.
         UnknownGroup: A requested group has no committed offsets for the topics.
         ClusterFailure: The brokers can't be reached, or refuse a request.
     """

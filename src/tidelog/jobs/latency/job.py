@@ -14,10 +14,10 @@ Percentiles have a relative error of at most `RELATIVE_ERROR`, also over many sp
 histograms are added, not percentiles. Counts, minima, maxima and the numbers of records that
 watermarks drop are exact.
 
-Apache Kafka's brokers return append times only for topics with LogAppendTime; tidelog's brokers
-return them for all topics, but only over plaintext connections. Brokers return create times of
-LogAppendTime topics only if the client fetches whole batches. Records without a known time are
-counted separately.
+Apache Kafka's brokers return append times for topics with LogAppendTime, not for other topics.
+tidelog's brokers return append times for all topics, but only over plaintext connections. Brokers
+return create times of LogAppendTime topics only if the client fetches whole batches. Records
+without a known time are counted separately.
 """
 
 import json
@@ -98,8 +98,8 @@ def measure_brokers(
     Args:
         spark: The session.
         place: The cluster.
-        topics: Topics or single partitions. None for all topics; if a range is given, for all
-            topics that brokers can search by append time.
+        topics: Topics or single partitions. None for all topics (with a range: for all topics that
+            brokers can search by append time).
         delays_ms: Watermark delays in ms, ascending.
         requested_range: Range of append times. All brokers can search topics with LogAppendTime by
             append time; tidelog's brokers can also search topics with

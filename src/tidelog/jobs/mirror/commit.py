@@ -4,11 +4,11 @@ This module has both kinds of target (`DirectoryTarget`, `BrokerTarget`), the or
 writes (`Batches`: first the target, then the map), and the batches of a Spark Connect server
 (`ServerBatches`, `ClientBatches`). The tasks are in `work`, the query is in `run`.
 
-At a directory, one commit attaches the segments of all tasks. It contains the batch's number, and
-the batch's rows of the offset map, whose target offsets are relative to the first offset that the
-commit assigns in each partition. A batch that is repeated after a crash is not attached again: the
-directory returns the offsets and rows of the first commit. With brokers, the tasks' reports have
-the final offsets.
+At a directory, one commit attaches the segments of all tasks. The commit contains the batch's
+number and the batch's rows of the offset map. The target offsets of these rows are relative to the
+first offset that the commit assigns in each partition. A batch that is repeated after a crash is
+not attached again: the directory returns the offsets and rows of the first commit. With brokers,
+the tasks' reports have the final offsets.
 
 Over Spark Connect, the client plans, starts the query and waits. The server runs each batch in a
 separate Python process, which gets plan and options from the pickled function and everything else

@@ -55,8 +55,9 @@ class SummaryRow(NamedTuple):
 def summary_rows(started: Mirror, env: Env) -> list[SummaryRow]:
     """Return one row for each source partition: the offsets that this run copied, and the lag.
 
-    Offsets without a record (markers, records removed by compaction) count as copied only up to the
-    last copied record, so a lag of a few offsets may consist only of such offsets.
+    Offsets without a record (markers, records removed by compaction) count as copied if they are
+    before the last copied record. So a lag of a few offsets may consist of offsets without a
+    record.
     """
     plan = started.plan
     rows: list[SummaryRow] = []

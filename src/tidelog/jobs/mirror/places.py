@@ -218,8 +218,8 @@ def widened(
         targets: Facts of the target topics of all topics in `sources`.
 
     Raises:
-        InvalidRequest: A topic at the target was recreated or has fewer partitions, or has another
-            number of partitions although keys choose the partition.
+        InvalidRequest: A topic at the target was recreated or has fewer partitions; or keys choose
+            the partition, and the topic has another number of partitions.
     """
     mapped = {
         topic: facts for topic, facts in targets.items() if topic in offset_map.partition_counts
@@ -267,8 +267,8 @@ def grown(offset_map: OffsetMap, targets: Mapping[str, TopicFacts]) -> OffsetMap
     """Return the map with new partitions of target topics added.
 
     Raises:
-        InvalidRequest: A topic at the target was recreated or has fewer partitions, or has another
-            number of partitions although keys choose the partition.
+        InvalidRequest: A topic at the target was recreated or has fewer partitions; or keys choose
+            the partition, and the topic has another number of partitions.
     """
     ends = dict(offset_map.ends)
     for topic, facts in targets.items():
