@@ -145,3 +145,10 @@ def test_too_many_are_refused(end: int) -> None:
 def test_the_smallest_unit_with_few_enough_is_chosen(days: int, unit: CalendarUnit | None) -> None:
     start = ms("2013-01-01")
     assert unit_for(start, start + days * 24 * HOUR, 75) is unit
+
+
+def test_a_chosen_unit_begins_at_quarters_of_an_hour() -> None:
+    zone = ZoneInfo("America/St_Johns")  # its clock was put back at 0:01
+    start, end = ms("2010-11-06"), ms("2010-11-08")
+    assert any(one % 900_000 for one in unit_starts(start, end, CalendarUnit.HOUR, zone))
+    assert unit_for(start, end, 75, zone) is CalendarUnit.DAY

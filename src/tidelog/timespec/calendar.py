@@ -4,6 +4,7 @@ A day is shorter or longer than 24 hours if the clock changes on it. If a clock 
 hour, the repetition is an hour of its own. Weeks begin on Monday, as in ISO 8601.
 """
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from enum import StrEnum
 from itertools import pairwise
@@ -90,13 +91,16 @@ def unit_starts(first_ms: int, end_ms: int, unit: CalendarUnit, zone: tzinfo = U
 def unit_for(first_ms: int, end_ms: int, limit: int, zone: tzinfo = UTC) -> CalendarUnit | None:
     """Return the smallest unit with at most `limit` units in [first_ms, end_ms); None without one.
 
-    None is returned too for instants before the year 2 or after the year 9998.
+    Each unit must begin at a multiple of `QUARTER_MS`, as in `unit_ranges`. None is returned too
+    for instants before the year 2 or after the year 9998.
     """
     if first_ms < _FIRST_MS or end_ms > _LAST_MS:
         return None
     for unit, length_ms in _LENGTHS_MS.items():
-        is_near = (end_ms - first_ms) // length_ms <= limit
-        if is_near and len(unit_starts(first_ms, end_ms, unit, zone)) <= limit:
+        if (end_ms - first_ms) // length_ms > limit:
+            continue
+        starts = unit_starts(first_ms, end_ms, unit, zone)
+        if len(starts) <= limit and _are_quarters(starts):
             return unit
     return None
 
@@ -130,7 +134,7 @@ def unit_ranges(
         unit,
         zone,
     )
-    if any(start % QUARTER_MS for start in starts):
+    if not _are_quarters(starts):
         raise InvalidRequest(
             f"not all {unit}s of {zone} begin at a multiple of 15 minutes in this range; use UTC"
         )
@@ -140,6 +144,10 @@ def unit_ranges(
     elif content[0] >= 0:
         bounds[0] = max(bounds[0], 0)  # printed times begin in 1970
     return [*pairwise(bounds)]
+
+
+def _are_quarters(starts: Sequence[int]) -> bool:
+    return not any(start % QUARTER_MS for start in starts)
 
 
 def next_start(start_ms: int, unit: CalendarUnit, zone: tzinfo = UTC) -> int:
