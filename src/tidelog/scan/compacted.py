@@ -9,6 +9,7 @@ from tidelog.errors import CorruptFile, TidelogError
 from tidelog.scan.split import RequestedRange
 from tidelog.storage import files, text_files
 from tidelog.storage.segment.compaction_history import load_history, records_left
+from tidelog.storage.segment.log_end import has_copied_gaps
 from tidelog.types import NO_TIMESTAMP, ClockName, TopicPartition
 
 if TYPE_CHECKING:
@@ -55,10 +56,12 @@ def compacted_parts(
         if CLEANUP_COMPACT in log_dir.topic(name.topic).config.cleanup_policy:
             # Cleanings by tidelog store their end in the history before they remove a record. In
             # topics that are not compacted, only `tidelog erase` writes a history.
+            folder = f"{log_dir.path}/{files.partition_dir_name(name)}"
             with suppress(CorruptFile):
-                folder = f"{log_dir.path}/{files.partition_dir_name(name)}"
                 history = load_history(log_dir.env.files, folder)
                 end = max(end, 0 if history is None else history.end_offset)
+            if has_copied_gaps(log_dir.env.files, folder):
+                end = log_dir.reader(name.topic, name.partition).log_end_offset
         log = log_dir.reader(name.topic, name.partition) if end else None
         if log is not None and not _begins_after(log, requested.start_ms, end, clock):
             part = _part_of(log, requested, end)

@@ -20,6 +20,7 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.storage import files, text_files
 from tidelog.storage.compaction.cleaning_plan import is_whole
 from tidelog.storage.segment.compaction_history import HISTORY_FILE, load_history, read_history
+from tidelog.storage.segment.log_end import has_copied_gaps
 from tidelog.timespec import format_ms
 from tidelog.types import INT64_MIN, ClockName, TopicPartition
 
@@ -117,14 +118,18 @@ def _compaction_doubt(
 ) -> Doubt | None:
     name, directory = reader.topic_partition, reader.context.directory
     history = read_history(log_dir.env.files, directory)
-    if history is not None:
+    is_copied = has_copied_gaps(log_dir.env.files, directory)
+    if history is not None and not is_copied:
         return _before(name, history.exact_since_ms(clock), at_ms, clock)
     has_file = log_dir.env.files.exists(f"{directory}/{HISTORY_FILE}")
     # If another cleaner may have run, the offsets show whether any record is missing.
-    if has_file or _may_be_cleaned(log_dir, name):
+    if has_file or is_copied or _may_be_cleaned(log_dir, name):
         if not has_file and is_whole(reader.segments, reader.log_start_offset):
             return None
-        return Doubt(name, "compacted by a cleaner that keeps no history of removed records")
+        keeps = "a cleaner that keeps"
+        if is_copied:
+            keeps = "the leader that it was copied from; this copy has"
+        return Doubt(name, f"compacted by {keeps} no history of removed records")
     return None
 
 

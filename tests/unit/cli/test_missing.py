@@ -175,3 +175,36 @@ class TestCompacted:
             place = ("--bootstrap", broker.bootstrap_servers)
             assert note in planes.ok("count", "planes", "--from", str(NOW), *place).err
             assert "compaction" not in planes.ok("count", "planes", *place).err
+
+
+class TestCopyOfCompacted:
+    @pytest.fixture(params=["between batches", "in a batch"])
+    def copy(self, cli: Cli, request: pytest.FixtureRequest) -> Cli:
+        """Return a standby's copy of a leader's log of which compaction removed offset 0."""
+        records = [at(NOW + ms, key=key) for ms, key in enumerate((b"a", b"b", b"a", b"c"))]
+        cli.ok("create", "planes", "--config", "cleanup.policy=compact")
+        appends = [records] if request.param == "in a batch" else [[one] for one in records]
+        for one in appends:
+            cli.append(*one, topic="planes")
+        cli.ok("compact", "planes", "--roll")
+        copy = Cli(cli.data.with_name("copy"), cli.clock)
+        copy.ok("create", "planes", "--config", "cleanup.policy=compact")
+        data = (cli.data / "planes-0" / f"{0:020}.log").read_bytes()
+        with tidelog.open(copy.data, writable=True, env=copy.env) as directory:
+            directory.log("planes", 0).follower.append(data)
+        return copy
+
+    def test_a_table_of_the_past_is_inexact(self, copy: Cli) -> None:
+        words = ("read", "planes", "--table", "--at", str(NOW + 1))
+        assert "this copy has no history of removed records" in copy.run(*words).err
+        assert copy.ok(*words, "--inexact", "mark", "-o", "csv").out.count("\n") == 2
+
+    def test_a_range_has_the_note(self, copy: Cli) -> None:
+        note = "note: compaction may have removed records of this range: planes-0 below offset 4\n"
+        assert copy.ok("count", "planes", "--from", str(NOW)).err.endswith(note)
+        assert "compaction" not in copy.ok("count", "planes", "--from", str(NOW + 9)).err
+        note = "planes-0 has none from offset 0 on, the next record is at offset 1\n"
+        assert copy.ok("read", "planes", "--offset", "0..2").err.endswith(note)
+
+    def test_why_says_that_records_may_be_missing(self, copy: Cli) -> None:
+        assert "compaction    may have removed records" in copy.ok("why", "planes:0").out

@@ -21,6 +21,7 @@ from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.log.segment_times import read_times
 from tidelog.storage.open_files import typed_reads
 from tidelog.storage.segment.compaction_history import cleaned_end, records_left
+from tidelog.storage.segment.log_end import has_copied_gaps
 from tidelog.storage.segment.retention import (
     CountedTime,
     Deletion,
@@ -239,7 +240,8 @@ class _Explanation:
         self._notes = Notes(log)
         self._segments = log.segments
         self._lost = {lost.end: lost for lost in log.lost_offsets()}
-        self._cleaned_end = cleaned_end(log.context.env.files, log.context.directory)
+        place = log.context.env.files, log.context.directory
+        self._cleaned_end = log.log_end_offset if has_copied_gaps(*place) else cleaned_end(*place)
         for segment in self._segments:
             # The zone map is loaded first, because the file of append times is checked with it.
             segment.zones_on(ClockName.RECORD)

@@ -8,6 +8,7 @@ from typing import Final
 
 from tidelog.amounts import plural, verb
 from tidelog.errors import InvalidRequest
+from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import Batch
 from tidelog.record.offset_order import first_known_offset
 from tidelog.storage.log.append import (
@@ -246,8 +247,11 @@ def _base_of(batch: Batch, next_offset: int) -> int:
 
 
 def _leave_gaps(batches: Sequence[Batch], next_offset: int) -> bool:
+    """Return whether offsets before the batches or in them have no record."""
     for batch in batches:
         if first_known_offset(batch) > next_offset:
+            return True
+        if isinstance(batch, RecordBatch) and batch.record_count <= batch.last_offset_delta:
             return True
         next_offset = batch.next_offset
     return False
