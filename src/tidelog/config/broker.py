@@ -110,8 +110,8 @@ class BrokerConfig:
     Attributes:
         topic_defaults: Default settings of topics, under the broker's names.
         without_effect: Texts of the given settings that have no effect here; passwords are empty.
-        explicit_names: Names of the given broker settings, even if the value equals the default;
-            without topic defaults and settings without effect.
+        explicit_names: Names of the given broker settings, including those with a value that equals
+            the default. Topic defaults and settings without effect are left out.
     """
 
     node_id: int = config_field(int32(0), "0", "The broker's id in responses.")

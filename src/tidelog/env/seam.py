@@ -231,8 +231,8 @@ class FileSystem(Protocol):
         """Take an exclusive lock on a file (created if missing) without waiting.
 
         Raises:
-            BlockingIOError: Another holder has the lock; `HeldHere` if this process is known to
-                hold it.
+            BlockingIOError: Another holder has the lock. The error is `HeldHere` if this process is
+                known to hold the lock.
         """
         ...
 

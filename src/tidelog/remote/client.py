@@ -418,7 +418,7 @@ class Client:
     def retry(self, request: Callable[[], _Result], *, unready: Collection[int]) -> _Result:
         """Return the result of `request`; on an error in `unready`, repeat it until the timeout.
 
-        Only for requests whose repetition does no harm, because they may be sent more than once.
+        The request may be sent more than once, so its repetition must do no harm.
         """
         left_s = self.deadline()
         while True:

@@ -1,8 +1,9 @@
 """Client settings from a properties file, the format of `--command-config` in Kafka's tools. Pure.
 
-A setting of a Java client is translated to a setting of librdkafka, ignored if it has no meaning
-here (`WITHOUT_MEANING`), or, if librdkafka can't use its value, refused with an error that gives
-the replacement. All other settings are passed on unchanged.
+A setting of a Java client is translated to a setting of librdkafka. Two exceptions: a setting
+without a meaning here is ignored (`WITHOUT_MEANING`), and a setting with a value that librdkafka
+can't use is refused with an error that gives the replacement. All other settings are passed on
+unchanged.
 """
 
 import re

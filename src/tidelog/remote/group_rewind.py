@@ -1,9 +1,9 @@
 """Rewind of a consumer group to a point in time: the plan, and its execution.
 
 Only `execute` commits. Two rules keep a rewind from skipping records. If a partition has no record
-at or after the time, its offset stays unchanged, unless `no_match` is END. If the group hasn't
-reached the time yet, its offset stays unchanged, unless `forward` is set, because moving it forward
-would skip unread records.
+at or after the time, the group's offset stays unchanged; with `no_match` END, the destination is
+the log end. If the move to the destination would skip unread records, the offset stays unchanged,
+too; `forward` and the target LATEST allow such a move.
 
 Source: KIP-79, whose first use case this is.
 """
@@ -55,8 +55,8 @@ class Target:
         kind: A point in time, or the start or end of the log.
         time_ms: Time in ms, if `kind` is TIME.
         clock: Clock of the time: record timestamps or append times.
-        max_skew_ms: How much too early a record's timestamp may be, in ms; subtracted from the
-            time.
+        max_skew_ms: Maximum in ms by which a record's timestamp may be too early; subtracted from
+            the time.
         no_match: Rule for partitions without a record at or after the time.
         forward: Whether the group may move forward, skipping records that it has not read.
     """

@@ -130,11 +130,11 @@ def is_other_batch(own_batch: Batch, theirs: Batch) -> bool:
     """Return whether two valid batches that overlap in their logs have different writers.
 
     Compaction removes records from a batch or adds a delete horizon, but does not change the
-    batch's offsets. Two batches have different writers if they have the same offsets and record
-    count, no delete horizon, and different checksums, or if their offset ranges overlap without
-    being equal. Epochs can't show this after a promotion: the promoted standby and its former
-    leader may both use the same next epoch. The checksum doesn't cover the base offset, so a batch
-    with the same bytes at another base offset is the same batch with a flipped bit.
+    batch's offsets. So two batches have different writers in two cases: they have the same offsets
+    and record count, no delete horizon, and different checksums; or their offset ranges overlap
+    without being equal. Epochs can't show this after a promotion: the promoted standby and its
+    former leader may both use the same next epoch. The checksum doesn't cover the base offset, so a
+    batch with the same bytes at another base offset is the same batch with a flipped bit.
     """
     if (
         own_batch.magic == theirs.magic == MAGIC_2

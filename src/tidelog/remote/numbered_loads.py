@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
     from tidelog.errors import TidelogError
 
-# Prefix of the groups whose offsets are numbers of loaded rows.
+# Prefix of the consumer groups of loads. The committed offset of such a group is the number of rows
+# that are loaded.
 LOAD_GROUPS: Final = "tidelog-load/"
 
 # Minimum transaction timeout in ms, which is librdkafka's default. The transaction timeout must not

@@ -90,8 +90,8 @@ class OwnLogs:
     ) -> Count:
         """Return the number of data records with offsets in [start, end).
 
-        The count is exact up to the directory's log end. Each offset from that end on counts as one
-        record, so a count up to an offset above that end is an upper bound.
+        The count is exact if `end` is at or below the directory's log end. Each offset at or above
+        the log end counts as one record, so with a higher `end` the count is an upper bound.
         """
 
         def count(log: LogView) -> Count:
@@ -185,8 +185,8 @@ def _count(log: LogView, start: int, end: int, isolation: IsolationLevel) -> int
 def _count_segment(segment: Segment, start: int, end: int, aborted: AbortedFilter) -> int:
     """Return the number of a segment's data records with offsets in [start, end).
 
-    If a finished segment is wholly in the range, the number is read from its zone map, unless the
-    segment has none or may have aborted records. Otherwise, the records of the batches are counted.
+    The zone map of a finished segment gives the number if the whole segment is in the range and
+    can't have aborted records. In all other cases, the records of the batches are counted.
     """
     if not segment.is_active and start <= segment.base_offset < segment.end_offset:
         zones = segment.zones if segment.end_offset <= end else None

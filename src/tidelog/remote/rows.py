@@ -1,7 +1,7 @@
 """Conversion between Arrow columns and librdkafka's objects, a column at a time.
 
-Rows are read from a leader's batches, decoded by column without an object per record. For brokers
-with TLS or SASL, and with other settings that may affect fetches, they are read from librdkafka's
+Rows are read from a leader's batches, decoded by column without an object per record. If the
+brokers need TLS or SASL, or other settings may affect fetches, rows are read from librdkafka's
 records instead. Both ways give equal values in the columns that librdkafka has. Of append times,
 librdkafka gives only LogAppendTime timestamps; reading other columns through librdkafka is refused.
 """
@@ -364,8 +364,8 @@ def fetched(
         CorruptData: A batch is damaged; everything before it was yielded.
     """
     maker = RowMaker(split, columns)
-    # On the append clock, the split's offsets are already those of the time range; only records
-    # without an append time have to be left out.
+    # On the append clock, the split's offsets already match the time range, so the only records to
+    # leave out are records without an append time.
     needs_time = split.clock is ClockName.APPEND and split.time_range is not None
     if needs_time:
         split = replace(split, time_range=None)

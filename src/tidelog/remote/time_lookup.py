@@ -169,8 +169,8 @@ def first_stamped(
         choice: Option by which the user chose the clock, for errors.
 
     Raises:
-        InvalidRequest: A topic's timestamp type, or that of a match or of the record before a
-            match, is not LogAppendTime.
+        InvalidRequest: The timestamp type of a topic, of a match, or of the record before a match
+            is not LogAppendTime.
     """
     _refuse_unstamped_topics(cluster, {partition.topic for partition in marks}, choice)
     for partition, mark in marks.items():
@@ -407,7 +407,7 @@ def _first_by_stamp(
 def _by_lookup_clock(
     cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks]
 ) -> tuple[dict[TopicPartition, Watermarks], dict[TopicPartition, Watermarks]]:
-    """Divide partitions into those whose brokers search by append time, and the other ones."""
+    """Return two groups: partitions with brokers that search by append time, and the rest."""
     by_append = searched_by_append(cluster, {name.topic for name in marks})
     ours = {name: mark for name, mark in marks.items() if name.topic in by_append}
     return ours, {name: mark for name, mark in marks.items() if name not in ours}
@@ -541,8 +541,8 @@ class AppendRuns:
 
 
 # Maximum number of partitions with open connections. Each partition has a connection to its leader,
-# and connections to bootstrap servers; above the maximum, those of the least recently used
-# partition are closed.
+# and connections to bootstrap servers. Above the maximum, the connections of the least recently
+# used partition are closed.
 _OPEN_MAX: Final = 32
 
 
@@ -612,7 +612,7 @@ class AppendTimeLookup:
         Args:
             open_fetch: Opens a partition's fetch; None if fetches need librdkafka.
             clock: Clock for pauses after failures.
-            leaders: Leaders of partitions, with those that return no append times.
+            leaders: Leaders of partitions, and the leaders that return no append times.
             rest_ms: How long no request is sent for a partition after a failure, in ms; its append
                 times are unknown during this time.
         """

@@ -29,8 +29,9 @@ class Watermarks:
 class Committed:
     """Commit of a group for a partition: the next offset to read, and the last read record's epoch.
 
-    Commit metadata (a text) is left out: confluent-kafka 2.16 reads beyond its end, and writes it
-    with an extra NUL byte. tidelog's commits have no metadata, like commits by Kafka's tools.
+    Commit metadata (a text) is left out: confluent-kafka 2.16 reads beyond the end of the text, and
+    writes the text with an extra NUL byte. tidelog's commits have no metadata, like commits by
+    Kafka's tools.
     """
 
     offset: int
@@ -44,7 +45,8 @@ class Count:
     Attributes:
         records: The number.
         is_exact: Whether the number is exact.
-        is_bound: Whether a number that is not exact is an upper bound, and not an estimate.
+        is_bound: For a number that is not exact: True if it is an upper bound, False if it is an
+            estimate.
     """
 
     records: int

@@ -2,12 +2,13 @@
 
 Divergence is found by comparing the ends of all leader epochs of the standby's records. Then the
 last batches are compared, since two leaders may have used the same epoch. If the epochs diverge,
-records are truncated only if the leader proves the divergence: it returns the same ends of epochs
-twice, and its first batch at or after the divergence's offset (its last batch if its log ends
-before this offset) is valid, and the copy has another batch there, or none. (If all local records
-are below the leader's log start, the ends of epochs are the only proof.) If a response is missing,
-damaged or contradictory, or the leader has no records at these offsets (for example because it was
-restored from a backup), nothing is truncated, and the copy of the partition stops with a reason.
+records are truncated only after the leader has proved the divergence. The proof has two parts.
+First, the leader returns the same ends of epochs twice. Second, the leader's first batch at or
+after the divergence's offset (or its last batch, if its log ends before this offset) is valid, and
+the copy has another batch there, or none. (If all local records are below the leader's log start,
+the ends of epochs are the only proof.) If a response is missing, damaged or contradictory, or the
+leader has no records at these offsets (for example because it was restored from a backup), nothing
+is truncated, and the copy of the partition stops with a reason.
 
 Source: Kafka 4.x AbstractFetcherThread, ReplicaFetcherThread; KIP-101, KIP-595.
 """

@@ -173,7 +173,10 @@ class ExpectedRecords(NamedTuple):
 
 
 class Unproven(Exception):
-    """Raised for a batch that skips offsets, if only the batch after it could prove the offsets."""
+    """Raised if the last batch of a response skips offsets.
+
+    The next batch would prove the offsets of this batch, but the response does not have it.
+    """
 
     def __init__(self, batch: Batch) -> None:
         super().__init__(batch)

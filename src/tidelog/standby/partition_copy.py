@@ -55,8 +55,9 @@ from tidelog.types import (
 # Maximum size, in bytes, of batches that are appended together.
 _APPEND_BYTES: Final = 1 << 20
 
-# Maximum number of refusals in a row after which the copy still tries again: transient errors of
-# the partition, and refused positions that are valid by the leader's own responses.
+# Maximum number of refusals in a row after which the copy still tries again. A refusal is a
+# transient error of the partition, or a refused position that is valid by the leader's own
+# responses.
 _STRIKES: Final = 3
 
 # Number of bytes that are fetched in addition to a batch, to get the batch after it, too.
@@ -119,10 +120,10 @@ class Copy:
         self._strikes = 0
         # Offset of a batch that skips offsets, and the number of bytes to fetch with its successor.
         self._jump: tuple[int, int] | None = None
-        # Last stable offset and high watermark of a response which shows that a transaction, still
-        # open here, has ended at the leader, where its marker was deleted. `_ended` is a confirmed
-        # pair; `_candidate` is the pair of the last response, which the next response has to
-        # confirm.
+        # Last stable offset and high watermark of a response. They show that the leader has ended a
+        # transaction which is still open here, and has deleted the transaction's marker. `_ended`
+        # is a confirmed pair; `_candidate` is the pair of the last response, which the next
+        # response has to confirm.
         self._ended: tuple[int, int] | None = None
         self._candidate: tuple[int, int] | None = None
 

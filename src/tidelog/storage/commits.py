@@ -5,8 +5,8 @@ adds, replaces or merges finished segments writes their files under staged names
 durable, and renames one small record into place: `tidelog-commit-ID.json` at the top of the
 directory. Before that rename none of the files is visible, afterwards all are. Then the holder of
 the directory's lock renames the staged files to their final names, and removes old files and then
-the record; after a crash, the next open for writing does so. A reader that finds a record treats
-each staged file that still exists as the file it becomes (`overlay`).
+the record; after a crash, the next open for writing does so. If a reader finds a commit record, it
+reads each staged file that still exists in place of the file with the final name (`overlay`).
 
 This module encodes, decodes and carries out commit records, and reads and writes the file of
 writers. `directory.publication` owns the order in which a running process publishes a commit and
@@ -21,8 +21,8 @@ Text of a record, version 2: `{"version": 2, "moves": [[PARTITION DIRECTORY, STA
 NAME], ...], "removes": [[PARTITION DIRECTORY, NAME], ...], "marks": {WRITER: MARK}}`.
 
 `tidelog-writers.json` at the top of the directory keeps the last version that each external writer
-has committed, so that a streaming query (or a job that numbers its versions) that restarts after a
-crash does not add its last batch twice. Only the holder of the directory's lock writes the file,
+has committed. So if a streaming query (or a job that numbers its versions) restarts after a crash,
+it does not add its last batch twice. Only the holder of the directory's lock writes the file,
 replacing it atomically.
 
 The text of the file, version 1: `{"version": 1, "writers": {WRITER: [LAST VERSION, MS OF THE
@@ -459,9 +459,9 @@ class CommitRecords:
     moment.
 
     Attributes:
-        under_way: By the path of each record that a thread of this process is carrying out,
-            published or not yet: the record's partitions, which must not be reopened meanwhile.
-            Several threads may change this dict.
+        under_way: Partitions of each commit record that a thread of this process is carrying out,
+            by the record's path. The record may be published or not yet. The partitions must not be
+            reopened meanwhile. Several threads may change this dict.
     """
 
     def __init__(self, env: Env, directory: str) -> None:
@@ -487,8 +487,8 @@ def overlay(fs: FileSystem, directory: str, partition: TopicPartition) -> dict[s
     """Return the current names of a partition's files that published commits change.
 
     Returns:
-        Current name by final name: the staged name of a file that is not renamed yet, or a name
-        that does not exist (`files.REMOVED_SUFFIX`) for a file that the commits remove.
+        Current names by final names. A file that is not renamed yet has its staged name. A file
+        that the commits remove has a name that does not exist (`files.REMOVED_SUFFIX`).
     """
     return _overlay(fs, directory, partition, _commits(fs, directory))
 

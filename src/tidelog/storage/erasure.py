@@ -11,9 +11,9 @@
    the compaction history stores the earliest time as of which a table is still exact.
 4. In a tier, objects with records of the key are replaced first, one segment at a time, each by one
    compare-and-swap. Old objects, like all other objects that the manifest does not name, are
-   removed without the grace period; a reader with an older plan finds them missing and plans again.
-   Copies of local segments are dropped before these segments are exchanged; a later tier run copies
-   the segments again.
+   removed without the grace period. A reader with an older plan finds the objects missing, and
+   plans again. Copies of local segments are dropped before these segments are exchanged; a later
+   tier run copies the segments again.
 5. Files that wait for deletion are removed if they contain the key. Then all files are read once
    more. The receipt lists the files that still contain the key, and places that no program on this
    machine can reach.

@@ -53,8 +53,8 @@ class LogFile(NamedTuple):
         is_primary: Whether the file can't be rebuilt; a derived file can be built from the log.
         sync_rank: Rank in the order in which a segment's files are synced; None for a file that is
             never synced, because it has its own checksum and can be rebuilt.
-        is_of_segment: Whether the file exists only together with the segment; a snapshot belongs to
-            an offset.
+        is_of_segment: Whether the file exists only together with the segment. False for a snapshot,
+            which belongs to an offset.
         is_summed: Whether a zone map stores its length and checksum.
     """
 
@@ -236,10 +236,10 @@ def random_topic_id(source: random.Random) -> uuid.UUID:
             return drawn
 
 
-# Age in ms of a folder's last change from which on another change is sure to change the
-# modification time: longer than the time resolution of any file system (2 s on FAT). A time that is
-# not a whole second comes from the system's clock, which ticks every 10 ms, so `SETTLED_FINE_MS`
-# suffices then.
+# If a folder's last change is at least this old, in ms, another change is sure to change the
+# modification time. The age is longer than the time resolution of any file system (2 s on FAT).
+# `SETTLED_FINE_MS` suffices for a time that is not a whole second: such a time comes from the
+# system's clock, which ticks every 10 ms.
 SETTLED_MS: Final = 3_000
 
 SETTLED_FINE_MS: Final = 100
@@ -251,9 +251,9 @@ FolderStamp = tuple[int, tuple[int, int]]
 def settled_stamp(env: Env, folder: str) -> FolderStamp | None:
     """Return a value that changes when entries of a folder change; None if that is not certain.
 
-    The modification time changes when an entry is added, renamed or removed, unless two changes
-    happen within its resolution: so there is no stamp shortly after a change, and none in an object
-    store. Call this before the entries are read.
+    The modification time changes when an entry is added, renamed or removed. Exception: it may not
+    change if two changes happen within its resolution. So there is no stamp shortly after a change,
+    and none in an object store. Call this before the entries are read.
     """
     status = env.files.stat(folder)
     # A file system whose clock differs may return a time that looks recent or is in the future.

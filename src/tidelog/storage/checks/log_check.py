@@ -201,8 +201,8 @@ def _delta_problem(batch: RecordBatch, body: bytes | memoryview) -> str | None:
 def _time_problem(batch: RecordBatch, largest: int) -> str | None:
     """Return how the header's largest timestamp differs from that of the records, or None.
 
-    It is compared neither in a LogAppendTime batch, where it is right by definition, nor in a batch
-    that compaction has emptied, where it is that of the removed records.
+    Two kinds of batches are not compared. In a LogAppendTime batch the header's timestamp is right
+    by definition. In a batch that compaction has emptied it is the timestamp of removed records.
     """
     is_created = batch.timestamp_type is TimestampType.CREATE_TIME
     if (

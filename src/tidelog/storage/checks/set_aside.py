@@ -68,7 +68,8 @@ class Parting:
         base_offset: Base offset of its segment.
         start: Position of the damage.
         end: Position after the damage: that of the first sound batch, or the end of the file.
-        next_offset: Offset after the batches before the damage: the first one that may be lost.
+        next_offset: First offset that may be lost: the offset after the last batch before the
+            damage.
         resumes_at: Offset at which the log continues, in a new segment.
         is_searched: Whether the search for a sound batch tried every position that looks like a
             batch.

@@ -102,7 +102,11 @@ def add_rows(times: AppendTimes, offsets: "Longs", append_ms: "Longs", batch_crc
 def _sealed(
     crc: int, relative: "Longs", append_ms: "Longs", batch_crcs: "Longs"
 ) -> tuple[bytes, int]:
-    """Return rows with their checksums, chained from the checksum `crc`, and the last checksum."""
+    """Return two values: the rows as bytes, each with its checksum, and the last checksum.
+
+    The first row's checksum continues `crc`. The checksum of each later row continues the checksum
+    of the row before it.
+    """
     rows = np.zeros(len(relative), ROW_TYPE)
     rows["ms"], rows["relative"], rows["batch_crc"] = append_ms, relative, batch_crcs
     packed: Bytes = rows.view(np.uint8)

@@ -13,14 +13,14 @@ pass continues.
 
 The history has the time from which tables of the past are exact (`note_run`). A record is dropped
 as superseded only if the record that supersedes it lies below the run's `mapped_to`. So a table as
-of T is exact if T is at or above the times of all records below `mapped_to`: the record that
-superseded a dropped one is in the table, or was itself superseded by a record in the table. The
-bound also holds for tombstones that are dropped later. It may be later than necessary, but not
+of T is exact if T is at or above the times of all records below `mapped_to`, because the record
+that superseded a dropped record is in the table, or was itself superseded by a record in the table.
+The bound also holds for tombstones that are dropped later. It may be later than necessary, but not
 earlier. If no record was ever dropped, tables as of every T are exact: each offset from the log
 start on has its record. If records are missing that tidelog did not drop (another cleaner ran),
-only the append clock has a bound, which is at least the time of the run: each missing record was
-superseded by a record that was appended before. The record timestamps of the missing records are
-unknown.
+only the append clock has a bound. This bound is at least the time of the run, because each missing
+record was superseded by a record that was appended before the run. The record timestamps of the
+missing records are unknown.
 
 Everything but the worker needs the directory's lock. `log_dir` may be a proxy whose calls run in
 another thread.
@@ -314,11 +314,12 @@ def _horizons(
 def _in_order(job: CleaningJob, cleaned: CleaningResult) -> Sequence[CleanedGroup]:
     """Return groups in an order of swapping in which no crash lets a deleted key reappear.
 
-    A record is superseded by a later one, so the oldest group is swapped in first, and a tombstone
-    is removed after the records that it deletes. If versions decide, a mapped record may be
-    superseded by an earlier one, even by a tombstone that is itself removed. So in this case the
-    newest mapped group is swapped in first, and the groups before the mapped records last; the
-    order of these does not matter, because each key has only one record there.
+    A later record supersedes an earlier one. So the oldest group is swapped in first, and a
+    tombstone is removed after the records that it deletes. If versions decide, an earlier record
+    may supersede a mapped record, and may be a tombstone that is itself removed. So in this case
+    the newest mapped group is swapped in first, and the groups before the mapped records are
+    swapped in last. The order of the latter groups does not matter, because each key has only one
+    record in them.
     """
     if not job.rules.has_versions:
         return cleaned.groups

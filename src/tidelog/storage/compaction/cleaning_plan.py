@@ -119,9 +119,9 @@ def bounds_before(
     If the partition has no file of the history, the segments show whether the log is whole.
 
     Returns:
-        The history, or None if there is no usable one; then the times from which tables are exact
-        on the record and the append clock: 0 if tables as of all times are exact, -1 if the time is
-        unknown.
+        The history (None if there is no usable one), and the two times from which tables are exact,
+        on the record clock and on the append clock. A time is 0 if tables as of all times are
+        exact, and -1 if it is unknown.
 
     Raises:
         CorruptData: A batch that has to be read is damaged.

@@ -242,8 +242,8 @@ def waits_since_ms(segment: WaitingSegment, config: TopicConfig, now_ms: int) ->
 def horizon_of(now_ms: int, delete_retention_ms: int) -> int:
     """Return when to clean again for tombstones that were first cleaned at `now_ms`, in ms.
 
-    The time is at or after their delete horizon, and later by at most a tenth of the retention, so
-    that one later run removes the tombstones of several cleanings in quick succession.
+    The time is after the tombstones' delete horizon by 0 to a tenth of the retention. So one later
+    run removes the tombstones of several cleanings in quick succession.
     """
     step = max(delete_retention_ms // HORIZON_PART, 1)
     return min(-(-(now_ms + delete_retention_ms) // step) * step, INT64_MAX)

@@ -7,9 +7,10 @@ machine only.
 This module also owns how a job is split and grouped:
 
 - Parts (`parts_of`), for workers that run in parallel: each part maps all keys of the head, so the
-  remaining records are exactly those that one cleaner would have kept. A job must not be split if
-  it has transactions, because markers depend on earlier batches of the log, or if versions decide,
-  because all records of the tail have to be looked up in the map before the head is rewritten.
+  remaining records are exactly those that one cleaner would have kept. A job must not be split in
+  two cases: it has transactions, because markers depend on earlier batches of the log; or versions
+  decide, because all records of the tail have to be looked up in the map before the head is
+  rewritten.
 - Groups (`group_segments`): runs of segments that together fit the limits of one segment.
 
 `rewriting` and `key_mapping` own all decisions on single records.
@@ -152,10 +153,10 @@ class Group:
 
     Attributes:
         bases: Their base offsets, ascending.
-        drop_expired: Whether tombstones and markers past their delete horizon may be dropped: only
-            if no segment or object outside of the job can hold a record that they delete. For
-            markers the job must also rewrite all older segments, because only reading them shows
-            whether a batch of the transaction, even an empty one, remains.
+        drop_expired: True if tombstones and markers past their delete horizon may be dropped. Then
+            no segment or object outside of the job can hold a record that they delete. For markers
+            the job must also rewrite all older segments, because only reading them shows whether a
+            batch of the transaction, even an empty one, remains.
     """
 
     bases: tuple[int, ...]
@@ -171,13 +172,13 @@ class CleaningJob:
         topic: Its topic.
         partition: Its number.
         topic_id: The topic's id, all zero if the topic has none.
-        sources: Segments to read, in order of their offsets: those of all groups, and those whose
-            keys are only mapped.
+        sources: Segments to read, in order of their offsets: the segments of all groups, and
+            segments that are read only to map their keys.
         groups: Groups to rewrite, in order of their offsets.
-        map_from: First offset whose key goes into the map, inclusive, for every strategy: earlier
+        map_from: First offset whose key goes into the map, inclusive. With every strategy, earlier
             records are looked up in the map one by one, versions included.
-        map_to: End of the offsets whose keys go into the map, exclusive. No record from there on is
-            dropped.
+        map_to: End of the offsets whose keys go into the map, exclusive. No record at or after this
+            end is dropped.
         log_start_offset: Log start offset; records below it are never mapped, and are dropped.
         upper_bound_offset: End of the job's range. A batch that ends directly before this end is
             kept, at least as an empty one, so that the log end is not lost.
@@ -237,9 +238,10 @@ class CleaningJob:
     def lets_go(self, group: Group, mapped_to: int) -> bool:
         """Return whether a group may drop expired tombstones and markers.
 
-        If versions decide, a tombstone may supersede later records: it is kept until all of them
-        have been compared with it. A mapped tombstone may also supersede earlier records, which are
-        swapped in last: so only tombstones in groups before the mapped offsets are dropped.
+        If versions decide, a tombstone may supersede later records, so it is kept until all later
+        records have been compared with it. A mapped tombstone may also supersede earlier records,
+        which are swapped in last. So tombstones are dropped only in groups before the mapped
+        offsets.
 
         Args:
             group: A group of the job.
@@ -432,7 +434,10 @@ def parts_of(job: CleaningJob, part_bytes: int | None) -> Iterator[CleaningJob]:
 
 
 def _part(job: CleaningJob, groups: Sequence[Group]) -> CleaningJob:
-    """Return a part of a job: groups, their segments, and those whose keys only enter the map."""
+    """Return a part of a job: the given groups, and the sources that these groups need.
+
+    The sources are the segments of the groups, and the segments whose keys go into the map.
+    """
     bases = {base for group in groups for base in group.bases}
     sources = tuple(
         source

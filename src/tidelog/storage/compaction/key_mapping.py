@@ -10,17 +10,17 @@ This module owns, for one job:
   records, and decompresses only batches that lost some records but not all. Bits and notes together
   take at most `NOTES_BYTES_MAX`. When the map or the notes are full, mapping stops, and another
   pass continues; at least one record always fits.
-- Batches that are kept as empty ones if no record remains. These are an active producer's last data
-  batch (for the last sequence number), or its last marker (for the epoch) if the log has no data
-  batch of the producer, and the batch at the end of the job's offsets (so that the log end is not
-  lost).
+- Batches that are kept as empty ones if no record remains. These are the last data batch of each
+  active producer (for the last sequence number), and the batch at the end of the job's offsets (so
+  that the log end is not lost). If the log has no data batch of an active producer, the producer's
+  last marker is kept instead (for the epoch).
 - Transactions: aborted data is dropped, and a marker is dropped when it is no longer needed. As
   long as a batch of the transaction exists, even an empty one, the marker is kept, and the entry of
   an abort is copied to the new index of aborted transactions. When no batch exists any more, the
   marker gets a delete horizon, and a cleaning after the horizon removes it. One walk in the order
   of offsets decides this. If the walk has not visited everything before a marker (`sees_all` is
-  false), the absence of batches proves nothing: without the marker, a reader from the log's start
-  would find the transaction open forever.
+  false), the absence of batches proves nothing, and the marker is kept. Without the marker, a
+  reader from the log's start would find the transaction open forever.
 
 Imports numpy and numba. Source: Kafka 4.x Cleaner.buildOffsetMap, SkimpyOffsetMap,
 CleanedTransactionMetadata; KAFKA-5490; KIP-98, KIP-534; the keyed messages proposal.

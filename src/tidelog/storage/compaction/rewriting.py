@@ -4,8 +4,8 @@ A source has up to three ranges, in order of their offsets: the part cleaned bef
 hashed and looked up in the map), the mapped part (which has one bit per record: whether it is
 superseded) and the part after the map (no record is dropped). A batch of format 2 that loses no
 record and needs no delete horizon is copied byte for byte. In the mapped part, such a batch is not
-decompressed, and a batch that loses all its records is usually not even read, unless producers or
-transactions depend on it.
+decompressed. A batch that loses all its records is usually not even read, but it is read if
+producers or transactions depend on it.
 
 This module owns Kafka's rules for tombstones, markers and aborted data, and the decision for each
 batch: dropped, copied, filtered, or kept as an empty one. Other modules decide which records are
@@ -126,7 +126,7 @@ class Planner:
         self._new_horizon_ms = job.delete_horizon_ms
         self._drops_expired = group.drop_expired
         self._mapped_to = cleaning.mapped.mapped_to
-        # Only if `_sees_all` is true can the walk prove that a marker is no longer needed.
+        # The walk can prove that a marker is no longer needed if `_sees_all` is true.
         self._sees_all = self._walk.begin(source) and group.drop_expired
         self._keeps_legacy = source.last_modified_ms > legacy_horizon_ms(job)
         self._retention = cleaning.retention
@@ -161,8 +161,8 @@ class Planner:
         is_over = has_horizon & (rows[:, layout.BASE_TIMESTAMP] <= self._now_ms)
         is_legacy = rows[:, layout.MAGIC] != MAGIC_2
         goes = self._drops_expired & np.where(is_legacy, not self._keeps_legacy, is_over)
-        # A tombstone at or after the map's end is not in the map, so the log still has the records
-        # that such a tombstone deletes.
+        # A tombstone at or after the map's end stays: it is not in the map, so the log still has
+        # the records that the tombstone deletes.
         goes &= rows[:, layout.LAST_OFFSET] < self._mapped_to
         plan[slots, rewrite.DROPS_TOMBSTONES] = goes
         plan[slots, rewrite.HORIZON] = np.where(has_horizon, -1, self._new_horizon_ms)

@@ -157,8 +157,8 @@ class SourceReader:
             start: Position of a batch.
             end: Position to stop at, where a batch ends; None for the end of the segment.
             check: Whether checksums must be verified; False if they were verified before.
-            sums: Whether this method verifies them; if False, the caller verifies each piece
-                whose `is_checked` is false.
+            sums: Whether this method verifies the checksums; if False, the caller verifies each
+                piece whose `is_checked` is false.
 
         Raises:
             CorruptBatch: An invalid frame, a wrong checksum, offsets out of order, or a segment

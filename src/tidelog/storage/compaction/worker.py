@@ -2,7 +2,7 @@
 
 `InProcess` maps keys, rewrites batches and writes `.cleaned` files. Its result depends on the job
 and the files alone: it needs no lock and renames nothing. If the cleaning fails, its `.cleaned`
-files are removed, unless the disk or the process fails; no other file is changed.
+files are removed, except after a failure of the disk or of the process. No other file is changed.
 
 `CleanerProcess` (one thread calls `clean` and `rest`; any thread may call `stop`) sends each job as
 a line of JSON to a process that replies with a line. That process only reads segments and writes

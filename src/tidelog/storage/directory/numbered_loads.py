@@ -127,8 +127,8 @@ def load_once(  # noqa: PLR0913 - the keywords of `Directory.load_once`
         batch_bytes: Size in bytes, before compression, at which a batch is closed.
 
     Raises:
-        InvalidRequest: The source's name is invalid, or the source's first rows are not those that
-            were loaded under this name; nothing was appended.
+        InvalidRequest: The source's name is invalid, or the first rows of the source differ from
+            the rows that were loaded under this name; nothing was appended.
         StorageFailure: The disk failed. If partitions are then offline, reopening shows whether the
             rows were appended; otherwise nothing was appended.
         TidelogError: Another error, for example of `attach`; nothing was appended.

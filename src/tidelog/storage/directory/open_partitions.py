@@ -343,7 +343,9 @@ class OpenPartitions:
         """Give up the open and opening logs of topics that will be deleted.
 
         Returns:
-            A function for any thread that waits until no thread works on one of these logs.
+            A function that cancels openings that have not begun, waits until no thread works on any
+            of these logs, and gives up logs that were opened meanwhile. Any thread may call the
+            function.
         """
         logs = {name: log for name, log in self._logs.items() if name.topic in topics}
         for name, log in logs.items():

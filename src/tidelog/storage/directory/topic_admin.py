@@ -242,8 +242,8 @@ class TopicAdmin:
     def knows_age_limit(self, name: str) -> bool:
         """Return whether a topic's `retention.ms` was set, for the topic or by a broker.
 
-        Always true if defaults were passed when the directory was opened, as a broker does: the
-        value is then known, even if it is Kafka's default.
+        Always true if the directory was opened with defaults, as by a broker, because the value is
+        then known, even if it is Kafka's default.
         """
         if self._fixed_defaults is not None or "retention.ms" in self.get(name).given:
             return True

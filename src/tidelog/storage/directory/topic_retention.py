@@ -184,7 +184,7 @@ class Notes:
         return UNKNOWN_MS if note is None or segment.is_active else note.roll_ms
 
     def seen_ms(self, segment: Segment) -> int:
-        """Return when all records of a segment had arrived, in ms; -1 if that was not noted."""
+        """Return a time in ms by which all records of a segment had arrived; -1 if not noted."""
         note = self.of(segment)
         if note is not None and segment.is_tiered:
             return note.seen_ms

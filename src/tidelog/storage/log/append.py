@@ -107,8 +107,8 @@ class AppendContext:
         leader_epoch: Epoch that every batch gets, except in a copy of a leader's batches.
         now_ms: Wall time in ms, which create times are compared with.
         append_ms: Append time in ms, -1 if it is unknown, or the append clock is off.
-        stamp_ms: Timestamp in ms for batches of LogAppendTime; unlike Kafka's, that of data batches
-            never decreases.
+        stamp_ms: Timestamp in ms for batches of LogAppendTime. It never decreases from one data
+            batch to the next; Kafka's may.
     """
 
     terms: AppendTerms

@@ -9,8 +9,8 @@ An append (`AppendWriter`):
    transactions; flush if a flush is due; then make the append visible to readers.
 
 A single append runs the three steps one after the other. Appends to several logs run each step for
-all of them (`log.append_together`), which keeps the step's code and data in the CPU caches: running
-all steps of one append before those of the next one would evict them.
+all of these logs (`log.append_together`). This keeps the step's code and data in the CPU caches;
+the other steps would evict them.
 
 A roll (`SegmentRoller`) writes the closing index entries of the old segment and creates the new
 segment. Then it syncs the old segment, writes the producers' snapshot and the note on the segment,

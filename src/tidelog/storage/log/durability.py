@@ -1,9 +1,9 @@
 """Durability of a log's changes, and the log's reaction to a failing disk.
 
 - `FailureGuard` handles the failures of changes. After a failed system call the partition is
-  offline until it is reopened, with recovery: it serves reads of acknowledged records, but refuses
-  appends and never repeats a failed sync (the kernel may have dropped the pages and would report
-  success).
+  offline until it is reopened with recovery. An offline partition serves reads of acknowledged
+  records, but refuses appends. A failed sync is never repeated, because the kernel may have dropped
+  the pages and would report success.
 - `Deferral` runs work that may be done later: the syncs, snapshots and zone maps of a roll, a
   flush, an unlink. Work of one log runs in the order in which it was deferred, because later work
   depends on earlier work. `AtOnce`, the default, runs it immediately; a server's implementation

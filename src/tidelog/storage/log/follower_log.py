@@ -198,9 +198,10 @@ class FollowerLog(LogPart):
 
     def _end_lost(self, ended: list[int], stable: int) -> list[int]:
         if ended:
-            # The log has no markers that end these transactions. A reader that starts at the active
-            # segment's base would take a later marker of the same producer in this segment for
-            # their end, so a new segment is begun.
+            # The log has no markers that end these transactions. If a later marker of the same
+            # producer were appended to the active segment, a reader that starts at this segment's
+            # base would treat that marker as the end of these transactions. So a new segment is
+            # begun.
             end, context = self._segments.end_offset, self._segments.context
             self._roller.end_segment(end, RollReason.REQUEST)
             self._guard.settle()

@@ -62,8 +62,8 @@ class LeaderEpochs:
         """Record that `epoch` writes from offset `start`; return whether the list changed.
 
         If `epoch` is already the newest and `start` is not before its start, nothing changes.
-        Otherwise the new entry is added. Entries at the end whose epoch or offset is not below that
-        of the new entry, for example after a truncation, are removed first.
+        Otherwise, entries at the end are removed if their epoch or offset is not below that of the
+        new entry, for example after a truncation. Then the new entry is added.
 
         Raises:
             InvalidRequest: The epoch or the offset is negative; nothing was changed.
@@ -118,8 +118,9 @@ class LeaderEpochs:
             log_end: Log end offset, which ends the newest epoch.
 
         Returns:
-            (-1, -1) if the epoch is -1 or newer than all known epochs, or if none is known. For an
-            epoch older than all known ones, the requested epoch and the start of the first entry.
+            (-1, -1) if the epoch is -1 or newer than all known epochs, or if no epoch is known. If
+            the epoch is older than all known epochs, the result is the requested epoch and the
+            start of the first entry.
         """
         if epoch == NO_LEADER_EPOCH or not self._entries or epoch > self.latest_epoch:
             return -1, -1

@@ -1,7 +1,7 @@
 """Opens a partition for writing: recovery if one is needed, then the parts of an open log.
 
-After that the active segment takes appends, the files contain only append times that the log
-proves, and the next leader epoch is known. If the log has damage that no crash explains
+After the opening, the active segment takes appends, the files contain only append times that the
+log proves, and the next leader epoch is known. If the log has damage that no crash explains
 (`log_end`), or if a segment's file is a symbolic link, nothing is truncated: the partition can be
 read but takes no appends.
 """
@@ -63,8 +63,8 @@ class LogOptions:
         watch: The directory's check of the wall clock.
         recovery_point: Offset below which everything is on disk; None after a clean stop.
         clean_end: End of the log at the clean stop; None if it is not recorded.
-        is_own: Whether no append after the recovery point can have left a gap; other programs and
-            copies of compacted leaders may leave gaps.
+        is_own: True if no append after the recovery point can have left a gap. Other programs, and
+            copies of compacted leaders, may leave gaps.
         log_start_offset: Log start offset, from the directory's checkpoint.
         body_check: Function by which the validator checks records: plain Python, or the kernel.
         lower_checkpoints: Called before a truncation, with its offset and the resulting log end, so
@@ -73,8 +73,9 @@ class LogOptions:
             durable when the call returns.
         tiers: Reads segments in the tier; None if a log has local files only.
         deferral: Runs work that the log may do later; by default immediately.
-        leaves_flushes: Whether an append after which `flush.messages` or `flush.ms` require a flush
-            only sets `Log.is_flush_due`; its caller then calls `flush_later`.
+        leaves_flushes: If True, an append that makes a flush due (by `flush.messages` or
+            `flush.ms`) only sets `Log.is_flush_due`, and its caller calls `flush_later`. If False,
+            the append flushes.
         producer_expiration_ms: Returns how long in ms a producer must be idle to be dropped when
             the log is opened.
     """

@@ -212,8 +212,8 @@ def load_producer_states(
 def drop_snapshots(context: SegmentContext, end: int) -> None:
     """Remove producer snapshots of offsets beyond `end`, durably.
 
-    If a crash brought such a snapshot back after new records were appended in that place, it would
-    count as theirs.
+    If a crash brought such a snapshot back after new records were appended at the same offsets, the
+    snapshot would be used for the new records.
     """
     if dropped := [offset for offset in snapshot_offsets(context) if offset > end]:
         _remove_snapshots(context, dropped)
@@ -261,10 +261,10 @@ def states_at(
 def transaction_start(context: SegmentContext, end: int) -> int:
     """Return an offset before which a partition has no transactions, judging by files.
 
-    This is the offset of the newest snapshot up to the log end, `end`: a crash in a truncation can
-    leave snapshots of removed records. It is 0, because there may be transactions anywhere,
-    if there is an index of aborted transactions, or a snapshot in which a producer has an open
-    transaction or had a marker. The same holds if there is no snapshot at all, or a damaged one.
+    This is the offset of the newest snapshot up to the log end, `end`. (Later ones are ignored,
+    because a crash in a truncation can leave snapshots of removed records.) The result is 0 if
+    there may be transactions anywhere: there is an index of aborted transactions, no snapshot, a
+    damaged snapshot, or a snapshot in which a producer has an open transaction or had a marker.
     """
     if any(name.endswith(files.TXN_INDEX_SUFFIX) for name in file_names(context)):
         return 0
@@ -314,7 +314,8 @@ def rebuild_txn_index(
         context: The partition.
         segment: A local segment.
         earlier: All segments before it, ascending.
-        end: Only batches whose last offset is below this one count; None for all.
+        end: Batches whose last offset is at or above this offset are ignored; None includes all
+            batches.
 
     Raises:
         CorruptData: A batch is damaged, even one that is not part of a transaction; or batches that

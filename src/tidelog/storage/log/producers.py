@@ -446,8 +446,8 @@ class ProducerStates:
     def hide_from(self, offset: int) -> None:
         """Until `replace`, count no offset from `offset` on as stable.
 
-        Called before a truncation, which may remove the marker of a transaction and the index entry
-        of its abort before it replaces the producers.
+        Called before a truncation, because the truncation may remove a transaction's marker and the
+        index entry of the abort before the producers are replaced.
         """
         self._open = {offset: NO_PRODUCER_ID}
 

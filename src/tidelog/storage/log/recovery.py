@@ -18,12 +18,12 @@ and renaming it, because readers in other processes may have mapped the old file
 
 This module also makes data beyond the recovery point durable before the data is trusted.
 
-When a process is killed, its unsynced writes remain with the operating system, also those of
-finished segments if the roll's sync was deferred. Nothing would sync such a segment later, although
-flushes, rolls and a clean close move the recovery point past it, and a note states that all of it
-is on disk. So opening a partition after a hard stop syncs its files. If a sync has failed,
-reopening the partition rewrites the files, and so does the next open by another process, which
-finds a mark.
+When a process is killed, its unsynced writes remain with the operating system. They may be writes
+to a finished segment, if the roll's sync was deferred. Nothing would sync such a segment later,
+although flushes, rolls and a clean close move the recovery point past it, and a note states that
+all of it is on disk. So opening a partition after a hard stop syncs its files. If a sync has
+failed, reopening the partition rewrites the files, and so does the next open by another process,
+which finds a mark.
 
 Holds no state. Source: docs/recovery.md, "Opening for writing".
 """
@@ -470,8 +470,8 @@ def _drop_segments(context: SegmentContext, bases: Sequence[int], report: Recove
         report.truncated_bytes += context.env.files.stat(path).size
         report.actions.append(f"{path}: dropped, because records before it are damaged or missing")
         remove_segment_files(context, base)
-        # Synced one by one: if a crash kept only the removal of an older one, the log would have a
-        # hole.
+        # Each removal is synced before the next one: if a crash kept only the removal of an older
+        # segment, the log would have a hole.
         context.env.files.sync_dir(context.directory)
 
 
@@ -582,8 +582,8 @@ def _sync_all(context: SegmentContext, recovery_point: int) -> None:
 def leaves_doubt(failure: StorageFailure) -> bool:
     """Return whether the disk may lack data that the system reports as written.
 
-    The result is False if the failed operation neither was a sync nor had begun one: after True the
-    next opening rewrites segments, for which a full disk would have no space.
+    The result is False if the failed operation was no sync and had not begun one. After True the
+    next opening rewrites segments, and a full disk would have no space for that.
     """
     return failure.operation not in _WITHOUT_SYNC
 

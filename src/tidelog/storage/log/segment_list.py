@@ -128,7 +128,7 @@ class SegmentList:
         self.context = dataclasses.replace(self.context, config=config)
 
     def show(self, local: Sequence[Segment], *, checkpointed_start: int | None = None) -> None:
-        """Show these local segments, after those that only the tier has.
+        """Show the segments that only the tier has, followed by these local segments.
 
         Args:
             local: All local segments, the active one last.
@@ -161,7 +161,7 @@ class SegmentList:
         self.show([*self.all[:at], *new, *self.all[at + len(old) :]])
 
     def put_behind_tier(self, local: Sequence[Segment]) -> None:
-        """Show these local segments, after those that only the tier now has."""
+        """Show the segments that only the tier has now, followed by these local segments."""
         self.all = [*self.tier.segments(local[0].base_offset), *local]
         self.search.forget()
 
@@ -298,8 +298,8 @@ class SegmentList:
         """Complete the index of a segment's aborted transactions from its batches.
 
         All batches are read if an abort marker follows the last entry of the index, or if the last
-        entry, which a power loss can tear, has no marker. Without an entry, they are read if the
-        segment has an abort marker that no snapshot rules out. An active segment of more than
+        entry has no marker (a power loss can tear this entry). Without an entry, they are read if
+        the segment has an abort marker that no snapshot rules out. An active segment of more than
         `_LAST_WALKED_BYTES` is not read.
 
         Args:

@@ -111,8 +111,8 @@ def cut_segments(
     dropped = [segment for segment in segments if segment.base_offset > offset]
     for segment in reversed(dropped):
         recovery.remove_segment_files(context, segment.base_offset)
-        # Synced one by one: if a crash kept only the removal of an older one, the log would have a
-        # hole.
+        # Each removal is synced before the next one: if a crash kept only the removal of an older
+        # segment, the log would have a hole.
         context.env.files.sync_dir(context.directory)
     if not remaining:
         return start_anew(context, [], offset)

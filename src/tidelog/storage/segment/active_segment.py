@@ -107,9 +107,9 @@ class TailSegment(Segment):
         """Set size, end offset and largest timestamp by reading from the last index entries on.
 
         The scan ends without an error at the first batch that is incomplete or invalid: another
-        process may be writing it. If that is the batch of the last index entry, the entry was
-        written and its batch was not: the scan is repeated from the entry before. If the last entry
-        of an index does not match the batches, both indexes are rebuilt.
+        process may be writing it. If the last index entry names that batch, the entry was written
+        without its batch, and the scan is repeated from the entry before. If the last entry of an
+        index does not match the batches, both indexes are rebuilt.
         """
         self._scan_from_sure_entry(file_size, check_crc=check_crc)
         problem = self._problem_of_indexes()
@@ -456,8 +456,8 @@ class ActiveSegment(TailSegment):
         """Load the last segment after a clean stop or a recovery, and correct its index files.
 
         Bytes after the last whole batch are truncated: recovery has checked them already, or a
-        clean stop left none. If something proves that they are damage (`settle_end`), or if the
-        partition takes no appends, no file is changed.
+        clean stop left none. If something proves that these bytes are damage (`settle_end`), or if
+        the partition takes no appends, no file is changed.
 
         Args:
             context: The partition.

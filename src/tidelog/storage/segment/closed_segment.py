@@ -201,8 +201,8 @@ class ClosedSegment(Segment):
     def txn_index(self) -> TxnIndex:
         """Aborted transactions; the file exists only if there are some.
 
-        If the file is missing or empty, and there is no zone map, which would have recorded that,
-        the batches are read.
+        If the file is missing or empty, the zone map shows whether that is right. Without a zone
+        map, the batches are read.
 
         Raises:
             CorruptIndex: The index is damaged, or differs from the checksum in the zone map. Such

@@ -2,8 +2,8 @@
 
 A writer appends to memory and writes the same bytes to the file. A closed segment passes a
 read-only view of its mapped file, which is searched in place. A writer's buffer is replaced by a
-larger one, never resized, so views stay valid; only appends after a `truncate_to` change the bytes
-that they show.
+larger one, never resized, so views stay valid. The bytes that a view shows change only through
+appends after a `truncate_to`.
 
 While Kafka writes a segment, its index files are preallocated with zeros, which remain after a hard
 stop. `used_size` finds the end of the real entries when an index is opened. If numpy is already
@@ -45,9 +45,9 @@ def used_size(data: Buffer, entry_size: int) -> int:
     """Return the size of `data` without its tail of all-zero entries, in whole entries.
 
     Both indexes strictly increase, so only the first entry can be valid and all zeros. In a file of
-    one entry this entry is kept; before a tail of zeros it counts as part of the tail, because it
-    has no more information than an empty index. If an entry of zeros is between others, the result
-    may be the end of any nonzero entry; `check` detects that.
+    one entry, this entry is kept. Before a tail of zeros, a first entry of zeros counts as part of
+    the tail, because it has no more information than an empty index. If an entry of zeros is
+    between others, the result may be the end of any nonzero entry; `check` detects that.
     """
     count = len(data) // entry_size
     if count <= 1 or any(data[(count - 1) * entry_size : count * entry_size]):

@@ -1,9 +1,9 @@
 """Decides which segments retention deletes, and by which time. Does no I/O.
 
-Three passes delete segments: those below the log start, then those over `retention.bytes`, then
-those over `retention.ms`. Each pass goes from the oldest remaining segment to the first one that it
-keeps. A segment with offsets at or beyond the high watermark is never deleted; an empty active
-segment is never deleted either.
+Three passes delete segments: first the segments below the log start, then segments over
+`retention.bytes`, then segments over `retention.ms`. Each pass goes from the oldest remaining
+segment to the first one that it keeps. A segment with offsets at or beyond the high watermark is
+never deleted; an empty active segment is never deleted either.
 
 By time, a segment is deleted when its newest record is older than `retention.ms`.
 `tidelog.retention.clock` selects the time of a record:
@@ -16,8 +16,8 @@ By time, a segment is deleted when its newest record is older than `retention.ms
 
 A record whose append time is unknown counts as appended at the time in its segment's note, by which
 all records of the segment had arrived; without a note, at the modification time of the file. If
-computing the exact time would cost too much, an upper bound is used, never an earlier time, so that
-records are kept too long rather than too short.
+computing the exact time would cost too much, an upper bound is used. So records are kept too long
+rather than too short.
 
 Source: Kafka 4.x UnifiedLog.deleteOldSegments; KAFKA-10207, KAFKA-18929, KAFKA-19112.
 """
@@ -110,8 +110,8 @@ class SegmentTimes(NamedTuple):
             already includes this difference.
         is_append_known: Whether the append time of every record is known.
         seen_ms: Time by which every record had arrived, from the segment's note; -1 if unknown.
-        capped: Largest of the records' times, each at most its append time, if it was computed;
-            otherwise a bound is derived from the largest timestamp and append time.
+        capped: Largest min(timestamp, append time) of the records, if it was computed. If None, a
+            bound is derived from the largest timestamp and the largest append time.
     """
 
     largest_timestamp: int

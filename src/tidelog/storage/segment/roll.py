@@ -133,7 +133,7 @@ STORM_WINDOW_MS: Final = 3_600_000
 SIZE_STORM_WINDOW_MS: Final = 60_000
 SMALL_PART: Final = 10
 
-# Size in bytes: segments that were rolled by size count as small if their mean size is below it.
+# Segments that were rolled by size count as small if their mean size in bytes is below this.
 TINY_BYTES: Final = 4 << 20
 
 _BY_APPEND: Final = (

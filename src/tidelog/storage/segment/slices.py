@@ -168,9 +168,9 @@ def ensure_there(segment: Segment, end: int) -> None:
 class AbortedFilter:
     """Filter of batches that belong to aborted transactions.
 
-    A batch is dropped if its producer's transaction began at or before it, and was aborted by a
-    marker after it. The filter keeps no state between batches, so splits of a partition can filter
-    independently.
+    A batch is dropped if its producer began a transaction at or before the batch, and a marker
+    after the batch aborted this transaction. The filter keeps no state between batches, so splits
+    of a partition can filter independently.
     """
 
     def __init__(self, aborted: Iterable[AbortedTxn]) -> None:
@@ -199,8 +199,8 @@ def records_of(
     """Yield the data records of a slice, except those of aborted transactions.
 
     Returns:
-        Missing offsets [start, end) after the last batch of the slice. The range is empty if
-        nothing is missing, if the batches have gaps, as after compaction, or if the segment is
+        Missing offsets [start, end) after the last batch of the slice. The range is empty in three
+        cases: nothing is missing; the batches have gaps, as after compaction; or the segment is
         active.
 
     Raises:
@@ -244,7 +244,7 @@ def ensure_sum(segment: Segment, position: int, batch: Batch) -> None:
 
 
 def _follows(batch: Batch, next_offset: int) -> bool:
-    """Return whether a batch leaves no gap before it, nor between its records."""
+    """Return whether there is no gap before a batch, and none between its records."""
     if batch.magic != MAGIC_2 or batch.base_offset > next_offset:
         return False
     return batch.record_count == batch.last_offset - batch.base_offset + 1

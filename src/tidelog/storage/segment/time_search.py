@@ -3,13 +3,13 @@
 This module searches the whole log. The search inside one segment has a plain form here and a fast
 one in `mapped_time_search`.
 
-A search by record time has these steps: bisection of the segments' running maxima gives the first
-segment that can have a match, and this segment's time index gives the batch to start at; batches
-whose headers have too small a largest timestamp are skipped; then one batch is opened. A flipped
-bit in a header could hide a match, so the checksums of the first `PASSED_BYTES` of skipped batches
-are verified. The batch that a time index entry names needs no such check, because its header was
-compared with the entry. If all matches of a segment are below the log start, the search continues
-with the next segment; Kafka returns "not found" in this case.
+A search by record time has these steps. Bisection of the segments' running maxima gives the first
+segment that can have a match. This segment's time index gives the batch to start at. Batches are
+skipped as long as the largest timestamp in their headers is too small. Then one batch is opened. A
+flipped bit in a header could hide a match, so the checksums of the first `PASSED_BYTES` of skipped
+batches are verified. The batch that a time index entry names needs no such check, because its
+header was compared with the entry. If all matches of a segment are below the log start, the search
+continues with the next segment; Kafka returns "not found" in this case.
 
 A search by append time usually opens no batch: known append times never decrease, so the result is
 the start of a run of equal times. A batch is opened if compaction has removed some of its records,

@@ -32,8 +32,8 @@ class AbortedTxn(NamedTuple):
         producer_id: Id of the producer.
         first_offset: Offset of its first record.
         last_offset: Offset of its abort marker, inclusive.
-        last_stable_offset: Last stable offset after the marker was written: every transaction whose
-            marker is later starts at or after it.
+        last_stable_offset: Last stable offset after the marker was written. Every transaction with
+            a later marker starts at or after this offset.
     """
 
     producer_id: int

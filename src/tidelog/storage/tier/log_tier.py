@@ -210,9 +210,9 @@ class LogTier:
     def clip(self, offset: int, local_start: int) -> "Mapping[str, TierSegment]":
         """Return the truncated row, by its uid, of the segment that a truncation at `offset` cuts.
 
-        The result is empty if no segment of the tier is cut, if all of its records are removed, or
-        if local files have the offset. The store is read before anything changes, so that a failure
-        of the store does not take the log offline.
+        The result is empty in three cases: no segment of the tier is cut; all records of the cut
+        segment are removed; or local files have the offset. The store is read before anything
+        changes, so that a failure of the store does not take the log offline.
         """
         view = self.view
         if view is None or not self._is_cut_below(offset, local_start):

@@ -71,8 +71,9 @@ class TierRecord:
             deleted: the offset at which the log continues, which is the end of the tier's remaining
             part. None at other times.
         pending: `change` of each manifest that this directory may have written after `manifest`.
-            Each is stored before the request to the store, so that a copy of the directory, or one
-            restored from a backup, can't mistake another directory's manifest for its own.
+            Each is stored before the request to the store. So a copy of the directory, or a
+            directory restored from a backup, can't mistake another directory's manifest for its
+            own.
     """
 
     url: str

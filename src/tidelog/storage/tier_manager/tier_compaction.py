@@ -6,11 +6,11 @@ sources in the manifest. One compare-and-swap replaces all of them, or one for e
 if several workers share the job: a reader sees the log uncleaned, cleaned, or cleaned up to an
 offset. Local segments, copied or not, are not cleaned until only the tier has them.
 
-A job begins with the oldest segment, and its parts are finished by ascending offsets. So a
-tombstone is dropped only when its delete horizon has passed and the records that it deletes are
-gone: no object that a manifest names can have such a record. Segments that left the manifest are
-kept for the grace period, for readers with older plans, and for parts of the job that still read
-keys from them.
+A job begins with the oldest segment, and its parts are finished by ascending offsets. So when a
+tombstone is dropped, its delete horizon has passed, and the records that it deletes are gone: no
+object that a manifest names can have such a record. Segments that left the manifest are kept for
+the grace period, for readers with older plans, and for parts of the job that still read keys from
+them.
 
 This module owns the `CleaningTarget` of a tier, the worker in this process (`TierCleaner`; it needs
 no lock: it writes objects that no manifest names yet, and `.cleaned` files in its own folder, so it

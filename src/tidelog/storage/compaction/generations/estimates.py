@@ -9,9 +9,9 @@
   hashes, one live record looks superseded, and the estimate is wrong by that record. Memory: at
   most `SAMPLES_ROOM` keys while records are added and 2 x `SAMPLES_MAX` afterwards, two whole
   numbers each.
-- Live bytes of a segment (`live_bytes`): if a log has many segments, each one's own sample is
-  small, and picking the segments that look emptiest would pick those with the largest sampling
-  error. But neighboring segments that were cleaned at the same time lose their records at the same
+- Live bytes of a segment (`live_bytes`): if a log has many segments, the sample of each segment is
+  small, and a choice of the segments that look emptiest would be a choice of the largest sampling
+  errors. But neighboring segments that were cleaned at the same time lose their records at the same
   rate. So each segment is judged by its own sample and by its neighbors' sample, weighted as if
   `PRIOR_SAMPLES` of its keys came from the neighbors.
 - The number of keys (`correction`): the sample's estimate is `samples << shift`, with a sampling
@@ -282,7 +282,10 @@ def better(old: MappedKeys | None, new: MappedKeys, samples: KeySamples) -> Mapp
 
 
 def correction(samples: KeySamples, counted: MappedKeys | None) -> float:
-    """Return the factor that corrects sums over the whole sample; 1 if no map was counted."""
+    """Return the factor that corrects sums over the whole sample.
+
+    The factor is 1 if no map was counted, or if the count may be wrong for all sampled keys.
+    """
     if counted is None or counted.unknown(samples) >= len(samples):
         return 1.0
     key_count = len(samples) << samples.shift

@@ -8,10 +8,10 @@ tombstones. A full pass is made, independently of the bound, if it is requested,
 all older segments may remove all these tombstones. If the strategy compares versions, every
 cleaning is a full pass.
 
-Which segments are cleaned: those with the most garbage per byte to move. A log of L live bytes may
-use F x L bytes (F is the space factor). Cleaning a segment of s bytes, u of them live, reads s,
-writes u and frees s - u; its keys are looked up in a map that is filled by reading the log from
-some offset on. A segment that is cleaned early has collected less garbage, so a cleaning waits
+Which segments are cleaned: the segments with the most garbage per byte to move. A log of L live
+bytes may use F x L bytes (F is the space factor). Cleaning a segment of s bytes, u of them live,
+reads s, writes u and frees s - u; its keys are looked up in a map that is filled by reading the log
+from some offset on. A segment that is cleaned early has collected less garbage, so a cleaning waits
 until the space is used up, and then chooses the segments in order of
 
     (g - ln(1 + g)) * (age + 2L),   g = garbage / live
@@ -28,8 +28,8 @@ segment can hold; this costs no extra byte. Cleaning shrinks segments in place, 
 are updated at very different rates breaks up into many small segments. The maximum number of
 segments is `SEGMENTS_PER_LIVE` times the number that the live bytes would fill, and at least
 `SEGMENTS_MIN`. If a cleaning would leave more than the part `MERGE_FROM` of this maximum, runs of
-neighbors are rewritten only to merge them, starting with those that remove the most segments per
-byte copied, until about the part `MERGE_TO` remains.
+neighbors are rewritten only to merge them, until about the part `MERGE_TO` remains. The runs that
+remove the most segments per byte copied come first.
 
 The following proofs, from offsets alone, ensure that a deleted key does not reappear. They use a
 segment's `cleaned_to` C: none of its records is superseded by a record with an offset below C. A
@@ -347,8 +347,8 @@ def with_drops(
     """Yield groups, and whether each may drop tombstones and markers past their horizon.
 
     A group may drop them if, when the group is swapped in, every segment up to the group's last one
-    is cleaned to the group's end. An earlier cleaning may have done this, or this cleaning does it,
-    in the group itself or in a group that is swapped in before.
+    is cleaned to the group's end. An earlier cleaning may have cleaned a segment so far; or this
+    cleaning does, in the group itself or in a group that is swapped in before it.
 
     Args:
         segments: All finished segments of the partition, in order; no older data exists elsewhere.
@@ -373,9 +373,9 @@ ERROR_MARGIN: Final = 2.0
 
 ERROR_MAX: Final = 0.1
 
-# If the relative error of the number of keys is larger than this, all keys are mapped. That
-# requires reading the log once. A bound that is half a percent higher saves about the cost of that
-# read by the time that as many bytes as the live size have been appended.
+# If the relative error of the number of keys is larger than this, all keys are mapped. To map all
+# keys, the log is read once. A bound that is half a percent higher saves about the cost of that
+# read while as many bytes are appended as there are live bytes.
 COUNT_FROM: Final = 0.005
 
 # Maximum part of the map that a plan fills with expected keys, so that more keys than expected fit,

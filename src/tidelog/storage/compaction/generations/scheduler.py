@@ -319,8 +319,8 @@ class Generations:
     def _late_bytes(self, demand: Demand) -> int:
         """Estimate the bytes appended after a roll until the next check: the active segment's size.
 
-        If a cleaning waits for the next check, the active segment will be full, and the segment
-        after it will hold these bytes: at least the batch that caused the roll.
+        If a cleaning waits for the next check, the active segment is full at that check, and the
+        segment after it has these bytes, which include at least the batch that caused the roll.
         """
         is_first = self._statistics.planned_to != demand.cleanable_end
         has_rolled = self._segments and self._segments[-1].end_offset == demand.cleanable_end
