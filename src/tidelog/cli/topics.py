@@ -360,9 +360,11 @@ def config(  # noqa: PLR0913 - one parameter for each option
     with open_topics(surroundings, place, writable=bool(changes)) as directory:
         info = directory.topic(topic)
         if changes:
+            before = _retention(info)
             _say_notes(surroundings, directory.alter_config(topic, changes))
             info = directory.topic(topic)
-            if place.access is None and (due := _due(cast("Directory", directory), topic)):
+            is_checked = place.access is None and _retention(info) != before
+            if is_checked and (due := _due(cast("Directory", directory), topic)):
                 surroundings.note(
                     f"retention would now delete {segments_text(due)}"
                     f" (`tidelog retain {topic}{place.words} --dry-run` shows them)"
@@ -396,6 +398,12 @@ def _setting_rows(
                 shown = _meaning(key, default) or default
             rows.append([key, setting_text(key, value), source, shown])
     return rows
+
+
+def _retention(info: "TopicInfo | RemoteTopic") -> list[tuple[str | None, bool]]:
+    """Return the settings that decide which segments retention deletes, and which are given."""
+    keys = ("cleanup.policy", "retention.bytes", "retention.ms", "tidelog.retention.clock")
+    return [(info.settings.get(key), key in info.given) for key in keys]
 
 
 def _due(directory: "Directory", topic: str) -> "list[DueSegment]":

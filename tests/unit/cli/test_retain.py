@@ -209,5 +209,7 @@ def test_config_notes_segments_that_the_new_retention_would_delete(topic: Cli) -
     assert topic.ok("config", "t", "--set", "retention.ms=30d").err == ""
     (note,) = topic.ok("config", "t", "--set", f"retention.ms={DAY}").err.splitlines()
     assert note.startswith("note: retention would now delete 2 segments of ")
+    assert topic.ok("config", "t", "--set", "compression.type=zstd").err == ""
+    assert "would now delete" in topic.ok("config", "t", "--set", "log.retention.hours=1").err
     assert note.endswith(f"(`tidelog retain t --data {topic.data} --dry-run` shows them)")
     assert topic.ok("config", "t").err == ""
