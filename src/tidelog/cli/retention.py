@@ -102,7 +102,12 @@ def why(
         ]
     if kind is Format.TABLE:
         form = show or (WhyShow.DETAILS if len(stories) == 1 else WhyShow.SEGMENTS)
-        verdict = why_verdict(target, [story for _, story in stories], zone)
+        verdict = why_verdict(
+            target,
+            [story for _, story in stories],
+            zone,
+            is_age_known=is_age_known or CLEANUP_DELETE not in config.cleanup_policy,
+        )
         output.print_verdict(surroundings, verdict, kind)
         _print_line(surroundings, _settings_line(config, zone, is_age_known=is_age_known))
         print_stories = _print_details if form is WhyShow.DETAILS else _print_segments

@@ -196,6 +196,7 @@ def test_no_retention_is_shown_that_retain_does_not_apply(tides: Cli) -> None:
     assert [part(s, "kept")["until_ms"] for s in segments] == [None] * 3
     text = tides.ok("why", "tides").out
     assert "retention.ms not set" in text
+    assert text.splitlines()[0].endswith("; none has a known age limit")
     assert text.count("kept until    forever without a broker: the topic has no retention.ms") == 3
 
 

@@ -133,8 +133,17 @@ class PartitionStory:
     storm: RollStorm | None
 
 
-def why_verdict(topic: str, stories: Sequence[PartitionStory], zone: str | None) -> str:
-    """Return in one sentence how many segments a topic has, and how long they are kept."""
+def why_verdict(
+    topic: str, stories: Sequence[PartitionStory], zone: str | None, *, is_age_known: bool
+) -> str:
+    """Return in one sentence how many segments a topic has, and how long they are kept.
+
+    Args:
+        topic: Name of the topic or partition.
+        stories: Its partitions.
+        zone: Zone of times; UTC if None.
+        is_age_known: Whether the topic's age limit is known; see `applied_config`.
+    """
     segments = [segment for story in stories for segment in story.segments]
     size = bytes_text(sum(segment.size_bytes for segment in segments))
     where = f" in {plural(len(stories), 'partition')}" if len(stories) != 1 else ""
@@ -153,7 +162,8 @@ def why_verdict(topic: str, stories: Sequence[PartitionStory], zone: str | None)
     if times:
         parts.append(f"the next one is kept until {time_text(min(times), zone)}")
     elif ends:
-        parts.append(f"{'no other' if due else 'none'} has an age limit")
+        a_limit = "an age limit" if is_age_known else "a known age limit"
+        parts.append(f"{'no other' if due else 'none'} has {a_limit}")
     return "; ".join(parts)
 
 
