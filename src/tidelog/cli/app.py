@@ -184,7 +184,7 @@ def show_help(context: click.Context, names: tuple[str, ...]) -> None:
             raise click.UsageError(f"{leaf.command_path} has no commands", leaf)
         _, command, _ = group.resolve_command(leaf, [name])
         assert command is not None, "an unknown command raises"
-        leaf = click.Context(command, parent=leaf, info_name=name)
+        leaf = command.context_class(command, parent=leaf, info_name=name)
     click.echo(leaf.get_help())
 
 

@@ -1,6 +1,6 @@
 """Groups of commands: help by section, which is printed if no command is given, and suggestions."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final  # noqa: TID251 - click's own signatures
 
 import click
@@ -105,12 +105,43 @@ class UnknownCommand(click.UsageError):
         self.hint = hint
 
 
+# Hyphen at which `textwrap` does not break lines.
+_HYPHEN: Final = "\N{NON-BREAKING HYPHEN}"
+
+
+class _Formatter(click.HelpFormatter):
+    """Formatter of help that breaks lines only at spaces, so that option names stay whole."""
+
+    def write_text(self, text: str) -> None:
+        """Write wrapped paragraphs."""
+        super().write_text(text.replace("-", _HYPHEN))
+
+    def write_dl(
+        self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2
+    ) -> None:
+        """Write terms and their wrapped descriptions."""
+        whole = [(term, text.replace("-", _HYPHEN)) for term, text in rows]
+        super().write_dl(whole, col_max, col_spacing)
+
+    def getvalue(self) -> str:
+        """Return the whole text."""
+        return super().getvalue().replace(_HYPHEN, "-")
+
+
+class HelpContext(click.Context):
+    """Context of a command whose help breaks lines only at spaces."""
+
+    formatter_class: type[click.HelpFormatter] = _Formatter
+
+
 class CommandGroup(click.Group):
     """A group of commands.
 
     Without a command, the group prints its help to stdout and succeeds. An unknown command raises
     UnknownCommand.
     """
+
+    context_class: type[click.Context] = HelpContext
 
     def __init__(
         self,
@@ -131,6 +162,11 @@ class CommandGroup(click.Group):
         super().__init__(*arguments, **settings)
         self._sections = sections
         self._elsewhere = elsewhere
+
+    def add_command(self, cmd: click.Command, name: str | None = None) -> None:
+        """Add a command; its help breaks lines only at spaces."""
+        cmd.context_class = HelpContext
+        super().add_command(cmd, name)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments; if there are none, print the help."""

@@ -28,9 +28,10 @@ ALL = dict(commands())
 @pytest.mark.parametrize("name", ALL)
 def test_help_fits_80_columns(name: str) -> None:
     command = ALL[name]
-    context = click.Context(command, info_name=f"tidelog {name}", terminal_width=80)
+    context = command.context_class(command, info_name=f"tidelog {name}", terminal_width=80)
     text = command.get_help(context)
     assert [line for line in text.splitlines() if len(line) > 80] == []
+    assert [line for line in text.splitlines() if re.search(r"\w-$", line)] == []
     assert "..." not in summary_of(command)
 
 

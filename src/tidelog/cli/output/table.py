@@ -343,7 +343,7 @@ class _Table(Writer):
         """Write a line below the table."""
         from textwrap import wrap
 
-        for line in wrap(text, self._room or len(text)):
+        for line in wrap(text, self._room or len(text), break_on_hyphens=False):
             dim = _DIM.format(line) if self._surroundings.wants_colour else line
             self._stdout.write(f"{dim}\n")
 
