@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -294,12 +294,20 @@ def run(
     counter = own_logs.counter(cluster, own, by_reading=options.count)
     moves = work.plan(cluster, options.group, partitions, target, own=own, counter=counter)
     rows = [_row(move, options.kind) for move in moves]
-    output.print_rows(surroundings, _columns(options.kind), rows, options.kind, zone=options.zone)
     if options.execute:
         work.execute(cluster, options.group, moves)
-    _say_result(surroundings, cluster, options, moves)
-    is_any_held_back = any(move.is_held_back for move in moves)
-    return ExitCode.FINDINGS if is_any_held_back else ExitCode.OK
+    output.print_verdict(surroundings, _verdict(cluster, options, moves), options.kind)
+    output.print_rows(surroundings, _columns(options.kind), rows, options.kind, zone=options.zone)
+    unchanged = sum(move.is_held_back for move in moves)
+    if not unchanged:
+        return ExitCode.OK
+    stay = f"left {plural(unchanged, 'partition')} unchanged"
+    surroundings.note(f"{stay}, because the new offset would skip unread records")
+    return ExitCode.FINDINGS
+
+
+# Width to which narrow terminals shorten the lines of reasons before they drop the time.
+_WHY_WIDTH: Final = 16
 
 
 def _columns(kind: Format) -> output.Columns:
@@ -313,10 +321,10 @@ def _columns(kind: Format) -> output.Columns:
     return output.columns(
         "topic",
         output.number("partition", "old_offset", "new_offset"),
-        output.time("time"),
+        output.minor(output.time("time")),
         *counts,
         "action",
-        output.prose("why"),
+        output.wrapped("why", least=_WHY_WIDTH),
     )
 
 
@@ -342,34 +350,22 @@ def count_cells(count: "Count", kind: Format) -> list[Cell]:
     return [count.records, count.is_exact]
 
 
-def _say_result(
-    surroundings: Surroundings,
-    cluster: "ClusterView",
-    options: RewindOptions,
-    moves: "list[Move]",
-) -> None:
+def _verdict(cluster: "ClusterView", options: RewindOptions, moves: "list[Move]") -> str:
+    """Return in one sentence what the command has moved or would move."""
     from tidelog.remote import group_rewind as work
 
     changes = [move for move in moves if move.is_change]
-    unchanged = sum(move.is_held_back for move in moves)
     again = sum(move.again.records for move in changes)
     exact = all(move.again.is_exact for move in changes)
     moved = f"{len(changes)} of {plural(len(moves), 'partition')}"
     records = f"{'' if exact else 'at most '}{plural(again, 'record')}"
-    if unchanged:
-        stay = f"left {plural(unchanged, 'partition')} unchanged"
-        surroundings.note(f"{stay}, because the new offset would skip unread records")
     if options.execute:
-        surroundings.say(
+        return (
             f"group {options.group}: moved {moved}, {records} {verb(again, 'is', 'are')} read again"
         )
-        return
     if not changes:
-        surroundings.note("dry run: would move nothing")
-        return
+        return "dry run: would move nothing"
     members = work.active_members(cluster, options.group)
     pronoun = "it" if len(changes) == 1 else "them"
     step = f"is refused while the group has members ({members})" if members else f"moves {pronoun}"
-    surroundings.note(
-        f"dry run: would move {moved}, {records} would be read again; --execute {step}"
-    )
+    return f"dry run: would move {moved}, {records} would be read again; --execute {step}"

@@ -116,7 +116,11 @@ def _print_matches(
         output.titled(**{f"{options.clock}_time": output.time("time")}),
         output.minor(output.number("leader_epoch")),
     )
-    answers = [match.hit for match in matches.values()]
+    missing = sum(match.hit is None for match in matches.values())
+    if missing:
+        partitions = f"{missing} of {plural(len(matches), 'partition')}"
+        verdict = f"{partitions} {verb(missing, 'has', 'have')} no record at or after {options.at}"
+        output.print_verdict(surroundings, verdict, options.kind)
     rows = [_row(name, match.hit) for name, match in matches.items()]
     if options.kind is Format.TABLE and options.place.access is None:
         columns += output.minor("segment_file")
@@ -142,11 +146,6 @@ def _print_matches(
             "brokers don't report how many records before these offsets have no known append time;"
             " any of them may match"
         )
-    missing = sum(answer is None for answer in answers)
-    if missing:
-        partitions = f"{missing} of {plural(len(answers), 'partition')}"
-        have = verb(missing, "has", "have")
-        surroundings.note(f"{partitions} {have} no record at or after {options.at}")
 
 
 def _segment_file(directory: "Directory", name: TopicPartition, offset: Cell) -> str | None:

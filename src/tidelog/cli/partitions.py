@@ -133,11 +133,15 @@ def delete_records(surroundings: Surroundings, options: DeleteRecordsOptions) ->
             if moved[name] > ends[name]:
                 raise UsageProblem(f"--offset {moved[name]}: {name} ends at {ends[name]}")
         deleted = {name: (starts[name], to) for name, to in moved.items() if to > starts[name]}
-        notes = []
+        notes: list[str] = []
         if options.yes:
             moved |= directory.delete_records({name: to for name, (_, to) in deleted.items()})
+            total = sum(moved[name] - starts[name] for name in names)
+            verdict = f"deleted {plural(total, 'offset')} of {options.target}"
         else:
-            notes = _dry_run(directory, options, deleted)
+            verdict = _dry_run(directory, topic, deleted)
+            notes = _dry_run_notes(directory, options, deleted)
+    output.print_verdict(surroundings, verdict, options.kind)
     rows: list[list[Cell]] = [
         [name.partition, starts[name], moved[name], ends[name], moved[name] - starts[name]]
         for name in names
@@ -145,9 +149,6 @@ def delete_records(surroundings: Surroundings, options: DeleteRecordsOptions) ->
     output.print_rows(surroundings, _COLUMNS, rows, options.kind)
     for note in notes:
         surroundings.note(note)
-    if options.yes:
-        total = sum(moved[name] - starts[name] for name in names)
-        surroundings.say(f"deleted {plural(total, 'offset')} of {options.target}")
 
 
 def _checked_target(options: DeleteRecordsOptions) -> tuple[str, int | None]:
@@ -162,25 +163,35 @@ def _checked_target(options: DeleteRecordsOptions) -> tuple[str, int | None]:
     return topic, number
 
 
-def _dry_run(
+def _dry_run_notes(
     directory: "Directory | RemoteDirectory",
     options: DeleteRecordsOptions,
     deleted: Mapping[TopicPartition, tuple[int, int]],
 ) -> list[str]:
     """Return notes on the ranges [start, end) of offsets that `--yes` would delete."""
     if not deleted:
-        return ["dry run: would delete nothing"]
-    topic, _ = parse_target(options.target)
+        return []
     notes = [_newest(directory, options, deleted)]
     if options.place.access is not None:
         notes += _unread_groups(cast("RemoteDirectory", directory).cluster, deleted)
+    return notes
+
+
+def _dry_run(
+    directory: "Directory | RemoteDirectory",
+    topic: str,
+    deleted: Mapping[TopicPartition, tuple[int, int]],
+) -> str:
+    """Return in one sentence what `--yes` would delete of a topic."""
+    if not deleted:
+        return "dry run: would delete nothing"
     names = directory.partitions(topic)
     starts, ends = directory.beginning_offsets(names), directory.end_offsets(names)
     spans = {name: (starts[name], ends[name]) for name in names if ends[name] > starts[name]}
     every = f", all records of {topic}" if deleted == spans else ""
     total = sum(end - start for start, end in deleted.values())
     offsets, pronoun = plural(total, "offset"), "it" if total == 1 else "them"
-    return [*notes, f"dry run: would delete {offsets}{every}; --yes deletes {pronoun}"]
+    return f"dry run: would delete {offsets}{every}; --yes deletes {pronoun}"
 
 
 def _newest(

@@ -233,6 +233,8 @@ def produce(surroundings: Surroundings, options: ProduceOptions) -> None:
             before = tally.records or tally.committed
             remark = f"{plural(before, 'row')} before it {verb(before, 'was', 'were')}"
             raise InvalidInput(f"{error}; {remark} appended") from error
+    verdict = f"appended {plural(tally.records, 'record')} to {options.topic}"
+    output.print_verdict(surroundings, verdict, options.kind)
     columns = output.columns(
         output.detail("topic"),
         output.number("partition"),
@@ -242,7 +244,6 @@ def produce(surroundings: Surroundings, options: ProduceOptions) -> None:
     )
     rows = [[options.topic, *row] for row in tally.rows()]
     output.print_rows(surroundings, columns, rows, options.kind, zone=options.zone)
-    surroundings.say(f"appended {output.plural(tally.records, 'record')} to {options.topic}")
     if tally.numbers:
         surroundings.note(
             f"numbers were written as text, first at {tally.numbers[0]};"

@@ -4,7 +4,7 @@ import io
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -106,10 +106,32 @@ def test_dry_run_changes_nothing_and_names_the_option_to_execute(desk: Desk) -> 
     assert row["records_again_is_exact"] is False
     assert row["time_ms"] == NOW - 20 * SECOND
     said = "dry run: would move 1 of 1 partition, at most 2 records would be read again"
-    assert desk.err.getvalue() == f"note: {said}; --execute moves it\n"
+    assert desk.err.getvalue() == f"{said}; --execute moves it\n"
     desk.cluster.put(GROUP, {FLIGHTS_0: 2})
     assert desk.rewind("-20s") is ExitCode.OK
-    assert desk.err.getvalue().splitlines()[-1] == "note: dry run: would move nothing"
+    assert desk.err.getvalue().splitlines()[-1] == "dry run: would move nothing"
+
+
+def test_a_rewind_with_reasons_is_a_table_at_80_columns(desk: Desk) -> None:
+    desk.cluster.with_log(TopicPartition("flights", 1), NOW)
+    desk.cluster.put(GROUP, {FLIGHTS_0: 4, TopicPartition("flights", 1): 1})
+    options = rewind_options("-5s", kind=Format.TABLE)
+    surroundings = replace(desk.surroundings, variables={"COLUMNS": "80"})
+    target = groups.target_of(surroundings, options)
+    groups.run(surroundings, desk.cluster, options, target)
+    text = desk.out.getvalue()
+    assert "TOPIC    PART  OFFSET" in text
+    assert "no record at or after" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_a_rewinds_verdict_is_above_its_table(desk: Desk) -> None:
+    desk.cluster.put(GROUP, {FLIGHTS_0: 4})
+    assert desk.rewind("-20s", Format.TABLE) is ExitCode.OK
+    assert desk.out.getvalue().startswith("dry run: would move 1 of 1 partition, at most 2 records")
+    assert desk.rewind("-20s", Format.TABLE, execute=True) is ExitCode.OK
+    assert f"\ngroup {GROUP}: moved 1 of 1 partition" in desk.out.getvalue()
+    assert desk.err.getvalue() == ""
 
 
 def test_execute_commits(desk: Desk) -> None:

@@ -133,6 +133,9 @@ def test_the_result_has_partition_and_offsets_of_the_records(cli: Cli) -> None:
     assert (row["partition"], row["records"], row["first"], row["last"]) == (2, 2, 0, 1)
     assert row["append_time_ms"] == NOW
     assert result.err == "appended 2 records to flights\n"
+    table = cli.ok("produce", "flights", "--from", "-", "--partition", "2", stdin=b"c\n")
+    assert table.lines[0] == "appended 1 record to flights"
+    assert table.err == ""
 
 
 def test_a_codec_compresses_batches(flights: Cli) -> None:
@@ -208,7 +211,7 @@ def test_rows_that_are_more_than_a_segment_are_appended_in_pieces(flights: Cli) 
     flights.ok("create", "small", "--config", "segment.bytes=1048576")
     rows = b"".join(b"%d" % (n % 10) + b"x" * 100_000 + b"\n" for n in range(25))
     result = flights.ok("produce", "small", "--from", "-", stdin=rows)
-    assert "appended 25 records" in result.err
+    assert "appended 25 records" in result.out
     found = flights.ok("read", "small", "-o", "json").objects
     assert [str(row["value"])[0] for row in found] == [str(n % 10) for n in range(25)]
 
@@ -232,7 +235,7 @@ def test_one_record_is_typed_as_arguments(flights: Cli) -> None:
     headers = '{"source": "shell"}'
     typed = ("--key", "N1", "--value", "late", "--time", "2013-02-08T12:00Z", "--headers", headers)
     result = flights.ok("produce", "flights", *typed)
-    assert result.err == "appended 1 record to flights\n"
+    assert result.lines[0] == "appended 1 record to flights"
     (row,) = read(flights)
     assert (row["key"], row["value"], row["headers"]) == ("N1", "late", [["source", "shell"]])
     assert row["timestamp"] == "2013-02-08T12:00:00.000Z"
@@ -302,8 +305,8 @@ ROWS = b'n,code,note\n1,007,a\n-2.50,1e3,"1,000"\n,+1,""\n'
 def test_numbers_of_csv_become_text_with_a_note(flights: Cli) -> None:
     result = flights.ok("produce", "flights", "--from", "-", "-f", "csv", stdin=ROWS)
     assert read(flights)[0]["value"] == '{"n":"1","code":"007","note":"a"}'
+    assert result.lines[0] == "appended 3 records to flights"
     assert result.err == (
-        "appended 3 records to flights\n"
         "note: numbers were written as text, first at stdin line 2, column n;"
         " --infer writes them as numbers\n"
     )
@@ -316,9 +319,9 @@ def test_infer_keeps_numbers_of_csv_digit_for_digit(flights: Cli) -> None:
         '{"n":-2.50,"code":1e3,"note":"1,000"}',
         '{"n":null,"code":"+1","note":""}',
     ]
-    assert result.err == "appended 3 records to flights\n"
+    assert (result.lines[0], result.err) == ("appended 3 records to flights", "")
 
 
 def test_csv_without_numbers_has_no_note(flights: Cli) -> None:
     result = flights.ok("produce", "flights", "--from", "-", "-f", "csv", stdin=b"a\nx\n")
-    assert result.err == "appended 1 record to flights\n"
+    assert (result.lines[0], result.err) == ("appended 1 record to flights", "")
