@@ -1,5 +1,8 @@
 """Partitions by key: the kernel, its source, the plain function and Kafka's own values agree."""
 
+import tracemalloc
+from random import Random
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -8,7 +11,7 @@ from hypothesis import strategies as st
 
 from tidelog.record.columns.encode import choose_partitions
 from tidelog.record.kernels.hashes import partitions_of
-from tidelog.record.partitioner import Partitioner, murmur2, partition_of
+from tidelog.record.partitioner import REMEMBERED_KEYS, Partitioner, murmur2, partition_of
 
 # Hashes by key, from the test of murmur2 in Kafka's UtilsTest, as signed numbers.
 KAFKA_VALUES = {
@@ -52,9 +55,7 @@ def test_a_column_of_nulls_is_put_into_one_partition() -> None:
 
 
 def test_partitioner_keeps_keyless_records_together_until_it_switches() -> None:
-    import random
-
-    partitioner = Partitioner(50, random.Random(5))
+    partitioner = Partitioner(50, Random(5))
     first = {partitioner.choose(None) for _ in range(20)}
     assert len(first) == 1
     drawn = set()
@@ -62,3 +63,17 @@ def test_partitioner_keeps_keyless_records_together_until_it_switches() -> None:
         partitioner.switch()
         drawn.add(partitioner.choose(None))
     assert len(drawn) > 10
+
+
+def test_a_partitioner_remembers_a_limited_number_of_keys() -> None:
+    partitioner = Partitioner(50, Random(5))
+    tracemalloc.start()
+    try:
+        for number in range(REMEMBERED_KEYS):
+            partitioner.choose(b"%d" % number)
+        full_bytes = tracemalloc.get_traced_memory()[0]
+        partitioner.choose(b"one more")
+        assert tracemalloc.get_traced_memory()[0] < full_bytes / 10
+    finally:
+        tracemalloc.stop()
+    assert partitioner.choose(b"abc") == partition_of(b"abc", 50)

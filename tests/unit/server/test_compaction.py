@@ -2,6 +2,8 @@
 
 import asyncio
 import errno
+import json
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -289,6 +291,29 @@ def test_a_failed_requested_compaction_can_be_requested_again(node: Node, disk: 
         await cleaners.stop()
 
     asyncio.run(story())
+
+
+def test_cleaners_share_the_io_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that stores its first job and ends replaces the cleaner's process."""
+    program, stored = tmp_path / "python", tmp_path / "job"
+    program.write_text(f'#!/bin/sh\nread -r job\nprintf "%s" "$job" > "{stored}"\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    rate = {"log.cleaner.threads": "4", "log.cleaner.io.max.bytes.per.second": "1000"}
+    node = open_node(str(tmp_path / "data"), BrokerConfig.parse({**SETTINGS, **rate})[0])
+
+    async def story() -> None:
+        await make_segments(node, "t", 3)
+        cleaners = LogCleaner(node)
+        with pytest.raises(CleaningFailed, match="process ended"):
+            await cleaners.clean_now(TopicPartition("t", 0))
+        await cleaners.stop()
+
+    try:
+        asyncio.run(story())
+    finally:
+        node.close()
+    assert json.loads(stored.read_text())["bytes_per_second"] == 250
 
 
 def test_an_unexpected_error_stops_no_cleaner(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,6 +111,15 @@ def test_the_files_beside_the_log_are_those_of_the_batches() -> None:
     assert env.files.stat(path(0, ".log.cleaned")).mtime_ms == NOW_MS
 
 
+def test_joined_segments_have_the_modification_time_of_the_last_one() -> None:
+    env, log = new_env(), make_log(batches=40, keys=150)
+    sources = write_log(env, log, [20], mtimes=(NOW_MS - 9_000, NOW_MS - 5_000))
+    cleaned = clean(make_job(sources), env)
+    assert len(sources) == 2
+    assert len(cleaned.groups) == 1
+    assert env.files.stat(path(0, ".log.cleaned")).mtime_ms == NOW_MS - 5_000
+
+
 def test_append_times_stay_with_their_batches() -> None:
     env, log = new_env(), make_log(batches=40, keys=150)
     sources = write_log(env, log, [20])
