@@ -3,6 +3,7 @@
 import pytest
 
 from tidelog.config import TopicConfig
+from tidelog.jobs.bootstrap.columns import TableFacts
 from tidelog.jobs.target_check import (
     Between,
     Effect,
@@ -92,6 +93,15 @@ def test_without_create_times_there_are_none_to_lose() -> None:
         check(target(**config), ExpectedWrite(records=Count(5, True), has_times=False), NOW) == []
     )
     assert check(target(retention_ms="1"), ExpectedWrite(has_times=False), NOW) == []
+
+
+@pytest.mark.parametrize(("without_time", "effects"), [(3, []), (2, [Effect.OVERWRITTEN])])
+def test_a_table_whose_times_are_all_null_has_no_create_times(
+    without_time: int, effects: list[Effect]
+) -> None:
+    facts = TableFacts(records=3, without_time=without_time, null_keys=0)
+    found = check(target(message_timestamp_type="LogAppendTime"), facts.load(None), NOW)
+    assert [finding.effect for finding in found] == effects
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.errors import CorruptData, InvalidRequest, InvalidTimestamp
-from tidelog.jobs.mirror.commit import relative_to_batch, with_final_offsets
+from tidelog.jobs.mirror.commit import batch_ends, relative_to_batch, with_final_offsets
 from tidelog.jobs.mirror.work import (
     RUNS_MAX,
     TASK_ROWS_MAX,
@@ -22,6 +22,7 @@ from tidelog.jobs.mirror.work import (
     SentLedger,
     decode_ledger_rows,
     encode_ledger_rows,
+    join_ledger_rows,
 )
 from tidelog.jobs.offset_map import MapRow, Partitioning
 from tidelog.record.partitioner import partition_of
@@ -268,6 +269,28 @@ class TestNotes:
             (520, 77),
         ]
         assert placed.copied == {(0, 0): (0, 210), (0, 1): (100, 110)}
+
+    def test_copied_offsets_of_tasks_are_joined_in_any_order(self) -> None:
+        tasks = [
+            LedgerRows(copied={(0, 0): (50, 80), (1, 0): (0, 5)}, records=30),
+            LedgerRows(copied={(0, 0): (10, 50)}, records=40),
+            LedgerRows(copied={(0, 0): (20, 60)}, records=40),
+        ]
+        joined = join_ledger_rows(tasks)
+        assert joined.copied == {(0, 0): (10, 80), (1, 0): (0, 5)}
+        assert joined.records == 110
+
+    def test_a_batch_ends_after_its_last_record_in_each_partition(self) -> None:
+        """A broker may commit the transaction of a later task first."""
+        rows = (
+            self.row._replace(target_start=10, target_end=20),
+            self.row._replace(source_partition=1, target_start=0, target_end=10),
+            self.row._replace(source=2, target_partition=0, target_start=3, target_end=5),
+        )
+        assert batch_ends(LedgerRows(rows=rows), ROUTES) == {
+            TopicPartition("all", 0): 20,
+            TopicPartition("bills", 0): 5,
+        }
 
     def test_a_range_that_is_too_short_is_noticed(self) -> None:
         noted = LedgerRows(rows=(self.row,))

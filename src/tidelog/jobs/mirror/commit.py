@@ -192,7 +192,7 @@ class BrokerTarget:
         reports = _run(rows, task)
         noted = join_ledger_rows(report.noted for report in reports)
         return Written(
-            map_batch=map_batch(batch_id, noted, _ends(noted, self.routes)),
+            map_batch=map_batch(batch_id, noted, batch_ends(noted, self.routes)),
             records=noted.records,
             was_done=bool(reports) and all(report.was_done for report in reports),
         )
@@ -264,7 +264,7 @@ def map_batch(batch_id: int, noted: LedgerRows, ends: Mapping[TopicPartition, in
     return MapBatch(batch_id=batch_id, copied=copied, ends=ends, rows=noted.rows)
 
 
-def _ends(noted: LedgerRows, routes: Routes) -> dict[TopicPartition, int]:
+def batch_ends(noted: LedgerRows, routes: Routes) -> dict[TopicPartition, int]:
     """Return the offset after a batch's last record in each partition.
 
     Transaction markers may follow; they are not included.
