@@ -297,6 +297,8 @@ def test_a_range_as_one_text_equals_its_two_ends() -> None:
     assert directory.read("t", during=during).read_all()["offset"].to_pylist() == [5, 6, 7, 8]
     with pytest.raises(InvalidRequest, match="leave start and end out"):
         directory.count("t", during=during, start=5)
+    with pytest.raises(InvalidRequest, match="leave start and end out"):
+        directory.count("t", during=during, end=7)
 
 
 class TestAStepOfTheAppendClock:

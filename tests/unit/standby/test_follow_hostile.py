@@ -154,6 +154,20 @@ class TestRecords:
             with pytest.raises(ClusterFailure, match="the logs diverge at offset 1"):
                 raise follower.problems[T0]
 
+    def test_refusals_before_a_good_response_are_forgotten(
+        self, leader: FakeLeader, env: SeededEnv
+    ) -> None:
+        diverging = fe.DivergingEpoch(epoch=0, end_offset=1)
+        with follow(leader, env) as follower:
+            for number in range(9):
+                leader.put(b"%d" % number)
+                lie_about_t(leader, lambda found: setattr(found, "diverging_epoch", diverging))
+                follower.round()
+                leader.mangle = lambda _request, answer: answer
+                follower.catch_up()
+                assert not follower.problems
+            assert len(values(follower.copies[T0].log)) == 11
+
     def test_append_times_running_back_are_left_out(
         self, leader: FakeLeader, env: SeededEnv
     ) -> None:
