@@ -474,11 +474,7 @@ def _inspect(  # noqa: PLR0913 - what differs between a log and its tier
     with typed_reads(log.context.directory):
         history = believed_history(log)
         state = _state_of(log, segments, active_base, history, log_dir.cleaner_offset(name))
-        state = replace(
-            state,
-            last_stable_offset=min(log.last_stable_offset, log.high_watermark),
-            durable_end=log.recovery_point,
-        )
+        state = replace(state, durable_end=log.recovery_point)
         decision = scheduler.judge(log, segments, state, terms)
     return CleaningState(
         name=name,
