@@ -214,3 +214,19 @@ def test_a_brokers_settings() -> None:
     assert config.retention_ms == 5
     assert config.is_compacted
     assert config.tidelog_retention_clock.value == "record"
+
+
+def test_counts_of_a_table_by_time_are_between_two_bounds() -> None:
+    facts = TableFacts(records=10, without_time=2, null_keys=1, below={5: 3, 9: 6})
+    ranges = [(None, 5), (5, 9), (9, None), (None, None), (9, 5), (6, 9), (5, 6)]
+    assert [facts.between(*bounds) for bounds in ranges] == [
+        Count(3, True),
+        Count(3, True),
+        Count(2, True),
+        Count(8, True),
+        Count(0, True),
+        None,
+        None,
+    ]
+    assert facts.load(4).null_keys == Count(1, True)
+    assert facts.load(4).partitions == 4

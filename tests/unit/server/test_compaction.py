@@ -293,14 +293,21 @@ def test_a_failed_requested_compaction_can_be_requested_again(node: Node, disk: 
     asyncio.run(story())
 
 
-def test_cleaners_share_the_io_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cleaners_share_the_io_rate_and_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A program that stores its first job and ends replaces the cleaner's process."""
     program, stored = tmp_path / "python", tmp_path / "job"
     program.write_text(f'#!/bin/sh\nread -r job\nprintf "%s" "$job" > "{stored}"\n')
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
-    rate = {"log.cleaner.threads": "4", "log.cleaner.io.max.bytes.per.second": "1000"}
-    node = open_node(str(tmp_path / "data"), BrokerConfig.parse({**SETTINGS, **rate})[0])
+    shared = {
+        "log.cleaner.threads": "4",
+        "log.cleaner.io.max.bytes.per.second": "1000",
+        "log.cleaner.dedupe.buffer.size": str(8 << 20),
+        "log.cleaner.io.buffer.load.factor": "0.5",
+    }
+    node = open_node(str(tmp_path / "data"), BrokerConfig.parse({**SETTINGS, **shared})[0])
 
     async def story() -> None:
         await make_segments(node, "t", 3)
@@ -313,7 +320,10 @@ def test_cleaners_share_the_io_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         asyncio.run(story())
     finally:
         node.close()
-    assert json.loads(stored.read_text())["bytes_per_second"] == 250
+    request = json.loads(stored.read_text())
+    assert request["bytes_per_second"] == 250
+    rules = json.loads(request["job"])["rules"]
+    assert (rules["dedupe_buffer_bytes"], rules["load_factor"]) == (2 << 20, 0.5)
 
 
 def test_an_unexpected_error_stops_no_cleaner(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
