@@ -310,10 +310,14 @@ def test_cleaners_share_the_io_rate_and_the_memory(
     node = open_node(str(tmp_path / "data"), BrokerConfig.parse({**SETTINGS, **shared})[0])
 
     async def story() -> None:
-        await make_segments(node, "t", 3)
+        name = TopicPartition("t", 0)
+        await make_segments(node, name.topic, 3)
         cleaners = LogCleaner(node)
         with pytest.raises(CleaningFailed, match="process ended"):
-            await cleaners.clean_now(TopicPartition("t", 0))
+            await cleaners.clean_now(name)
+        _, lent = await cleaners.lending.begin(name, roll=False, is_asked=True)
+        assert lent is not None
+        assert (lent.rules.dedupe_buffer_bytes, lent.rules.load_factor) == (2 << 20, 0.5)
         await cleaners.stop()
 
     try:
