@@ -1,6 +1,8 @@
 """`dump`: each kind of file, and damage in it."""
 
+import re
 import shutil
+import struct
 from pathlib import Path
 
 import pytest
@@ -123,6 +125,33 @@ def test_a_flipped_byte_is_found(flights: Cli, partition: Path, suffix: str) -> 
         assert f"error: {path}" in result.err
     path.write_bytes(whole)
     assert flights.run("dump", str(path)).code == 0
+
+
+@pytest.mark.parametrize(
+    ("suffix", "entry", "entries", "slots"),
+    [
+        (".index", ">ii", [(1, 10), (2, 20)], []),
+        (".index", ">ii", [(1, 10), (1, 20)], [1]),
+        (".index", ">ii", [(1, 10), (2, 10), (3, 20)], [1]),
+        (".timeindex", ">qi", [(10, 1), (20, 1), (30, 2)], []),
+        (".timeindex", ">qi", [(10, 1), (10, 2)], [1]),
+        (".timeindex", ">qi", [(10, 1), (20, 2), (30, 1)], [2]),
+    ],
+)
+def test_the_order_of_an_index_is_checked_without_its_log(
+    flights: Cli,
+    tmp_path: Path,
+    suffix: str,
+    entry: str,
+    entries: list[tuple[int, int]],
+    slots: list[int],
+) -> None:
+    path = file(tmp_path, suffix)
+    path.write_bytes(b"".join(struct.pack(entry, *each) for each in entries))
+    result = flights.run("dump", str(path), "-o", "json")
+    found = [int(number) for number in re.findall(r"slot (\d+): .* must ", result.err)]
+    assert (found, result.code) == (slots, 2 if slots else 0)
+    assert [row["slot"] for row in result.objects] == list(range(len(entries)))
 
 
 def test_a_truncated_log_shows_its_whole_batches(flights: Cli, partition: Path) -> None:
