@@ -105,8 +105,8 @@ class Table(ArrowSource):
         Raises:
             UnknownTopic, InvalidRequest, MissingDependency, ClusterFailure: At once.
             InexactTable: `inexact` is `refuse`. Raised at once if records of the table are known to
-                be missing; while reading, before a partition's first row, if compaction has removed
-                records meanwhile, or if records have no time on the clock.
+                be missing. Raised while reading, before a partition's first row, if compaction has
+                removed records meanwhile, or if records have no time on the clock.
             ConfigError: While reading, if the topic has an unknown compaction rule.
             CorruptData, OffsetsGone, ClusterFailure: While reading.
         """
@@ -234,7 +234,7 @@ def checked(
     rows: "Iterator[pa.RecordBatch]",
     stats: "TableStats",
 ) -> "Iterator[pa.RecordBatch]":
-    """Yield the rows of a partition after a check that the table is exact; no check with `mark`.
+    """Yield the rows of a partition; with `refuse`, check first that the table is exact.
 
     Args:
         question: The table or diff.
@@ -294,8 +294,8 @@ class Diff(ArrowSource):
         before_ms: The earlier time in ms, inclusive.
         after_ms: The later time in ms, inclusive; the whole log if None.
         clock: Clock of both times.
-        inexact: `refuse` or `mark`, as in `Table`. If the earlier table is exact, so is the later
-            one.
+        inexact: `refuse` or `mark`, as in `Table`. If the earlier table is exact, the later table
+            is exact, too.
         memory_bytes: Approximate limit in bytes for the keys of a partition in memory.
     """
 

@@ -13,8 +13,8 @@ the hash of a class are compiled at their first call; the other methods are shar
         size_bytes: int = 0
 
 Arguments and meaning are those of the standard library: its `field`, `fields`, `replace` and
-`asdict` work with these classes, and type checkers see its decorator. Slots are required, a class
-with an `InitVar` or with a field `self` is refused, and one with `order` is left to the standard
+`asdict` work with these classes, and type checkers see its decorator. Slots are required. A class
+with an `InitVar` or with a field `self` is refused. A class with `order` is left to the standard
 library.
 """
 
@@ -106,7 +106,7 @@ def _ensure_order(kind: type) -> None:
 def _compiled_later(
     kind: type, name: str, compiled: Callable[[type], Callable[..., object]]
 ) -> Callable[..., object]:
-    """Return a method for a class that, at its first call, compiles the method `name`.
+    """Return a method for a class. Its first call compiles the class's method `name`.
 
     The compiled method replaces the returned one in the class, and is called. The returned method
     may still be called later: by a thread that has already looked it up, or by a wrapper.

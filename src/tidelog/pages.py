@@ -357,8 +357,8 @@ def plot_by_hour(
 ) -> Plot:
     """Return bars of counts by hour; hours are joined to longer steps if there are too many.
 
-    Each panel has an axis of its own: if records were created years before they were appended,
-    hours would be too narrow to see on a common axis.
+    Each panel has an axis of its own. On a common axis, hours would be too narrow to see whenever
+    records were created years before they were appended.
 
     Args:
         panels: Panel, such as `append time` -> series -> hour since the epoch in UTC -> count.

@@ -734,8 +734,8 @@ class _Drawing:
     def _annotate(self, labels: Sequence[tuple[float, float, float]]) -> None:
         """Write values at points; labels that would cover others are left out.
 
-        The value of the last point is written to the right of that point, where no mark is, if it
-        fits there; every other value is written above its point.
+        The value of the last point is written to the right of that point, where no mark is, if the
+        value fits there. All other values are written above their points.
         """
         label_points: list[tuple[float, float]] = []
         edges = dict(zip(self._xs(), self._edges(), strict=True))

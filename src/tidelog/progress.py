@@ -1,9 +1,9 @@
 """Progress bars of long library calls, in notebooks and terminals.
 
 In a notebook, a call that reads or counts records shows a bar after a second, and at the end one
-line with amount and time. A script shows no bar unless `show_progress(True)` or TIDELOG_PROGRESS=1
-is given: then the bar is on stderr, if stderr is a terminal. `show_progress(False)` or
-TIDELOG_PROGRESS=0 switches bars off. Calls in threads other than the main thread show no bar.
+line with amount and time. A script shows a bar on stderr if `show_progress(True)` or
+TIDELOG_PROGRESS=1 is given and stderr is a terminal. `show_progress(False)` or TIDELOG_PROGRESS=0
+switches bars off. Calls in threads other than the main thread show no bar.
 
 Commands have their own bar (`tidelog.cli.surroundings`).
 """
@@ -89,7 +89,7 @@ def with_progress(
     text: Callable[[int], str],
     done: Callable[[int], int],
 ) -> "pa.RecordBatchReader":
-    """Return a reader of the same batches that shows its progress, or `reader` if none is shown.
+    """Return a reader that yields the same batches and shows a bar; `reader` if no bar is shown.
 
     Args:
         reader: The reader.

@@ -65,7 +65,7 @@ def _text(content: object) -> str:
 
 
 def bytes_cell(data: bytes) -> str:
-    """Return bytes as in the terminal: text if they are UTF-8, else the first ones in base64."""
+    """Return bytes as in the terminal: text if they are UTF-8, else the first bytes in base64."""
     if not data:
         return "(empty)"
     try:

@@ -9,8 +9,8 @@ is used. Only `read_map` and `write_map` do I/O.
 Invariants, for a record r that the mirror copied from offset s to offset t:
 
 1. At least one row for r's source partition and target partition has s in its source range and t in
-   its target range. If no row has an offset of a source partition in its source range, the mirror
-   had copied no record from that offset when it wrote the map.
+   its target range. Conversely, if no row's source range has an offset of a source partition, the
+   mirror had copied no record from that offset when it wrote the map.
 2. In a row that is dense (flag `DENSE`), each offset of the source range has a record, and t - s is
    the same for all of them, so t is known exactly.
 3. r's create time is from `create_ms_min` to `create_ms_max` of its row, inclusive. If
@@ -19,11 +19,12 @@ Invariants, for a record r that the mirror copied from offset s to offset t:
 4. A record that the mirror has not copied yet will get an offset at or after its target partition's
    end in `ends`.
 
-So a group at offset s of a source partition misses nothing in a target partition if it starts at
-the smallest `target_start` of all rows for these two partitions with `source_end` > s. If there is
-no such row, it can start at the target partition's end in `ends`. Rows are merged to limit the
-map's size. All invariants also hold for merged rows. Merged rows have larger ranges, so a group
-reads more records again; a row that is merged from two adjacent dense rows is dense.
+So a group at offset s of a source partition can start in a target partition as follows, and misses
+no record. Among the rows for these two partitions with `source_end` > s, the start is the smallest
+`target_start`. If there is no such row, the start is the target partition's end in `ends`. Rows are
+merged to limit the map's size. All invariants also hold for merged rows. Merged rows have larger
+ranges, so a group reads more records again; a row that is merged from two adjacent dense rows is
+dense.
 
 The map describes only the mirror's writes. It contains neither writes of other producers to the
 target topics nor later deletions.
@@ -349,10 +350,10 @@ class OffsetMap:
     def starts_by_arrival(self, source: int, time_ms: int) -> dict[TopicPartition, TargetOffset]:
         """Return the starts that miss no record appended to a source at `time_ms` or later.
 
-        A record arrives at the target later than it is appended to the source, so rows whose
-        records had all arrived before `time_ms` contain none of these records. The result assumes
-        that all clocks agree; if they may differ, subtract their maximum difference from `time_ms`
-        first.
+        A record arrives at the target after the append to the source. So a row whose records had
+        all arrived before `time_ms` has no record that was appended at `time_ms` or later. The
+        result assumes that all clocks agree. If the clocks may differ, subtract the maximum
+        difference from `time_ms` first.
         """
         rows = (row for row in self.rows if row.source == source and row.arrival_ms >= time_ms)
         return self._first(source, rows)

@@ -6,8 +6,9 @@ creates the command's options from them, and docs/jobs.md has a table of them (t
 Modules of options have few imports: `--help` imports no other module of a job. Texts (times,
 settings of stores) are parsed by the command or the job, not in these modules.
 
-A job that needs its options before Spark has started (replay, bootstrap, audit, mirror) passes them
-to the object that plans its work; all steps use the options that this object has checked.
+Some jobs need their options before Spark has started (replay, bootstrap, audit, mirror). Such a job
+passes the options to the object that plans the work. This object checks the options, and all steps
+use the checked options.
 
 Invariant: the keywords of a job's function are the keys of its TypedDict, in the same order and
 with the defaults of their `Option`s.
@@ -89,8 +90,8 @@ COMPRESSION: Final = Option(
     "Compression of batches if the topic sets none. Default: none.", "--compression", choices=CODECS
 )
 
-# Options of a sink that a job passes on. They determine how records are written, but not where; the
-# last two determine where a repeated write finds its markers.
+# Options of a sink that a job passes on. They determine how records are written, not to which place
+# and topic. The last two options determine where a repeated write finds its markers.
 SINK_OPTIONS: Final = (
     *("kafka.*", "compression", "batchBytes", "keyAs", "valueAs", "clock.ms", "lockWaitMs"),
     *("markerTopic", "transactionalIdPrefix"),

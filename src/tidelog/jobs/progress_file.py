@@ -25,9 +25,9 @@ class ProgressFile:
 
     Attributes:
         job: Name of the job for errors, such as "a mirror".
-        version: Version that this release writes, and the only one that it reads.
-        is_derived: Whether the job can rebuild the content, so that a file of an older version
-            counts as damaged.
+        version: The only version that this release writes and reads.
+        is_derived: Whether the job can rebuild the content. If true, a file of an older version
+            counts as damaged, otherwise as unsupported.
         is_compact: Whether the JSON is written without spaces and final newline.
         limit_bytes: Maximum size of a file in bytes.
     """
@@ -56,7 +56,7 @@ class ProgressFile:
         Raises:
             CorruptFile: The content is not a result of `encode`, or has an older version and
                 `is_derived` is true.
-            UnsupportedVersion: The content has another version: a later one, or an older one if
+            UnsupportedVersion: The content has a later version; or it has an older version, and
                 `is_derived` is false.
         """
         try:

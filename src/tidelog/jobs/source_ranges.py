@@ -1,7 +1,7 @@
 """Offset ranges that contain a time range, and facts of the expected records before a replay.
 
-Offsets are planned once, when a replay starts. They contain all records of the time range and may
-contain other records, which each chunk filters out by the time of each record on the range's clock,
+Offsets are planned once, when a replay starts. They contain all records of the time range, and may
+contain other records. Each chunk filters out the other records by their times on the range's clock,
 so the result is exact for any order of records. The plan for a directory skips offsets that zone
 maps and indexes exclude. Brokers return only the first offset for a time, so this offset and all
 later ones are read.
@@ -100,8 +100,8 @@ def find(question: Question, *, env: Env | None = None) -> SourceFacts:
 
     Raises:
         UnknownTopic: The topic does not exist.
-        InvalidRequest: The clock is `append`, and the topic is at brokers and doesn't have
-            LogAppendTime; or the directory does not exist; or the time range is invalid.
+        InvalidRequest: The directory does not exist; the time range is invalid; or the clock is
+            `append`, and the topic is at brokers and doesn't have LogAppendTime.
         ClusterFailure: The brokers can't be reached, or refuse a request.
     """
     if question.place.is_broker:
@@ -257,9 +257,9 @@ def _first_offsets(
 ) -> dict[TopicPartition, int]:
     """Return the offset of each partition's first record at or after a time.
 
-    If there is no such record, the result is the partition's end. For topics whose brokers search
-    by append time, it is the log start, because that search ignores the record timestamps by which
-    a replay filters.
+    If there is no such record, the result is the partition's end. If the topic's brokers search by
+    append time, the result is the log start, because such a search ignores the record timestamps by
+    which a replay filters.
     """
     by_append = searched_by_append(cluster, {name.topic for name in marks})
     searched = {name: mark for name, mark in marks.items() if name.topic not in by_append}
@@ -290,8 +290,9 @@ def _counter_of_cluster(question: Question, spans: Spans) -> Between:
             if times[1] is not None:
                 ends = _first_offsets(cluster, marks, times[1])
         number = sum(_inside(span, starts, ends) for span in spans)
-        # The number is an upper bound only if no span is cut at the end time: records before the
-        # end time may follow the first record at or after it.
+        # The number is an upper bound if no span is cut at the end time. Otherwise it may be too
+        # small, because records before the end time may follow the first record at or after the end
+        # time.
         is_bound = all(ends[span.partition] >= span.end for span in spans)
         return Count(number, is_exact=False, is_bound=is_bound)
 

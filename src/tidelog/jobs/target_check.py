@@ -371,8 +371,8 @@ def lines(findings: Iterable[Finding]) -> list[str]:
     return [f"{finding.effect.value}: {finding}" for finding in findings]
 
 
-# Setting that describes Kafka's brokers: their retention uses record timestamps, even those in the
-# future.
+# Setting that describes Kafka's brokers: their retention uses record timestamps, even timestamps in
+# the future.
 _BROKER_CLOCK = {"tidelog.retention.clock": "record"}
 
 

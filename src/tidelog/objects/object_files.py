@@ -4,8 +4,8 @@ A path below the store's URL is an object; any other path is a local file, so th
 can be on the local disk. A folder is listed once. The listing then provides sizes, times and
 identities until `tidelog.env.forget` drops it; the oldest listings are dropped if all listings
 together have more than 500,000 entries. Logs and large objects are read by blocks, and only in the
-version that was listed: a replaced object counts as missing, and the reader lists again. Other
-objects are read whole, from a cache or in their current version.
+version that was listed. If such an object was replaced, it counts as missing, and the reader lists
+again. Other objects are read whole, from a cache or in their current version.
 """
 
 import dataclasses

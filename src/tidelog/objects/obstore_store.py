@@ -424,8 +424,8 @@ class ObstoreStore:
     def _put_if(self, key: str, data: bytes, mode: "PutMode") -> ObjectInfo | None:
         """Put with retries; after a lost response, find out whether the put was stored.
 
-        If the response to a put was lost and its retry is refused, it is unknown whether that put
-        or another writer's put was stored. So the stored bytes are compared with `data`.
+        If the response to a put was lost and the retry is refused, either an earlier attempt or
+        another writer's put was stored. So the stored bytes are compared with `data`.
         """
         import obstore
         import obstore.exceptions as failures

@@ -64,7 +64,7 @@ class AbortedBatches:
 
 
 class UnstampedBatches:
-    """Filter for a piece without stored append times: only LogAppendTime batches have known times.
+    """Filter for a piece without append times: only LogAppendTime batches have known times.
 
     Attributes:
         without_time: Number of records with an offset in the piece and an unknown append time. The

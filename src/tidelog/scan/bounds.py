@@ -50,7 +50,7 @@ class PartitionView(Protocol):
         Args:
             timestamp_ms: Time in ms, 0 or more.
             clock: Clock of that time.
-            steps_over_losses: Whether lost offsets are skipped and the rest is searched.
+            steps_over_losses: Whether the search skips lost offsets and continues after them.
 
         Raises:
             OffsetsGone: Offsets before the match are lost, and `steps_over_losses` is false.
@@ -112,8 +112,8 @@ def resolve(
             no record.
 
     Raises:
-        InvalidRequest: Offsets or times are invalid, the end is before the start, or there is no
-            required match; the message names the partition.
+        InvalidRequest: Offsets or times are invalid; the end is before the start; or a match is
+            required, but there is none. The message names the partition.
     """
     _check(reader.topic_partition, requested_range)
     visible = reader.end_offset(question.isolation)
@@ -230,7 +230,7 @@ def _position(
     Return None if no time is given.
 
     Lost offsets before the result are added to `lost` if their records may have that time or a
-    later one.
+    later time.
     """
     if timestamp_ms is None:
         return None

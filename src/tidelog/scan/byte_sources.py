@@ -1,8 +1,8 @@
 """Reads the bytes of a scan from local files, object stores or tiers.
 
 A `Ranges` opens the file of a piece. `LocalRanges` reads files through `Env`. Object stores are
-read in large ranges of `STORE_READ_BYTES`, and the next range is prefetched; usually two ranges are
-in memory, in addition to the bytes that the caller still uses. The first read checks that the
+read in large ranges of `STORE_READ_BYTES`, and the next range is prefetched. So usually two ranges
+are in memory, in addition to the bytes that the caller still uses. The first read checks that the
 object is still the planned one, and later reads request that version, so a piece needs no other
 requests than those for its bytes. No directory is listed.
 
@@ -23,8 +23,9 @@ from tidelog.storage.open_files import typed_reads
 from tidelog.storage.tier.tier_files import TierFiles, is_tier_path, tier_files_of
 from tidelog.types import Buffer
 
-# Number of bytes to read at once from a file that is copied, because its writer may still truncate
-# it or because it is small. So many bytes stay in the CPU caches while they are decoded.
+# Number of bytes to read at once from a file that is copied, not mapped. A file is copied if its
+# writer may still truncate it, or if it is small. So many bytes stay in the CPU caches while they
+# are decoded.
 READ_BYTES: Final = 1 << 20
 
 WHOLE: Final = 1 << 62

@@ -22,12 +22,12 @@ _READ_MAX: Final = 100
 
 
 class CompactedPart(NamedTuple):
-    """Offsets of a partition, overlapping a range, of which compaction may have removed records.
+    """Offsets that overlap a range, and from which compaction may have removed records.
 
     Attributes:
         start_offset: First of these offsets, inclusive.
         end_offset: End of these offsets, exclusive.
-        records: Number of records left, markers of transactions included; None if it is unknown.
+        records: Number of remaining records, including markers of transactions; None if unknown.
         next_offset: If the range begins with offsets that have no record: the next offset with one.
     """
 
@@ -42,7 +42,7 @@ def compacted_parts(
 ) -> dict[TopicPartition, CompactedPart]:
     """Return the compacted part of each range that has one; reads at most a few records.
 
-    A part whose segments still have all their records, as their zone maps show, is left out. A time
+    A part is left out if zone maps show that its segments still have all their records. A time
     range that begins after all times of the compacted segments has no such part, either.
     """
     path = f"{log_dir.path}/{files.CLEANER_CHECKPOINT_FILE}"

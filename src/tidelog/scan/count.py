@@ -1,9 +1,9 @@
 """Exact counts of records, from zone maps where these are enough.
 
-Counts the records that a read of the same range returns. Zones that a range cuts are read; if only
+Counts the records that a read of the same range returns. Zones that a range cuts are read. If only
 committed records are counted, zones with transactional records are read, too. Segments without a
-zone map are read: the active one, and those of directories of other programs if there is no zone
-cache.
+zone map are read: active segments, and, without a zone cache, the segments of directories of other
+programs.
 """
 
 from collections.abc import Callable, Iterable, Mapping

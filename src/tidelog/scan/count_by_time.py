@@ -3,8 +3,8 @@
 Times are tallied by quarters of an hour first, so memory grows with the number of quarters that
 have records, and not with the number of records. Units usually begin at a quarter of an hour,
 because UTC offsets of time zones are multiples of 15 minutes. Ranges with a unit that begins at
-another time are refused: units in Liberia before 1972 and in Kiritimati before 1979, and the hours
-at changes of Newfoundland's clocks, which were at 0:01 until 2011.
+another time are refused. This concerns units in Liberia before 1972 and in Kiritimati before 1979,
+and the hours in which Newfoundland's clocks changed at 0:01, until 2011.
 """
 
 from bisect import bisect_right
@@ -46,9 +46,9 @@ class CountsByTime:
 
     Attributes:
         counts: All ranges from the first to the last, including those without records. A requested
-            start or end cuts the first or last range. Without a start, the first range with records
-            is the first one; without an end, the last range with records is the last one. Without a
-            start, the first range is cut at 1970 unless a record has an earlier time.
+            start or end cuts the first or last range. Without a start, the counts begin with the
+            first range that has records; this range is cut at 1970 if no record has an earlier
+            time. Without an end, the counts end with the last range that has records.
         without_time: Records without a time on the clock, which are in no range; None if brokers
             don't report their number.
         is_least: Whether `without_time` may be too small, see `tidelog.scan.count.PartitionCount`.

@@ -6,8 +6,8 @@ records without a key are ignored. Each partition has its own keys: a key in two
 twice, as it does in a compacted topic. Only committed records count.
 
 The log is usually read twice: the first pass folds records to the winner of each key (`winners`),
-the second returns the winners' rows, so memory holds keys, and values of only a few rows at a time.
-Nothing is written, no lock is taken.
+and the second pass returns the winners' rows. So memory holds the keys, but values of only a few
+rows at a time. Nothing is written, no lock is taken.
 
 A difference folds both tables in one pass, then reads the rows of the keys whose winners differ,
 and leaves out keys whose values have the same bytes at both times. Memory holds a partition's keys,

@@ -1,18 +1,18 @@
 """Latency by hour (append time minus create time), and lateness of records.
 
-Latency comes from zone maps where they exist. The active segment, a segment that the log start
-cuts, and, without a zone cache, segments without a zone map are read. A segment is also read if the
-spans of time in its zone map are longer than an hour and the time range cuts one of them. A latency
-is negative if the producer's clock was ahead; negative latencies are counted. Records whose create
-time or append time is unknown have no latency.
+Latency comes from zone maps where they exist. These segments are read: the active segment, a
+segment that the log start cuts, and, without a zone cache, segments without a zone map. A segment
+is also read if the spans of time in its zone map are longer than an hour and the time range cuts
+one of them. A latency is negative if the producer's clock was ahead; negative latencies are
+counted. Records whose create time or append time is unknown have no latency.
 
 A record's lateness is the largest create time among the records before it in its partition, minus
-the record's own create time. A watermark with delay D drops records that are late by more than D,
-if it moves at each record of one partition. Spark's `withWatermark` moves its watermark once per
-micro-batch, by the largest time of all partitions, so it may drop fewer records (within a batch) or
-more (if partitions diverge). To compute lateness, every record of the range is read in order, in
-constant memory. The numbers of records that are late by more than the requested delays are exact;
-percentiles have the error of `tidelog.storage.clocks.latency`.
+the record's own create time. If a watermark with delay D moves at each record of one partition, it
+drops the records that are late by more than D. Spark's `withWatermark` moves its watermark once per
+micro-batch, by the largest time of all partitions. So Spark may drop fewer records (within a batch)
+or more records (if partitions diverge). To compute lateness, every record of the range is read in
+order, in constant memory. The numbers of records that are late by more than the requested delays
+are exact; percentiles have the error of `tidelog.storage.clocks.latency`.
 
 Source: KIP-32 for the two times.
 """
@@ -166,8 +166,8 @@ def latency(  # noqa: PLR0913 - the range, and how it is divided
         start_ms: Earliest append time, rounded down to a whole hour.
         end_ms: End of the append times, exclusive, rounded up to a whole hour.
         zone_cache: As for `plan`.
-        unit: A unit of the calendar for `TopicLatency.by_unit`. Segments are read if their zone
-            maps have spans with instants of two units.
+        unit: A unit of the calendar for `TopicLatency.by_unit`. A segment is read if its zone map
+            has a span with instants of two units.
         zone: Its time zone.
         env: Files and clock, if `source` is a path.
 
@@ -478,8 +478,8 @@ class TopicLateness:
     def delay_for(self, share: float) -> int:
         """Return the delay in ms for a watermark that drops at most about this share of records.
 
-        The share is from 0 to 1. The delay is exact if it is 0 or if no record may be dropped;
-        otherwise its relative error is at most `RELATIVE_ERROR`.
+        The share is from 0 to 1. The delay is exact in two cases: it is 0, or no record may be
+        dropped. Otherwise its relative error is at most `RELATIVE_ERROR`.
         """
         allowed = int(share * self.records)
         if self.out_of_order <= allowed:

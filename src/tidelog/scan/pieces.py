@@ -1,6 +1,6 @@
 """Maps offsets of a partition to byte ranges of its log files, pruned by time.
 
-Reads only indexes, zone maps and append times, except that zone maps missing in a zone cache are
+Reads only indexes, zone maps and append times. Exception: zone maps that a zone cache lacks are
 built from the log. The offset index is sparse, so a piece may begin and end with batches outside
 its offsets; the reader filters by offset.
 
@@ -9,9 +9,9 @@ Batches are pruned only if they provably have no match. These are pruned:
 - Record clock, with a zone map: zones whose largest time is before the range, or whose smallest
   time is at or after its end. A piece without bytes reports how many records of these zones have no
   time.
-- Record clock, without a zone map: whole segments, by their largest timestamp, and the start of a
-  segment, up to the last time index entry with a smaller time. Records without a time in these
-  batches are not counted. A segment in which no record has a time is kept.
+- Record clock, without a zone map: whole segments whose largest timestamp is before the range; and
+  the start of a segment, up to the last time index entry with a time before the range. Records
+  without a time in these batches are not counted. A segment in which no record has a time is kept.
 - Append clock: all offsets whose known append time is outside the range. Where append times are
   unknown, zones are pruned by the zone map.
 """
@@ -66,7 +66,7 @@ class PieceFinder:
             are built now.
         strict: Whether batches that may have a record without a time on the clock are always read.
         sidecar_bytes: Bytes read from zone maps.
-        has_skipped: Whether batches were skipped by their largest time alone, although they may
+        has_skipped: Whether batches were skipped by their largest time alone. These batches may
             have records without a time.
     """
 
@@ -356,8 +356,8 @@ def cut_offsets(uncut: UncutPiece, piece: Piece, max_offsets: int) -> Iterator[P
 def _offset_behind(segment: Segment, position: int) -> int | None:
     """Return the offset after the first indexed batch at or after a position, else None.
 
-    An index entry has the last offset of the batch at its position. So greater offsets are after
-    that batch, and all other offsets are in the batch or before it.
+    An index entry has the last offset of the batch at its position. So offsets greater than the
+    entry's offset are after that batch, and all other offsets are in the batch or before it.
     """
     index = segment.offset_index
     slots = range(index.entry_count)

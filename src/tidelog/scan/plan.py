@@ -38,8 +38,8 @@ from tidelog.types import (
 _TARGET_BYTES_MIN: Final = 1 << 10
 APPEND_TIME_COLUMN: Final = "appendTimestamp"
 
-# Maximum number of attempts: a segment may be deleted between listing and opening, but hardly in
-# each attempt.
+# Maximum number of attempts, because a segment may be deleted between listing and opening, but
+# hardly in each attempt.
 _TRIES: Final = 5
 
 _Result = TypeVar("_Result")
@@ -51,8 +51,8 @@ class ScanPlan:
 
     Attributes:
         splits: In order of topic, partition and offset.
-        lost: Requested offsets that are not in the log. Lost offsets inside a range given by times
-            are included only if the search for the start position passed them.
+        lost: Requested offsets that are not in the log. If the range is given by times, lost
+            offsets inside it are included only if the search for the start position passed them.
         bounds: By partition: the requested offsets [start, end) that are in the log.
         log_bytes: Size of all log files of the planned partitions.
         sidecar_bytes: Bytes of zone maps read for the plan.
@@ -138,7 +138,7 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
         needs_match: Raise InvalidRequest if no record is at or after the start time.
         isolation: READ_COMMITTED leaves out records of aborted and open transactions.
         columns: Columns that will be read; all columns if None. Append times are located only if
-            their column is among these.
+            the column `appendTimestamp` is included.
         split_bytes: Approximate maximum of log bytes in a split.
         min_splits: Minimum number of splits, if there is enough to read.
         min_split_bytes: Size below which splits are not divided to reach `min_splits`; 0 divides

@@ -2,9 +2,9 @@
 
 The pieces of a split are read one after another: `Ranges` returns the bytes, and the column decoder
 makes rows of them and filters the rows exactly. If a file was deleted, replaced or truncated since
-the plan, the rest of the split is planned again; offsets that are no longer in the log are an error
-or are reported, as `ReadOptions.fail_on_data_loss` selects. At the end of a piece the reader checks
-for bytes without a batch and for offsets in no segment.
+the plan, the rest of the split is planned again. Offsets that are no longer in the log raise an
+error or are reported, as `ReadOptions.fail_on_data_loss` selects. At the end of a piece the reader
+checks for bytes without a batch and for offsets in no segment.
 
 Only one thread may use an iterator; several iterators are independent.
 """

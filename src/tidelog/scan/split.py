@@ -29,12 +29,12 @@ class RequestedRange:
         end_offset: Offset after the last one; `LATEST_OFFSET` for the end at planning.
         start_ms: Start of the time range, inclusive, in ms.
         end_ms: End of the time range, exclusive, in ms; INT64_MAX is no end.
-        least_offset: Leaves out offsets below this one. Unlike `start_offset`, it may lie before
-            the log start: that is not reported as a loss.
-        limit_offset: Leaves out this offset and those above. Unlike `end_offset`, it may be after
-            the log end: that is not reported as a loss.
-        filter_ms: Leaves out records whose time is not in [a, b), in every mode (`TimeMode`) of the
-            times above.
+        least_offset: Leaves out smaller offsets. Unlike a `start_offset`, a `least_offset` before
+            the log start is not reported as a loss.
+        limit_offset: Leaves out this offset and all larger ones. Unlike an `end_offset`, a
+            `limit_offset` after the log end is not reported as a loss.
+        filter_ms: Leaves out records whose time is not in [a, b), in both modes (`TimeMode`) of
+            `start_ms` and `end_ms`.
     """
 
     start_offset: int | None = None
@@ -91,12 +91,12 @@ class Piece:
         times_end: First offset for which that file is not trusted.
         is_unknown: Whether append times are needed but unknown: only batches with a LogAppendTime
             timestamp can match.
-        without_time: For a piece without bytes: number of records of its offsets that have no time
+        without_time: For a piece without bytes: number of records at its offsets that have no time
             on the clock, from the zone map.
         records: For a piece without bytes, in a plan for counting: number of records in the time
             range.
-        opens_all: Whether every batch is opened, because the piece may have records without a time,
-            which are otherwise not counted.
+        opens_all: Whether every batch is opened, because the piece may have records without a time.
+            Records without a time in unopened batches are not counted.
         floor_offset: Offset below which no batch of the bytes begins.
         limit_offset: Offset that no batch of the bytes reaches.
     """
@@ -227,9 +227,10 @@ class ScanStats:
         batches: Batches scanned.
         batches_opened: Batches whose records were decoded.
         without_time: Records without a time on the chosen clock, which are in no time range.
-            Complete on the append clock, and on the record clock for finished segments with a zone
-            map. In other segments, batches that can't match are skipped, so their records without a
-            time are not counted, unless the plan is `strict`.
+            The number is complete on the append clock, and on the record clock for finished
+            segments with a zone map. In other segments, batches that can't match are skipped, so
+            their records without a time are not counted. Exception: if the plan is `strict`, they
+            are counted.
         counted: Records in the range that a plan for counting took from zone maps, without a read.
         sidecar_bytes: Bytes read from append time files; `ScanPlan.sidecar_bytes` has the bytes
             read for the plan.

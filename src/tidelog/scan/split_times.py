@@ -1,11 +1,11 @@
 """Latency and lateness per split, combined into the exact totals of `scan.latency`.
 
-A split is first summarized as if no record preceded it. The lateness can then only be wrong for
-records at the split's head, which ends where the largest create time so far in the split reaches
-the largest create time of the earlier splits. Usually the head is within the first `HEAD_RECORDS`,
-whose create times are kept (`SplitTimes.recount`); a longer head is read again by the function
-`recount`. `correct` replaces the numbers of the head. Workers return histograms as encoded arrays,
-because a split may have a thousand buckets per hour.
+A split is first summarized as if no record preceded it. Then the lateness can be wrong for records
+in the split's head, but not for later records. The head ends where the largest create time so far
+in the split reaches the largest create time of the earlier splits. Usually the head is within the
+first `HEAD_RECORDS`, whose create times are kept (`SplitTimes.recount`); a longer head is read
+again by the function `recount`. `correct` replaces the numbers of the head. Workers return
+histograms as encoded arrays, because a split may have a thousand buckets per hour.
 
 Imports numpy, pyarrow and numba.
 """
@@ -47,7 +47,7 @@ class Mark(NamedTuple):
 
     Attributes:
         end_offset: Offset after the records counted so far.
-        largest_ms: Their largest create time, INT64_MIN if they have none.
+        largest_ms: Largest create time of these records, INT64_MIN if there is none.
         late_ms_min: Smallest lateness of the records since the last mark, INT64_MAX if there are
             none.
     """
@@ -62,7 +62,7 @@ class Late:
     """Late records of some part of a partition.
 
     Attributes:
-        histogram: Their lateness in ms.
+        histogram: Lateness in ms of the late records.
         lost: Number of records that are late by more than a delay, by delay in ms.
     """
 
@@ -134,9 +134,9 @@ def late_of(create_ms: "Longs", delays_ms: Sequence[int], largest_ms: int = INT6
     kernels.
 
     Args:
-        create_ms: Their create times, in the order of offsets.
+        create_ms: Create times of the records, in the order of offsets.
         delays_ms: Delays to count lost records for.
-        largest_ms: Largest create time before them.
+        largest_ms: Largest create time before these records.
     """
     before = np.maximum.accumulate(np.concatenate(([largest_ms], create_ms)))[:-1]
     is_late = create_ms < before

@@ -1,7 +1,7 @@
 """Ranking rule of a topic's records per key, and whether a table of the past is exact.
 
 The rule (offset, timestamp, or a version header) comes from the topic's settings, as for
-compaction. Compaction removes superseded records, so tables as of earlier times may be inexact; the
+compaction. Compaction removes superseded records, so tables as of earlier times may be inexact. The
 file `compaction-history` stores the earliest time as of which tables are exact. Retention and
 DeleteRecords remove the start of the log, and with it possibly all records of some keys. A table of
 the current state is always exact.

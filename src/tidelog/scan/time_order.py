@@ -1,11 +1,11 @@
 """Records of a topic's partitions in order of time, in bounded memory.
 
-Times may be in any order inside a partition, so a record anywhere may be among the first. A page of
-the result is found in two steps. First, windows of offsets are read from one end of the partitions
-until they hold as many records as the page needs; the time of the last of these records is a bound.
-Then the rest of each partition is read only for records whose time is not beyond this bound; zone
-maps, time indexes and brokers exclude most other records without a read. So only a page or two are
-in memory, however unordered the times are.
+Times may be in any order inside a partition, so the first records by time may be at any offsets. A
+page of the result is found in two steps. First, windows of offsets are read from one end of the
+partitions until they hold as many records as the page needs; the time of the last of these records
+is a bound. Then, from the rest of each partition, only records whose time is not beyond this bound
+are read. Zone maps, time indexes and brokers exclude most other records without a read. So only a
+page or two are in memory, however unordered the times are.
 
 Pure: `TimeOrder` gets a function that reads a range.
 """

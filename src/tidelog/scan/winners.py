@@ -1,7 +1,7 @@
 """Folds record batches to the winning record of each key, in bounded memory.
 
 Whole keys are compared, so two keys are never mixed up. If the keys exceed the memory limit, each
-pass handles only a share of them (by bits of their hashes) and further passes read the records
+pass handles only a share of the keys (by bits of the hashes), and further passes read the records
 again.
 
 Only one thread may use an object. Imports numpy, pyarrow and numba.
@@ -64,7 +64,7 @@ class Candidates:
     """Candidate records, by columns.
 
     Attributes:
-        keys: Their keys, binary; records without a key are ignored.
+        keys: Keys of the records, binary; records without a key are ignored.
         versions: int64[n], by which the records of a key are ranked; offsets rank records with
             equal versions.
         offsets: int64[n].

@@ -15,16 +15,16 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.storage.clocks.zone_map import Question, Zone, ZoneMap
 from tidelog.types import INT64_MAX, ClockName
 
-# Maximum size in bytes of a gap between two ranges that is read, too, because reading two separate
-# ranges would cost as much.
+# Maximum size in bytes of a gap between two ranges. Such a gap is read, too, because reading two
+# separate ranges would cost as much.
 GAP_BYTES: Final = 128 << 10
 
 # Factor of the maximum size of a gap for counts, because counting records is faster than decoding
 # them.
 _COUNTED_GAPS: Final = 2
 
-# Number of consecutive blocks (of about 2 MB each) in which an examination excluded nothing, after
-# which blocks are read without an examination, at most `_BLOCKS_AT_ONCE` in a row.
+# If the examination of this many consecutive blocks (of about 2 MB each) excluded nothing, the next
+# blocks are read without an examination, at most `_BLOCKS_AT_ONCE` in a row.
 _VAIN_BLOCKS: Final = 4
 
 _BLOCKS_AT_ONCE: Final = 64
@@ -167,12 +167,12 @@ def find_ranges(
 
 
 class _Patience:
-    """Chooses blocks of zones to read whole, if examining the blocks before them excluded nothing.
+    """Chooses blocks to read whole after an examination of earlier blocks excluded nothing.
 
     If times are in random order, every zone may have a match, and examining zones takes longer than
-    it saves. So after several blocks in a row had to be read completely, the next ones are read
-    without examining their zones, in growing numbers. At most half as many blocks are read
-    needlessly as were examined.
+    it saves. So after several blocks in a row had to be read completely, the next blocks are read
+    without examining their zones, in growing numbers. The number of needlessly read blocks is at
+    most half of the number of examined blocks.
     """
 
     def __init__(self, collector: "_Collector") -> None:
@@ -198,7 +198,7 @@ class _Patience:
 
 
 class _Collector:
-    """Joins zones to ranges: those to read, and those whose counts are known."""
+    """Joins zones to two kinds of ranges: ranges to read, and ranges whose counts are known."""
 
     def __init__(self, question: Question, gap_bytes: int) -> None:
         self._question = question
@@ -230,8 +230,8 @@ class _Collector:
     def reads_all_of(self, block: Zone) -> bool:
         """Return whether the current range covers a block.
 
-        Parts at the block's start and end that are not in the range don't matter if they are not
-        longer than the gap limit, since gaps of this size are read anyway.
+        The range may lack parts at the block's start and end that are not longer than the gap
+        limit, since gaps of this size are read anyway.
         """
         if self._open is None:
             return False

@@ -4,13 +4,14 @@ Contains a task's producer and transaction, and the identity of its rows (`Claim
 rows are written at most once. Markers, the records that show which batches were written, are in
 `transaction_markers`; the types of rows are in `rows`.
 
-Invariants: with `delivery=exactly-once` the log contains the rows of each task of a batch exactly
-once, however often the task, its executor or the driver is restarted. Each task's rows become
-visible on their own, not together with those of other tasks. The transactional id contains the
-writer and the task's number, so initializing the producer fences every older attempt of the same
-task and aborts its open transaction. Then the task reads the marker. If the marker names this batch
-or a later one, the task writes nothing. Otherwise it writes rows and marker in one transaction. (A
-batch write with `txnAppId` has a marker for each topic, so this is decided topic by topic.)
+Invariants: with `delivery=exactly-once`, the log contains the rows of each task of a batch exactly
+once, even if the task, its executor or the driver is restarted several times. Each task's rows
+become visible on their own, not together with those of other tasks. The transactional id contains
+the writer and the task's number, so initializing the producer fences every older attempt of the
+same task and aborts its open transaction. Then the task reads the marker. If the marker names this
+batch or a later one, the task writes nothing. Otherwise it writes rows and marker in one
+transaction. (A batch write with `txnAppId` has a marker for each topic, so this is decided topic by
+topic.)
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -93,10 +94,10 @@ class WriteOutcome(NamedTuple):
 
     Attributes:
         records: Number of records written.
-        was_done: Whether all rows, or a later batch, had been written before, so that this attempt
-            wrote nothing.
-        note: Text returned by the claim's `note`, in this attempt or in the one that wrote the
-            rows; "" if there is none, or if a later batch had been written.
+        was_done: True in two cases: all rows had been written before, or a later batch had been
+            written before. In both cases this attempt wrote nothing.
+        note: Text returned by the claim's `note`, in this attempt or in the attempt that wrote the
+            rows; "" if there is no text, or if a later batch had been written.
         skipped: Topics that already had this batch or a later one, with the number of their last
             batch. This attempt wrote no rows to these topics.
     """
@@ -108,7 +109,7 @@ class WriteOutcome(NamedTuple):
 
 
 class ClaimedTopics:
-    """State of a claim: topics that already have its rows, and topics that receive them now."""
+    """State of a claim: topics that already have its rows, and topics that get the rows now."""
 
     def __init__(
         self, claim: Claim, topic: str | None, find_id: Callable[[str], str] = lambda _: ""
@@ -207,7 +208,7 @@ def send(
 
     Args:
         options: Options of the write.
-        batches: The rows; all are consumed, also if they were written before.
+        batches: The rows; all are consumed, even if they were written before.
         task: Number of the task.
         claim: Identity of the rows for exactly-once delivery; None for an idempotent producer
             without transactions.

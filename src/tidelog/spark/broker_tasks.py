@@ -1,7 +1,7 @@
 """Task that reads a range of offsets of a partition from brokers, in a worker (`BrokerTask`).
 
 A task fetches batches from the leader and decodes them by column. If the settings don't allow this,
-the task reads records through librdkafka instead, which returns the same rows but lacks some
+the task reads records through librdkafka instead. This returns the same rows, but without some
 columns. The functions of both methods are in `remote.rows`.
 """
 

@@ -160,7 +160,7 @@ class DirectoryBackend(Closing):
         """Return the recovery point of each partition; None if `readUntil` is not `flushed`.
 
         A crash can't lose records below the recovery point. A reader without the directory's lock
-        sees only the recovery points that the log's owner has written to the checkpoint: records
+        sees only the recovery points that the log's owner has written to the checkpoint. So records
         that were flushed later are not read until the owner writes the checkpoint again. A
         partition without an entry has the recovery point 0, so nothing of it is read. If the
         checkpoint is damaged, this applies to all partitions.
@@ -332,8 +332,8 @@ class DirectoryBackend(Closing):
     ) -> tuple[EmptyRange, ...]:
         """Return for each requested range the reason why nothing is read from it.
 
-        A range can have a reason although it is read: if the log starts after the range, only
-        records that are out of order can match.
+        A range that is read can have a reason, too: if the log starts after the range, only records
+        that are out of order can match.
         """
         if not requested:
             return ()

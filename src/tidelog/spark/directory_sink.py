@@ -262,9 +262,9 @@ class DirectoryStreamWriter(DataSourceStreamArrowWriter):
 def new_commit_id(options: SinkOptions) -> str:
     """Return the commit id of a batch write: random, except for a numbered write to one topic.
 
-    A numbered write to one topic has the same id when it is repeated, so that its commit also
-    removes files that a crashed driver has left staged. Numbered writes whose rows name their
-    topics may run at the same time with the same number, so each gets a random id.
+    A repetition of a numbered write to one topic has the same id, so that its commit also removes
+    files that a crashed driver has left staged. Numbered writes whose rows name their topics may
+    run at the same time with the same number, so each gets a random id.
     """
     if options.txn is not None and options.topic is not None:
         return numbered_commit_id(options.txn.app_id, options.txn.version, options.topic)

@@ -10,7 +10,8 @@ offsets by time. A query that continues from a checkpoint needs no start.
 
 Spark accepts no metrics from Python sources, but shows the result of `reportLatestOffset` as the
 source's `latestOffset`. So this result contains the log ends, the lost ranges, and how far the
-query is behind, also as the metrics of Spark's Kafka connector, with the same names.
+query is behind. The latter is also given as the metrics of Spark's Kafka connector, with the same
+names.
 """
 
 import logging

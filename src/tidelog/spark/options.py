@@ -4,12 +4,12 @@ Contains the options of reads, including the start and end of ranges as offsets 
 all partitions or one for each. Options of streams are in `stream_options`, options of sinks in
 `sink_options`, and settings of clients in `broker_settings`.
 
-Invariants: an option that means the same as one of Spark's Kafka connector has the same name. Names
-are case-insensitive. An unknown option is an error, whose message suggests a similar known option,
-if any: if a misspelled option were ignored, a query could read a whole topic, or write to another
-place. A date or a local time needs a zone; numbers are times in ms, as in the Kafka connector. An
-option that applies only to directories or only to brokers is refused for the other kind of source,
-with the reason.
+Invariants: an option that means the same as an option of Spark's Kafka connector has the same name.
+Names are case-insensitive. An unknown option is an error, because with a misspelled option that is
+ignored, a query could read a whole topic, or write to another place. The message suggests a similar
+known option, if any. A date or a local time needs a zone; numbers are times in ms, as in the Kafka
+connector. An option that applies only to directories or only to brokers is refused for the other
+kind of source, with the reason.
 """
 
 import difflib
@@ -207,8 +207,8 @@ class Options:
             of_brokers: Options that directories don't support, each with the reason.
 
         Raises:
-            InvalidRequest: Both path and brokers are given, or neither; or an option is given that
-                the kind of source doesn't support.
+            InvalidRequest: Both path and brokers are given; neither is given; or an option is given
+                that the kind of source doesn't support.
         """
         path, bootstrap = local_path(self.text("path") or ""), self.text(BOOTSTRAP) or ""
         if bool(path) == bool(bootstrap):
@@ -663,8 +663,8 @@ def not_of_directories(option: str) -> str:
 def _location(options: Options) -> tuple[str, str]:
     """Return the path and the brokers, of which one is empty.
 
-    Raises InvalidRequest if both or neither are given, or for an option that applies only to the
-    other kind of source.
+    Raises InvalidRequest in three cases: both are given; neither is given; or an option applies
+    only to the other kind of source.
     """
     path, bootstrap = options.location(_NOT_OF_BROKERS, _OF_BROKERS)
     others = options.prefixed("store." if bootstrap else "kafka.").keys() - {"isolation.level"}

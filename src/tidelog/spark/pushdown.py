@@ -107,7 +107,7 @@ class LimitMaker:
     def take(self, filters: Iterable[Filter]) -> None:
         """Convert filters; add the filters that Spark has to apply to `returned`."""
         # The filter "is not null" on a time column is implied if another filter limits that time,
-        # so this is checked after all filters.
+        # so filters of this kind are checked after all other filters.
         late = [one for one in filters if not self._take(one)]
         for one in late:
             if not self._is_implied(one):

@@ -3,10 +3,10 @@
 Contains the conversion of columns that are read (`SparkRows`), and the choice of topic and
 partition for each row that is written (`Router`), without an object per row.
 
-Invariants: Spark compares names, order, types and nullability of the first record batch with its
-own schema and doesn't check later batches, so every batch has exactly this schema. Times are
-converted to microseconds. A time that does not fit into 64 bits as microseconds (some 292,000 years
-away) is an error with partition and offset, or null with a reason (`mode=permissive`).
+Invariants: every record batch has exactly Spark's schema (names, order, types, nullability),
+because Spark compares the first batch with its own schema and doesn't check later batches. Times
+are converted to microseconds. A time that does not fit into 64 bits as microseconds (some 292,000
+years away) is an error with partition and offset, or null with a reason (`mode=permissive`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -2,7 +2,7 @@
 
 A task writes a marker in the same transaction as its rows. The marker's key is the transactional
 id, and its value is `{"version": 1, "batch": N, "note": TEXT}`. So a task's rows of a batch count
-as written if and only if a marker of that batch, or of a later one, is committed.
+as written if and only if a marker of that batch or of a later batch is committed.
 
 A numbered write (a batch write with `txnAppId` and `txnVersion`) writes a marker for each of its
 topics, under the key that `topic_key` returns and with the topic's id (`"topic_id"`) if the cluster
@@ -84,7 +84,7 @@ def decode_marker(value: bytes) -> Marker:
 
 
 def last_marker(current: Marker | None, newer: Marker) -> Marker:
-    """Return the valid one of two markers with the same key.
+    """Return the valid marker of two markers with the same key.
 
     Of two markers of the same topic, the marker of the later batch is valid.
 
@@ -186,7 +186,8 @@ class Markers:
         The caller has fenced older producers with its transactional id, so these have no open
         transaction. The first read includes uncommitted markers, so it does not wait for open
         transactions of other keys. Almost always, it finds no marker of batch `at_least` or later.
-        Only if it finds one, a second read checks whether the marker's transaction was committed.
+        If it finds such a marker, a second read checks whether the marker's transaction was
+        committed.
 
         Raises:
             ClusterFailure, NotAuthorized: The topic can't be read within the timeout.

@@ -1,9 +1,9 @@
 """Python of Spark's workers: its packages, its compiled kernels, and fast delivery of tasks.
 
 A worker process runs one or more tasks. Compiled kernels are stored on disk, so that one process on
-a machine compiles them and all other processes load them. `prepare` chooses the folder for compiled
-kernels if the environment doesn't name one and the usual folders are not writable, and lets one
-process of the machine compile while all other processes wait. docs/deploy.md describes how to
+a machine compiles them and all other processes load them. `prepare` lets one process of the machine
+compile while all other processes wait. It chooses the folder for compiled kernels if the
+environment names no folder and the usual folders are not writable. docs/deploy.md describes how to
 install packages and set up the folder on a cluster.
 
 `check_workers` runs a small job to check that a session's workers have tidelog. Spark runs the
@@ -269,7 +269,7 @@ def _sockets() -> list[int]:
 def _set_option(descriptor: int, option: int) -> bool:
     """Set a TCP option on one socket; return whether it is a TCP connection.
 
-    Calls setsockopt directly: creating a Python socket for the descriptor would set the process's
+    Calls setsockopt directly, because a Python socket for the descriptor would set the process's
     default timeout, if any, and so make the connection non-blocking for its owner.
     """
     on = ctypes.c_int(1)

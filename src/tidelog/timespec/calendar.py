@@ -61,8 +61,8 @@ def ensure_countable(first_ms: int, end_ms: int, unit: CalendarUnit) -> None:
     """Check that the units with instants in [first_ms, end_ms) can be listed.
 
     Raises:
-        InvalidRequest: There are more than `UNITS_MAX`, estimated by the average length, or some
-            are before the year 2 or after the year 9998.
+        InvalidRequest: There are more than `UNITS_MAX` units, estimated by the average length; or
+            some units are before the year 2 or after the year 9998.
     """
     if end_ms > _LAST_MS:
         raise InvalidRequest(f"no {unit}s are known after the year 9998; use an earlier end")
@@ -113,9 +113,9 @@ def unit_ranges(
 ) -> list[tuple[int, int]]:
     """Return consecutive ranges [start, end) in ms, one for each unit, for times by quarters.
 
-    A requested start or end cuts the first or last unit. Without a start, the unit of the content's
-    first instant is the first one, cut at 1970 unless the content begins before; without an end,
-    the unit of its last instant is the last one.
+    A requested start or end cuts the first or last unit. Without a start, the first range is the
+    unit of the content's first instant; it is cut at 1970 if the content does not begin before
+    1970. Without an end, the last range is the unit of the content's last instant.
 
     Args:
         requested: Start and end in ms, None for an open side.

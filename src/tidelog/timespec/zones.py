@@ -1,8 +1,8 @@
 """Converts between local time in a zone and instants.
 
-A local time that a clock change makes ambiguous or skips has no single instant: it is refused, and
-the error names both candidates. A date alone is the first instant of that day, or of the next day
-if the zone skips that day.
+If a clock change makes a local time ambiguous or skips it, the local time has no single instant.
+Such a time is refused, and the error names both candidates. A date alone is the first instant of
+that day, or of the next day if the zone skips that day.
 
 Source: IANA time zone database, through `zoneinfo`.
 """

@@ -35,8 +35,9 @@ PROGRESS_FILE: Final = ProgressFile(job="a mirror", version=1)
 # Maximum number of topics in the title of a query.
 TITLE_TOPICS: Final = 3
 
-# Options of the sources that a user may set. They change neither which records a repeated task
-# writes nor their order, except `failOnDataLoss` (see `_OF_MIRROR_TO_BROKERS`).
+# Options of the sources that a user may set. A repeated task writes the same records in the same
+# order with other values of these options. Exception: `failOnDataLoss` (see
+# `_OF_MIRROR_TO_BROKERS`).
 _SOURCE_OPTIONS: Final = (
     *("kafka.*", "store.*", "kafkaConsumer.pollTimeoutMs", "groupIdPrefix"),
     *("fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "readUntil", "commitGroup"),
@@ -83,9 +84,9 @@ _OF_MIRROR: Final = (
     }
 )
 
-# If the target is a cluster, tasks of a repeated batch that have already written are skipped; they
-# are identified by their numbers. If records of a partition were deleted meanwhile, tasks with
-# other rows would get these numbers.
+# If the target is a cluster, a repeated batch skips the tasks that have already written. These
+# tasks are identified by number. If records of a partition were deleted meanwhile, tasks with other
+# rows would get these numbers.
 _OF_MIRROR_TO_BROKERS: Final = {
     "failOnDataLoss": "would change which records a repeated task writes to brokers: leave it out,"
     " and begin after lost records with a new checkpoint and start='latest'"
@@ -265,9 +266,9 @@ def plan_mirror(
         **options: Options, see `MirrorOptions`.
 
     Raises:
-        InvalidRequest: No topic is given, a pattern is invalid, a place is given twice, a topic
-            would be copied to itself, the target is an object store, or an option for the sources
-            or the sink is set by the mirror itself or not supported.
+        InvalidRequest: No topic is given; a pattern is invalid; a place is given twice; a topic
+            would be copied to itself; the target is an object store; or an option for the sources
+            or the sink is not supported, or is set by the mirror itself.
         InvalidTopic: A name at the target is invalid.
     """
     renames = dict(topics) if isinstance(topics, Mapping) else {name: name for name in topics}

@@ -320,8 +320,7 @@ def _start(
         client_batches = ClientBatches(
             plan=plan, path=path, env=env, watch=watch, after=start_map.batch_id
         )
-        # The server gets the options without those that can't be pickled; only the client uses
-        # these.
+        # The server gets all options that can be pickled. Only the client uses the other options.
         plain: MirrorOptions = {
             **options,
             "stopped": None,

@@ -6,10 +6,10 @@ brokers, a task writes its rows and a marker in one transaction; the marker cont
 rows of the offset map. If such a task is repeated, it finds the marker, writes nothing, and reports
 these rows again.
 
-`Ledger` makes the rows of the offset map. A run of consecutive offsets becomes one dense row. If
-the offsets of a record batch have too many gaps, or several of its records have the same source
-offset, one row describes all of its records from one source partition in one target partition. No
-object is created for a single record.
+`Ledger` makes the rows of the offset map. A run of consecutive offsets becomes one dense row.
+Exception: the offsets of a record batch have too many gaps, or several of its records have the same
+source offset. Then one row for each pair of a source partition and a target partition describes the
+batch's records. No object is created for a single record.
 
 The batch and the map are committed in `commit`.
 """
@@ -314,8 +314,9 @@ class Origins:
         Args:
             routes: Target topics of the source topics.
             task: Number of the task. If keys choose the partition, all records without a key in one
-                record batch go to one partition, and those in the next record batch to the next
-                partition; this number determines the first partition.
+                record batch go to one partition, and the records without a key in the next record
+                batch go to the next partition. The task's number determines the first of these
+                partitions.
         """
         self._routes = routes
         numbers = routes.target_numbers()

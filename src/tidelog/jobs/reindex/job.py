@@ -3,10 +3,10 @@
 The mode `verify` checks each partition like `tidelog doctor`, and only reads. The mode `build`
 repairs derived files of directories that tidelog wrote, and adds missing zone maps; the driver
 holds the directory's lock until the last task has ended. A directory that another program wrote, or
-one in an object store, is never changed: its zone maps are written to a separate folder
-(`zone_cache`), where readers find them. If this folder is given, both modes process only zone maps,
-and `build` writes only to this folder, which needs no lock, so a broker can use the directory at
-the same time.
+a directory in an object store, is never changed. Instead, its zone maps are written to a separate
+folder (`zone_cache`), where readers find them. If this folder is given, both modes process only
+zone maps, and `build` writes only to this folder. This needs no lock, so a broker can use the
+directory at the same time.
 """
 
 import json
@@ -357,8 +357,8 @@ def partition_rows(result: ReindexResult) -> Iterator[tuple[object, ...]]:
 def finding_rows(result: ReindexResult) -> Iterator[tuple[object, ...]]:
     """Yield the rows of `FINDINGS_SCHEMA`.
 
-    The order is: for each partition the findings of the first check, then findings that are new
-    after the repair; last, the findings at the top of the directory.
+    For each partition, the findings of the first check come first, then the findings that are new
+    after the repair. The findings at the top of the directory come last.
     """
     for one in result.done:
         open_paths = {finding.path for finding in one.left}

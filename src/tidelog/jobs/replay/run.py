@@ -5,9 +5,9 @@ the request, the remaining offsets, and the chunk that is being written. Chunks 
 computed in `chunks`; `targets` writes the chunks.
 
 Invariants: a chunk is added to the journal before the target receives it, and removed afterwards.
-If the journal contains a chunk, a restart writes it again, with the same offsets and the same
-number; a target that already has a chunk with this number skips or replaces it. The journal is
-replaced atomically and durably, and locked while a job uses it.
+If the journal contains a chunk, a restart writes the chunk again, with the same offsets and the
+same number. If the target already has a chunk with this number, it skips or replaces the chunk. The
+journal is replaced atomically and durably, and locked while a job uses it.
 """
 
 import json
