@@ -364,7 +364,7 @@ def plan_cases(quick: bool) -> Iterator[Case]:
             note=note,
         )
     yield Case(
-        case=f"plan over {segments} segments, all of it",
+        case=f"plan over {segments} segments, the whole log",
         unit="s",
         ours=many.plans_all,
         goal="ours <= 10",

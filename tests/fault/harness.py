@@ -34,11 +34,11 @@ class Story(Generic[Promise]):
         return self._promises[-1]
 
     def step_at(self, moment: int) -> int:
-        """Return the number of the last step that had ended when `moment` calls were recorded."""
+        """Return the number of the last step that ended within the first `moment` calls."""
         return bisect_right(self._moments, moment) - 1
 
     def around(self, moment: int) -> tuple[Promise, Promise]:
-        """Return the promises before and after the step that runs at that moment."""
+        """Return the promises before and after the step that runs after the first `moment` calls."""
         step = self.step_at(moment)
         return self._promises[step], self._promises[min(step + 1, len(self._promises) - 1)]
 

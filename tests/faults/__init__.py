@@ -12,11 +12,11 @@ Content of the disk after a power loss (a careful POSIX file system: ext4's rule
 that its journal happens to give):
 
 1.  Bytes, size: the content as of the last `sync` is durable. Each write since then is
-    independently kept, lost, or torn: only a slice of its bytes is kept, or each of its 512-byte
-    sectors is kept or lost independently. A later write may survive even if an earlier one is
-    lost. If the bytes of a write that extended the file are lost, its size may still survive: the
-    hole reads as zeros. Each truncation since then is independently kept or lost. Kept changes are
-    applied in the order of the calls.
+    independently kept, lost, or torn. Of a torn write, either only a slice of the bytes is kept, or
+    each 512-byte sector is kept or lost on its own. A later write may survive even if an earlier
+    write is lost. If a write extended the file and its bytes are lost, the file may still keep the
+    larger size: the hole reads as zeros. Each truncation since then is independently kept or lost.
+    Kept changes are applied in the order of the calls.
 2.  Names: the names as of the directory's last `sync_dir` are durable. Each creation, removal and
     rename since then is independently kept or lost. A rename is atomic: the old name or the new
     one, never both, never none. A rename between two directories is durable as soon as both have

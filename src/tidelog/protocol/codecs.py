@@ -3,17 +3,17 @@
 A reader or writer is one Python function per message, without calls between structs.
 
 - Reading: neighboring values of fixed size are unpacked together, with the lengths and counts
-  before them; a buffer that ends early fails in the unpacking. Lengths and counts are compared with
-  the remaining bytes before anything is sliced or allocated.
-- Allowance: objects take more memory than their bytes (a list of empty strings eight times as
-  much), so each object is charged to a limit: lists and structs before they are allocated, strings,
-  bytes and ids right after. The objects of a request may take 7 bytes of memory per byte of the
-  request plus nearly 1 MiB (16 MiB in the sliced form), at most 128 MiB; the objects of a response
-  63 bytes per byte plus nearly 1 MiB. Strings count four times their length, for the widest
-  characters.
-- Long messages: a message with more list elements than `Reader.items` raises TooManyItems before
-  they are read. The sliced form of a reader or writer is a generator that yields after every
-  `SLICE_ITEMS` elements, so that an event loop can do other work.
+  before them. If a buffer ends early, the unpacking fails. Lengths and counts are compared with the
+  remaining bytes before anything is sliced or allocated.
+- Allowance: objects take more memory than their encoded bytes (a list of empty strings takes eight
+  times as much). So each object is charged to a limit: lists and structs before they are allocated,
+  strings, bytes and ids right after. The objects of a request may take 7 bytes of memory per byte
+  of the request plus nearly 1 MiB (16 MiB in the sliced form), at most 128 MiB. The objects of a
+  response may take 63 bytes per byte of the response plus nearly 1 MiB. Strings count four times
+  their length, for the widest characters.
+- Long messages: if a message has more list elements than `Reader.items`, TooManyItems is raised
+  before the elements are read. The sliced form of a reader or writer is a generator that yields
+  after every `SLICE_ITEMS` elements, so that an event loop can do other work.
 - Writing: neighboring values are packed together into small pieces; record batches are added
   without a copy. A writer can also take a list whose elements are already encoded (`WrittenItems`).
 
@@ -75,9 +75,9 @@ ALLOWANCE_BYTES_MAX: Final = 2**27
 # time. A Fetch request of 30,000 partitions has 500 KB and takes 9 MB.
 LONG_ALLOWANCE_BYTES: Final = 2**24
 
-# Number of bytes of memory that the objects of a response may take, per byte of the response: many,
-# because responses come from brokers that the client chose, and may describe thousands of
-# partitions. A partition in a Metadata response has 26 bytes and takes about 500 bytes of memory.
+# Number of bytes of memory that the objects of a response may take, per byte of the response. The
+# number is large, because the client chose the broker, and a response may describe thousands of
+# partitions: a partition in a Metadata response has 26 bytes and takes about 500 bytes of memory.
 ANSWER_ALLOWANCE_PER_BYTE: Final = 63
 
 # Number of list elements between two yields of a sliced reader or writer; reading or writing these

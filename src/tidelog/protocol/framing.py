@@ -5,9 +5,9 @@ bytes written into it), like `get_buffer` and `buffer_updated` of asyncio's Buff
 frames share a buffer, a large frame has its own. A frame is a view and stays valid as long as it is
 referenced, because a buffer is reused only when no view of it is left.
 
-An announced length alone allocates at most about 128 KiB. Beyond that, a buffer grows with the
-received bytes to at most twice their size, or at once to the size of a frame that this connection
-has received before.
+An announced length alone allocates at most about 128 KiB. For a larger frame the buffer grows with
+the received bytes, to at most twice their size. Exception: the buffer may grow at once to the size
+of the last frame that this connection has received.
 """
 
 from collections import deque

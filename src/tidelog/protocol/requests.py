@@ -296,7 +296,10 @@ def write_response(request: ReceivedRequest, message: "DataclassInstance") -> li
 def write_response_around(
     request: ReceivedRequest, message: "DataclassInstance", written: str
 ) -> list[Buffer]:
-    """Return the pieces of a response whose list `written` is given as `WrittenItems`."""
+    """Return the pieces of a response that has a list with encoded items (`WrittenItems`).
+
+    `written` is the name of the field with this list.
+    """
     api, (_, layout) = request.api, _response_codec(request.api.key, request.version)
     write = _body_codec(api.response, api, request.version).write_around(written)
     return _written(request, message, write, layout)

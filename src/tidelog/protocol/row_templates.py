@@ -18,8 +18,8 @@ Invariants:
 - Every length is compared with the rest of the frame before bytes are taken.
 - Memory is bounded: one template per API and connection, of at most `FRAME_BYTES_MAX` bytes.
 - Learning a template takes as much time as the template saves in some tens of requests. It also
-  uses up credit, which later requests restore, so that for a client that varies its requests,
-  templates are rarely learned.
+  uses up credit, which later requests restore. So if a client varies its requests, templates are
+  rarely learned for the client.
 
 Source: `protocol.messages`; KIP-482 (compact lengths, tagged fields).
 """
@@ -300,7 +300,8 @@ class _Layout:
         """Encode these fields of a message, which are the same in each request or response.
 
         Raises:
-            _Unusual: A field is neither of fixed size, nor a string, nor an empty list.
+            _Unusual: A field is something else than a value of fixed size, a string, or an empty
+                list.
         """
         parts = []
         for field in fields:
@@ -468,8 +469,8 @@ class Template:
         self._head = lead[:_HEAD_BYTES]
         self._lead = lead[_BODY_AT:]
         self._tail = tail
-        # The last frame with one topic: its size, the bytes before its rows without correlation id,
-        # the start and end of its rows, the bytes after them, the topic's key.
+        # The last frame with one topic: the frame's size, the bytes before the rows (without the
+        # correlation id), start and end of the rows, the bytes after the rows, the topic's key.
         self._last: tuple[int, bytes, int, int, bytes, bytes] = (0, b"", 0, 0, b"", b"")
         self._row_bytes = layout.request.struct.size
         self._unpack = None if layout.request.missing else layout.request.struct.unpack_from

@@ -1,8 +1,8 @@
 """Reads and writes the primitive types of Kafka's wire protocol, big-endian.
 
 Compiled codecs do the same for whole messages; these functions serve headers and single values.
-Reading raises CorruptMessage with the position, before anything is allocated, for a value that does
-not fit into the buffer; writing raises InvalidRequest for a value that does not fit into its field.
+If a value to read exceeds the buffer, CorruptMessage with the position is raised before anything is
+allocated. If a value to write does not fit into its field, InvalidRequest is raised.
 Bytes and records are read as views of the given buffer and written without a copy.
 
 Source: Kafka's protocol guide, protocol primitive types; KIP-482 (compact types, tagged fields).

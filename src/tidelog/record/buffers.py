@@ -56,8 +56,8 @@ def is_free(buffer: bytearray) -> bool:
 # Number of decompressed bytes to process at a time; a single batch may have more.
 OPENED_BYTES: Final = 4 << 20
 
-# Number of additional bytes of memory for the last body of a group. A body for which the remaining
-# memory may be too small is decompressed to other memory, and then copied if the body fits.
+# Number of additional bytes of memory for the last body of a group. If the remaining memory may be
+# too small for a body, the body is decompressed to other memory, and then copied if it fits.
 _SPARE_BYTES: Final = 1 << 20
 
 
@@ -88,9 +88,10 @@ class BodyBuffer(Scratch):
         return self._room[self.used : self.used + size_bytes]
 
     def put(self, body: Buffer) -> bool:
-        """Add a body, copying it unless it is at the start of the memory that `take` returned last.
+        """Add a body; return False, without adding it, if the free memory is too small.
 
-        Returns False, without adding the body, if it does not fit.
+        A body in the memory that `take` returned last must begin where this memory begins, and is
+        not copied. Any other body is copied.
         """
         end = self.used + len(body)
         if end > len(self._bytes):

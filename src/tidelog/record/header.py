@@ -39,8 +39,9 @@ LENGTH_MIN: Final = 14
 
 BATCH_LENGTH_MIN: Final = HEADER_SIZE - LOG_OVERHEAD
 
-# Maximum number of bytes of skipped batches whose checksums one search verifies, because it skips
-# these batches by their headers; without the limit a search might read a whole segment.
+# A search skips batches by their headers, so it verifies the checksums of the skipped batches. This
+# is the maximum number of bytes that one search verifies for this reason; without the limit a
+# search might read a whole segment.
 PASSED_BYTES: Final = 1 << 20
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")

@@ -5,9 +5,9 @@ offset. Each batch begins after the last offset of the batch before it, and ends
 base offset of the next segment, the end of the requested offsets, or the log end. The offsets of a
 segment are less than its base offset + 2^31.
 
-A base offset that is too large is detected only at the next batch. So a reader returns a batch only
-after it has examined the next batch, if there is one. For this reason, a reader that stops early,
-or that keeps the records it read before an error, has no record with a wrong offset.
+A base offset that is too large is detected only at the next batch. So if there is a next batch, a
+reader examines it before it returns a batch. Then all records that a reader has returned have right
+offsets, even if the reader stops early or meets an error later.
 `kernels.batch_scan` applies the same rule to a table of batches.
 
 Pure. Source: docs/format.md#order.
@@ -123,8 +123,8 @@ def jump_problem(first: int, last: int, next_offset: int, following: int) -> str
 def order_error(problem: str, batch: object, next_offset: int) -> CorruptBatch:
     """Return the error for a batch out of order.
 
-    If the batch is complete and its checksum is wrong, the error says so first: then its last
-    offset may be damaged like everything else in it.
+    If the batch is complete and its checksum is wrong, the error says so first, because then the
+    whole batch may be damaged, also its last offset.
 
     Args:
         problem: What is wrong with the batch's offsets.
@@ -142,11 +142,11 @@ def order_error(problem: str, batch: object, next_offset: int) -> CorruptBatch:
 def cut_problem(left_bytes: int, next_offset: int, end_offset: int) -> str | None:
     """Return what is wrong with bytes without a whole batch at the end of a finished segment.
 
-    The result is None if the batches before these bytes have all offsets up to `end_offset`: then
-    the bytes are a torn tail, which was never part of the log.
+    If the batches before these bytes reach `end_offset`, return None, because the bytes are then a
+    torn tail, which was never part of the log.
 
     Args:
-        left_bytes: Number of these bytes.
+        left_bytes: Number of bytes without a whole batch.
         next_offset: Offset after the last whole batch.
         end_offset: Offset after the expected last batch.
     """
@@ -170,14 +170,15 @@ def in_order(
     """Yield batches with their positions as long as their offsets are in order.
 
     Args:
-        batches: Result of a walk. If the walk raises CorruptData, it is raised after the last sound
-            batch.
+        batches: Result of a walk. If the walk raises CorruptData, the error is raised after the
+            last sound batch was yielded.
         next_offset: Smallest offset that the first batch may have.
         end_offset: Offset that no batch may reach.
         path: File, for errors.
-        knows_next: Whether `next_offset` is the offset after the batch before the first. False if a
-            walk begins in the middle of a file: then an index entry proves the first batch, so if
-            its offsets contradict those of the second batch, the second batch is wrong.
+        knows_next: Whether `next_offset` is the offset after the batch before the first one. Use
+            False if a walk begins in the middle of a file. Then an index entry proves the offsets
+            of the first batch. So if the first two batches contradict each other, the error is
+            raised for the second batch.
 
     Raises:
         CorruptBatch: The offsets are out of order; earlier batches were yielded. The errors of the

@@ -62,8 +62,8 @@ class ListOffsetsRequest:
     """Request for the first offset at or after a timestamp; in version 0, for offsets of segments.
 
     Attributes:
-        by_append_time: Whether timestamps are append times, whatever the topics' settings. tidelog
-            extension; other brokers ignore it.
+        by_append_time: If True, timestamps are append times for all topics. If False, the settings
+            of each topic decide. tidelog extension; other brokers ignore it.
     """
 
     replica_id: int = wire(INT32, default=CONSUMER_REPLICA_ID)
@@ -81,8 +81,8 @@ class ListOffsetsPartitionResponse:
 
     Attributes:
         without_append_time: For a lookup by append time, the number of records with unknown append
-            time before the returned offset, or in the whole partition if there is no match. tidelog
-            extension; -1 if not given.
+            time before the returned offset. If there is no match, the number of such records in the
+            whole partition. -1 for other lookups, and from other brokers. tidelog extension.
     """
 
     partition_index: int = wire(INT32)

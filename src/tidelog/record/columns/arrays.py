@@ -3,11 +3,12 @@
 A -1 that means "missing" in a fixed-width column becomes null. A column without nulls has no
 validity bitmap.
 
-The system takes as long to zero fresh pages as a kernel takes to fill them, and Arrow's pool
-returns memory to the system if the thread that frees it did not allocate it, which is the usual
-case for readers. So freed pages are kept, and the most recently freed one, which is still in a CPU
-cache, is used first. About `FREE_BYTES_MAX` bytes are kept at most; other pages are returned to
-Arrow's pool. A page is freed, by any thread, when the last array or buffer over it is deleted.
+Fresh pages are expensive: the system takes as long to zero them as a kernel takes to fill them.
+Arrow's pool would often need fresh pages, because it returns memory to the system if one thread
+allocates the memory and another thread frees it, as is usual for readers. So freed pages are kept
+here. The most recently freed page is used first, because it is still in a CPU cache. About
+`FREE_BYTES_MAX` bytes are kept at most; other pages are returned to Arrow's pool. A page is freed,
+by any thread, when the last array or buffer over it is deleted.
 """
 
 import ctypes

@@ -132,17 +132,17 @@ def _record_row(batch: "Longs", record: Record) -> "Longs":
 # Number of headers to read at a time: many, because their table is small compared to the batches.
 SCAN_BATCHES: Final = 4096
 
-# Number of bytes to checksum and then decode in one group: few enough that they are still in a CPU
-# cache when they are decoded. Each group costs about 0.1 ms in Python, so smaller groups cost more
-# than cache misses.
+# Number of bytes to checksum and then decode in one group. The number is small enough that the
+# bytes are still in a CPU cache when they are decoded. Each group costs about 0.1 ms in Python; in
+# smaller groups this would cost more than cache misses.
 GROUP_BYTES: Final = 4 << 20
 
-# Number of bytes to decode in one group if the decoder itself checks each batch just before
-# decoding it: then the group need not fit into a CPU cache.
+# Number of bytes to decode in one group if the decoder itself checks each batch just before it
+# decodes the batch. The number is larger, because such a group need not fit into a CPU cache.
 LEFT_GROUP_BYTES: Final = 8 << 20
 
-# Maximum number of places where plain batches and other batches meet in a table that is split at
-# these places; with more places the groups would be too small.
+# A table is split at the places where plain batches and other batches meet, if there are at most
+# this many places. With more places the groups would be too small.
 _CHANGES_MAX: Final = 8
 
 _SOUND: Final = (layout.DONE, layout.FULL, layout.PARTIAL)
@@ -158,8 +158,8 @@ class DecodeStats:
         batches_opened: Number of batches whose records were examined.
         rows: Number of rows returned.
         without_time: With a time range, number of records inside the offset range that have no
-            time. Without `Selection.opens_all`, batches that can't match are not opened, so their
-            records are not counted.
+            time. The records of unopened batches are not counted; without `Selection.opens_all`,
+            batches that can't match are not opened.
         end_at: Position after the last batch whose header was read; this is before the buffer's end
             if the buffer ends inside of a batch.
         next_offset: Offset after the last batch whose header was read; -1 if there was none.
@@ -198,8 +198,8 @@ class Selection:
         offset_end: End of the offsets, exclusive.
         record_time: Select only records whose timestamp in ms is in [a, b); b of INT64_MAX means no
             end. Records without a time are in no range and are counted in the statistics.
-        opens_all: Whether to also open batches that can't match by their header's times, to count
-            records without a time.
+        opens_all: Whether to also open batches whose header shows that no time can match. This is
+            needed to count records without a time.
         include_control: Whether to include the records of control batches.
         drop_batch: Returns which batches of a table (`kernels.layout`) to leave out.
         opens_from: Batches that end before this offset are not opened; None for `offset_start`.

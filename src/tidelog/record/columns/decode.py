@@ -328,8 +328,8 @@ ALL_COLUMNS: Final = tuple(COLUMN_TYPES)
 # Spark's default number of rows in an Arrow batch.
 ROWS: Final = 10_000
 
-# Maximum number of records in a group that is counted: so many that in practice only bytes limit
-# the group, because counting allocates no rows.
+# Maximum number of records in a group that is counted. Counting allocates no rows, so the number is
+# so large that in practice only bytes limit the group.
 _TALLY_ROWS: Final = 1 << 30
 
 
@@ -420,9 +420,9 @@ def tally(
 ) -> None:
     """Count the records that `decode` would return, in `stats.rows`.
 
-    Arguments are those of `decode`. Keys, values and headers are not examined: if a batch's
-    checksum is right and its records are invalid, `decode` may raise an error and this function may
-    not.
+    Arguments are those of `decode`. Keys, values and headers are not examined. So if a batch has a
+    right checksum but invalid records, this function may count the records while `decode` raises an
+    error.
 
     Raises:
         CorruptBatch, CorruptRecord, UnsupportedCompression: See `decode`; the records before the
@@ -513,8 +513,8 @@ class LatestFinder:
             table: Their rows, from `scan_batches`: magic 2, uncompressed.
 
         Returns:
-            The records; or None if the data is damaged, a record has no key, or there are more than
-            `RECORDS_MAX` records: then plain Python code must process the data.
+            The records; or None if plain Python code must process the data. This is so if the data
+            is damaged, a record has no key, or there are more than `RECORDS_MAX` records.
         """
         count = _record_count(table)
         if count is None:

@@ -4,9 +4,9 @@ This module owns the table by key (`KeyTable`), the reduction of one partition's
 (`Reducer`), and the counts of records and sums of digests by span of create time (`TimeSpans`).
 `record.kernels.key_rows` owns the rows' fields and the kernels.
 
-Invariants: memory is limited. A full table returns its rows and starts again. If the returned rows
-of a partition are joined in the order in which they were returned, the result is that of one large
-table. Not thread-safe.
+Invariants: memory is limited. A full table returns its rows and starts again. Joining the returned
+rows of a partition, in the order of their return, gives the same rows as one large table would.
+Not thread-safe.
 """
 
 import struct

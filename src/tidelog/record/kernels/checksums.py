@@ -2,8 +2,8 @@
 
 The CPU's CRC-32C instruction has a latency of three cycles and a throughput of one per cycle, so
 three runs of bytes are processed in parallel. Zeros appended to a run change its CRC register
-linearly (each bit has a constant effect, and the effects are XORed), so four table look-ups, one
-for each byte, give the new register; doing this twice combines the three registers.
+linearly: each bit has a constant effect, and the effects are XORed. So four table look-ups, one for
+each byte of the register, give the new register. This is done twice to combine the three registers.
 Without the instruction (`HAS_INSTRUCTION` is False) a slow loop computes the same checksums, so
 callers with much data use a library instead.
 

@@ -6,9 +6,10 @@ integer constants and functions. It returns a status instead of raising, and nev
 past an array.
 
 Compiled code is cached beside the source if that folder is writable, else in the user's cache
-folder, else not at all (a Spark worker then chooses a folder, see `tidelog.spark.workers`).
-`NUMBA_CACHE_DIR` overrides this. If it names a folder that all nodes share, Spark workers load the
-code (0.1 s) instead of compiling it (several seconds). Entries are keyed by CPU, so different
+folder if that is writable. If neither is writable, the code is not cached, and a Spark worker
+chooses a folder (`tidelog.spark.workers`). `NUMBA_CACHE_DIR` overrides this. If `NUMBA_CACHE_DIR`
+is a folder that all nodes share, Spark workers load the code (0.1 s) instead of compiling it
+(several seconds). Entries are keyed by CPU, so different
 machines can share a folder. The folder contains executable code, so only its owner may have write
 access.
 """
@@ -46,9 +47,9 @@ class Kernel(Protocol[P, R_co]):
 def _fingerprint() -> str:
     """Return a hash of all source files of this package.
 
-    Numba checks only the kernel's own file, but helpers and constants of the other files are
-    compiled into it: without this hash, the old code would still be used after an upgrade that
-    changes only other files.
+    Helpers and constants of other files are compiled into a kernel, but Numba checks only the
+    kernel's own file. So without this hash, Numba would use old code after an upgrade that changes
+    only other files.
     """
     digest = hashlib.sha256()
     for file in sorted(resources.files(__package__).iterdir(), key=lambda file: file.name):

@@ -3,10 +3,10 @@
 - Keys: SipHash-2-4 with 128 bits and a secret seed; plain reference `tidelog.record.key_hash`.
 - Values: each 16 bytes are two words. A secret word is added to each, and the 128-bit product of
   the two sums is accumulated (NH). The hash is SipHash-1-3 of the accumulated sums (one per 256
-  bytes) and the size. The sums of two different values of the same size are equal with a
-  probability of at most 2^-64 as long as the seed is secret; the 64-bit hash of different sums adds
-  about as much. The multiplications are independent, so they run in parallel,
-  whereas SipHash alone needs a dependent round for every 8 bytes. Plain reference:
+  bytes) and the size. As long as the seed is secret, two different values of the same size have
+  equal sums with a probability of at most 2^-64, and different sums have equal 64-bit hashes with
+  about the same probability. The multiplications are independent, so they run in parallel, while
+  SipHash alone needs a dependent round for every 8 bytes. Plain reference:
   `tests/worlds/records/plain_digests.py`.
 - Partitions: murmur2; plain reference `tidelog.record.partitioner`.
 

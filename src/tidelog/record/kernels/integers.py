@@ -191,7 +191,7 @@ def _read_rest(
     """Read a varint or varlong of two or more bytes; see `read_varint`.
 
     The zig-zag coding is undone on two halves, because the full 64 bits don't fit into a signed
-    number and the interpreter's integers would grow where compiled ones wrap.
+    number: compiled integers would wrap, and the interpreter's integers would grow.
     """
     value = load_byte(data, at) & 0x7F
     shift = 7

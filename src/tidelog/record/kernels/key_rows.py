@@ -122,9 +122,9 @@ def merge(rows: Longs, across: int, table: Longs, index: Ints, state: Longs) -> 
 
     Args:
         rows: int64[>= state[END], FIELDS].
-        across: 0 if the added rows are of the same partition and have higher offsets than the
-            table's; 1 if they are of another partition: then the record with the later create time
-            wins, and among equal times the record of the higher partition.
+        across: 0 if the added rows are of the same partition as the table's rows and have higher
+            offsets. 1 if the added rows are of another partition. Then the record with the later
+            create time wins; if both times are equal, the record of the higher partition wins.
         table: int64[capacity, FIELDS].
         index: int32[a power of two], see `index_rows`; never more than half full.
         state: int64[STATE].

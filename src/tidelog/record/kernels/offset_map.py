@@ -97,8 +97,8 @@ NO_SLOT: Final = -1
 
 _WORD_SIZE: Final = 8
 
-# Maximum ratio of the steps for hashing keys in parallel to the necessary steps; above it, keys are
-# hashed one by one.
+# Keys hashed in parallel take as many steps as the longest of them. If all these steps are more
+# than this number times the necessary steps, keys are hashed one by one.
 _WASTE_MAX: Final = 2
 
 
@@ -251,8 +251,8 @@ def record_version(
 def _header_version(data: Bytes, at: int, end: int, header: Bytes) -> int:
     """Return the version in the last header of that name.
 
-    Return `NO_VERSION` if there is no such header, or the last such header's value does not have 8
-    bytes.
+    Return `NO_VERSION` if there is no such header, or if the value of the last such header does not
+    have 8 bytes.
 
     `parse_record` must have checked all headers.
     """
@@ -331,8 +331,8 @@ class KeyRules(NamedTuple):
         offset_start: First offset to process; records outside the range are not marked.
         offset_end: End of the offsets to process, exclusive.
         log_start: Log start offset; records below it are marked as superseded, whatever their key.
-        is_look_up: 0: add records to the map. 1: only compare the records with the map; such
-            records must be older than all records in the map.
+        is_look_up: With 0, the records are added to the map. With 1, the records are compared with
+            the map, but not added; they must be older than all records in the map.
         shifts: Tables of `checksums`, to check each batch's checksum just before its records are
             read. Skipped batches are checked, too, and the data must contain the headers. int64[0]
             for no check.
@@ -598,8 +598,8 @@ def _compare(row: int, slot: int, rules: KeyRules, keys: KeyMap, marks: Marks) -
         _mark(marks.own, number)
         return
     version, winning = get_fact(keys.window, VERSION, row), get_long(keys.versions, slot)
-    # Among equal versions the later record wins: the record in the map, or this record if the
-    # winner so far is also before the mapped records.
+    # Among equal versions the later record wins. If the winner so far is a mapped record, it is
+    # later than this record; if it is before the mapped records (OUTSIDE), this record is later.
     if version < winning or (version == winning and winner != OUTSIDE):
         _mark(marks.own, number)
         return

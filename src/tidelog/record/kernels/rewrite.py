@@ -106,8 +106,8 @@ WRITTEN_TOMBSTONES: Final = 7  # 0 with action COPY: the caller knows the number
 IS_NEW: Final = 8  # 1: not a copy, so it needs a checksum, and compression by its codec
 WRITTEN_FIELDS: Final = 9
 
-# Maximum number of bytes by which a record may grow: a timestamp delta from 1 byte to 10, and then
-# the record's length field by one byte.
+# Maximum number of bytes by which a record may grow: its timestamp delta may grow from 1 byte to 10
+# bytes, and its length field by one byte.
 GROWTH_MAX: Final = 10
 
 # Facts about the remaining records of a batch.
@@ -188,9 +188,9 @@ def write_batches(sources: Sources, out: Bytes, written: Longs, facts: Longs) ->
         facts: int64[FACT_FIELDS], for the kernel's own use.
 
     Returns:
-        A status, and the number of written batches. With FULL (`out` is too small) and BAD_RECORD
-        (the bodies differ from those examined before) the output is invalid; the number is then the
-        index of the batch concerned.
+        A status, and the number of written batches. Two statuses mean that the output is invalid
+        and the number is the index of the failed batch: FULL (`out` is too small) and BAD_RECORD
+        (the bodies differ from the bodies that were examined before).
     """
     used, count = 0, 0
     for slot in range(sources.table.shape[0]):

@@ -73,14 +73,19 @@ def find_time_in_segment(
         floor_offset: First offset, inclusive.
 
     Returns:
-        A status, offset, timestamp in ms, and the position of a batch. FOUND; NOT_FOUND (position:
-        end of the log); NEED_PLAIN if plain code must read the batch there and, if it has no match,
-        continue after it with `find_time`; BAD_INDEX if an index entry contradicts its batch;
-        BAD_ORDER if the offsets of the batch at the position, or of the batch after it, are out of
-        order; BAD_RECORD if a record is damaged, or the checksum of a batch to skip is wrong;
-        PARTIAL or another BAD_ status of the batch. The timestamp is -1 with every status but
-        FOUND; the offset is then the smallest that the batch at that position may have, -1 if
-        unknown.
+        A status, an offset, a timestamp in ms, and the position of a batch. With FOUND, offset and
+        timestamp are those of the record. With any other status, the timestamp is -1, and the
+        offset is the smallest offset that the batch at the position may have (-1 if unknown). The
+        other statuses:
+
+        - NOT_FOUND: the position is the end of the log.
+        - NEED_PLAIN: plain code must read the batch at the position and, if the batch has no match,
+          continue after the batch with `find_time`.
+        - BAD_INDEX: an index entry contradicts its batch.
+        - BAD_ORDER: the offsets of the batch at the position, or of the batch after it, are out of
+          order.
+        - BAD_RECORD: a record is damaged, or the checksum of a batch to skip is wrong.
+        - PARTIAL or another BAD_ status of the batch at the position.
     """
     return _search_segment(log, index, time_index, between, target, floor_offset)
 
@@ -152,8 +157,8 @@ def _search_segment(
         return BAD_INDEX, NOTHING, NOTHING, position
     if position != 0 and not _ends_at(log, position, offset):
         # Old brokers made one entry for an append of several batches, with the last offset of all
-        # these batches. In this case no entry confirms the offsets of the first batch, which must
-        # therefore not be the result: the search begins at the index entry before this entry.
+        # these batches. Such an entry does not confirm the offsets of the first batch, so this
+        # batch must not be the result. Instead the search begins at the entry before this entry.
         offset, position = floor_position_for(index, base_offset, min(offset, first) - 1)
         if position != 0 and not _leads_to_batch(log, position, offset):
             return BAD_INDEX, NOTHING, NOTHING, position

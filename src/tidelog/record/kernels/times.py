@@ -1,8 +1,8 @@
 """Append times of rows, overwritten create times, and latency and lateness of records.
 
-Latency per hour on both clocks and lateness per bucket are computed from arrays of create and
-append times, where no zone map has these values; lateness, for example, depends on the order of
-records. Plain reference: `scan.latency`.
+Latency per hour on both clocks and lateness per bucket are computed here from arrays of create and
+append times, if no zone map has these values. Zone maps can't have lateness, for example, because
+it depends on the order of records. Plain reference: `scan.latency`.
 
 Source: docs/format.md#record.
 """
@@ -82,9 +82,9 @@ def _count_starts(run_starts: Longs, offset: int) -> int:
 def flag_overwritten_create_times(data: Bytes, table: Longs) -> None:
     """Set `CREATE_STATE` of the batches whose create times a foreign cleaner has overwritten.
 
-    Kafka's cleaner writes the visible time into the records of a LogAppendTime batch. A batch that
-    a cleaner may have written (gaps, or a delete horizon) and whose create times all equal the
-    append time is assumed to have been written by that cleaner.
+    Kafka's cleaner writes the visible time into the records of a LogAppendTime batch. Such a batch
+    is assumed to be from Kafka's cleaner if it has gaps or a delete horizon, so that some cleaner
+    may have written it, and if all its create times equal the append time.
 
     Shape:
         data, table: See `decode_batches`.

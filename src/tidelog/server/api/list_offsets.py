@@ -256,10 +256,10 @@ async def _old_style(
 ) -> PartitionResponse:
     """Return the log end and the start offsets of segments, largest first, as many as requested.
 
-    Offsets above the largest one whose time is at or before the requested time are left out.
     A start offset's time is the modification time of the segment's file; the time of the log end is
-    now. EARLIEST_TIMESTAMP selects only the smallest offset, LATEST_TIMESTAMP all offsets. Offsets
-    above `end` are replaced by `end`.
+    now. The result begins with the largest offset whose time is at or before the requested time; it
+    is empty if there is no such offset. EARLIEST_TIMESTAMP selects only the smallest offset,
+    LATEST_TIMESTAMP all offsets. Offsets above `end` are replaced by `end`.
     """
     number = lookup.partition_index
     try:

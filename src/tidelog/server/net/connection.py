@@ -1,12 +1,12 @@
 """One client connection: frames in, one request at a time, responses out in order.
 
-As in Kafka, the next request waits until the last response has been handed to the system; only
-small responses to requests that have arrived together are sent together. So a client makes the
-broker hold one request, one response or a few small ones, and the bytes that arrived before reading
-paused. Also as in Kafka, a request is carried out even if the client does not wait for the
-response; only a request that waits for records is dropped after a disconnect. After a half-close
-(`eof_received`) all received requests are processed, and the client gets the responses that it
-still reads.
+As in Kafka, the next request waits until the last response has been handed to the system.
+Exception: if several requests arrive together, their small responses are sent together. So for one
+client the broker holds at most one request, one response (or a few small ones), and the bytes that
+arrived before reading paused. Also as in Kafka, a request is carried out even if the client
+disconnects before the response. Exception: a request that waits for records is dropped after a
+disconnect. After a half-close (`eof_received`) all received requests are processed, and the client
+gets the responses that it still reads.
 """
 
 import asyncio

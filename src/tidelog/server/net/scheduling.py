@@ -187,9 +187,10 @@ class BusyPoll:
             self.is_polling = False
 
 
-# Minimum number of responses in an iteration with which many clients count as active, so that
-# responses are held. After an iteration with fewer, the next `AT_ONCE` responses are sent without
-# delay, and the one after them is held as a trial, unless the loop is polling.
+# If an iteration has at least this many responses, many clients count as active, and the responses
+# of the next iteration are held. After an iteration with fewer responses, the next `AT_ONCE`
+# responses are sent without delay, and then a response is held as a trial, except while the loop
+# polls.
 CROWD: Final = 4
 
 AT_ONCE: Final = 64
@@ -234,7 +235,10 @@ class WriteCoalescer:
         self._at_once = AT_ONCE
 
     def tries(self) -> bool:
-        """Count a response that is not to be held; return whether to hold it anyway, as a trial."""
+        """Count a response that is ready while `holds` is False; return whether to hold it.
+
+        It is held as a trial after `AT_ONCE` such responses, except while the loop polls.
+        """
         self._at_once -= 1
         return self._at_once < 0 and not self._busy_poll.is_polling
 
