@@ -38,7 +38,7 @@ class Story(Generic[Promise]):
         return bisect_right(self._moments, moment) - 1
 
     def around(self, moment: int) -> tuple[Promise, Promise]:
-        """Return the promises before and after the step that runs after the first `moment` calls."""
+        """Return the promises before and after the step that follows the first `moment` calls."""
         step = self.step_at(moment)
         return self._promises[step], self._promises[min(step + 1, len(self._promises) - 1)]
 

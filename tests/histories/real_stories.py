@@ -114,7 +114,7 @@ class Story:
         self._is_given_up = True
 
     def finish(self, client: RawClient) -> History:
-        """Read all sources and copies from offset 0. Call it when the last transaction has ended."""
+        """Read all sources and copies from offset 0, after the last transaction has ended."""
         history, copies = self.history, self.names.copies
         for partition in (*copies, *copies.values()):
             history.final[partition] = read_all(client, partition, is_committed=True)
