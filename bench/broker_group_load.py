@@ -1,11 +1,11 @@
 """Group members of both protocols for the load generator, as raw connections in one thread.
 
 A member sends without delay each request that its protocol requires. While a group settles, its
-members send a heartbeat every `BEAT_MS`, the first one `HEAD_START_MS` after the coordinator knows
-all joining members or has confirmed that a member left. Real clients send a heartbeat only every
-few seconds, so a group with real clients mostly waits for the next heartbeats when it changes. The
-interval is short here, so that the coordinator's own time is measured. Messages are few, so
-tidelog's own codecs encode them, for both brokers.
+members send a heartbeat every `BEAT_MS`. They send the first heartbeat `HEAD_START_MS` after the
+coordinator knows all joining members, or has confirmed that a member left. Real clients send a
+heartbeat only every few seconds, so a changing group of real clients mostly waits for the next
+heartbeats. The interval is short here, so that the coordinator's own time is measured. Messages are
+few, so tidelog's own codecs encode them, for both brokers.
 
 Source: Kafka's protocol guide; KIP-394 (a new member joins again with the
 id that it gets), KIP-848 (consumer groups).

@@ -1,8 +1,8 @@
 """A model of a compacted log with integers as keys: bytes written, bytes read and space.
 
 All records have size 1; space and traffic are in live sizes (rounds). Cleaning follows the rules of
-the storage: a map of the last offsets of the keys in [from, to) removes the records that these
-offsets supersede, in place, and neighboring segments that are rewritten together may be merged.
+the storage. A map has the last offsets of the keys in [from, to); the records that these offsets
+supersede are removed in place. Neighboring segments that are rewritten together may be merged.
 There are four schedulers here: the storage's own with exact counts of live records, the storage's
 own with a sample of keys, brute force, and a greedy choice with exact counts.
 

@@ -24,8 +24,8 @@ _COMMIT: Final = re.compile(r"\btidelog-commit-[0-9a-f]{32}\b")
 _TRIES: Final = re.compile(
     r"(?:^! closed connection \d+ (from \S+: byte 0: frame .*\n))+", re.MULTILINE
 )
-# Two reasons that librdkafka gives, by chance, for a TLS connection that a listener in plain text
-# closed; the longer one is kept.
+# If a listener in plain text closes a TLS connection, librdkafka gives one of two reasons, by
+# chance. The longer reason is kept.
 _NO_TLS: Final = "SSL handshake failed: Disconnected: SSL connection closed by peer"
 _NO_TLS_HINT: Final = ": connecting to a PLAINTEXT broker listener?"
 _CLOSED: Final = re.compile(

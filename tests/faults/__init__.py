@@ -31,9 +31,9 @@ that its journal happens to give):
 7.  Truncating a file while it is mapped is an AssertionError: in a real process the reader would
     get SIGBUS.
 
-Failures (`Fault`): the n-th changing call, or the n-th reading one, fails with EIO or ENOSPC
+Failures (`Fault`): the n-th changing call, or the n-th reading call, fails with EIO or ENOSPC
 without any effect, or a write writes half of its bytes. `limit_bytes` is a disk's size: a write
-that does not fit writes what fits, the next one raises ENOSPC.
+that does not fit writes the bytes that fit, and the next write raises ENOSPC.
 """
 
 from tests.faults.crash import CrashState, Keep

@@ -38,8 +38,8 @@ class FileNode:
     """A file's current bytes, and its maps.
 
     A map is a view of the `bytearray` itself, so it sees later writes, as a shared map does. Python
-    refuses to resize a viewed `bytearray`. If the file grows, a longer copy replaces a viewed
-    `bytearray`; the viewed one becomes a mirror, to which later writes are copied, too.
+    refuses to resize a viewed `bytearray`. So if a mapped file grows, a longer copy replaces the
+    viewed `bytearray`. The viewed `bytearray` becomes a mirror: later writes are copied to it, too.
     """
 
     __slots__ = ("_data", "_mirrors", "handles", "linked", "mtime_ms", "number")

@@ -237,8 +237,9 @@ def worn_script(seed: int, directory: Path, *, steps: int = 40) -> Script:
 class _WornLife:
     """State of a script: the clock, and the end offset of each batch.
 
-    Truncations are only at edges of batches: if the offset is inside a batch, Kafka's log continues
-    at this offset and leaves a gap, while ours continues after the last whole batch.
+    Truncations are only at edges of batches. At an offset inside a batch the two logs would differ:
+    Kafka's log continues at this offset and leaves a gap, while ours continues after the last whole
+    batch.
     """
 
     def __init__(self, rng: random.Random) -> None:

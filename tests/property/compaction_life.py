@@ -329,8 +329,8 @@ class Life:
     def _judge_transactions(self) -> None:
         """Assert that readers of the whole log (a follower, a recovery) see no open transaction.
 
-        All transactions have ended, so one would seem open only if its marker was removed before
-        its last batch.
+        All transactions have ended. A transaction would seem open if a cleaning removed its marker
+        before its last batch.
         """
         opened: dict[int, int] = {}
         for segment in self.log.segments:

@@ -173,7 +173,7 @@ def _full_at(map_from: int, map_to: int, random: Random) -> int:
 def _clean_anything(model: Model, random: Random) -> None:
     """Clean random groups of segments, with a random range of mapped offsets.
 
-    A real scheduler would choose neither these groups nor this range. Tombstones are removed by the
+    A real scheduler would not choose these groups or this range. Tombstones are removed by the
     usual rules.
     """
     facts = model.facts([1.0] * len(model.segments))

@@ -112,8 +112,8 @@ def test_a_failed_setup_is_reported_and_the_next_one_starts_again(checkout: Chec
 def interruptible() -> Iterator[None]:
     """Let children receive SIGINT, even if a background shell made this process ignore it.
 
-    Child processes inherit that a signal is ignored; a signal that this process handles has its
-    default effect in its child processes.
+    If this process ignores a signal, its child processes ignore the signal, too. If this process
+    handles a signal, the signal has its default effect in the child processes.
     """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield

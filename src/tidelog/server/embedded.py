@@ -146,8 +146,8 @@ class Broker(Closing):
     def run_due(self) -> int:
         """Run every timer that is due by the broker's clock, and return their number.
 
-        Tests that move the clock (`ManualClock`) need this, because the broker checks its timers in
-        real time, and notices that the clock was moved only at its next check.
+        Tests that move the clock (`ManualClock`) need this: the broker checks its timers in real
+        time, so it would notice the moved clock only at its next check.
 
         Raises:
             Closed: The broker was closed.

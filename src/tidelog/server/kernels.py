@@ -4,8 +4,8 @@ Until the kernels are loaded, plain Python does the work. Loading takes half a s
 code. If there is no compiled code, another process compiles the kernels, because a compiling thread
 blocks all other threads for seconds. A loading thread also blocks other threads while it holds the
 GIL, so three measures keep these times short:
-- Shared libraries are loaded by dlopen, without the GIL, before Python needs them: if Python itself
-  loaded LLVM's library, all threads would stop for 40 ms or more while it is relocated.
+- Shared libraries are loaded by dlopen, without the GIL, before Python needs them. If Python itself
+  loaded LLVM's library, all threads would stop for 40 ms or more while the library is relocated.
 - The garbage collector is paused, and loaded objects are moved to the oldest generation afterwards,
   because a collection of numba's objects blocks the loop longer than any other step.
 - The interpreter switches threads ten times as often as usual.

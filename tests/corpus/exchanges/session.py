@@ -39,7 +39,7 @@ HOME_SHOWN: Final = "/home"
 FAILED: Final = "failed"
 # The recorded port of the first listener; the next listeners have the following numbers.
 PORT_SHOWN: Final = 9092
-# Number of requests sent one after another, during which the event loop reads all earlier requests
+# Number of requests to send one after another. Meanwhile the event loop reads all earlier requests
 # and begins to handle them.
 _TURNS: Final = 10
 

@@ -109,8 +109,8 @@ def test_records_are_counted_by_their_positions_on_both_sides(
     if verdict.by_time:
         assert counts(verdict) == expected
     else:
-        # Without create times on both sides, A is read back only to the earliest time seen on B
-        # minus the margin, which is 0 here: the last two counts may be too low or too high.
+        # If a side has no create times, A is read back only to the earliest time seen on B minus
+        # the margin, which is 0 here. So the last two counts may be too low or too high.
         assert counts(verdict)[:4] == expected[:4]
     assert verdict.by_time == (kinds == (CREATE, CREATE))
 

@@ -1,8 +1,9 @@
 """Settings as DescribeConfigs returns them: value, source and synonyms. No input or output.
 
-The value of a topic setting is the topic's own, else the broker's (the first of its synonyms that
-is set), else the default. The value of a broker setting is the one set for this broker at run time,
-else the one set for all brokers at run time, else the one from the start, else the default.
+A topic setting has the first of these values that exists: the value set for the topic, the value of
+the first broker setting among its synonyms that is set, the default. A broker setting has the first
+of these values that exists: set at run time for this broker, set at run time for all brokers, given
+at the start, the default.
 
 Source: KIP-226; responses of Kafka 4.3.
 """
@@ -121,8 +122,8 @@ def _below_topic(
     """Return the broker's values of a topic's setting, then the default."""
     names = _broker_names(key)
     synonyms = [each for name in names for each in _set_at_broker(name.name, defaults, changed)]
-    # If the broker has several names for the setting, the default is shown under the name with the
-    # coarsest unit, and, as in Kafka, only if a value is set under one of the names.
+    # If the broker has several names for the setting, the default has the name with the coarsest
+    # unit. In this case, as in Kafka, it is shown only if a value is set under one of the names.
     if names and key.default is not None and (len(names) == 1 or synonyms):
         synonyms.append(_default(key, names[-1]))
     return synonyms

@@ -47,9 +47,9 @@ class DurableState(Generic[State]):
 
     Attributes:
         state: Current state.
-        apply: Applies a new state. It is awaited before the state is stored, and again with the old
-            state if storing fails.
-        on_stored: Called with the old and the new state once the new one is stored.
+        apply: Applies a new state. It is awaited before the state is stored. If storing fails, it
+            is awaited again, with the old state.
+        on_stored: Called with the old and the new state once the new state is stored.
     """
 
     def __init__(
@@ -96,8 +96,8 @@ class DurableState(Generic[State]):
 
         Raises:
             StorageFailure: The state could not be stored and has not changed. The file may contain
-                the old or the new state until the next change, which is written even if it changes
-                nothing.
+                the old or the new state until the next change. The next change is written even if
+                it changes nothing.
         """
         # The change completes even if the client disconnects, so that memory and disk agree.
         await asyncio.shield(self._begin(self._carry_out(changed)))

@@ -2,8 +2,8 @@
 
 - Choice: the first of these quotas that exists applies: user and client id; user; default user and
   client id; default user; client id. In each place with a client id, the named client id comes
-  before the default one. Each user, each client id, or each pair of them, depending on the quota's
-  entity, has a use of its own, which its connections share; this also holds for a default quota.
+  before the default client id. The quota's entity is a user, a client id or a pair of both. The
+  connections of one user, client id or pair share one use, also under a default quota.
 - Use is measured per second, over the last `WINDOWS` windows. A window starts with the first use
   after the end of the previous one. Missing windows count as empty, so a client may start with a
   burst.
@@ -385,8 +385,8 @@ class QuotaFilter:
     Attributes:
         exact: Names that an entity must have, by type; None for the default.
         any_name: Types that an entity must have, with any name.
-        is_strict: Whether an entity must have no other types; then a filter without types matches
-            no entity.
+        is_strict: Whether an entity must have no other types. A strict filter without types
+            matches no entity.
     """
 
     exact: Mapping[str, str | None]

@@ -93,8 +93,8 @@ class Charges:
     def worked(self, response: "Started") -> None:
         """Stop the watch after the handler returned.
 
-        If the response is still pending and loop time has a quota, the time of the task that
-        computes the response is measured, too.
+        If the response is still pending and loop time has a quota, a task computes the response,
+        and the watch also measures the time of this task.
         """
         self._watch.pause()
         if isinstance(response, Reply) and self._time is not None:

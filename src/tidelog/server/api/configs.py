@@ -499,7 +499,7 @@ def _described(
 
 
 def _visible(text: str | None) -> str | None:
-    """Return a setting's value; None if it has no value or one too long for the protocol."""
+    """Return a setting's value; None if it is missing or too long for the protocol."""
     return None if text is None or not is_tellable(text) else text
 
 

@@ -271,10 +271,12 @@ def _answer_rows(
 ) -> RowAnswers | None:
     """Read the partitions of a request that matches a template.
 
-    Return None, so that the request is handled without the template, in these cases: a partition is
-    named twice or was not used before; a result is an error, or reports that the client's log
-    diverges; the response would have to wait or to list aborted transactions; records are not in
-    memory.
+    Return None, so that the request is handled without the template, in these cases:
+
+    - A partition is named twice, or was not used before.
+    - A result is an error, or reports that the client's log diverges.
+    - The response would have to wait, or to list aborted transactions.
+    - Records are not in memory.
     """
     node, order = context.node, order_of(context, request)
     reads: list[PartitionRead] = []
@@ -445,8 +447,8 @@ async def long_fetch(
     """Answer a Fetch of many partitions in parts, each with the next partitions of the response.
 
     An incremental request gets FETCH_SESSION_ID_NOT_FOUND, after which the client sends a full
-    request. If the isolation level is unknown, each partition gets UNKNOWN_SERVER_ERROR; otherwise,
-    if there are more than `PARTITIONS_MAX` partitions, each gets INVALID_REQUEST.
+    request. If the isolation level is unknown, each partition gets UNKNOWN_SERVER_ERROR. If the
+    level is known and there are more than `PARTITIONS_MAX` partitions, each gets INVALID_REQUEST.
 
     Args:
         context: Context of the request.

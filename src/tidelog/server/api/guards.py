@@ -79,8 +79,8 @@ class _Shape(NamedTuple):
     """Rule by which an element of a response is made from an element of a request.
 
     Attributes:
-        identifiers: Names of the fields to copy. If the request's element is just a number or a
-            name, this is the one field that gets the number or name.
+        identifiers: Names of the fields to copy. If the request's element is a plain number or
+            name, `identifiers` is the name of the field that gets this number or name.
         lists: For each list of results in the response's element: its name, the name of the
             request's list that it answers, and the class of the results.
         errors: Names of the error fields in the response's element: `error_code`, `error_message`,
@@ -115,9 +115,9 @@ def _shape_of(
 def _result_lists(
     kind: "type[DataclassInstance]",
 ) -> "tuple[tuple[str, type[DataclassInstance]], ...]":
-    """Return each list of a class whose elements, or lists inside these, have error codes.
+    """Return the lists of a class that have error codes, as their names and element classes.
 
-    A list is returned as its name and the class of its elements.
+    The elements themselves have error codes, or the elements of lists inside them.
     """
     return tuple(
         (field.name, struct)
@@ -428,8 +428,8 @@ def needs_topics(operation: Operation, cluster: Operation | None = None) -> "Any
 
     Args:
         operation: The operation on a topic.
-        cluster: Operation on the cluster; a client with the right to it needs no right on topics.
-            None if the rights on topics are always required.
+        cluster: Operation on the cluster. A client with the right to this operation needs no right
+            on topics. None if the rights on topics are always required.
     """
 
     def guard(access: Access, request: "DataclassInstance") -> "Guarded[DataclassInstance]":
@@ -447,8 +447,8 @@ def needs_topics(operation: Operation, cluster: Operation | None = None) -> "Any
 def needs_all(*guards: "AnyGuard") -> "AnyGuard":
     """Return a guard that passes a request if all `guards` do.
 
-    If a guard denies the request or a part of it, its result is returned, and the guards
-    after it are not called.
+    The result of the first guard that denies the request or a part of it is returned; the guards
+    after this guard are not called.
     """
 
     def guard(access: Access, request: "DataclassInstance") -> "Guarded[DataclassInstance]":

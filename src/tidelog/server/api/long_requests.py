@@ -3,8 +3,9 @@
 A request with more list elements than `Row.at_once` is read in slices and split along a list that
 the table of APIs names (`Row.parts`). The guard and the handler get each part as a request of its
 own, so rights, checks and errors are the same as for short requests. The responses are merged into
-one, whose elements are encoded as soon as no later part can add to them. `api.fetch.long_fetch`
-answers long Fetch requests. A long request of another API without such a list is refused.
+one response. Each element of the response is encoded as soon as no later part can add to it. A long
+request without such a list is refused. Exception: `api.fetch.long_fetch` answers long Fetch
+requests.
 
 The size of each part follows from the time that the previous part took, so that a part takes a few
 milliseconds. Only a few long requests are read at a time, because the objects of a request may take

@@ -198,8 +198,8 @@ def _look_up(
 ) -> list[TopicLookup]:
     """Look up the requested topics, each once; all topics if `topics` is None.
 
-    In version 0 an empty list requests all topics, too. If any topic has an id, or neither name nor
-    id, all names are ignored.
+    In version 0 an empty list requests all topics, too. All names are ignored if any topic has an
+    id, or has neither a name nor an id.
     """
     node = context.node
     if topics is None or (context.version == 0 and not topics):
@@ -434,7 +434,8 @@ def split(
     Args:
         names: Sorted names of topics, from the cursor's topic on.
         counts: Number of partitions of each topic.
-        start: The cursor; its partition number applies only to the topic that it names.
+        start: The cursor. Its partition number is the first partition of the cursor's topic; other
+            topics start at partition 0.
         limit: Maximum number of partitions, at least 1.
     """
     parts: list[Part] = []

@@ -2,8 +2,8 @@
 
 `AppendPlan` takes the records from the request to the logs, in four steps:
 1. Plan (`rows_of`): make one row for each partition. If a partition is named twice, the last
-   records win, as in Kafka. But refused records win over others, and their error is the response
-   (Kafka silently appends the last valid ones).
+   records are appended, as in Kafka. Exception: if any of the records are refused, nothing is
+   appended, and the response has their error (Kafka silently appends the last valid records).
 2. Ready: wait until partitions are open, no lock stops appends, and the coordinator has confirmed
    that partitions are in their transactions. Nearly always there is nothing to wait for.
 3. Append: a slice at a time, so that other requests can proceed. Plain rows are appended in groups:
@@ -15,9 +15,9 @@ The checks are made in Kafka's order: first those of the whole request; then, fo
 its existence, the framing of its records, its transaction and acks; then the checks of the log. A
 refusal of one partition does not affect the others.
 
-A partition's first batch of a transaction is appended only if the coordinator knows that the
-partition is in the transaction, or adds it (from version 12 on). For later batches the transaction
-is already open in the log, so they need no confirmation.
+Before a partition's first batch of a transaction is appended, the coordinator must confirm that the
+partition is in the transaction; from version 12 on, it adds a missing partition. Later batches need
+no confirmation, because the transaction is already open in the log.
 
 The log owns the rules of batches (`storage/log/validator.py`); the partition decides when readers
 see the batches.
@@ -73,14 +73,12 @@ from tidelog.types import Buffer, Codec, TopicPartition
 if TYPE_CHECKING:
     from uuid import UUID
 
-# First versions of Produce with a feature, in this order: records are batches; batches may be
-# compressed with zstd; a client knows the error TRANSACTION_ABORTABLE; producing to a partition
-# adds it to the transaction; topics have ids.
-BATCHES_FIRST_VERSION: Final = 3
-ZSTD_FIRST_VERSION: Final = 7
-ABORTABLE_SINCE: Final = 11
-ADDS_SINCE: Final = 12
-TOPIC_IDS_FIRST_VERSION: Final = 13
+# First versions of Produce with a feature.
+BATCHES_FIRST_VERSION: Final = 3  # records are batches
+ZSTD_FIRST_VERSION: Final = 7  # batches may be compressed with zstd
+ABORTABLE_SINCE: Final = 11  # clients know the error TRANSACTION_ABORTABLE
+ADDS_SINCE: Final = 12  # producing to a partition adds the partition to the transaction
+TOPIC_IDS_FIRST_VERSION: Final = 13  # topics have ids
 
 VALID_ACKS: Final = frozenset({-1, 0, 1})
 
@@ -186,7 +184,8 @@ class Row:
 def rows_of(context: RequestContext, request: ProduceRequest) -> list[Row]:
     """Return a row for each partition, by topic, in the order in which they are first named.
 
-    If a partition is named twice, the last records win; refused records win over all others.
+    If a partition is named twice, the row has the last records. Exception: if any of the records
+    are refused, the row has the last refused records.
     """
     topics: dict[tuple[str, UUID], tuple[TopicProduceData, dict[int, Row]]] = {}
     for topic in request.topic_data:
@@ -500,9 +499,10 @@ class AppendPlan:
     async def _append_long(self, row: Row) -> None:
         """Append a row after a thread has checked it.
 
-        If the topic or its settings change during the check, or if the row has a message set and
-        other records are appended to the log, the row is checked again. After `FREE_CHECKS` failed
-        attempts, other appends to the topic and its deletion wait for this row.
+        The row is checked again if the topic or its settings change during the check. A row with a
+        message set is also checked again if other records are appended to the log meanwhile. After
+        `FREE_CHECKS` failed attempts, other appends to the topic and its deletion wait for this
+        row.
         """
         for _ in range(FREE_CHECKS):
             if await self._check_and_append(row, is_alone=False):
@@ -636,8 +636,8 @@ def _error_of(  # noqa: PLR0911 - one return for each rule, in Kafka's order
 ) -> int:
     """Return the error that records get before they reach the log; 0 for none.
 
-    In versions 0 to 2, which are older than record batches, an empty message set is no error, as in
-    Kafka, but a batch of format 2 is an error, unlike in Kafka.
+    Versions 0 to 2 are older than record batches. In these versions an empty message set is no
+    error, as in Kafka. A batch of format 2 is an error, unlike in Kafka.
 
     Raises:
         CorruptBatch: The frames are damaged.
@@ -798,8 +798,8 @@ def _answer_rows(
 ) -> RowAnswers | Awaitable[ProduceResponse | None] | None:
     """Append one batch of format 2, outside of transactions, to a partition that is in use.
 
-    Return None, without an append, if the records are anything else, if the partition is not in
-    use, or while any topic is locked.
+    Return None, without an append, if the records are not one such batch, if the partition is not
+    in use, or if any topic is locked.
     """
     ((name, topic_id, rows),) = topics
     ((index, records),) = cast("Sequence[tuple[int, Buffer]]", rows)

@@ -2,10 +2,11 @@
 
 Acknowledgements in a ShareFetch are processed before it acquires more records. A member's
 ShareFetch and ShareAcknowledge requests belong to the same share session. A fetch visits its
-partitions in rotation. It acquires records only if there are enough for a response or its wait time
-is over; otherwise it waits. Only one fetch at a time reads a share partition; other fetches retry
-when it has finished. Waiting fetches are woken one after the other (`shares.open_partition`). A
-woken fetch reads the partition that woke it, or all its partitions if it needs more than one byte.
+partitions in rotation. It waits until there are enough records for a response, or until its wait
+time is over; then it acquires records. At most one fetch reads a share partition at a time; other
+fetches retry when this fetch has finished. Waiting fetches are woken one after the other
+(`shares.open_partition`). A woken fetch reads the partition that woke it. If the fetch needs more
+than one byte, it reads all its partitions.
 
 Source: Kafka's protocol guide, APIs 78 and 79; KIP-932, KIP-1206, KIP-1222; Kafka 4.3's KafkaApis
 (handleAcknowledgements, validateAcknowledgementBatches), DelayedShareFetch, ShareFetchUtils.
@@ -192,7 +193,7 @@ def _plain(batches: Iterable[AcknowledgementBatch]) -> list[Acknowledgement]:
 
 
 def _can_be(batches: Iterable[AcknowledgementBatch], most: int, *, is_renewal: bool) -> bool:
-    """Whether the ranges are in order, and each has one allowed type or one for each offset."""
+    """Whether ranges are in order, and have one allowed type for all offsets or for each offset."""
     behind = -1
     for each in batches:
         types = each.acknowledge_types
@@ -344,7 +345,7 @@ class ShareFetching:
             live.leave(self)
 
     def _take_woken(self) -> Iterable[SharedPartition]:
-        """Return the partitions that woke the fetch; or all, if more than one byte is needed."""
+        """Return the partitions that woke the fetch. If it needs more than one byte, return all."""
         self._changed.clear()
         woken_for, self._woken_for = self._woken_for, {}
         return woken_for if self._order.min_bytes <= 1 else self._live

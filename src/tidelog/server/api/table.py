@@ -3,8 +3,8 @@
 ApiVersions announces the APIs and versions of the table.
 
 A version is served only if all of it is implemented. The module of a handler is imported by the
-API's first request at the latest. An API without a guard that is not in `OPEN_TO_ALL` requires all
-rights on the cluster, so a new API is closed until it gets a guard.
+API's first request at the latest. If an API has no guard and is not in `OPEN_TO_ALL`, its clients
+need all rights on the cluster. So a new API is closed until it gets a guard.
 
 Rights are defined in `guards`; the way of a request to its handler is in `dispatch`.
 
@@ -60,9 +60,9 @@ class Row(NamedTuple):
             that declares the API's messages.
         rows: Name of its `RowFunctions` (functions for repeated requests) in the handler's module;
             empty if it has none.
-        parts: Pairs `request list=response list`, as paths of fields, along which requests with
-            long lists are split. The first pair whose fields exist in the version is used; if there
-            is none, long requests are refused, except those of Fetch (`fetch.long_fetch`).
+        parts: Pairs `request list=response list`, as paths of fields. A request with a long list is
+            split along the first pair whose fields exist in the version. If there is no such pair,
+            long requests are refused. Exception: Fetch (`fetch.long_fetch`).
         at_once: Maximum number of list elements of a request that are processed without yielding
             the event loop; processing them takes about 30 ms.
     """
@@ -358,7 +358,7 @@ _COORDINATORS: Final = {
 }
 
 # APIs whose coordinator depends on the request: FindCoordinator on the type of its key,
-# InitProducerId on whether it has a transactional id.
+# InitProducerId on its transactional id, which may be null.
 _FIND_COORDINATOR, _INIT_PRODUCER_ID = 10, 22
 
 _BY_KEY_TYPE: Final = {0: (_GROUPS,), 1: (_TRANSACTIONS,), 2: (_GROUPS, _SHARE_GROUPS, _SHARES)}
@@ -441,8 +441,8 @@ def _after_load(key: int, handler: Handler) -> Handler:
 def _state_logs_of(key: int, node: "Node", request: object) -> "list[tuple[_StateLog, str | None]]":
     """Return the logs for whose loading a request waits, each with a group or transactional id.
 
-    Only the log's partition of this id must be loaded; the whole log if the id is None, because the
-    request names several ids or none.
+    With an id, only the log's partition of this id must be loaded. The id is None if the request
+    names several ids or none; then the whole log must be loaded.
     """
     if key in _OF_TRANSACTIONS:
         # A request without a transactional id (of an idempotent producer) or with several does not

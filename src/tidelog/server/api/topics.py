@@ -2,8 +2,8 @@
 
 Each item of a request is processed separately; a refused item doesn't affect others. DeleteRecords
 advances the log start offset. With a timeout of 0 or less, CreateTopics, DeleteTopics and
-CreatePartitions change nothing, as in Kafka: if the request names any topic exactly once, all items
-get REQUEST_TIMED_OUT; otherwise each item gets its own error.
+CreatePartitions change nothing, as in Kafka. Then all items get REQUEST_TIMED_OUT if the request
+names any topic exactly once; otherwise each item gets its own error.
 
 Source: Kafka's protocol guide, APIs 19, 20, 21 and 37; KIP-107; Kafka 4.3's
 ReplicationControlManager, KafkaApis and ControllerApis (rights).
@@ -319,8 +319,8 @@ def guard_create_topics(
     """Require CREATE on the cluster or on each topic.
 
     Settings and the numbers of partitions and replicas are returned only with DESCRIBE_CONFIGS. A
-    topic that is named twice, or that has the name of Kafka's metadata topic, gets INVALID_REQUEST
-    even if the client has no right to create it.
+    topic gets INVALID_REQUEST if it is named twice or has the name of Kafka's metadata topic, even
+    if the client has no right to create it.
     """
     times = Counter(topic.name for topic in request.topics)
 
@@ -412,9 +412,9 @@ def _absent_of(
 ) -> tuple[dict[str, None], list[DeleteTopicState]]:
     """Return the missing topics that the client may not delete, and the other entries.
 
-    The missing topics are refused here, because if the handler looked them up again, a topic that
-    was created meanwhile would be deleted without a check of rights. If deletion is disabled, the
-    handler reports this for all topics.
+    The missing topics are refused here, so that the handler does not look them up again. Otherwise
+    it would delete a topic that was created meanwhile, without a check of rights. If deletion is
+    disabled, the handler reports this for all topics.
     """
     absent: dict[str, None] = {}
     others = []

@@ -567,9 +567,9 @@ def guard_add_partitions_to_txn(
 ) -> Guarded[AddPartitionsToTxnRequest]:
     """Require WRITE on the transactional id and on every topic of the request.
 
-    All partitions are added or none. If one is denied, each partition gets its own error,
-    OPERATION_NOT_ATTEMPTED if it has none. From version 4 on brokers send the request, and need
-    CLUSTER_ACTION instead of these rights.
+    All partitions are added or none. If a partition is denied, each partition gets its own error;
+    a partition without an error gets OPERATION_NOT_ATTEMPTED. From version 4 on brokers send the
+    request, and need CLUSTER_ACTION instead of these rights.
     """
     if access.context.version >= BROKERS_FIRST_VERSION:
         if access.may_cluster(Operation.CLUSTER_ACTION):
@@ -638,8 +638,8 @@ def guard_list_transactions(
     return request, Denied.hidden(access, "transaction_states", is_shown)
 
 
-# Error codes that a partition keeps if its transaction gets another error: those of the partition
-# itself, of the client's rights, and OPERATION_NOT_ATTEMPTED.
+# Error codes that a partition keeps if its transaction gets another error: errors of the partition
+# itself, errors of the client's rights, and OPERATION_NOT_ATTEMPTED.
 _REFUSALS: Final = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,

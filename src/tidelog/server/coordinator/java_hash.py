@@ -2,9 +2,8 @@
 
 A key belongs to the partition `abs(hashCode) % partitions` of its state topic. Kafka's assignors
 iterate over hash maps, and the order decides which members get one partition more. With Java's
-order, members get the same partitions as from Kafka. Only keys of one bucket may be ordered
-otherwise: they keep their input order, and Java's order can differ after its table grew or lost
-keys.
+order, members get the same partitions as from Kafka. Exception: keys of one bucket keep their input
+order here, while Java may order them differently after its table grew or lost keys.
 
 Source: Java's `String.hashCode` over UTF-16 and `HashMap`; Kafka's `Uuid.hashCode`.
 """

@@ -79,9 +79,9 @@ class KeyValue:
 
 
 def is_accepted(written: Reply[ErrorCode]) -> bool:
-    """Whether a write has not failed: it is in the log or gathered, durable or not yet.
+    """Whether a write has not failed so far: it is gathered or in the log, but may not be durable.
 
-    If it fails later, before it is durable, the whole partition is unloaded.
+    If the write fails later, before it is durable, the whole partition is unloaded.
     """
     return not written.is_done or written.value is ErrorCode.NONE
 
@@ -140,7 +140,7 @@ class TopicSpec(NamedTuple):
 RETRY_MS: Final = 30_000
 
 # Maximum size of a gathered batch, in bytes. It is far below the default of `max.message.bytes`, so
-# that logs accept the batch, and so small that the batch is compressed and written quickly.
+# logs accept the batch. It is also so small that the batch is compressed and written quickly.
 GATHERED_BYTES_MAX: Final = 32 << 10
 
 # Maximum number of writes in a gathered batch. The number is low so that responses are sent early:
@@ -249,7 +249,7 @@ class _Gathered:
     size_bytes: int = 0
 
     def is_full_for(self, size_bytes: int) -> bool:
-        """Whether a write of this size does not fit into this batch, and so needs a new one."""
+        """Whether a write of this size does not fit into this batch, and so needs a new batch."""
         is_large = self.size_bytes + size_bytes > GATHERED_BYTES_MAX
         return is_large or len(self.replies) >= GATHERED_REPLIES_MAX
 
@@ -479,9 +479,10 @@ class StateTopic(Generic[Loaded]):
         return info
 
     async def _settle(self, info: TopicInfo) -> None:
-        """Sync new partitions one by one in a thread; the first client waits only for its own.
+        """Sync new partitions one by one in a thread.
 
-        A partition that is opened earlier is synced at that time.
+        If a partition is opened before its turn, it is synced when it is opened, so a client waits
+        only for the sync of the partition that it uses.
         """
         for number in info.present:
             name = TopicPartition(self.name, number)
@@ -693,8 +694,8 @@ class StateTopic(Generic[Loaded]):
                 await self.all_loaded()
 
     def _log_failure(self, part: _Part, number: int, error: Exception) -> None:
-        # If the partition was marked as failed during the load, the error does not show damage,
-        # because its log was closed or rewritten.
+        # If the partition was marked as failed during the load, its log was closed or rewritten
+        # meanwhile, so the error does not prove that records are damaged.
         if isinstance(error, CorruptData) and part.state is PartitionState.LOADING:
             part.is_damaged = True
         trace = None if isinstance(error, TidelogError) else error

@@ -2,8 +2,8 @@
 
 `range` gives each subscriber of a topic a contiguous run of the topic's partitions. `uniform`
 balances the members' numbers of partitions and moves few partitions (`mixed_assignor` handles
-members with different topics). `simple` assigns every partition to the same number of members, the
-smallest number that leaves no member idle; the members' partition counts are balanced, and members
+members with different topics). `simple` assigns every partition to the same number of members: the
+smallest number that leaves no member idle. The members' partition counts are balanced, and members
 keep partitions where possible. If members subscribe to different topics, `simple` does this for
 each topic separately. Ties are broken by the iteration order of Java's hash tables, as in Kafka.
 

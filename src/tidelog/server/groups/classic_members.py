@@ -134,8 +134,8 @@ class ClassicMembers:
         member = group.members.get(member_id)
         limit = self._config.group_max_size
         if group.is_in(GroupState.PREPARING_REBALANCE):
-            # Only the members that have joined this rebalance are counted, because after the limit
-            # was lowered the group may have more members than it allows.
+            # Only the members that have joined this rebalance are counted, because the group may
+            # have more members than the limit if the limit was lowered.
             return (member is not None and member.join is not None) or group.awaiting_join < limit
         return group.is_empty or member is not None or len(group.members) < limit
 

@@ -71,9 +71,9 @@ class DeletedTopic(NamedTuple):
     def owns(self, offset: CommittedOffset, present: UUID | None) -> bool:
         """Whether an offset was committed for this topic, or for an earlier one of the same name.
 
-        `present` is the id of the topic that has the name now. If the offset has neither this id
-        nor the deleted topic's, its commit time decides. Clocks are sometimes set back, so an
-        offset with the id `present` is kept whatever its time.
+        `present` is the id of the topic that has the name now. If the offset has neither the id
+        `present` nor the deleted topic's id, the offset's commit time decides. Clocks are sometimes
+        set back, so an offset with the id `present` is kept whatever its commit time.
         """
         if offset.topic_id == self.topic_id:
             return True

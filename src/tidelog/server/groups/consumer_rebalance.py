@@ -139,8 +139,8 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
     def _may_assign(self, group: ConsumerGroup) -> bool:
         """Whether a new target may be computed now: the last one is old enough.
 
-        Only one target per group is computed in one turn of the event loop. Otherwise each of many
-        members that join together would reassign all partitions, and members would revoke
+        At most one target per group is computed in one turn of the event loop. Otherwise, if many
+        members join together, each join would reassign all partitions, and members would revoke
         partitions that the next target returns to them.
         """
         interval_ms = self.settings.assignment_interval_ms(group.group_id)

@@ -67,8 +67,8 @@ class MemberMatch:
 
     Attributes:
         member: The member. If it replaces another member, it has the replaced member's state.
-        previous: Its subscription before the request; None for a new member.
-        replaced_id: Id that a returning static member had before; None if it keeps its id.
+        previous: The member's subscription before the request; None for a new member.
+        replaced_id: Former id of a returning static member; None if the member keeps its id.
     """
 
     member: ConsumerMember
@@ -124,8 +124,8 @@ def find_static(
     """Find a static member; a returning member gets its old assignment under its new id.
 
     Raises:
-        Refusal: The request does not join, and the instance is unknown or has another member id; or
-            it joins, and the instance is in use.
+        Refusal: If the request joins, the instance is in use. If the request does not join, the
+            instance is unknown or has another member id.
     """
     group = update.group
     if not joins:

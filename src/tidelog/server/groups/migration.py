@@ -2,8 +2,9 @@
 
 The first member of the consumer protocol upgrades a classic group of consumers: pending requests
 end with REBALANCE_IN_PROGRESS, the generation becomes the epoch, and the assignments become the
-targets. When only classic members are left, the group becomes classic again with the targets as
-assignments, and its members rejoin, unless a static member has returned with the same subscription.
+targets. When only classic members are left, the group becomes classic again, and the targets become
+the assignments. Then the members rejoin. Exception: if the last member of the consumer protocol is
+a static member that returns as a classic member with the same subscription, none needs to rejoin.
 A member is removed when it leaves, when its session expires, or when it does not revoke, rejoin or
 sync in time.
 
@@ -108,8 +109,8 @@ class Migration:
         metadata_hash = self._updates.facts.metadata_hash(names)
         for change in _founding(classic.generation, metadata_hash, members):
             change.apply(group)
-            # The change is also added to the update, so that it is written; applying it again then
-            # has no effect.
+            # The change is also added to the update, so that it is written. The update applies the
+            # change again, which has no effect.
             update.changes.append(change)
         update.actions.append(partial(self._dismiss, classic, group))
         return update

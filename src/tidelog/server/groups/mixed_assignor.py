@@ -5,10 +5,10 @@ topic's least loaded readers. Then, topic by topic, partitions move from the top
 its least loaded readers, until a round over all topics changes nothing, or after `ROUNDS_MAX`
 rounds.
 
-The readers of a topic are sorted by load. The range of least loaded readers grows to the right when
-each of them has got a partition; the range of most loaded readers grows to the left when each of
-them has given one up. When the loads of the two ranges differ by at most one, the topic is
-balanced.
+The readers of a topic are sorted by load. When each of the least loaded readers has got a
+partition, their range grows to the right. When each of the most loaded readers has given up a
+partition, their range grows to the left. When the loads of the two ranges differ by at most one,
+the topic is balanced.
 
 Source: Kafka 4.3's UniformHeterogeneousAssignmentBuilder, including its choices between equals.
 """

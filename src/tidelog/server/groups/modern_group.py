@@ -454,8 +454,8 @@ class ConsumerGroup(ModernGroup[MemberAssignment]):
     def commit_error(self, request: CommitRequest, topic_id: UUID, partition: int) -> ErrorCode:
         """Return the error code of a commit, `NONE` to accept it.
 
-        A member may commit with an older epoch for partitions that it has owned since that epoch or
-        an earlier one. Source: KIP-1251.
+        A member may commit for a partition with the epoch in which it got the partition, or with a
+        later epoch up to its current epoch. Source: KIP-1251.
         """
         is_anonymous = (
             request.generation == NO_GENERATION

@@ -7,8 +7,8 @@ A directory copied by `tidelog follow` has the offsets of its leader's groups in
 broker serves such a directory, it writes each group's offsets to the topic before it serves the
 group, and removes the file once all of them are durable. While the file can't be read, no group is
 served, because groups would otherwise resume at wrong offsets. Offsets that the topic already has
-stay unchanged. If a committed offset is beyond the end of its partition, because the standby had
-not copied all records, the end is written instead.
+stay unchanged. A committed offset may be beyond the end of its partition, because the standby had
+not copied all records; then the end is written instead.
 
 Source: docs/follow.md, docs/groups.md; KIP-98 (offsets in transactions).
 """

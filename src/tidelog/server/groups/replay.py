@@ -1,9 +1,9 @@
 """Replay of one partition of `__consumer_offsets` to groups.
 
-Only the last record of each key matters, so earlier ones are not decoded, and one value per key is
-kept in memory, besides the commits of open transactions. A transactional commit takes effect at its
-commit marker, unless a newer commit exists. A group may have thousands of offsets, so the replay
-runs in a thread.
+Only the last record of each key matters, so earlier records are not decoded. The replay keeps one
+value per key in memory, and the commits of open transactions. A transactional commit takes effect
+at its commit marker. Exception: if a newer commit exists, the newer commit stays. A group may have
+thousands of offsets, so the replay runs in a thread.
 
 Source: Kafka 4.3's loader of `__consumer_offsets`; KIP-98 (offsets in transactions).
 """

@@ -103,9 +103,9 @@ class Regexes:
     ) -> None:
         """Resolve a group's expressions if a resolution is due.
 
-        It is due if the expressions changed, topics were added or the refresh interval is over, but
-        not within `LOOK_UP_MIN_INTERVAL_MS` after the last one. As in Kafka, the expressions match
-        only topics that the member which sent this request may see.
+        A resolution is due if the expressions changed, topics were added or the refresh interval is
+        over. Exception: none is due within `LOOK_UP_MIN_INTERVAL_MS` after the last resolution. As
+        in Kafka, a topic can match only if the member that sent this request may see the topic.
         """
         group = update.group
         if not group.subscribed_regexes and not new.subscription.regex:

@@ -51,8 +51,8 @@ class Control:
         self._changing = ThreadPoolExecutor(1, thread_name_prefix="tidelog-attach")
         self._tiering = ThreadPoolExecutor(1, thread_name_prefix="tidelog-tier")
         self._is_stopping = False
-        # Running requests, also those whose client has disconnected, because their threads wait for
-        # the loop.
+        # Running requests. A request whose client has disconnected also counts, because the
+        # request's thread still waits for the loop.
         self._running: set[asyncio.Task[None]] = set()
         self.verbs: Mapping[str, _Verb] = {
             "status": self._status,

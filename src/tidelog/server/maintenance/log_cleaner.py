@@ -98,8 +98,7 @@ class LentJobs:
             node: The broker.
             gate: Access of threads to the event loop.
             threads: Threads that inspect logs.
-            at_work: Partitions that are being cleaned; partitions with a lent cleaning are added to
-                it.
+            at_work: Partitions that are being cleaned. Partitions with a lent cleaning are added.
             hold: Locks a topic while segments are swapped in.
         """
         self._node = node

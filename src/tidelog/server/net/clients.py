@@ -2,10 +2,10 @@
 
 Each connection counts the bytes of its current request that have arrived (not those announced),
 then the whole request until its response is ready, and the unsent part of the response. All
-connections share one bound. At the bound, no connection is read further, except the one whose
-request has been arriving for longest: it is read to its end, so there is always progress. The bound
-may be exceeded by the rest of this request, by responses, and by one read of each connection that
-is not paused.
+connections share one bound. At the bound, no connection is read further. Exception: the request
+that has been arriving for longest is read to its end, so there is always progress. The bound may be
+exceeded by the rest of this request, by responses, and by one read of each connection that is not
+paused.
 
 Source: Kafka's `max.connections`, `max.connections.per.ip` and its overrides,
 `connections.max.idle.ms`, `queued.max.request.bytes` (which counts a request when its size is
@@ -106,7 +106,7 @@ class MemoryBudget:
         self._resume_waiting()
 
     def _resume_waiting(self) -> None:
-        """Resume the longest-reading connection if it waits; others only while there is room."""
+        """Resume the longest-reading connection, and other connections while there is room."""
         while self._waiting:
             longest = next(iter(self._reading))
             resume = longest if longest in self._waiting else next(iter(self._waiting))
@@ -431,8 +431,8 @@ class Clients:
         before: list[int] = []
         for _ in range(limit_ms // silent_ms):
             await asyncio.sleep(silent_ms / 1000)
-            # The times of the last requests are compared with each other, not with the clock,
-            # because after a request that took as long as the sleep, the client was not silent.
+            # The times of the last requests are compared with each other, not with the clock. If a
+            # request took as long as the sleep, its time is old, but the client was not silent.
             active_ms = [each.last_active_ms for each in self._clients]
             if active_ms and active_ms == before and not any(map(_is_busy, self._clients)):
                 return

@@ -338,10 +338,10 @@ class Connection(asyncio.BufferedProtocol):
         return self._pending.is_waiting or self._next_turn is not None or self.memory.is_waiting
 
     def attend(self) -> bool:
-        """Let the system report each received byte; return whether it did not do so before.
+        """Let the system report each received byte; return False if it already did so.
 
-        If the result is True, bytes may have arrived that were not reported, so the connection
-        counts as active until now.
+        If the result is True, there may be received bytes that the system has not reported, so the
+        connection counts as active until now.
         """
         if self._out is None or not self._out.wakes_late:
             return False

@@ -97,12 +97,12 @@ class FairQueue:
 # not poll, because the client has work to do before its next request.
 SMALL_BYTES: Final = 4096
 
-# Number of requests in quick succession before the loop polls for the next one, so that an
-# unsuccessful poll takes a small part of the working time.
+# Number of requests in quick succession before the loop polls for the next request. With this
+# number an unsuccessful poll takes a small part of the working time.
 ROW: Final = 16
 
 # Maximum time in ns between two polls. If more time passes, the thread was suspended, because the
-# processor is needed for other work, and the loop does not poll after the next `CROWDED_ROW`
+# processor is needed for other work. Then the loop does not poll after the next `CROWDED_ROW`
 # requests.
 CROWDED_NS: Final = 500_000
 

@@ -144,9 +144,9 @@ class SendQueue:
         """Send pieces after all pieces that already wait.
 
         Args:
-            pieces: Pieces in order; none may change until it was sent.
-            more: Whether another `send` or a `flush` follows at once; then the pieces may be held
-                back until that call.
+            pieces: Pieces in order. A piece must not change before it was sent.
+            more: Whether another `send` or a `flush` follows at once. If so, the pieces may be held
+                back until this call.
         """
         if (
             len(pieces) == 1
@@ -163,8 +163,8 @@ class SendQueue:
         if not more and not self._gathered:
             self._send_now(list(buffers))
             return
-        # The buffers are gathered before anything is sent: bytes that the socket does not accept
-        # then go to `_pieces`, and no gathered bytes are left that could overtake them.
+        # The buffers are gathered before anything is sent. Then bytes that the socket does not
+        # accept go to `_pieces`, and no gathered bytes are left that could overtake them.
         self._gathered.extend(buffers)
         self._gathered_bytes += sum(map(len, buffers))
         if not more or self._gathered_bytes >= GATHER_BYTES:

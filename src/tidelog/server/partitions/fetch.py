@@ -213,8 +213,8 @@ class PartitionRead:
             Fetch can return it; else -1.
         records: Whole batches; below version 3 of Fetch, the last converted batch may be cut off.
         size_bytes: Size of the records.
-        aborted: The aborted transactions among the records; None with an error, and if the client
-            does not read only committed records.
+        aborted: The aborted transactions among the records, if the client reads only committed
+            records; otherwise, and with an error, None.
         append_times: First offset and append time in ms (-1 for unknown) of each run of offsets.
         visible_end: End of what the last read could return (exclusive).
     """

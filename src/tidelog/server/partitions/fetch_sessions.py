@@ -293,11 +293,15 @@ class IncrementalFetching(Fetching):
 class FetchSessions:
     """All sessions of a broker, at most `slots`.
 
-    If all slots are used, a new session replaces the least recently used session if that was unused
-    for more than `eviction_ms`. Otherwise it replaces the session of the lowest rank among those
-    created more than `eviction_ms` ago, unless the new session's rank is lower. A follower's
-    session may also replace a consumer's younger session. If no session can be replaced, or if too
-    many partitions would have to be remembered, the client continues without a session.
+    If all slots are used, a new session replaces the first of these sessions that exists:
+
+    - The least recently used session, if it was unused for more than `eviction_ms`.
+    - The session of the lowest rank among the sessions that were created more than `eviction_ms`
+      ago, if the new session's rank is not lower. A follower's session may also replace a
+      consumer's younger session.
+
+    If no session can be replaced, or if too many partitions would have to be remembered, the client
+    continues without a session.
 
     Attributes:
         slots: Maximum number of sessions.

@@ -39,8 +39,8 @@ def find_offset(log: Log, time_ms: int, end: int, work: Work) -> Match | Search:
 
     Args:
         log: The partition's log.
-        time_ms: Time in ms, 0 or more, to find the first record with this time or a later one; or a
-            special time, which is negative.
+        time_ms: Time in ms, 0 or more: find the first record with this time or a later time. A
+            negative number is a special time.
         end: End of what the client may see (exclusive).
         work: Threads for reading what is not in memory.
 

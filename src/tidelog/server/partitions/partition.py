@@ -158,9 +158,9 @@ class OpenTransactions:
         """Drop the guard of an ended transaction after its marker was appended.
 
         If each transaction has an epoch of its own, a marker of version 2 has the epoch of the next
-        transaction. A guard with this epoch stays: it belongs to a request of the next transaction,
-        and this request waits until the coordinator has completed the ended one. A marker of an
-        older version has the epoch of the ended transaction.
+        transaction. A guard with this epoch stays, because it belongs to a request of the next
+        transaction; this request waits until the coordinator has completed the ended transaction. A
+        marker of an older version has the epoch of the ended transaction.
         """
         guard = self._guards.get(end.producer_id)
         raises = end.transaction_version >= EPOCH_BUMP_VERSION
@@ -510,8 +510,8 @@ class Markers(Protocol):
         Args:
             partitions: Partitions of the transaction, each once.
             producer_id: The transaction's producer.
-            producer_epoch: Epoch of the marker. With `transaction_version` 2 it is one above the
-                epoch of the records; otherwise it is the same epoch or a later one.
+            producer_epoch: Epoch of the marker. With `transaction_version` 2 it is the epoch of the
+                records plus one. Otherwise it is the epoch of the records or a later epoch.
             coordinator_epoch: Epoch of the coordinator; a log that has seen a later epoch refuses
                 the marker.
             commit: True to commit, False to abort.

@@ -269,9 +269,9 @@ class Partitions:
     def leader_epoch(self, topic: str, partition: int) -> int:
         """Return a partition's leader epoch, -1 if it is unknown.
 
-        The epoch grows at each start, so a partition that was not opened yet will have the epoch
-        after the last one in its checkpoint, or a later one. So the epochs of thousands of
-        partitions can be reported without opening any.
+        The epoch grows at each start. So the epoch of a partition that was not opened yet is known
+        from its checkpoint: it is at least the last epoch there plus one. In this way the epochs of
+        thousands of partitions can be reported without opening any.
         """
         name = TopicPartition(topic, partition)
         opened = self._open.get(name)

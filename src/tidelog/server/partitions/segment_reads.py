@@ -1,4 +1,4 @@
-"""Bytes of a log that answer a read: which bytes, how they are read, and the form of the response.
+"""Finds the bytes of a log that answer a read, reads them, and returns them in memory or in files.
 
 `find_range` finds whole batches of one segment, as Kafka's fetch does, without decoding records.
 The first batch is at the end of an earlier read (`ReadEnds`) or is found by the offset index. The
@@ -141,7 +141,7 @@ class FilePiece:
 class SegmentBytes:
     """Source of a log's bytes, for one read or for all reads of a partition on the event loop.
 
-    One read continues in the file in which it began, even if its segment is deleted meanwhile.
+    A read continues in the file in which it began, even if the file's segment is deleted meanwhile.
     Reads on the loop share the file that was read last, until the pool closes it.
 
     Attributes:

@@ -1,8 +1,8 @@
 """Topics of the broker by name and id: lookup, creation, deletion, removal of deleted files.
 
-A deletion is durable once the registry records it and the directories are renamed. The files, of
-which there may be very many, are removed afterwards in a thread; files that are left when the
-broker stops are removed after its next start.
+A deletion is durable once the registry records it and the directories are renamed. Afterwards a
+thread removes the files, because there may be very many files. If files are left when the broker
+stops, they are removed after its next start.
 
 Source: Kafka 4.3's LogManager (deleted logs are renamed and removed `file.delete.delay.ms` later).
 """

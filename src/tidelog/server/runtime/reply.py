@@ -130,8 +130,9 @@ class Reply(Generic[T]):
     def map(self, make: "Callable[[T], R | Reply[R]]") -> "R | Reply[R]":
         """Return `make(value)`, at once if the reply is done, else as a reply.
 
-        `make` may return a reply. `cancel` of the returned reply cancels the task that is running
-        at that time: this reply's or that of `make`. The time of `make` counts as the task's time.
+        `make` may return a reply. `cancel` of the returned reply cancels the task that is then
+        running: the task of this reply or the task of `make`'s reply. The time of `make` counts as
+        the task's time.
         """
         if self.is_done:
             return make(self.value)

@@ -294,8 +294,9 @@ class LogOnLoop(LogAccess):
 class LogDirOnLoop:
     """Proxy for the broker's directory in another thread; implements `DirectoryAccess`.
 
-    Calls that touch logs or topics are executed on the loop. Values that never change, and calls
-    that any thread may make (they sync, and need not stop the loop), are used directly.
+    Calls that use logs or topics are executed on the loop. Two kinds of attributes are used
+    directly: values that never change, and calls that any thread may make (calls that sync, so that
+    they do not block the loop).
     """
 
     def __init__(self, log_dir: LogDir, gate: LoopGate) -> None:

@@ -154,11 +154,12 @@ def short_name(rules: Sequence[Rule], name: str) -> str:
     raise LoginFailed(f"no rule of {_SETTING} matches the certificate's subject")
 
 
-# Maximum delay in ms, unless the configured first delay is longer; less than the time that a
-# connection has to log in.
+# Maximum delay in ms, less than the time that a connection has to log in. If the configured first
+# delay is longer, the first delay is the maximum.
 DELAY_MAX_MS: Final = 5000
 
-# Time in ms after which one failure is forgotten; several are forgotten one after the other.
+# Time in ms after which one failure is forgotten. Several failures are forgotten one by one, each
+# after this time.
 FORGOTTEN_MS: Final = 30_000
 
 # Maximum number of remembered addresses; beyond it, the address whose last failure is oldest is

@@ -1,9 +1,15 @@
 """ACL decisions. No input or output.
 
-An ACL names a resource, a prefix of resource names, or `*` for all resources; a principal or
-`User:*`; a host or `*`; and an operation or ALL. It allows or denies. One matching DENY outweighs
-every ALLOW. If no ACL exists for a resource, `allow.everyone.if.no.acl.found` decides; if the
-resource has ACLs but none of them matches, the request is denied. Super users are always allowed.
+An ACL allows or denies. It has four parts:
+
+- a resource, a prefix of resource names, or `*` for all resources;
+- a principal or `User:*`;
+- a host or `*`;
+- an operation or ALL.
+
+One matching DENY outweighs every ALLOW. If no ACL exists for a resource,
+`allow.everyone.if.no.acl.found` decides. If the resource has ACLs but none of them matches, the
+request is denied. Super users are always allowed.
 
 ALLOW of READ, WRITE, DELETE or ALTER implies DESCRIBE, and ALTER_CONFIGS implies DESCRIBE_CONFIGS.
 DENY implies nothing.

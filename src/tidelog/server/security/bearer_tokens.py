@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 _LOGGER: Final = logging.getLogger("tidelog.server")
 SETTING: Final = "sasl.oauthbearer.jwks.endpoint.url"
 BYTES_MAX: Final = 1 << 20
-# Maximum time in seconds until a response is complete, even if it arrives in many pieces; less than
-# the time that a connection has to log in.
+# Maximum time in seconds until a response is complete, even if it arrives in many pieces. The time
+# is less than the time that a connection has to log in.
 TIMEOUT_S: float = 5
 # Number of refresh intervals for which keys stay valid after the last successful fetch; they stay
 # valid for at least `VALID_MIN_MS`. The limit ensures that a revoked key does not stay valid if the

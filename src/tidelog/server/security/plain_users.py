@@ -38,7 +38,7 @@ class HashedPassword:
     digest: bytes
 
     def is_password(self, password: str, iterations: int) -> bool:
-        """Whether the password matches; takes as long if it does not.
+        """Whether the password matches. The duration is the same whether it matches or not.
 
         Args:
             password: Password to check.

@@ -68,8 +68,8 @@ def draw_shape(key: bytes, user: str, shapes: Mapping[Shape, int]) -> Shape:
 def _lot(key: bytes, user: str, shape: Shape) -> float:
     """Draw an exponentially distributed number by a keyed hash.
 
-    If each shape's number is divided by its weight, the probability that a shape has the smallest
-    result is in proportion to its weight.
+    The number of each shape is divided by the shape's weight, and the smallest result wins. So a
+    shape wins with a probability in proportion to its weight.
     """
     text = f"{shape.iterations},{shape.salt_bytes},{user}"
     drawn = int.from_bytes(hmac.digest(key, text.encode(), "sha256")[:8], "big")

@@ -74,7 +74,7 @@ class HandshakeContext(ssl.SSLContext):
 
 
 def _send(sock: socket.socket, outgoing: ssl.MemoryBIO) -> None:
-    """Send the pending bytes, as far as the system accepts them at once."""
+    """Send as many of the pending bytes as the system accepts at once."""
     with suppress(OSError):  # a client that has disconnected or accepts nothing gets no alert
         sock.send(outgoing.read())
 

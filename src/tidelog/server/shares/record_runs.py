@@ -90,8 +90,8 @@ class Limits:
 
     Attributes:
         locks_max: Soft limit of the number of offsets from the start offset to the last delivered
-            one. It may be exceeded, because a batch of the log is acquired as a whole, up to
-            `ACQUIRED_MAX` offsets.
+            offset. The number may be larger, because a batch of the log is acquired as a whole (up
+            to `ACQUIRED_MAX` offsets).
         deliveries_max: Number of deliveries after which a record is archived.
         lock_ms: Duration of an acquisition lock.
         may_renew: Whether a member may renew its locks.

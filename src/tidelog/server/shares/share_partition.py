@@ -117,8 +117,8 @@ class Acquisition:
     def _cut(self, first: int, last: int) -> int:
         """Return the last offset to acquire.
 
-        This is the end of a batch or of the range, unless the acquisition would exceed
-        `ACQUIRED_MAX` or the limit is strict.
+        This is the end of a batch or of the range. Exceptions: the limit is strict, or the
+        acquisition would exceed `ACQUIRED_MAX`.
         """
         limit = first + self._remaining - 1
         if limit >= last:

@@ -1,9 +1,9 @@
 """All open share partitions, and the share sessions of members.
 
 A share partition is opened by the first fetch that names it, from its persisted state. Without
-persisted state it starts at the offset that the group's settings define. It is closed when a
-session ends and no other member uses it, or when its topic is deleted, or its state is deleted,
-reset or unloaded.
+persisted state it starts at the offset that the group's settings define. It is closed in these
+cases: a session ends and no other member uses it; its topic is deleted; its state is deleted, reset
+or unloaded.
 
 A share session remembers the partitions that a member reads. Epoch 0 starts a new session, -1 ends
 it, and any other epoch must be one above the last one. At the limit of sessions a new session is

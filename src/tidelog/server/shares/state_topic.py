@@ -560,8 +560,8 @@ class ShareStates(Watchable):
     def _prune(self, key: ShareKey, partition: Partition) -> None:
         """Move the log start to the oldest snapshot in use; rewrite the oldest snapshots.
 
-        Records are deleted only once all earlier writes are durable, because the records that
-        replace the deleted ones must be durable first.
+        Before records are deleted, all earlier writes must be durable, because some of these writes
+        replace the deleted records.
         """
         end = partition.log.log_end_offset
         part = self._entries.part(self.topic.number_of(key.text))

@@ -145,8 +145,8 @@ class TransactionCoordinator:
     def add(self, request: AddRequest) -> Reply[ErrorCode]:
         """Add partitions to a transaction; a transaction begins if none is open.
 
-        While another transition or the completion of the previous transaction is in progress, wait,
-        but at most `ADD_PATIENCE_MS`; then the client gets CONCURRENT_TRANSACTIONS.
+        While another transition or the completion of the previous transaction is in progress, wait.
+        After `ADD_PATIENCE_MS` the client gets CONCURRENT_TRANSACTIONS.
         """
         reply: Reply[ErrorCode] = Reply()
         if request.transactional_id:

@@ -1,9 +1,9 @@
 """Completes decided transactions: writes their markers, then records the completion in the log.
 
 A decided transaction is always completed: a marker that can't be written is retried, and the next
-start of the broker resumes incomplete transactions. A marker is omitted only if the partition's
-topic is deleted or a later epoch of the producer or the coordinator has written to the partition,
-because then the transaction is no longer open there.
+start of the broker resumes incomplete transactions. Two exceptions: a marker is omitted if the
+partition's topic is deleted, or if a later epoch of the producer or the coordinator has written to
+the partition, because then the transaction is no longer open there.
 
 Source: Kafka 4.3's TransactionMarkerChannelManager, KafkaApis.handleWriteTxnMarkersRequest; KIP-98,
 KIP-1228.

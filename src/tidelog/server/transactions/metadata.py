@@ -337,8 +337,8 @@ def plan_init(
 def _may_continue(metadata: TransactionMetadata, expected: ProducerRef) -> bool:
     """Whether a request that expects this producer may be from the current producer.
 
-    True if no producer was initialized yet, if the expected id is the current id, or if it is the
-    previous id with its last epoch.
+    True in three cases: no producer was initialized yet; the expected id is the current id; the
+    expected id and epoch are the previous id and its last epoch.
     """
     return (
         metadata.producer_epoch == NO_PRODUCER_EPOCH
@@ -387,8 +387,8 @@ def plan_add(
     metadata: TransactionMetadata, *, is_pending: bool, request: AddRequest, now_ms: int
 ) -> Step:
     """Plan the addition of partitions, by a request of its own or with a write (KIP-890)."""
-    # This check comes first, as in Kafka, because a client that received its next producer id uses
-    # it before the previous transaction is completed.
+    # This check comes first, as in Kafka, because a client uses the next producer id that it has
+    # received before the previous transaction is completed.
     if is_pending or metadata.is_prepared:
         return ErrorCode.CONCURRENT_TRANSACTIONS
     code = check_producer(metadata, request.producer)
@@ -417,8 +417,8 @@ def verify(
 def check_producer(metadata: TransactionMetadata, producer: ProducerRef) -> ErrorCode:
     """Return the error code for a producer that is not the current one, otherwise NONE.
 
-    An epoch above the last usable one is refused, even if the response to a retried EndTxn
-    contained this epoch, because no marker could end a transaction with it.
+    An epoch above the last usable epoch is refused, because no marker could end a transaction with
+    this epoch. It is refused even if the response to a retried EndTxn contained it.
     """
     if metadata.producer_id != producer.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING

@@ -181,8 +181,8 @@ class TransactionReplay:
         """Return the state of each transactional id.
 
         Raises:
-            CorruptMessage: A key is invalid, or a value is invalid or has an unknown version; for a
-                value, the message has the transactional id.
+            CorruptMessage: A key is invalid, or a value is invalid or has an unknown version. If it
+                is a value, the error's text has the transactional id.
         """
         loaded = {}
         for key, value in self._latest.items():

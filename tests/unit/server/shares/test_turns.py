@@ -246,7 +246,7 @@ class AnyOrder:
         self.shelf.leave(fetch)
 
     def hold_up(self) -> None:
-        """Let a fetch that was not woken begin or end other work; woken ones may end such work."""
+        """Let a fetch that was not woken begin or end other work; woken fetches may end theirs."""
         free = [each for each in self.fetches if not each.is_woken and each is not self.reader]
         for each in free[:1]:
             each.is_busy = not each.is_busy
@@ -264,7 +264,7 @@ class AnyOrder:
             assert self.shelf.seen_by(each.isolation) < each.least, each
 
     def check(self) -> None:
-        """Check that a fetch that is not busy was woken, if records are available for one."""
+        """Check that a fetch was woken if records are available for a fetch that is not busy."""
         assert self.shelf.waiting_count == len(self.fetches)
         could = [each for each in self.fetches if each.least == 1 and not each.is_busy]
         if self.reader is None and any(self.shelf.may_acquire(each.isolation) for each in could):
