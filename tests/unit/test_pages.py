@@ -5,10 +5,16 @@ from pathlib import Path
 from time import process_time
 
 import pytest
-from tests.worlds.made_pages import audit_page, bootstrap_page, made_pages, mirror_page
+from tests.worlds.made_pages import (
+    audit_page,
+    bootstrap_page,
+    lag_page,
+    made_pages,
+    mirror_page,
+)
 from tests.worlds.pages import Balanced
 
-from tidelog.cli.jobs import latency
+from tidelog.cli.jobs import lag, latency
 from tidelog.cli.jobs.session import origin
 from tidelog.cli.surroundings import Surroundings
 from tidelog.jobs.latency.tables import LatencyResult, TopicTimes
@@ -132,6 +138,14 @@ def test_text_is_left_and_numbers_are_right() -> None:
     assert kinds == ["t", "n", "n", "d", "n", "t"] * 2
     numeric_keys = Table(["key"], [["12345"]], aligned=[Align.TEXT]).html()
     assert '<td class="t">12345</td>' in numeric_keys
+
+
+def test_the_page_of_lags_shows_the_limits_that_it_was_judged_by() -> None:
+    assert "Exceeded limits: --max-lag 100000" in lag_page().html()
+    kept = lag.page("p", [], [], "--max-lag 5", None).html()
+    assert "Exceeded limits: --max-lag 5" in kept
+    assert "No partition exceeds them." in kept
+    assert "Exceeded limits" not in lag.page("p", [], [], "", None).html()
 
 
 def test_keys_are_shown_as_in_the_terminal_and_cut_with_the_whole_beside() -> None:

@@ -171,7 +171,7 @@ def lag(surroundings: Surroundings, request: Request, options: LagOptions) -> Ex
         if options["data"] is not None:
             places["Data"] = str(options["data"])
         provenance = origin(surroundings, places, zone=request.zone)
-        written = page(str(place), report, broken, request.zone)
+        written = page(str(place), report, broken, _limit_words(request), request.zone)
         save_report(surroundings, request.report, written, provenance)
     return ExitCode.FINDINGS if broken else ExitCode.OK
 
@@ -217,13 +217,20 @@ def limits(groups: "Sequence[GroupLag]", request: Request) -> list[str]:
     ]
 
 
+def _limit_words(request: Request) -> str:
+    """Return the limits of a request as options; empty without limits."""
+    given = {"--max-lag": request.max_lag, "--max-seconds": request.max_seconds}
+    return ", ".join(f"{name} {value}" for name, value in given.items() if value is not None)
+
+
 def page(
     place: str,
     groups: "Sequence[GroupLag]",
     broken: Sequence[str],
+    limit: str,
     zone: str | None,
 ) -> Report:
-    """Return the report."""
+    """Return the report; `limit` is the text of the limits, empty without any."""
     sections: list[Section] = [
         Text(
             "Records that consumer groups have not read yet, by the hour in which they were"
@@ -231,8 +238,9 @@ def page(
         ),
         Items([_in_short(group) for group in groups], "In short"),
     ]
-    if broken:
-        sections.append(Items(broken, "Exceeded limits"))
+    if limit:
+        kept = ["No partition exceeds them."]
+        sections.append(Items(broken or kept, f"Exceeded limits: {limit}"))
     for group in sorted(groups, key=lambda one: -_unread(one))[:_PLOTTED]:
         sections += _group_sections(group, zone)
     for show in LagShow:
