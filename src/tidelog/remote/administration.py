@@ -353,8 +353,8 @@ def quotas(client: "Cluster") -> list[tuple[Entity, dict[str, float]]]:
     """Return all entities that have quotas, each with its quotas by key.
 
     Raises:
-        InvalidRequest: The client's settings need librdkafka, such as those of TLS and SASL, or the
-            broker rejects the request.
+        InvalidRequest: Settings of the client need librdkafka (such as TLS and SASL settings), or
+            the broker rejects the request.
         NotAuthorized, ClusterFailure: The cluster refuses, or can't be reached.
         UnsupportedVersion: The first broker that responds doesn't support quotas.
     """

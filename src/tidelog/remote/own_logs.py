@@ -2,8 +2,8 @@
 
 The directory has two facts that Kafka's brokers don't report: when each record was appended, and
 how many records there are between two offsets. Brokers may write to the directory during a call;
-every call sees the directory's current state. Without the directory, counts are upper bounds,
-unless the records are read.
+every call sees the directory's current state. Without the directory, a count is an upper bound, or
+the records are read to count them.
 """
 
 from collections.abc import Callable

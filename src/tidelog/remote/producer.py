@@ -138,9 +138,10 @@ class Sender:
             codec: Codec of the batches; the connection's codec if None.
 
         Returns:
-            Future with the result of each partition. Base and last offset are those of the call's
-            first and last record; other producers' records may be between them. Append times are -1
-            except in topics with LogAppendTime; the log start is unknown (-1).
+            Future with the result of each partition. Base and last offset are the offsets of the
+            call's first and last record; other producers' records may be between these two. Append
+            times are known for topics with LogAppendTime, and -1 for other topics. The log start is
+            unknown (-1).
 
         Raises:
             Closed: The connection was closed.
@@ -280,8 +281,8 @@ class _Lane:
                 )
                 return
             except KafkaException as error:
-                # librdkafka refreshes its metadata only every five minutes, and may not know
-                # partitions that were added, or those of a recreated topic.
+                # librdkafka refreshes its metadata only every five minutes. It may not know added
+                # partitions, or the partitions of a recreated topic.
                 if is_refreshed or error.args[0].code() != _UNKNOWN_PARTITION:
                     raise
                 self._producer.list_topics(topic, timeout=self._client.timeout_s)

@@ -1,7 +1,7 @@
 """Records of a cluster, one by one or as splits that are read into columns.
 
 `ClusterRecords` is a `RecordSource`. It reads a partition from its leader with the wire client, or
-through librdkafka if the settings need it, such as those of TLS and SASL. `read` needs Arrow;
+through librdkafka if settings need it, such as the settings of TLS and SASL. `read` needs Arrow;
 `records` needs neither numpy nor Arrow and is meant for small numbers of records. Records that are
 appended later (`later_records`) are always read through librdkafka; their append times come from a
 second fetch of the same batches, because librdkafka drops the fields that tidelog's brokers add to

@@ -246,7 +246,7 @@ def _jump_problem(
 def goes_on(batch: Batch, following: Batch | None, expected: ExpectedRecords) -> bool:
     """Return whether the next batch or the high watermark confirms the offset where a batch ends.
 
-    The high watermark is compared only if there is no next batch.
+    If there is no next batch, the high watermark must be this offset.
     """
     if following is None:
         return batch.next_offset == expected.high_watermark

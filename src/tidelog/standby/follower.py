@@ -2,8 +2,8 @@
 
 Each round fetches from every broker the partitions that the broker leads, and writes the batches
 unchanged: same bytes, offsets, leader epochs and timestamps. The directory holds all state between
-two runs. A partition that can't continue stops with a reason; the other partitions continue. Unless
-its disk failed, a stopped partition is retried after the next sync with the cluster.
+two runs. A partition that can't continue stops with a reason; the other partitions continue. A
+stopped partition is retried after the next sync with the cluster. Exception: its disk failed.
 
 Control verbs: `status`, `flush`, `accept_clock` (for the time after promotion), `promote` (stop
 following, make everything durable, release the lock) and `swap` (exchange finished segments).
@@ -317,7 +317,7 @@ class Follower(Closing):
 
     @property
     def problems(self) -> dict[TopicPartition, TidelogError]:
-        """The stopped partitions and those that can't be copied, with the reasons."""
+        """The stopped partitions, and the partitions that can't be copied, with the reasons."""
         problems = {name: copy.problem for name, copy in self.copies.items() if copy.problem}
         return {**self._missing, **problems}
 

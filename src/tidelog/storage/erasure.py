@@ -373,8 +373,8 @@ def erase(log_dir: "DirectoryAccess", topic: str, key: bytes, *, execute: bool) 
     Raises:
         UnknownTopic, ReadOnly: Nothing was changed.
         InvalidRequest: The directory is a standby's, which mirrors its leader; nothing was changed.
-        TierConflict: Another directory, or a copy of this one, writes a tier; nothing was changed
-            unless this happens during the erasure.
+        TierConflict: Another directory, or a copy of this one, writes a tier. If this happens
+            during the erasure, some files may be changed already; else nothing was changed.
         UnsupportedForMessageFormat: Records of the key are in batches of format 0 or 1, which can't
             be rewritten; nothing was changed.
         CorruptData: A batch that has to be read is damaged.

@@ -146,8 +146,8 @@ class FilePool:
     def _evict(self) -> None:
         """Evict the oldest files; each is closed as soon as no thread uses it any more.
 
-        A file that was used since the last eviction first becomes the newest file instead; it is
-        evicted only if all files were used.
+        A file that was used since the last eviction becomes the newest file instead. If all files
+        were used, the oldest one is evicted.
         """
         for _ in range(len(self._open)):
             if len(self._open) <= self._limit:

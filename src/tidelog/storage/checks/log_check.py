@@ -239,8 +239,8 @@ class LogReplay:
 
     Attributes:
         states: Producers and open transactions, as far as the batches show them.
-        is_exact: Whether `states` equal the states of the log's writer: there was no damage and no
-            gap so far, and the states at the start are known.
+        is_exact: Whether `states` are certain to equal the states of the log's writer. This holds
+            if there was no damage and no gap so far, and the states at the start are known.
         leader_epoch: The newest epoch in `epochs`, -1 if there is none.
         epochs: The leader epochs of the batches after the last batch without one, oldest first.
         fallen_epoch: The epoch last reported for being lower than that of an earlier batch, -1 for

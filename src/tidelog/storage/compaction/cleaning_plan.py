@@ -341,7 +341,7 @@ class CleaningState:
         log: Its log.
         segments: The finished segments that are inspected, oldest first.
         finished: All finished segments: `segments`, and also the local segments if `segments` are
-            those of the tier.
+            the tier's segments.
         decision: The cleanable part, and whether a cleaning is due.
         history: Stored history of earlier cleanings; None if there is none or it is damaged.
         config: The topic's settings.

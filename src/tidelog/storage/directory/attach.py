@@ -16,8 +16,8 @@ records: the caller guarantees that the new records are correct.
 
 This module owns the checks and files of both operations; `publication` owns the order of
 publishing. If a disk fails while a partition is prepared, this partition goes offline. If a disk
-fails while files are staged, only the call fails, unless it is unknown whether the commit record
-exists. After the commit record exists, a failure takes all partitions of the commit offline.
+fails while files are staged, the call fails, and the partitions stay online. If the commit record
+exists, or may exist, a failure takes all partitions of the commit offline.
 
 Needs the directory's lock (a `LogDir` open for writing). Source: docs/spark.md#to-a-directory;
 Kafka 4.x LogCleaner, LocalLog.replaceSegments.
@@ -215,7 +215,7 @@ def ensure_finished(log_dir: DirectoryAccess) -> None:
 def find_done(log_dir: DirectoryAccess, version: WriterVersion) -> AttachResult | None:
     """Return a result if the writer has committed this version or a later one before; else None.
 
-    With `WriterVersion.topics`, returns a result only if this is true for each of these topics.
+    With `WriterVersion.topics`, this must be true for each of these topics.
 
     Raises:
         InvalidRequest: An invalid name, version or note.

@@ -83,7 +83,7 @@ class ClusterState(NamedTuple):
 
 
 def settings_of(state: ClusterState, broker: int) -> Mapping[str, str]:
-    """Return a broker's changed settings: its own, and for other names those of all brokers."""
+    """Return a broker's changed settings: its own take precedence over settings of all brokers."""
     settings = state.settings
     return {**settings.get(ALL_BROKERS, {}), **settings.get(str(broker), {})}
 
@@ -193,7 +193,7 @@ def read_stored_defaults(
 ) -> Mapping[str, str]:
     """Return `stored_defaults` of a directory; report an invalid file, and return no defaults then.
 
-    Without defaults, records are deleted by age only if the topic itself has a limit.
+    Without defaults, a topic without a limit of its own keeps records of any age.
 
     Raises:
         OSError: A system call failed.

@@ -535,12 +535,12 @@ class PartitionDirs:
         """Create the missing directories of topics, and make their names durable.
 
         Returns:
-            The error by topic; the new directories of a topic with an error were removed again,
-                unless the disk refused that.
+            The error by topic. The new directories of a topic with an error were removed again, if
+                the disk allowed that.
 
         Raises:
-            OSError: The names could not be synced; all new directories were removed again, unless
-                the disk refused that.
+            OSError: The names could not be synced. All new directories were removed again, if the
+                disk allowed that.
         """
         failed = {}
         lacking = {info.name: _lacking(info) for info in topics}

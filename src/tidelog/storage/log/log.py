@@ -274,7 +274,7 @@ class Log(LogAccess):
         """Append records, in batches of about `batch_bytes` before compression.
 
         A record without a timestamp gets the current wall time. Either all records are appended or
-        none, unless the disk fails.
+        none. Exception: if the disk fails, the log may have some of them.
 
         Args:
             records: At least one.

@@ -256,8 +256,8 @@ class MessageSets:
         """Return the messages, checked and with their offsets, ready to be written.
 
         Args:
-            data: Bytes of the messages; changed only if the context's terms have `owned`, and never
-                if an error is raised.
+            data: Bytes of the messages. They may be changed if the context's terms have `owned`;
+                after an error they are unchanged.
             batches: Views of the messages, with sizes and checksums already checked; the first is
                 legacy.
             context: Terms, next offset and times of the append.

@@ -252,7 +252,7 @@ def _states_before(
 def _keep_txn_index(
     context: SegmentContext, base: int, scan: "_Scan", unknown: CorruptData
 ) -> DamagedLog | None:
-    """Use the entries in the `.txnindex` file, because those of the scan are guesses.
+    """Use the entries in the `.txnindex` file, because the entries of the scan are guesses.
 
     Return the damage if the file is damaged, or has no entry for the last abort marker, or an entry
     without its marker. `unknown` is the reason why the states before the segment are unknown.
@@ -637,13 +637,13 @@ def _mark(context: SegmentContext) -> str:
 
 
 def _unsynced(context: SegmentContext, recovery_point: int) -> list[int]:
-    """Return base offsets of the last segment and of those that end after a recovery point."""
+    """Return base offsets of the last segment, and of segments that end after a recovery point."""
     spans = itertools.pairwise([*list_bases(context), INT64_MAX])
     return [base for base, end in spans if end > recovery_point]
 
 
 def sync_files(context: SegmentContext, base: int, suffixes: Iterable[str]) -> None:
-    """Sync those of a segment's files that exist, in the order of the suffixes."""
+    """Sync the existing files of a segment, in the order of the suffixes."""
     fs = context.env.files
     for suffix in suffixes:
         path = context.path(base, suffix)

@@ -339,7 +339,7 @@ def append_range(log: LogView, start_offset: int = 0, end_offset: int = INT64_MA
 
 
 def record_span(log: LogView) -> TimeSpan:
-    """Return the smallest and largest record time, each only if it is known.
+    """Return the smallest and the largest record time; None for an unknown time.
 
     Markers of transactions are ignored.
     """

@@ -144,9 +144,9 @@ class Validator:
     def validate(self, data: Buffer, context: AppendContext) -> PendingAppend:
         """Check the batches of `data` and set their offsets, ready to be written.
 
-        An incomplete batch at the end of `data` is left out. The caller's bytes are changed only if
-        the terms have `owned` and the buffer is writable; after an error they may have changed only
-        if the append has several `trusted` batches.
+        An incomplete batch at the end of `data` is left out. The caller's bytes may be changed if
+        the terms have `owned` and the buffer is writable. After an error these bytes are unchanged.
+        Exception: the append has several `trusted` batches.
 
         Raises:
             CorruptBatch: A frame, checksum or compressed stream is broken.

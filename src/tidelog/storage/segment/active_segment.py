@@ -318,8 +318,8 @@ _Tail = TypeVar("_Tail", bound=TailSegment)
 def load_tail(context: SegmentContext, base_offset: int) -> TailSegment:
     """Load the last segment from disk; its indexes are checked, and rebuilt in memory if wrong.
 
-    Another process may be writing it, so damage is reported only if two reads in a row find the
-    same damage. Every read after the first one also reads the recorded end again.
+    Another process may be writing the segment, so two reads in a row must find the same damage
+    before it is reported. Every read after the first one also reads the recorded end again.
     """
     segment, damage = _loaded(context, base_offset, context.recorded_end(False))
     for _ in range(_LOOKS_MAX):
@@ -346,7 +346,8 @@ def _loaded(
 def judge_tail(empty: Callable[[], _Tail], recorded: RecordedEnd) -> tuple[_Tail, bool]:
     """Load the last segment of a log to open; return it, and whether its end is damaged.
 
-    Checksums are verified only if a walk without them finds damage, or bytes after the last batch.
+    The first walk verifies no checksums. If it finds damage, or bytes after the last batch,
+    checksums are verified.
     """
     segment = empty()
     fill_tail(segment, check_crc=False)

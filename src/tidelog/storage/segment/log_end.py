@@ -1,8 +1,8 @@
 """The end of a log, and sound batches after damage, for readers, recovery and doctor.
 
-The last segment ends at its last whole, valid batch. Readers treat the bytes after it as not
-written yet, and recovery treats them as a torn write, unless something proves that the log had
-more:
+The last segment ends at its last whole, valid batch. Readers treat the bytes after this batch as
+not written yet, and recovery treats them as a torn write. Exception: something proves that the log
+had more:
 
 1. The recovery point: all records below it were on disk. After a clean stop the log ended there.
 2. A sound batch after the unreadable bytes: a log is written from start to end.

@@ -493,9 +493,9 @@ def iterate_batches(
 ) -> Iterator[tuple[int, Batch]]:
     """Yield the batches in bytes [start, end) of a segment with their positions.
 
-    Errors contain the position. A mapped segment is walked in its map, others are read piece by
-    piece. Checksums don't cover offsets, so this checks that offsets are in order and fit into the
-    segment (`offset_order`).
+    Errors contain the position. A mapped segment is walked in its map; any other segment is read
+    piece by piece. Checksums don't cover offsets, so this checks that offsets are in order and fit
+    into the segment (`offset_order`).
 
     Args:
         segment: The segment.

@@ -86,8 +86,8 @@ class TxnIndex:
         """Return aborted transactions that overlap [fetch_start, upper_bound), in order of markers.
 
         Returns:
-            The transactions, and whether they are complete; if not, later segments have to be
-            searched, too.
+            The transactions, and whether they are complete. If they are not complete, later
+            segments have to be searched, too.
         """
         aborted = []
         for entry in self.entries:

@@ -1,8 +1,8 @@
 """Loads, builds, writes and caches files of zone maps, and compares the maps with their log.
 
-A map is trusted only if topic id, base offset, size of the log and the first bytes of its first and
-last batch are the same as when it was built; file times are not compared. A damaged or stale map is
-reported and not used; without a map, reads are only slower.
+To be trusted, a map must fit the log: topic id, base offset, size of the log, and the first bytes
+of the log's first and last batch are the same as when the map was built. File times are not
+compared. A damaged or stale map is reported and not used; without a map, reads are only slower.
 
 Source: docs/decisions/0007-zone-maps.md.
 """

@@ -4,10 +4,10 @@
 truncation, release of local files) is in this file, durably, before local files change.
 
 `local.retention.ms` and `local.retention.bytes` limit local files as `retention.ms` and
-`retention.bytes` limit the whole log; -2 means the value of the setting without `local.`. A local
-segment is deleted only if a row of the tier has the same offsets, length and last batch. While the
-active segment is empty, the newest finished segment is kept, so that the log can be opened without
-the store.
+`retention.bytes` limit the whole log; -2 means the value of the setting without `local.`. Before a
+local segment is deleted, a row of the tier must have the same offsets, length and last batch. While
+the active segment is empty, the newest finished segment is kept, so that the log can be opened
+without the store.
 
 Source: KIP-405; Kafka 4.x UnifiedLog (localRetentionMs, localRetentionSize).
 """

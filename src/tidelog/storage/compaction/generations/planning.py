@@ -407,8 +407,8 @@ class Demand:
         late_bytes: Bytes that will be appended after the active segment before the next check.
         everything: Why a full pass is made whether or not the space is used up; empty if there is
             no such reason.
-        has_versions: Whether a timestamp or header decides which record stays: every pass is then a
-            full one.
+        has_versions: Whether a timestamp or header decides which record stays. If so, every pass is
+            a full pass.
     """
 
     cleanable_end: int

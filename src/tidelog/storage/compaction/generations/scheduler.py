@@ -575,7 +575,7 @@ class SpaceBound:
     def choose(
         self, segments: Sequence[ClosedSegment], _decision: CleaningDecision, _config: TopicConfig
     ) -> Choice:
-        """Select the segments that the plan rewrites, and those whose keys it maps."""
+        """Select the segments that the plan rewrites, and the segments whose keys it maps."""
         plan = self._plan
         assert plan is not None
         rewritten = {base for group in plan.groups for base in group.bases}
