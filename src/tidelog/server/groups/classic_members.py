@@ -130,7 +130,7 @@ class ClassicMembers:
         return _refused(ErrorCode.MEMBER_ID_REQUIRED, member_id)
 
     def _has_room(self, group: ClassicGroup, member_id: str) -> bool:
-        """Whether the group is below its limit, or the member is already in it."""
+        """Whether a member may be in the group: it is already, or the group is below its limit."""
         member = group.members.get(member_id)
         limit = self._config.group_max_size
         if group.is_in(GroupState.PREPARING_REBALANCE):

@@ -259,8 +259,8 @@ class Commits:
         Args:
             group: Group to remove offsets from.
             topic: Name of the topic.
-            owns: Whether an offset was committed for the deleted topic, not for a new one of its
-                name.
+            owns: Whether an offset was committed for the deleted topic, not for a new topic of the
+                same name.
 
         Returns:
             Whether no offset of the topic is left; if False, the caller must retry later.
@@ -284,7 +284,7 @@ class Commits:
         topic_partition: tuple[str, int],
         owns: Callable[[CommittedOffset], bool],
     ) -> bool:
-        """Whether an offset of the deleted topic is committed, or may still be committed."""
+        """Whether any offset of the deleted topic is committed or may still be committed."""
         offset = group.offsets.get(*topic_partition)
         return (
             any(map(owns, self._pending_at(group, topic_partition)))

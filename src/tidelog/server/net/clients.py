@@ -406,7 +406,7 @@ class Clients:
             client.close()
 
     def _is_over(self, client: Client, now_ms: int) -> bool:
-        """Whether a client has been idle, or been sending its request, for too long.
+        """Whether to close a client: it has been idle, or sending its request, for too long.
 
         During a large request the system reports data only in larger amounts. So a client that
         seems silent is first watched byte by byte, and closed only if it is still silent.
@@ -462,7 +462,7 @@ def _sends_too_slowly(client: Client, now_ms: int) -> bool:
 
 
 def _reads_too_slowly(client: Client, now_ms: int) -> bool:
-    """Whether a client leaves a response in memory that it does not read, or reads too slowly."""
+    """Whether a client keeps a response in memory because it does not read, or reads too slowly."""
     since_ms = client.memory.unread_since_ms
     if since_ms is None:
         return False
