@@ -123,8 +123,10 @@ def _part_text(name: TopicPartition, part: "CompactedPart") -> str:
         )
     if part.records is None:
         return f"{name} below offset {part.end_offset}"
-    offsets = plural(part.end_offset - part.start_offset, "offset")
-    return f"{name} has {plural(part.records, 'record')} left of {offsets}"
+    left = plural(part.records, "record")
+    if part.markers:
+        left += f" and {plural(part.markers, 'marker')} of transactions"
+    return f"{name} has {left} left of {plural(part.end_offset - part.start_offset, 'offset')}"
 
 
 def _begins_before(requested: Limits, log_start: int, first: OffsetAndTimestamp | None) -> bool:
@@ -138,7 +140,8 @@ def _begins_before(requested: Limits, log_start: int, first: OffsetAndTimestamp 
     first_ms = None if first is None else first.timestamp
     start_ms, end_ms = requested.start_ms, requested.end_ms
     has_offsets = (requested.start_offset or 0) < log_start
-    has_times = first_ms is None or start_ms is None or start_ms < first_ms
+    # Records with the same time as the first one that is left may have been deleted, too.
+    has_times = first_ms is None or start_ms is None or start_ms <= first_ms
     # A range without a start begins at the log start, so no deleted record was in the range.
     # Exception: the range ends at or before the log start.
     is_limited = (

@@ -1,15 +1,17 @@
 """Parts of requested ranges from which compaction may have removed records."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidelog.config import CLEANUP_COMPACT
 from tidelog.errors import CorruptFile, TidelogError
 from tidelog.scan.split import RequestedRange
 from tidelog.storage import files, text_files
-from tidelog.storage.segment.compaction_history import load_history, records_left
+from tidelog.storage.segment.compaction_history import load_history
 from tidelog.storage.segment.log_end import has_copied_gaps
+from tidelog.storage.segment.slices import checked_records
 from tidelog.types import NO_TIMESTAMP, ClockName, TopicPartition
 
 if TYPE_CHECKING:
@@ -27,14 +29,17 @@ class CompactedPart(NamedTuple):
     Attributes:
         start_offset: First of these offsets, inclusive.
         end_offset: End of these offsets, exclusive.
-        records: Number of remaining records, including markers of transactions; None if unknown.
-        next_offset: If the range begins with offsets that have no record: the next offset with one.
+        records: Number of records left, without markers of transactions; None if it is unknown.
+        next_offset: If the range begins with an offset that has neither a record nor a marker: the
+            next offset with a record.
+        markers: Number of markers of transactions left; 0 if `records` is None.
     """
 
     start_offset: int
     end_offset: int
     records: int | None = None
     next_offset: int | None = None
+    markers: int = 0
 
 
 def compacted_parts(
@@ -79,12 +84,17 @@ def _part_of(log: "LogView", requested: RequestedRange, cleaned_end: int) -> Com
     segments = [one for one in log.segments if one.base_offset < end and one.end_offset > start]
     if start >= end or not segments:
         return None
-    counts = [None if one.is_tiered else records_left(one) for one in segments]
-    known = [count for count in counts if count is not None]
-    records = sum(known) if len(known) == len(counts) else None
-    part = CompactedPart(segments[0].base_offset, segments[-1].end_offset, records)
-    if records == part.end_offset - part.start_offset:
-        return None
+    maps = [None if one.is_tiered or one.is_active else one.zones for one in segments]
+    totals = [one.total for one in maps if one is not None]
+    part = CompactedPart(segments[0].base_offset, segments[-1].end_offset)
+    if len(totals) == len(maps):
+        records = sum(one.data_records for one in totals)
+        markers = sum(one.control_records for one in totals)
+        if records + markers == part.end_offset - part.start_offset:
+            return None
+        # A zone map also counts records below the log start.
+        if part.start_offset >= log.log_start_offset:
+            part = part._replace(records=records, markers=markers)
     if (requested.start_offset, requested.end_offset) == (None, None):
         return part
     return _of_first_gap(log, start, end, part)
@@ -94,19 +104,29 @@ def _of_first_gap(
     log: "LogView", start: int, end: int, part: CompactedPart
 ) -> CompactedPart | None:
     """Return the part with the gap that offsets [start, end) begin with; None if they have none."""
-    expected = start
+    expected, has_gap = start, False
     try:
-        for number, record in enumerate(log.records(start)):
-            if record.offset > expected == start:
-                return part._replace(start_offset=start, next_offset=record.offset)
-            if record.offset != expected or number == _READ_MAX:
+        for offset, is_marker in islice(_offsets_from(log, start), _READ_MAX):
+            has_gap = has_gap or offset > expected == start
+            if has_gap and not is_marker:
+                return part._replace(start_offset=start, next_offset=offset)
+            if offset != expected and not has_gap:
                 break
-            expected = record.offset + 1
-            if expected >= end:
+            expected = offset + 1
+            if expected >= end and not has_gap:
                 return None
-    except TidelogError:
+    except (TidelogError, OSError):
         return part  # the read itself reports damage
     return part
+
+
+def _offsets_from(log: "LogView", start: int) -> Iterator[tuple[int, bool]]:
+    """Yield offsets of records and markers, from `start` on, and whether each is of a marker."""
+    for part in log.slices(start, log.log_end_offset):
+        for position, batch in part.batches():
+            for record in checked_records(part.segment, position, batch):
+                if record.offset >= start:
+                    yield record.offset, batch.is_control
 
 
 def _begins_after(log: "LogView", start_ms: int | None, cleaned_end: int, clock: ClockName) -> bool:
