@@ -60,6 +60,10 @@ def test_no_arguments_show_all_commands(capsys: pytest.CaptureFixture[str]) -> N
         (("topics", "--no-such"), "No such option"),
         (("read", "t", "--last", "5"), "hint: did you mean --tail? `tidelog read --help`"),
         (("topics", "--formt", "csv"), "hint: did you mean --format? `tidelog topics --help`"),
+        (("read", "t", "--kye", "5"), "hint: did you mean --key? `tidelog read --help`"),
+        (("read", "t", "--lim", "5"), "hint: did you mean --limit? `tidelog read --help`"),
+        (("read", "t", "--wider"), "'--wider'\nhint: did you mean --wide? `tidelog read --help`"),
+        (("read", "t", "--foo"), "No such option '--foo'\nhint: `tidelog read --help` shows"),
         (("offsets", "flights"), "--at"),
         (
             ("rewind", "-b", "h:9092", "g"),
