@@ -28,6 +28,7 @@ from tidelog.cli.options import (
     show_option,
     shown_table,
     topic_argument,
+    wide_option,
 )
 from tidelog.cli.output import Cell
 from tidelog.cli.places import (
@@ -374,6 +375,7 @@ Receipt = Mapping[str, object]
     default=None,
     text="How the result is written.  [default: table, or json with --execute]",
 )
+@wide_option
 @click.pass_obj
 def erase(  # noqa: PLR0913 - one argument for each option
     surroundings: Surroundings,
@@ -418,7 +420,7 @@ def erase(  # noqa: PLR0913 - one argument for each option
 _FILES: Final = output.columns(
     output.number("partition"), "file", output.count("records"), "offsets"
 )
-# Maximum number of offsets that the table lists for a file; the receipt lists all of them.
+# Maximum number of offsets that the table without --wide lists for a file.
 _OFFSETS_MAX: Final = 8
 
 
@@ -430,7 +432,9 @@ def _show_erasure(surroundings: Surroundings, receipt: Receipt, kind: Format) ->
     if kind is Format.JSON:
         surroundings.stdout.write(f"{json.dumps(receipt, indent=1)}\n")
     elif receipt["records"] or kind is Format.CSV:
-        output.print_rows(surroundings, _FILES, _file_rows(receipt, kind), kind)
+        shortened = kind is Format.TABLE and not surroundings.is_wide
+        most = _OFFSETS_MAX if shortened else None
+        output.print_rows(surroundings, _FILES, _file_rows(receipt, most), kind)
     for line in cast("list[str]", receipt["not_reached"]):
         surroundings.note(f"still contains the key: {line}")
     for line in cast("list[str]", receipt["notes"]):
@@ -440,9 +444,10 @@ def _show_erasure(surroundings: Surroundings, receipt: Receipt, kind: Format) ->
             surroundings.note(f"not checked: {line}")
 
 
-def _file_rows(receipt: Receipt, kind: Format) -> Iterator[list[Cell]]:
+def _file_rows(receipt: Receipt, most: int | None) -> Iterator[list[Cell]]:
+    """Yield a row for each file with the key, which lists at most `most` offsets."""
     for row in cast("list[dict[str, Cell]]", receipt["found"]):
         offsets = cast("list[Cell]", row["offsets"])
-        listed = offsets if kind is not Format.TABLE else offsets[:_OFFSETS_MAX]
+        listed = offsets[:most]
         text = ", ".join(map(str, listed)) + (", ..." if len(listed) < len(offsets) else "")
         yield [row["partition"], row["file"], len(offsets), text]

@@ -147,9 +147,24 @@ def _print_table(
 
 
 def _say(
-    surroundings: Surroundings, result: "Table | Diff", stats: "TableStats", *, whole: bool
+    surroundings: Surroundings,
+    result: "Table | Diff",
+    stats: "TableStats",
+    *,
+    whole: bool,
+    span: str = "",
+    effect: tuple[str, str] = ("was left out", "were left out"),
 ) -> None:
-    """Print why the result may be inexact and, with `whole`, how many records were left out."""
+    """Print why the result may be inexact and, with `whole`, how many records have no key.
+
+    Args:
+        surroundings: Its stderr gets the notes.
+        result: The table or the difference.
+        stats: Statistics of the whole read.
+        whole: Whether all records were read.
+        span: Words on which records were read; empty, or with a space at the start.
+        effect: Predicate on the records without a key, for one and for many.
+    """
     for doubt in result.doubts():
         surroundings.note(f"not exact: {doubt}")
     if not whole:
@@ -158,8 +173,8 @@ def _say(
         surroundings.note(f"not exact: {left_out_text(stats.without_time, result.clock)}")
     if stats.without_key:
         count = stats.without_key
-        have, were = verb(count, "has", "have"), verb(count, "was", "were")
-        surroundings.note(f"{plural(count, 'record')} {have} no key and {were} left out")
+        have, done = verb(count, "has", "have"), verb(count, *effect)
+        surroundings.note(f"{plural(count, 'record')}{span} {have} no key and {done}")
 
 
 # -- diff ----------------------------------------------------------------------------------------
@@ -219,7 +234,9 @@ def diff(surroundings: Surroundings, options: DiffOptions) -> None:
             write_columns(surroundings, reader.schema, reader, None, options.kind)
         else:
             _print_diff(surroundings, reader, options, (before_ms, after_ms))
-        _say(surroundings, difference, stats, whole=True)
+        span = " up to the later time"
+        effect = ("is not compared", "are not compared")
+        _say(surroundings, difference, stats, whole=True, effect=effect, span=span)
 
 
 def _print_diff(
@@ -234,16 +251,19 @@ def _print_diff(
     for batch in reader:
         changes.update(cast("list[str]", batch["change"].to_pylist()))
         out.write(_diff_rows(batch, options))
-    out.close()
+    if changes or kind is not Format.TABLE:
+        out.close()
     parts = (f"{output.count_text(changes[one])} {one}" for one in _CHANGES)
     before_ms, after_ms = times_ms
     before = output.time_text(before_ms, options.zone)
     after = "all records"
     if after_ms is not None:
         after = f"the table as of {output.time_text(after_ms, options.zone)}"
-    keys = plural(changes.total(), "key")
+    keys = f"{plural(changes.total(), 'key')} of {options.target}: {', '.join(parts)}"
+    if not changes:
+        keys = f"0 differences: no key of {options.target} was added, changed or deleted"
     surroundings.say(
-        f"{keys} of {options.target}: {', '.join(parts)}; from the table as of {before} to {after}"
+        f"{keys}; from the table as of {before} to {after}"
         f" ({options.zone or 'UTC'}, {options.clock} clock, times inclusive)"
     )
 

@@ -379,7 +379,7 @@ def _note_wide(context: click.Context, _parameter: click.Parameter, value: bool)
         context.obj = replace(context.obj, is_wide=True)
 
 
-_wide_option: Final = click.option(
+wide_option: Final = click.option(
     "--wide",
     is_flag=True,
     expose_value=False,
@@ -391,7 +391,7 @@ _wide_option: Final = click.option(
 def _format(name: str, kind: type[StrEnum], text: str) -> _Decorator:
     """Declare the option for the format of rows, and `--wide`, which changes only tables."""
     declare = one_of(name, "-o", "kind", kind=kind, default="table", text=text)
-    return lambda command: declare(_wide_option(command))
+    return lambda command: declare(wide_option(command))
 
 
 format_option: Final = _format("--format", Format, "How rows are written.")

@@ -40,7 +40,7 @@ from tidelog.config import (
     amount_text,
     plain_settings,
 )
-from tidelog.errors import OffsetsGone, TidelogError
+from tidelog.errors import OffsetsGone, TidelogError, UnknownTopic
 from tidelog.lazy_dataclass import dataclass
 from tidelog.storage import files
 from tidelog.types import (
@@ -88,10 +88,12 @@ def describe_remote(
 
 
 def _partition_rows(cluster: "RemoteDirectory", names: list[TopicPartition]) -> list[list[Cell]]:
+    from tidelog.remote.time_lookup import append_spans
+
     marks = cluster.cluster.watermarks(names)
     stable = cluster.end_offsets(names, isolation=IsolationLevel.READ_COMMITTED)
     largest = cluster.cluster.max_timestamps(names)
-    appended = cluster.time_spans(names[0].topic, clock=ClockName.APPEND)
+    appended = append_spans(cluster.cluster, marks)
     rows: list[list[Cell]] = []
     for name in names:
         record = largest[name]
@@ -508,6 +510,11 @@ def describe(
     with open_directory(surroundings, place.data) as directory:
         info = directory.topic(topic)
         names = chosen(topic, directory.partitions(topic), number)
+        if number is not None and number not in info.present:
+            held = ", ".join(map(str, info.present)) or "none"
+            raise UnknownTopic(
+                f"{target} has no files in {place.data}; partitions with files: {held}"
+            )
         facts = [
             partition_facts(directory, topic, name.partition)
             for name in names

@@ -50,6 +50,12 @@ def test_a_dry_run_shows_the_files_that_contain_the_key(keyed: Cli) -> None:
     )
 
 
+def test_wide_lists_all_offsets(flights: Cli) -> None:
+    flights.append(*[at(NOW, b"secret", b"v")] * 12)
+    assert "6, 7, ..." in flights.ok("erase", "flights", "--key", "secret").out
+    assert "10, 11" in flights.ok("erase", "flights", "--key", "secret", "--wide").out
+
+
 def test_a_repeated_erasure_changes_nothing_and_names_the_tombstone(keyed: Cli) -> None:
     keyed.ok("config", "flights", "--set", "cleanup.policy=compact,delete")
     keyed.ok("erase", "flights", "--key", "secret", "--execute")

@@ -69,6 +69,23 @@ def test_a_diff_names_added_changed_and_deleted_keys(flights: Cli) -> None:
     assert [(row["key"], row["change"]) for row in rows] == [("a", "added"), ("b", "added")]
 
 
+def test_a_diff_counts_the_records_without_a_key_that_it_does_not_compare(flights: Cli) -> None:
+    append_two_keys(flights)
+    note = "note: 1 record up to the later time has no key and is not compared\n"
+    assert note in flights.ok("diff", "flights", "--from", str(NOW - 99)).err
+
+
+def test_an_empty_diff_is_one_sentence(flights: Cli) -> None:
+    append_two_keys(flights)
+    result = flights.ok("diff", "flights", "--from", str(NOW))
+    assert result.out == ""
+    assert result.err.startswith(
+        "0 differences: no key of flights was added, changed or deleted; from the table as of"
+    )
+    csv = flights.ok("diff", "flights", "--from", str(NOW), "-o", "csv")
+    assert [line.partition(",")[0] for line in csv.lines] == ["topic"]
+
+
 def test_a_diff_the_wrong_way_round_is_refused(flights: Cli) -> None:
     append_two_keys(flights)
     span = ("--from", str(NOW), "--to", str(NOW - 99))

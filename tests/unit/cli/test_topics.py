@@ -2,12 +2,17 @@
 
 import csv
 import io
+import shutil
+from collections.abc import Mapping
 from typing import cast
 
 import pytest
 from tests.worlds.command_line import NOW, Cli, at
 
-from tidelog.types import NewRecord
+import tidelog
+from tidelog.remote import remote_directory, time_lookup
+from tidelog.remote.view import ClusterView, Watermarks
+from tidelog.types import NewRecord, TimeSpan, TopicPartition
 
 
 def test_create_makes_the_directory_and_reports_it(cli: Cli) -> None:
@@ -199,6 +204,37 @@ def test_describe_shows_offsets_with_unknown_append_time(flights: Cli) -> None:
         "last_ms": None,
         "unknown": [[0, 2]],
     }
+
+
+def test_describe_of_a_partition_without_files_names_those_with_files(cli: Cli) -> None:
+    cli.ok("create", "flights", "--partitions", "3")
+    shutil.rmtree(cli.data / "flights-1")
+    result = cli.run("describe", "flights:1")
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith(
+        f"error: flights:1 has no files in {cli.data}; partitions with files: 0, 2\nhint: "
+    )
+    assert len(cli.ok("describe", "flights", "-o", "csv").lines) == 3
+
+
+def test_describe_of_a_partition_of_a_cluster_asks_only_for_its_times(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli.ok("create", "flights", "--partitions", "3")
+    requested: list[list[TopicPartition]] = []
+    real = time_lookup.append_spans
+
+    def append_spans(
+        cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks]
+    ) -> dict[TopicPartition, TimeSpan]:
+        requested.append([*marks])
+        return real(cluster, marks)
+
+    for module in (time_lookup, remote_directory):
+        monkeypatch.setattr(module, "append_spans", append_spans)
+    with tidelog.broker(str(cli.data)) as broker:
+        cli.ok("describe", "flights:1", "--bootstrap", broker.bootstrap_servers)
+    assert requested == [[TopicPartition("flights", 1)]]
 
 
 def test_describe_prints_times_in_the_requested_zone(flights: Cli) -> None:
