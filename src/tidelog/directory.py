@@ -344,9 +344,9 @@ class Directory(FrontDoor):
     ) -> "dict[int, AppendResult]":
         """Append a table; return each partition's last result, for partitions that received rows.
 
-        Rows keep their order within a partition. Each append writes encoded batches of at most 1
-        MiB together, or one larger batch; after a failed append, the rows of earlier appends stay
-        in the log.
+        Rows keep their order within a partition. A table may need several appends. Each append
+        writes batches of at most 1 MiB in total, or one larger batch. After a failed append, the
+        rows of earlier appends stay in the log.
 
         Args:
             topic: Name of the topic.

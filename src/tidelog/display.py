@@ -1,10 +1,11 @@
 """Public objects in a REPL and in a notebook: short texts and small HTML tables.
 
 The functions only format their arguments: they read no log. Text from records and users is escaped
-as in the terminal (`tidelog.report.html_text`). The printed table of records leaves out the topic,
-the partition or the timestamp type if it is the same in all shown records, and append times if all
-of them are unknown; the records themselves keep these columns. `amounts`, `report` and `timespec`
-are imported only when an object is printed, because every start of a broker loads this module.
+as in the terminal (`tidelog.report.html_text`). The printed table of records leaves out each of
+topic, partition and timestamp type that is the same in all shown records. It leaves out append
+times if all append times are unknown. The records themselves keep these columns. `amounts`,
+`report` and `timespec` are imported only when an object is printed, because every start of a broker
+loads this module.
 """
 
 from base64 import urlsafe_b64encode
@@ -182,7 +183,7 @@ def _doubt(match: OffsetAndTimestamp) -> str:
 
 # -- records -----------------------------------------------------------------------------------
 
-# Columns in the order in which they are shown: values may be cut, so times are before them.
+# Columns in the order in which they are shown. Times are before values, because values may be cut.
 _ORDER: Final = ("topic", "partition", "offset", "timestamp", "appendTimestamp", "key", "value")
 _CONSTANT: Final = ("topic", "partition", "timestampType")
 

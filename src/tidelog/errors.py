@@ -1,4 +1,4 @@
-"""Exceptions in one tree: each has its facts as fields, Kafka's error code and one line of text.
+"""Tree of exceptions. Each exception has facts as fields, Kafka's error code and a line of text.
 
 `TidelogError`
 - `CorruptData`: bytes from disk or network break a rule (`CorruptBatch`, `CorruptRecord`,
@@ -162,7 +162,7 @@ class InvalidTime(InvalidRequest, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RecordError:
-    """One refused record: its number in its batch, from 0, and the rule that it breaks."""
+    """Refused record: the record's number in the batch, from 0, and the broken rule."""
 
     index: int
     reason: str

@@ -62,7 +62,7 @@ class ArrowSource(ABC):
 
     @abstractmethod
     def _check(self) -> None:
-        """Raise the errors that `to_arrow` raises at once; DuckDB would replace them by its own."""
+        """Raise the errors that `to_arrow` raises at once; DuckDB would hide these errors."""
 
     def to_table(self) -> "pa.Table":
         """Read the records into an Arrow table; raises the errors of `to_arrow`."""
@@ -200,8 +200,8 @@ class Scan(ArrowSource):
 
         Returns:
             Exactly the records in the range that exist at the time of the call, by topic, partition
-            and offset. Records are read as batches are requested: threads start with the first
-            batch, and end with the last one or when the reader is dropped.
+            and offset. Records are read as batches are requested. Threads start with the first
+            batch. They end with the last batch, or when the reader is dropped.
 
         Raises:
             UnknownTopic, InvalidRequest, ClusterFailure: At once.

@@ -93,7 +93,7 @@ class FrontDoor(Closing):
         Retention deletes the files later. Source: KIP-107.
 
         Args:
-            offsets: First offset to keep in each partition; one that is not above the log start
+            offsets: First offset to keep in each partition. An offset at or below the log start
                 changes nothing.
 
         Returns:
@@ -289,9 +289,9 @@ class FrontDoor(Closing):
     ) -> list[tuple[TopicPartition, Record]]:
         """Return the last records by time over all partitions, in order of time; for small numbers.
 
-        Reads from the end of each partition, and then only those earlier parts that may have a
-        record of the result. Keys are not indexed: with `key` more records are read, up to the
-        whole range if few of its records have this key.
+        Reads the end of each partition first, then the earlier parts that may have a record of the
+        result. Keys are not indexed, so more records are read with `key`: up to the whole range, if
+        few records have this key.
 
         Args:
             topic: Name of the topic, or one of its partitions.

@@ -26,9 +26,9 @@ def collection_paused() -> Iterator[None]:
 def take_as_old() -> None:
     """Move all objects to the oldest generation, which is searched rarely.
 
-    Call it at the end of `collection_paused` if the objects created in that block stay referenced:
-    otherwise the next collection searches all of them at once. Frozen objects are moved, too, so
-    later collections search them again.
+    Call it at the end of `collection_paused` if the objects created in that block stay referenced.
+    Otherwise the next collection searches all these objects at once. Frozen objects are moved, too,
+    so later collections search them again.
     """
     gc.freeze()
     gc.unfreeze()

@@ -145,11 +145,11 @@ class OffsetAndTimestamp(NamedTuple):
 
     Attributes:
         offset: Logical offset of the record.
-        timestamp: Its time in ms on the clock of the search.
-        leader_epoch: Leader epoch of its batch, None if unknown.
-        without_time: On the append clock, the number of records before it whose append time is
-            unknown; each of them may be an earlier match. None if the number is unknown, as from a
-            Kafka broker. 0 on the record clock.
+        timestamp: Time of the record in ms on the clock of the search.
+        leader_epoch: Leader epoch of the record's batch, None if unknown.
+        without_time: On the append clock, the number of earlier records whose append time is
+            unknown; each of these records may be an earlier match. None if the number is unknown,
+            as from a Kafka broker. 0 on the record clock.
     """
 
     offset: int
@@ -163,9 +163,9 @@ class TimeMatch(NamedTuple):
 
     Attributes:
         hit: The first record at the time or later, None if there is none.
-        without_time: On the append clock, the number of records before `hit` (of all records if it
-            is None) whose append time is unknown; None if the brokers don't report the number. 0 on
-            the record clock.
+        without_time: On the append clock, the number of records before `hit` whose append time is
+            unknown (if `hit` is None, of all such records); None if the brokers don't report the
+            number. 0 on the record clock.
     """
 
     hit: OffsetAndTimestamp | None
@@ -176,8 +176,8 @@ class TimeSpan(NamedTuple):
     """Smallest and largest known time of a partition's records on one clock, in ms.
 
     Attributes:
-        first_ms: The smallest; None if it is unknown, or no record has a time.
-        last_ms: The largest; None if it is unknown, or no record has a time.
+        first_ms: Smallest known time; None if it is unknown, or if no record has a time.
+        last_ms: Largest known time; None if it is unknown, or if no record has a time.
     """
 
     first_ms: int | None

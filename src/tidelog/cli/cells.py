@@ -55,7 +55,8 @@ def exact_decoder(encoding: Encoding, *, text_only: bool = False) -> Decode:
 
     Args:
         encoding: The form.
-        text_only: Whether all cells are text, as in CSV; a JSON value is then a cell of JSON text.
+        text_only: Whether all cells are text, as in CSV. If true, a JSON value is a cell of JSON
+            text.
     """
     if encoding is Encoding.BYTES:
         return _base64
@@ -69,7 +70,8 @@ def exact_decoder(encoding: Encoding, *, text_only: bool = False) -> Decode:
         content = read(data)
         if content is None:
             raise SerdeError(
-                f"{_excerpt(data)} as {name} is null, like a missing value in this format"
+                f"{_excerpt(data)} decodes to null as {name}, so it would read as a missing"
+                " value in this format"
             )
         if write(content) != data and not is_json:
             raise SerdeError(
@@ -105,8 +107,8 @@ def encoder(encoding: Encoding, *, text_only: bool = False) -> Callable[[object]
     SerdeError for a cell that it can't convert.
 
     Args:
-        encoding: Any but `auto`, whose form depends on the cell's type.
-        text_only: Whether all cells are text, as in CSV; `json` then parses them as JSON.
+        encoding: Any encoding except `auto`, because the form of `auto` depends on the cell's type.
+        text_only: Whether all cells are text, as in CSV. If true, `json` parses cells as JSON.
     """
     assert encoding is not Encoding.AUTO
     write = serializer(encoding)

@@ -2,8 +2,8 @@
 
 For each completion the shell starts a separate process, in which click calls these functions.
 `topics` and `targets` read the directory of `--data` or TIDELOG_DATA without a lock. If the
-directory can't be read, or is in an object store, nothing is completed: an error message would
-appear in the middle of the command line.
+directory can't be read, or is in an object store, nothing is completed, because an error message
+would appear in the middle of the command line.
 """
 
 from collections.abc import Iterable

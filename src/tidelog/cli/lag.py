@@ -210,7 +210,7 @@ def _partitions(
     """Return group -> the partitions to observe.
 
     Without GROUP, groups without committed offsets in the chosen topics are left out. A note
-    reports these groups, except those in `named`; this function then adds them to `named`.
+    reports the left-out groups that are not in `named`. These groups are then added to `named`.
     """
     from tidelog.remote.group_rewind import chosen_partitions
 

@@ -292,8 +292,9 @@ def _ensure_known(
     Args:
         options: The time and its clock.
         name: The partition.
-        unknown: Number of records before the target without a known time on the clock; None if
-            LogAppendTime timestamps prove that all of them were appended before the time.
+        unknown: Number of records before the target whose time on the clock is unknown; None if
+            LogAppendTime timestamps prove that all records before the target were appended before
+            the time.
         target: First offset to keep.
     """
     if not unknown:

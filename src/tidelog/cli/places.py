@@ -241,7 +241,7 @@ def here_or_by_holder(
     here: Callable[[], _Result],
     by: "Callable[[ControlClient], _Result]",
 ) -> _Result:
-    """Call `here`, or `by` with a client of the process that has the directory open.
+    """Call `here`; if another process has the directory open, call `by` with a client of it.
 
     Args:
         data: Path of the directory.

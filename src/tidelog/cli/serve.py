@@ -233,7 +233,7 @@ def _configure(
 
 
 def _stop_signals() -> Iterator[signal.Signals]:
-    """Yield the signals that stop the broker; SIGHUP only if it is not ignored, as by `nohup`."""
+    """Yield the signals that stop the broker, without SIGHUP if it is ignored, as by `nohup`."""
     yield from (signal.SIGTERM, signal.SIGINT)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         yield signal.SIGHUP

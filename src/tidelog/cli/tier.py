@@ -483,7 +483,7 @@ def _taking_part(directory: "Directory", options: TierOptions) -> list[TopicPart
 
 
 def _takes_part(directory: "Directory", name: TopicPartition, info: "TopicInfo") -> bool:
-    """Whether a partition has a tier, even a damaged one, or its topic's settings enable one."""
+    """Return whether a partition has a tier, even a damaged one, or settings enable a tier."""
     try:
         has_tier = directory.partition(name.topic, name.partition).tier is not None
     except CorruptData:

@@ -61,8 +61,8 @@ def read_bounds(
 
     Raises:
         InvalidTime: A side can't be parsed, or the range is empty.
-        UsageProblem: `--from` is a range and `--to` is given too, or `--during` is combined with
-            one of them.
+        UsageProblem: `--to` is given although `--from` is a range, or `--during` is combined with
+            `--from` or `--to`.
     """
     if during is not None and (start is not None or end is not None):
         raise UsageProblem(f"--during {during} is a whole range; leave --from and --to out")

@@ -145,7 +145,7 @@ def read_response(message: Message) -> Mapping[str, object]:
     """Return the result of a response.
 
     Raises:
-        TidelogError: The response is an error, which is raised with its own type;
+        TidelogError: The response is an error. The error is raised with its own type, or as
             `ControlFailure` if this release doesn't know the type or its fields.
         UnsupportedVersion: The message's version is not `CONTROL_VERSION`.
         CorruptMessage: The message is not a response.

@@ -272,7 +272,8 @@ class ControlThread:
     """Thread that serves a directory's control channel.
 
     Attributes:
-        lock: Held while a request is executed; other users of the directory must hold it as well.
+        lock: Held while a request is executed. Other users of the directory must hold this lock
+            while they use the directory.
     """
 
     def __init__(self, server: ControlServer) -> None:

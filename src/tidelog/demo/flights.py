@@ -188,8 +188,8 @@ DEFAULTS_USED: Final = {
     ),
 }
 
-# Maximum size of a batch in bytes, so that each batch has one record: a partition seldom has two
-# departures in a minute.
+# Maximum size of a batch in bytes, so that each batch has one record. A larger size would
+# change little, because a partition seldom has two departures in a minute.
 _BATCH_BYTES: Final = 1
 
 # Number of minutes with departures between two updates of the progress bar.

@@ -49,10 +49,10 @@ class Crossing:
     """Numbers of a day's flights that the clocks put on different sides of a moment.
 
     Attributes:
-        due_before_left_after: Number of flights scheduled before the moment that departed at the
-            moment or later.
-        due_after_left_before: Number of flights scheduled for the moment or later that departed
-            before the moment.
+        due_before_left_after: Number of flights that were scheduled before the moment, and departed
+            at the moment or later.
+        due_after_left_before: Number of flights that were scheduled for the moment or later, and
+            departed before the moment.
     """
 
     due_before_left_after: int

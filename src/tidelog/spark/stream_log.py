@@ -98,8 +98,8 @@ class StreamLog:
             names = [name for name in names if name in assigned]
         bounds = backend.bounds(names)
         # The ids are read after the bounds: if a topic is recreated in between, the check finds
-        # another id. In the other order, the offsets of the new topic would pass as those of the
-        # old one.
+        # another id. In the other order, the offsets of the new topic would pass as offsets of the
+        # old topic.
         ids = backend.topic_ids({name.topic for name in names})
         return LogSnapshot(extents=bounds, topic_ids=ids)
 
@@ -114,8 +114,8 @@ class StreamLog:
     def epochs_at(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return the leader epoch of the last batch below each offset; -1 if unknown.
 
-        If ends of epochs are unknown, no epoch is requested: an epoch could not be checked later,
-        and finding epochs would read records of each partition.
+        If ends of epochs are unknown, no epoch is requested, because an epoch could not be checked
+        later, and finding epochs would read records of each partition.
         """
         epoch_ends = self.backend.epoch_ends(dict.fromkeys(ends, 0)) if ends else {}
         useful = {name: end for name, end in ends.items() if epoch_ends[name][0] >= 0}
@@ -201,9 +201,9 @@ def cut_by_bytes(
         max_bytes: Limit of all ranges together, shared in proportion to their sizes.
 
     Returns:
-        The exclusive end offset of each range: its own end if the whole range fits, else the offset
-        after the last batch that fits, but at least after the range's first batch, so that every
-        partition makes progress.
+        The exclusive end offset of each range: the range's own end if the whole range fits, else
+        the offset after the last batch that fits. If not even the first batch fits, the offset
+        after the first batch, so that every partition makes progress.
     """
     readers = {name: log_dir.reader(name.topic, name.partition) for name in ranges}
     sizes = {name: _size(readers[name], *ranges[name]) for name in ranges}

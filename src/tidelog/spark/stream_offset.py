@@ -16,8 +16,8 @@ all names are sorted as text, and a position that did not move keeps its text.
 - `epoch` is the leader epoch of the last batch before `offset`, -1 if unknown. A later check uses
   the epoch to see whether that batch is still in the log (KIP-320).
 - `from` is the start offset of the batch that ends here, for partitions whose start does not follow
-  from the previous offset: those of a query's first batch, new partitions, and partitions that
-  continue elsewhere after a loss. Without `from`, a batch that is repeated after a crash might
+  from the previous offset: all partitions in a query's first batch, new partitions, and partitions
+  that continue elsewhere after a loss. Without `from`, a batch that is repeated after a crash might
   begin at another offset: Spark requests the initial offset of a query again until the first batch
   is done, and `latest` has moved by then.
 - `initial` marks the initial offset of a query.
@@ -37,7 +37,7 @@ A position is checked for these cases, in this order:
   OffsetForLeaderEpoch, KIP-320). The records that were read beyond that end are no longer in the
   log. Reading continues at the offset where the old and the new log diverge, so that every record
   now in the log is read. If this offset is unknown, all offsets from the log start to the position
-  count as lost, and reading continues at the position, or at the log end if that is lower.
+  count as lost, and reading continues at the position or the log end, whichever is lower.
 - The log ends before the position, and the log's epochs are unknown: the records that were read
   beyond the log end are no longer in the log, and reading continues at the log end.
 
@@ -216,8 +216,8 @@ def _wrong(what: str, value: object, right: str) -> InvalidRequest:
     return InvalidRequest(f"offset of the stream: {what} is {value!r}, must be {right}")
 
 
-# Function that returns for each given partition and epoch the largest existing epoch at or below
-# the given one, and that epoch's exclusive end offset; (-1, -1) if unknown.
+# Function that returns, for each given partition and epoch, the largest existing epoch at or below
+# the given epoch, and the exclusive end offset of the existing epoch; (-1, -1) if unknown.
 EpochEnds: TypeAlias = Callable[
     [Mapping[TopicPartition, int]], Mapping[TopicPartition, tuple[int, int]]
 ]

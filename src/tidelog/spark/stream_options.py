@@ -62,10 +62,10 @@ def share_limit(backlogs: Mapping[_Key, int], limit: int) -> dict[_Key, int]:
         limit: Approximate maximum sum of all shares, 1 or more.
 
     Returns:
-        The backlogs themselves if their sum is within the limit. Otherwise their shares, which are
-        rounded down, but are at least 1 for each backlog that is not empty, so that every key makes
-        progress. Because of these minimums, the sum may exceed the limit, by at most the number of
-        keys.
+        The backlogs themselves if their sum is within the limit. Otherwise the shares of the
+        backlogs, rounded down. Exception: the share of a backlog that is not empty is at least 1,
+        so that every key makes progress. Because of these minimums, the sum may exceed the limit,
+        by at most the number of keys.
     """
     total = sum(backlogs.values())
     if total <= limit:

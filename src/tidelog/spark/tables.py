@@ -11,9 +11,9 @@ belong to a table.
   kernel. Each partition has its own keys, so Spark needs no shuffle and gets only the rows of the
   table.
 
-Invariants: the driver plans the splits only once, and so determines which records are read. A
-DataFrame that is computed again, or a task that is repeated, reads the same records, or raises an
-error if some of them have been deleted since.
+Invariants: the driver plans the splits only once, and so determines which records are read. If a
+DataFrame is computed again or a task is repeated, it reads the same records. If some of these
+records have been deleted since, it raises an error.
 """
 
 import logging
@@ -148,8 +148,8 @@ class TableTask:
         """Yield the rows; log a warning for records that can't be in a table.
 
         Raises:
-            InexactTable: Inexact tables are refused, and either records without a time exist, or
-                compaction or retention has removed records since the plan.
+            InexactTable: Inexact tables are refused, and one of two facts is true: records without
+                a time exist, or compaction or retention has removed records since the plan.
             OffsetsGone: Records were compacted or deleted during the read.
             CorruptData: A batch is damaged.
             ClusterFailure: A broker refuses a request, or can't be reached.

@@ -262,12 +262,12 @@ class BatchPlan:
         bounds: Requested offsets [start, end) of each partition, inside the log.
         lost: Requested offsets that are not in the log.
         empty: Partitions from which nothing is read, each with the reason.
-        doubtful: Partitions that are read although their logs start after the time range, so that
-            only out-of-order records can match.
+        doubtful: Partitions that are read although their logs start after the time range. In these
+            partitions, only out-of-order records can match.
         scan_bytes: Number of bytes of log that the tasks read; None for tables and for brokers.
         log_bytes: Number of bytes of the whole log; None for tables and for brokers.
-        reports: One line for each damage that was worked around and each doubt about a table; if
-            options or filters exclude all partitions, the reason instead.
+        reports: One line for each damage that was worked around, and for each doubt about a table.
+            If options or filters exclude all partitions, the reason instead.
     """
 
     tasks: tuple[Task, ...] = ()
@@ -327,9 +327,9 @@ class Backend(AbstractContextManager["Backend"], Protocol):
     ) -> dict[TopicPartition, tuple[int | None, int | None]]:
         """Return record time and append time in ms of the first record at or after each offset.
 
-        A time is None if unknown. The result leaves out partitions without such a record, damaged
-        partitions, and all partitions of brokers, whose records would have to be fetched for the
-        times.
+        A time is None if unknown. The result leaves out partitions without such a record and
+        damaged partitions. It also leaves out all partitions of brokers, because their records
+        would have to be fetched for the times.
         """
         ...
 

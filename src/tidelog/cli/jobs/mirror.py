@@ -221,8 +221,8 @@ def split_names(
 ) -> tuple[list[str], list[str]]:
     """Split arguments into places and topics.
 
-    Places are: the first argument; arguments with a slash, which a topic's name can't contain; and,
-    before the first topic, names of existing directories of topics.
+    Three kinds of arguments are places: the first argument; arguments with a slash (a topic's name
+    can't contain a slash); and, before the first topic, names of existing directories of topics.
 
     Raises:
         UsageProblem: There is no place, or no topic.

@@ -74,8 +74,8 @@ def read_place(
     """Parse an argument that names a place, and add the settings of the place's client or store.
 
     Raises:
-        UsageProblem, InvalidRequest: The text names no place, or the settings can't be read or
-            don't apply to such a place.
+        UsageProblem, InvalidRequest: The text names no place; or the settings can't be read, or
+            don't apply to this kind of place.
     """
     from tidelog.remote.client_settings import read_properties
 
@@ -108,7 +108,7 @@ def open_session(
     name: str,
     zone: str | None = None,
 ) -> Iterator["SparkSession"]:
-    """Open a Spark session until the block ends; if one is active, use it and leave it open.
+    """Open a Spark session until the block ends; an active session is used instead and stays open.
 
     Args:
         surroundings: Its stderr reports the start of Spark, which takes seconds.
@@ -529,8 +529,8 @@ class Use:
         place: The place.
         topics: Topics and partitions that must exist.
         writes: Whether the job writes there.
-        creates: Whether the job creates the directory if it is missing: None if it never does,
-            false if it needs --create to do so.
+        creates: What the job does if the directory is missing. True: it creates the directory.
+            False: it needs --create to create the directory. None: it never creates the directory.
     """
 
     place: Place

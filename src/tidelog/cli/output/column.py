@@ -49,17 +49,17 @@ class Column:
     """A column.
 
     Attributes:
-        name: Its name in JSON and CSV, with the unit: `behind_ms`. Names for people are derived
-            from it.
+        name: Name of the column in JSON and CSV, with the unit: `behind_ms`. Names for people are
+            derived from this name.
         kind: Kind of its cells. Times are in ms, durations in ms (in seconds if the name ends with
             `_s`), shares from 0 to 1.
-        is_minor: Whether narrow terminals drop it before other columns.
-        is_detail: Whether tables have it only with `--wide`.
+        is_minor: Whether narrow terminals drop the column before other columns.
+        is_detail: Whether tables have the column only with `--wide`.
         is_wrapped: Whether a narrow terminal breaks its cells into lines, in place of cutting them.
-        limit: Display width at which tables cut its cells, None for whole cells.
-        least: Display width to which narrow terminals shorten its cells before they drop minor
-            columns; None for the default of its kind.
-        title: Its name for people, if the name in JSON and CSV is not clear enough; else empty.
+        limit: Display width at which tables cut cells, None for whole cells.
+        least: Display width to which narrow terminals shorten cells before they drop minor columns;
+            None for the default of the column's kind.
+        title: Name of the column for people, if `name` is not clear enough; else empty.
     """
 
     name: str

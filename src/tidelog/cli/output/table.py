@@ -261,8 +261,8 @@ def _csv_cell(cell: object) -> str:
 class _Table(Writer):
     """Writes aligned columns under a heading, in the width of the terminal.
 
-    Rows are written as they arrive. Later rows may widen the columns; if fewer or other columns fit
-    after that, the heading is written again.
+    Rows are written as they arrive. Later rows may widen the columns. If fewer or other columns
+    then fit, the heading is written again.
     """
 
     def __init__(
@@ -273,8 +273,8 @@ class _Table(Writer):
         self._shown = [one for one, _ in _visible(surroundings, columns, columns)]
         self._cells = [0] * len(self._shown)
         self._shorts = [0] * len(self._shown)
-        # Indexes of columns that have had a value, and of those that need none. The first column
-        # is always shown.
+        # Indexes of columns that are shown: columns that have had a value, columns that need no
+        # value, and always the first column.
         self._kept = {i for i, one in enumerate(self._shown) if not i or not one.is_optional}
         self._layout: Layout | None = None
         self._rows = 0
