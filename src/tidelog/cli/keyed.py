@@ -2,6 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import takewhile
+from operator import eq
 from typing import TYPE_CHECKING, Final, TypedDict, cast
 
 import click
@@ -60,6 +62,8 @@ _DIFF_COLUMNS: Final = output.columns(
 )
 
 _CHANGES: Final = ("added", "changed", "deleted")
+# Number of equal characters that a table shows before the first difference of two values.
+_KEPT_EQUAL: Final = 10
 
 
 class _DiffRow(TypedDict):
@@ -216,6 +220,8 @@ def diff(surroundings: Surroundings, options: DiffOptions) -> None:
     Compares the topic's tables as of both times (see `tidelog read --table`). Such a table has the
     records up to and including its time. So --from 2013-02-08 and --to 2013-02-09 compare the
     beginnings of both days, and show what changed on the 8th.
+
+    A table leaves out a long equal beginning of both values; --wide shows it.
     """
     before_ms = times.read_point(surroundings, options.start, options.zone)
     end = options.end
@@ -248,9 +254,10 @@ def _print_diff(
     kind = Format(options.kind)
     out = output.writer(surroundings, _DIFF_COLUMNS, kind, zone=options.zone)
     changes: Counter[str] = Counter()
+    is_short = kind is Format.TABLE and not surroundings.is_wide
     for batch in reader:
         changes.update(cast("list[str]", batch["change"].to_pylist()))
-        out.write(_diff_rows(batch, options))
+        out.write(_diff_rows(batch, options, is_short=is_short))
     if changes or kind is not Format.TABLE:
         out.close()
     parts = (f"{output.count_text(changes[one])} {one}" for one in _CHANGES)
@@ -268,19 +275,34 @@ def _print_diff(
     )
 
 
-def _diff_rows(batch: "pa.RecordBatch", options: DiffOptions) -> Iterator[list[Cell]]:
+def _diff_rows(
+    batch: "pa.RecordBatch", options: DiffOptions, *, is_short: bool
+) -> Iterator[list[Cell]]:
     maker, (topic, _) = cells.decoders(options.kind), parse_target(options.target)
     key, value = maker(options.key_as), maker(options.value_as)
     for row in cast("list[_DiffRow]", plain_rows(batch)):
+        before, after = value(row["before"]), value(row["after"])
+        if is_short:
+            before, after = _without_equal_start(before, after)
         yield [
             topic,
             row["change"],
             row["partition"],
             key(row["key"]),
-            value(row["before"]),
-            value(row["after"]),
+            before,
+            after,
             row["beforeOffset"],
             row["afterOffset"],
             row["beforeTimestamp"],
             row["afterTimestamp"],
         ]
+
+
+def _without_equal_start(before: Cell, after: Cell) -> tuple[Cell, Cell]:
+    """Replace a long common prefix by an ellipsis: cut cells then show the first difference."""
+    if not isinstance(before, str) or not isinstance(after, str) or before == after:
+        return before, after
+    size = sum(takewhile(bool, map(eq, before, after))) - _KEPT_EQUAL
+    if size <= _KEPT_EQUAL:
+        return before, after
+    return f"…{before[size:]}", f"…{after[size:]}"

@@ -75,6 +75,18 @@ def test_a_diff_counts_the_records_without_a_key_that_it_does_not_compare(flight
     assert note in flights.ok("diff", "flights", "--from", str(NOW - 99)).err
 
 
+def test_a_diff_shows_where_two_long_values_differ(flights: Cli) -> None:
+    start = "{" + '"same":1,' * 30
+    values = [start + f'"delay":{delay},"origin":"JFK"}}' for delay in (12, 15)]
+    flights.append(*(at(NOW + n, b"a", value.encode()) for n, value in enumerate(values)))
+    table = flights.ok("diff", "flights", "--from", str(NOW)).out
+    assert all(f'…,"delay":{delay}' in table for delay in (12, 15))
+    wide = flights.ok("diff", "flights", "--from", str(NOW), "--wide").out
+    assert all(value in wide for value in values)
+    (row,) = flights.ok("diff", "flights", "--from", str(NOW), "-o", "json").objects
+    assert [row["before"], row["after"]] == values
+
+
 def test_an_empty_diff_is_one_sentence(flights: Cli) -> None:
     append_two_keys(flights)
     result = flights.ok("diff", "flights", "--from", str(NOW))
