@@ -12,8 +12,9 @@ the hash of a class are compiled at their first call; the other methods are shar
         start: int
         size_bytes: int = 0
 
-Arguments and meaning are those of the standard library: its `field`, `fields`, `replace` and
-`asdict` work with these classes, and type checkers see its decorator. Slots are required. A class
+The decorator has the arguments and the meaning of the standard library's `dataclass`. The
+standard library's `field`, `fields`, `replace` and `asdict` work with these classes, and type
+checkers see the standard library's decorator. Slots are required. A class
 with an `InitVar` or with a field `self` is refused. A class with `order` is left to the standard
 library.
 """

@@ -1,4 +1,4 @@
-"""Plays a part in a process of its own, whose environment is the same on every machine.
+"""Runs a part of the corpus in a separate process with the same environment on every machine.
 
 The process has a home of a fixed length below `/tmp`, few environment variables, and stopped clocks
 (`still`). Text that still differs between runs is masked (`masks`).

@@ -1,7 +1,8 @@
 """Writes an uncompacted `__consumer_offsets` of any size as files.
 
-Each group commits the same partitions repeatedly, in one batch per commit. Only the last commit has
-other offsets, so the loaded offsets show whether everything was read.
+Each group commits the same partitions repeatedly, in one batch per commit. All commits of a
+group except the last one have the same offsets, so the loaded offsets show whether the last commit
+was read.
 """
 
 from pathlib import Path

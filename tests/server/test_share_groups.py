@@ -205,7 +205,7 @@ def test_tools_show_and_change_the_offsets_of_a_group(data: str) -> None:
 
 
 def altered(broker: Broker, *asked: tuple[int, int]) -> list[tuple[int, int]]:
-    """Set start offsets by a request with the topic `routes` twice; return numbers and codes."""
+    """Send `routes` twice in a request that sets start offsets; return partitions and codes."""
     partitions = [
         AlterShareGroupOffsetsRequestPartition(partition_index=number, start_offset=start)
         for number, start in asked

@@ -290,7 +290,7 @@ def _counter_of_cluster(question: Question, spans: Spans) -> Between:
             if times[1] is not None:
                 ends = _first_offsets(cluster, marks, times[1])
         number = sum(_inside(span, starts, ends) for span in spans)
-        # The number is an upper bound if no span is cut at the end time. Otherwise it may be too
+        # If no span is cut at the end time, the number is an upper bound. Otherwise it may be too
         # small, because records before the end time may follow the first record at or after the end
         # time.
         is_bound = all(ends[span.partition] >= span.end for span in spans)

@@ -704,7 +704,7 @@ def _prove_response(
     written: _Response,
     layout: _Layout,
 ) -> None:
-    """Raise _Unusual unless the codec encodes changed facts as the template does."""
+    """Raise _Unusual unless codec and template also write equal bytes for other facts."""
     names = layout.response
     marks = {name: -2 - number for number, name in enumerate(names.present)}
     keys, facts, marked = [], [], []

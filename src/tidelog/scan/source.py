@@ -168,7 +168,7 @@ class RecordSource(ABC):
     def compacted_parts(
         self, ranges: Mapping[TopicPartition, RequestedRange], clock: ClockName
     ) -> "dict[TopicPartition, CompactedPart]":
-        """Return the parts of ranges of compacted topics of which records may have been removed.
+        """Return the part of each compacted partition's range that may have lost records.
 
         Raises UnknownTopic, ClusterFailure.
         """

@@ -25,8 +25,8 @@ from tidelog.record.header import LENGTH_AT, LOG_OVERHEAD
 from tidelog.storage.files import write_rest
 from tidelog.types import Buffer
 
-# Maximum total weight of the cached values. The unit is a sampled key of about 250 bytes, so this
-# is about 32 MB.
+# Maximum total weight of the cached values. A weight of 1 is about 250 bytes, the size of a
+# key in a sample of keys, so this is about 32 MB.
 WEIGHT_MAX: Final = 1 << 17
 
 
@@ -181,8 +181,8 @@ class FilePool:
     def forget(self, path: str) -> None:
         """Drop the handle of a file before its name is reused or removed.
 
-        The file is closed as soon as no thread uses it any more: a response may still be read from
-        it.
+        The file is closed only when no thread uses it any more, because a response may still be
+        read from it.
         """
         with self._lock:
             self._let_go(path)

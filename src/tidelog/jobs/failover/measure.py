@@ -369,7 +369,7 @@ class ConsumerTail:
         self._clock = clock
 
     def arrivals(self, partitions: Iterable[TopicPartition], for_ms: int) -> Iterator[Arrival]:
-        """Yield the records that are appended from now on and arrive within `for_ms`."""
+        """Connect, then yield the records that are appended later and arrive within `for_ms`."""
         watched = list(partitions)
         ends = {name: mark.end for name, mark in self._cluster.watermarks(watched).items()}
         with self._cluster.consumer_at(ends, IsolationLevel.READ_COMMITTED) as consumer:

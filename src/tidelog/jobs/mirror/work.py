@@ -213,7 +213,7 @@ def moved(row: MapRow, by: int, arrival_ms: int) -> MapRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerRows:
-    """Map rows, copied offsets and number of records of one task, or of all tasks of a batch.
+    """Rows of the offset map, copied offsets and number of records of one task or of a batch.
 
     Attributes:
         rows: Rows for the offset map.

@@ -288,7 +288,7 @@ def _fill(
     sharing: int,
     wanting: "_Wanting",
 ) -> None:
-    """Assign each partition to `sharing` members."""
+    """Assign each partition to several members, whose number is `sharing`."""
     for each in pool:
         while len(holders[each]) < sharing:
             holders[each].append(wanting.take(each))

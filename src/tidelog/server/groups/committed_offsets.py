@@ -159,7 +159,8 @@ class PendingOffsets:
 
     def __init__(self) -> None:
         self._groups: dict[str, _Partitions] = {}
-        # Group ids by partition of `__consumer_offsets` and producer id.
+        # Ids of groups with pending offsets, for each partition number of `__consumer_offsets`
+        # and then for each producer id.
         self._producers: dict[int, dict[int, dict[str, None]]] = {}
         self._order = 0
 

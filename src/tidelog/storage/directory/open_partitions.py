@@ -166,7 +166,8 @@ class OpenPartitions:
     def _take(self, name: TopicPartition) -> "Log | None":
         """Wait for a log that another thread opens, and return it.
 
-        Returns None if no thread opens the log, or if its opening had not begun and is canceled.
+        Returns None if no other thread opens the log. If the other thread has not begun, its
+        opening is canceled, and the result is None, too.
         Raises the error of the other thread; the next call then returns None.
         """
         opening = self._openings.pop(name, None)

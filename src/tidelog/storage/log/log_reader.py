@@ -108,7 +108,7 @@ class LogView(ABC):
         error: OSError | CorruptData,
         segments: Sequence[Segment],  # noqa: ARG002 - for `LogReader`
     ) -> None:
-        """Return if another process had replaced segments when a read failed; else raise the error.
+        """Raise the error of a failed read, unless another process had replaced segments.
 
         On return the view shows the current segments. A log that this process writes is never
         stale.

@@ -533,7 +533,7 @@ def iterate_batches(
 
 
 def holds_to(segment: Segment, end: int) -> bool:
-    """Return whether whole batches must fill a segment's bytes up to a position.
+    """Return whether a segment's bytes before a position are known to be whole batches.
 
     Whole batches filled a growing segment when its size was read; it may have been truncated since.
     """
