@@ -89,7 +89,7 @@ def round_trip(given: list[NewRecord], kind: str, *forms: str, time: str | None 
         produced = cli.ok(
             "produce", "second", "--from", str(file), *COLUMNS, "--time", time, *forms
         )
-        assert f"appended {plural(len(given), 'record')}" in produced.err
+        assert f"appended {plural(len(given), 'record')}" in produced.out
         with Directory.open(str(cli.data), env=cli.env) as directory:
             found = [
                 NewRecord(
