@@ -47,10 +47,14 @@ class Known(NamedTuple):
 
 @dataclass
 class Story:
-    """A history of transactions, and the facts known at each moment."""
+    """A history of transactions, and the facts known at each moment.
+
+    The first fact is that of the settled disk, before its first recorded call: other threads may
+    have recorded calls while it settled.
+    """
 
     world: World
-    known: list[Known] = field(default_factory=list)
+    known: list[Known] = field(default_factory=lambda: [Known(0, {})])
     decided: dict[str, bool] = field(default_factory=dict)
 
     def note(self) -> None:
@@ -154,7 +158,6 @@ async def tell(
     ) as it:
         files.settle()
         told = Story(it)
-        told.note()
         await story(told)
         check_whole(it.markers(), told.decided)
     return files, told
