@@ -1,7 +1,7 @@
 """Types of an append (origin, pending append, result), and functions that build batches.
 
-This module owns the types that the validator and the writer share, and the functions that rewrite
-and build batches. `validator` owns the rules; `append_writer` owns the order of writes.
+The validator and the writer share the types. `validator` owns the rules; `append_writer` owns the
+order of writes.
 
 Source: Kafka 4.x AppendOrigin, LogAppendInfo, LogValidator.
 """
@@ -54,8 +54,8 @@ class AppendOrigin(Enum):
     - `CLIENT`: a producer, which may append one batch at a time; everything is checked.
     - `COORDINATOR`: tidelog's own transaction or group coordinator, which may write control
       batches.
-    - `SINK`: batches that tidelog has built; checked like a coordinator's, but any number of
-      batches at once is allowed.
+    - `SINK`: batches that tidelog has built. They are checked like a coordinator's batches, but one
+      append may contain any number of them.
     - `REPLICATION`: a copy of a leader's log, with the leader's offsets and epochs.
     """
 
@@ -72,9 +72,9 @@ class AppendTerms(NamedTuple):
         origin: Origin of the append.
         owned: Whether a writable buffer may be changed in place instead of being copied.
         trusted: Whether the caller has just built and sealed the batches. Then no CRC is checked.
-            Records are checked only if they have to be compressed with another codec, or if the
-            origin is SINK and a rule of the topic requires it; a coordinator's records always
-            comply with these rules.
+            Records are checked in two cases: they have to be compressed with another codec, or the
+            origin is SINK and a rule of the topic requires the check. A coordinator's records
+            always comply with the topic's rules.
         takes_legacy: Whether message sets of magic 0 and 1 are accepted, and kept in their format.
         is_bounded: Whether a check that takes long raises LongCheck, before anything was changed.
         is_checked: Whether the batches come from `check_append`, so that they are written
@@ -106,9 +106,9 @@ class AppendContext:
             leader's batches.
         leader_epoch: Epoch that every batch gets, except in a copy of a leader's batches.
         now_ms: Wall time in ms, which create times are compared with.
-        append_ms: Append time in ms, -1 if it is unknown, or the append clock is off.
+        append_ms: Append time in ms; -1 if the time is unknown or the append clock is off.
         stamp_ms: Timestamp in ms for batches of LogAppendTime. It never decreases from one data
-            batch to the next; Kafka's may.
+            batch to the next; in Kafka it may decrease.
     """
 
     terms: AppendTerms
@@ -126,12 +126,14 @@ class AppendResult:
     Attributes:
         base_offset: Offset of the first record.
         last_offset: Offset of the last record, inclusive.
-        append_time_ms: Append time of the records; -1 if it is unknown, or the append clock is off.
-        log_append_time_ms: Value for Kafka's produce response: -1 on CreateTime topics, except for
-            a duplicate, which gets the stored batch's timestamp.
+        append_time_ms: Append time of the records in ms; -1 if it is unknown or the append clock is
+            off.
+        log_append_time_ms: Value for Kafka's produce response. It is the timestamp of the batches
+            on LogAppendTime topics, and -1 on CreateTime topics. Exception: for a duplicate it is
+            the stored batch's timestamp.
         log_start_offset: First offset of the log.
-        is_duplicate: Whether the log already has the batch from an idempotent producer; then
-            nothing was written, and the offsets are those of the stored batch.
+        is_duplicate: Whether the log already has this batch of an idempotent producer. Then nothing
+            was written, and `base_offset` and `last_offset` are the stored batch's offsets.
     """
 
     base_offset: int
@@ -197,9 +199,9 @@ class PendingAppend:
 
 
 def first_proven_offset(batch: Batch) -> int:
-    """Return a batch's first offset; for formats 0 and 1 a lower bound, without decompression.
+    """Return a batch's first offset; for magic 0 and 1, a lower bound of it.
 
-    Kafka uses the same bound.
+    The exact first offset of such a batch would require decompression. Kafka uses the same bound.
     """
     return batch.base_offset if batch.magic == MAGIC_2 else batch.last_offset - INT32_MAX
 
@@ -209,8 +211,8 @@ def write_anew(
 ) -> bytearray:
     """Return the batch with another body and codec; its producer fields and times are kept.
 
-    A delete horizon, which a producer must not set, is dropped: as in Kafka, a rewritten batch has
-    none, and its base timestamp is only the base of the deltas.
+    A rewritten batch has no delete horizon, as in Kafka: a producer must not set one. Its base
+    timestamp is then only the base of the records' timestamp deltas.
 
     Args:
         batch: Batch with the header to copy.
@@ -243,7 +245,7 @@ def write_anew(
 
 
 def writable(data: Buffer, last: Batch, terms: AppendTerms) -> bytearray | memoryview:
-    """Return a writable buffer up to the last batch's end: `data` if possible, else a copy."""
+    """Return a writable buffer of the batches up to `last`: `data` if possible, else a copy."""
     view = memoryview(data)[: last.at + last.size_bytes]
     return view if terms.owned and not view.readonly else bytearray(view)
 

@@ -9,14 +9,14 @@ An append (`AppendWriter`):
    transactions; flush if a flush is due; then make the append visible to readers.
 
 A single append runs the three steps one after the other. Appends to several logs run each step for
-all of these logs (`log.append_together`). This keeps the step's code and data in the CPU caches;
-the other steps would evict them.
+all of these logs (`log.append_together`). So the step's code and data stay in the CPU caches;
+running another step in between would evict them.
 
 A roll (`SegmentRoller`) writes the closing index entries of the old segment and creates the new
 segment. Then it syncs the old segment, writes the producers' snapshot and the note on the segment,
-and syncs the directory, which makes the new segment's file names durable. This second half may be
-deferred, so that the new segment is in use before the syncs are done. The old segment's zone map is
-derived from durable data, so it is written last and is not synced.
+and syncs the directory, which makes the new segment's file names durable. The syncs and the two
+files may be deferred, so that appends to the new segment do not wait for them. The old segment's
+zone map is derived from durable data, so it is written last and is not synced.
 
 Only the thread that appends calls this module; deferred work and `write_snapshot` may run in
 another thread.
@@ -52,8 +52,8 @@ class SegmentRoller(LogPart):
 
     Attributes:
         size_limit: Maximum size of a segment's log file, in bytes.
-        span_ms: Maximum time in ms from the first to the largest timestamp of the active segment:
-            `TopicConfig.roll_ms` minus the segment's jitter.
+        span_ms: Maximum difference in ms between the first and the largest timestamp of the active
+            segment. It is `TopicConfig.roll_ms` minus the segment's jitter.
     """
 
     def __init__(self, parts: LogParts) -> None:
@@ -68,7 +68,7 @@ class SegmentRoller(LogPart):
         self.size_limit, self.span_ms = config.segment_size_limit, config.roll_ms - self._jitter_ms
 
     def draw_jitter(self) -> None:
-        """Draw the jitter of a new active segment, once, as Kafka does."""
+        """Draw the jitter of a new active segment; as in Kafka, once per segment."""
         context = self._segments.context
         self._jitter_ms = roll.draw_jitter_ms(context.config, context.env.random)
         self.configure(context.config)
@@ -152,8 +152,8 @@ class SegmentRoller(LogPart):
             closed.set_whole(active.size_bytes)
         self._segments.replace_active(closed, created)
         if new_base > active.end_offset:
-            self._guard.settle()  # needed because recovery treats an unexplained gap as a loss
-            self._guard.ensure_writable()  # nothing may follow a gap whose roll has failed
+            self._guard.settle()  # recovery treats an unexplained gap as a loss
+            self._guard.ensure_writable()  # no append may follow a gap if its roll failed
         self._flusher.began_segment()
         self.draw_jitter()
         if reason is not RollReason.RETENTION:  # retention deletes the old segment
@@ -174,7 +174,10 @@ class SegmentRoller(LogPart):
     # -- zone maps ---------------------------------------------------------------------------
 
     def _map_zones(self, segment: ClosedSegment) -> None:
-        """Write a finished segment's zone map; a large one waits for kernels or for the close."""
+        """Write a finished segment's zone map.
+
+        The zone map of a large segment waits until the kernels are compiled, or until the close.
+        """
         is_small = segment.size_bytes <= zone_map_files.MAPPED_AT_ONCE_BYTES
         if not is_small and self._segments.kernels is None:
             self._unmapped.append(segment)
@@ -207,7 +210,10 @@ def _write_zones(segment: ClosedSegment, *, by_kernels: bool) -> None:
 
 
 def _last_ms(times: AppendTimes) -> int:
-    """Return the last append time; the next segment's times must not be rounded below it."""
+    """Return the last append time in ms.
+
+    The next segment's append times must not be rounded down below it.
+    """
     last_known_ms = times.last_known_ms
     return times.floor_ms if last_known_ms is None else max(last_known_ms, times.floor_ms)
 
@@ -223,7 +229,8 @@ class AppendWriter(LogPart):
         """Run all steps.
 
         Raises:
-            TidelogError: The errors of `Log.append_batches` for producers and disks.
+            TidelogError: The errors that `Log.append_batches` raises for producers' states and disk
+                failures.
         """
         result = self.begin(append)
         if result is None:
@@ -235,7 +242,7 @@ class AppendWriter(LogPart):
         """Run all writes that precede the log's bytes.
 
         Returns:
-            The result for a batch that the log already has (then no other step runs), else None.
+            The result if the log already has the batch; then no other step runs. Otherwise None.
 
         Raises:
             OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState, TransactionCoordinatorFenced:
@@ -315,7 +322,9 @@ class AppendWriter(LogPart):
         )
 
     def _find_duplicate(self, append: PendingAppend) -> AppendResult | None:
-        """Check the batches against producers' states; return a repeated batch's result, or None.
+        """Check the batches against producers' states; return the result if a batch is a repeat.
+
+        Return None if no batch is a repeat.
 
         The result has the original offsets and the stored batch's timestamp, as in Kafka.
         """

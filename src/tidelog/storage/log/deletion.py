@@ -1,8 +1,8 @@
 """Moves the start of a log: DeleteRecords, retention, local copies of tiered segments.
 
-Segments are first hidden from readers; then their files are renamed to `.deleted`, and unlinked
-`file.delete.delay.ms` later. The new log start is on disk before the files are renamed. A crash may
-leave `.deleted` files; the next open removes them.
+Segments are first hidden from readers. Then their files are renamed to `.deleted`. The files are
+unlinked `file.delete.delay.ms` later. The new log start is on disk before the files are renamed. A
+crash may leave `.deleted` files; the next opening of the log removes them.
 
 Source: Kafka 4.x UnifiedLog (maybeIncrementLogStartOffset, deleteOldSegments).
 """
@@ -122,12 +122,13 @@ class Deleter(LogPart):
         """Delete the segments that the retention rules select; return them, oldest first.
 
         Files get Kafka's suffix `.deleted`. After `file.delete.delay.ms`, the next `unlink_due` or
-        retention unlinks the files; a close unlinks the files without waiting. Local copies of
-        segments in the tier are deleted by `local.retention.*`; the result does not contain these.
+        retention unlinks the files; a close unlinks the files without waiting. The settings
+        `local.retention.*` delete local copies of segments that are in the tier; the result does
+        not contain these copies.
 
         Args:
-            by_age: Whether to apply `retention.ms`; False if the settings of the topic's broker are
-                unknown.
+            by_age: Whether to apply `retention.ms`. The caller sets it to False if the settings of
+                the topic's broker are unknown.
 
         Raises:
             StorageFailure: The disk failed; the partition is offline.
@@ -148,7 +149,7 @@ class Deleter(LogPart):
 
     @property
     def next_unlink_ms(self) -> int | None:
-        """Wall time in ms when files of deleted segments are next unlinked; None if none wait."""
+        """Wall time in ms when deleted files are unlinked next; None if no file waits."""
         return min((due_ms for due_ms, _ in self._set_aside), default=None)
 
     def unlink_later(self, paths: Iterable[str], due_ms: int) -> None:
@@ -156,7 +157,7 @@ class Deleter(LogPart):
         self._set_aside.extend((due_ms, path) for path in paths)
 
     def unlink_all(self) -> None:
-        """Unlink the files of all deleted segments, at a close; raises OSError."""
+        """Unlink the files of all deleted segments, for a close; raises OSError."""
         self._unlink([path for _, path in self._set_aside])
         self._set_aside = []
 
@@ -190,7 +191,7 @@ class Deleter(LogPart):
         if deletes_all(facts, plan):
             self._roller.end_segment(segments.end_offset, RollReason.RETENTION)
         if plan and not any(segment.size_bytes for segment in segments.all[len(plan) :]):
-            # If all records are deleted, only a checkpoint still proves the last append time.
+            # If all records are deleted, only this checkpoint still proves the last append time.
             checkpoint = segments.append_time_checkpoint(self._clock.last_ms)
             fs, directory = context.env.files, context.directory
             self._guard.defer(directory, "checkpoint", lambda: checkpoint.write(fs, directory))
@@ -219,7 +220,7 @@ class Deleter(LogPart):
         self._discard(going, now_ms)
 
     def _discard(self, going: Sequence[Segment], now_ms: int) -> None:
-        """Rename the files of local segments, durably; they are unlinked when due."""
+        """Rename the files of the local segments in `going`, durably; schedule unlinking them."""
         self._notes.deleted(segment.base_offset for segment in going)
         context = self._segments.context
         due_ms = now_ms + context.config.file_delete_delay_ms
@@ -238,7 +239,7 @@ class Deleter(LogPart):
     # -- the tier ----------------------------------------------------------------------------
 
     def _release_copies(self, now_ms: int) -> None:
-        """Delete local segments that the tier also has, according to `local.retention.*`."""
+        """Delete the local segments that `local.retention.*` selects and the tier also has."""
         segments, config = self._segments, self._segments.context.config
         if segments.tier.view is None or not config.remote_storage_enable:
             return
@@ -254,7 +255,7 @@ class Deleter(LogPart):
         self._discard(going, now_ms)
 
     def take_tier(self, record: "TierRecord") -> None:
-        """Store and use a new `tidelog-tier.json`, after the caller has changed or read the tier.
+        """Store and use a new `tidelog-tier.json`; the caller has changed or read the tier before.
 
         Raises:
             StorageFailure: The disk failed; the partition is offline.

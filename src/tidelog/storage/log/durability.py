@@ -2,13 +2,13 @@
 
 - `FailureGuard` handles the failures of changes. After a failed system call the partition is
   offline until it is reopened with recovery. An offline partition serves reads of acknowledged
-  records, but refuses appends. A failed sync is never repeated, because the kernel may have dropped
-  the pages and would report success.
+  records, but refuses appends. A failed sync is never repeated: the kernel may have dropped the
+  unwritten pages, and the next sync would report success.
 - `Deferral` runs work that may be done later: the syncs, snapshots and zone maps of a roll, a
   flush, an unlink. Work of one log runs in the order in which it was deferred, because later work
-  depends on earlier work. `AtOnce`, the default, runs it immediately; a server's implementation
-  runs it in another thread and then calls a callback on the owner's thread.
-- `Flusher` owns the recovery point and the policy of `flush.messages` and `flush.ms`.
+  depends on earlier work. `AtOnce`, the default, runs the work immediately. A server's
+  implementation runs the work in another thread and then calls a callback on the owner's thread.
+- `Flusher` owns the recovery point and applies `flush.messages` and `flush.ms`.
 
 Source: Kafka 4.x UnifiedLog, LocalLog.
 """
@@ -33,7 +33,7 @@ _Result = TypeVar("_Result")
 
 Work: TypeAlias = Callable[[], None]
 
-# Called with the error that the work raised, None on success.
+# Callback; its argument is the error that the work raised, None on success.
 Done: TypeAlias = Callable[[Exception | None], None]
 
 
@@ -99,7 +99,7 @@ def _as_failure(error: OSError | TidelogError, path: str, operation: str) -> Sto
 
 
 def _run_typed(path: str, operation: str, work: Work) -> None:
-    """Run deferred work or a close; raise StorageFailure for each of its failures."""
+    """Run deferred work or a close; raise each of its failures as StorageFailure."""
     try:
         work()
     except StorageFailure:
@@ -114,9 +114,9 @@ class FailureGuard:
     Attributes:
         failure: Why the partition is offline, None while it is online.
         is_closed: Whether the log was closed or abandoned.
-        is_changed: Whether the log has changed, so that a close has to write.
-        deferred_calls: Collects the callbacks of failures during `log.append_together`, which calls
-            them at its end; None otherwise.
+        is_changed: Whether the log has changed; then a close has to write.
+        deferred_calls: During `log.append_together`, a list that collects the callbacks of
+            failures; `append_together` calls them at its end. None otherwise.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class FailureGuard:
         self.deferred_calls: list[Callable[[], None]] | None = None
         self.is_closed = False
         self.is_changed = is_changed
-        self._is_broken = False  # deferred work failed; the owner's thread may not know yet
+        self._is_broken = False  # deferred work failed; the owner's thread may not know it yet
         self._is_in_doubt = False  # the state of the disk is unknown
 
     def call_on_failure(self, call: Callable[[], None]) -> None:
@@ -161,8 +161,9 @@ class FailureGuard:
     def run_now(self, path: str, operation: str, action: Callable[[], _Result]) -> _Result:
         """Run a change.
 
-        A failed system call or damaged data, even in a read, takes the partition offline, because
-        files and memory may be half changed. A `RequestError` must be raised before any change.
+        If a system call fails or data is damaged, even in a read, the partition goes offline,
+        because files and memory may be half changed. A `RequestError` must be raised before any
+        change.
 
         Raises:
             StorageFailure: The disk failed, or data is damaged; the partition is offline.
@@ -181,8 +182,8 @@ class FailureGuard:
         if isinstance(error, StorageFailure):
             self.go_offline(error)
             raise error
-        # The failure is in no local variable: its traceback refers to this frame, and the frame
-        # would refer to the failure.
+        # Don't store the failure in a local variable: its traceback refers to this frame, so a
+        # variable of the frame would close a reference cycle.
         raise self.go_offline(_as_failure(error, path, operation)) from error
 
     def go_offline(self, failure: StorageFailure) -> StorageFailure:
@@ -193,7 +194,8 @@ class FailureGuard:
                 self._context.topic_partition,
                 str(failure),  # an error object would keep the request in memory
             )
-        # A copy that is never raised: the traceback of a raised error keeps the request in memory.
+        # Keep a copy that is never raised: the traceback of a raised error keeps the request in
+        # memory.
         self.failure = StorageFailure(failure.path, failure.operation, failure.reason)
         self.mark(failure)
         if self.deferred_calls is None:
@@ -203,7 +205,7 @@ class FailureGuard:
         return failure
 
     def mark(self, failure: StorageFailure) -> None:
-        """Mark the directory if the disk may lack data, for the next opening."""
+        """Mark the directory if the disk may lack data; the next opening reads the mark."""
         if leaves_doubt(failure):
             self._is_in_doubt = True
             mark_unsynced(self._context)
@@ -217,14 +219,14 @@ class FailureGuard:
     ) -> None:
         """Defer work, to run after all work that was deferred before.
 
-        After deferred work has failed, the partition is offline, and later deferred work is not
-        run.
+        If deferred work fails, the partition goes offline, and later deferred work is not run.
 
         Args:
             path: File or directory of the work, for errors.
             operation: Name of the work, for errors.
-            work: Runs in any thread; each OSError and TidelogError is a failure.
-            done: Called on the owner's thread, with the failure if the partition is offline.
+            work: Work, for any thread. Each OSError and TidelogError of the work is a failure.
+            done: Called on the owner's thread after the work. Its argument is the failure if the
+                partition is offline, else None.
 
         Raises:
             StorageFailure: The work failed, if the deferral runs it immediately.
@@ -290,7 +292,8 @@ class Flusher:
         recovery_point: Offset below which everything is durable.
         last_flush_ms: Wall time in ms when the log was opened or last flushed as a whole.
         is_flush_due: Whether the caller of an append has to call `flush_later`.
-        has_policy: Whether `flush.messages` or `flush.ms` is set: then appends call `acknowledge`.
+        has_policy: Whether `flush.messages` or `flush.ms` is set. If not, appends need not call
+            `acknowledge`.
     """
 
     def __init__(self, segments: SegmentList, guard: FailureGuard, *, leaves_flushes: bool) -> None:
@@ -337,7 +340,7 @@ class Flusher:
     def acknowledge(self, active: ActiveSegment, end_offset: int, now_ms: int) -> None:
         """Make an append visible, after a flush if `flush.messages` or `flush.ms` require one.
 
-        The flush may be left to the caller, see `LogOptions.leaves_flushes`.
+        With `LogOptions.leaves_flushes`, the flush is left to the caller of the append.
 
         Args:
             active: Segment of the append.
@@ -375,8 +378,8 @@ class Flusher:
         """Make all appends so far durable, without waiting.
 
         Args:
-            done: Called afterwards on the owner's thread, with the failure if the partition is
-                offline; then the records may not be durable.
+            done: Called on the owner's thread after the sync. Its argument is None, or the failure
+                if the partition is offline; then the records may not be durable.
 
         Returns:
             The log end: everything below it will be durable.

@@ -56,7 +56,7 @@ class FollowerLog(LogPart):
         Args:
             data: Whole batches, in order.
             append_ms: When the records were appended at the leader, in ms; -1 if unknown. The time
-                of arrival here is never their append time.
+                at which the records arrive at this follower is never stored as their append time.
 
         Raises:
             CorruptBatch, CorruptRecord, InvalidRecord, InvalidRequest, RecordListTooLarge: The
@@ -76,7 +76,7 @@ class FollowerLog(LogPart):
         append = self._rules.validator.validate(data, context)
         for batch in append.batches:
             if batch.is_control and batch.has_producer_id:
-                # Raises for an invalid marker, which can't be refused once it is written.
+                # This raises for an invalid marker; a marker can't be refused once it is written.
                 ProducerStates().update(batch)
         self._note_gaps(append.batches)
         *_, result = [self._writer.append(part) for part in _split_by_segment(append)]
@@ -87,7 +87,11 @@ class FollowerLog(LogPart):
         return result
 
     def _checked_append_ms(self, append_ms: int) -> int:
-        """Return the append time to store, or -1; raise InvalidRequest if it would decrease."""
+        """Return the append time to store, or -1 to store none.
+
+        Raises:
+            InvalidRequest: The time is before the last append time.
+        """
         context = self._segments.context
         if append_ms == UNKNOWN_MS or not context.config.tidelog_append_time_enable:
             return UNKNOWN_MS
@@ -142,8 +146,9 @@ class FollowerLog(LogPart):
     def note_leader_epoch(self, epoch: int) -> None:
         """Record that the leader writes under `epoch` from the log end on.
 
-        Do nothing if the log already has this epoch or a later one. With the entry, a follower that
-        is promoted writes under a later epoch, even if no record of `epoch` was copied.
+        Do nothing if the log already has this epoch or a later one. Because of this entry, a
+        follower that is promoted writes under a later epoch, even if it has not copied a record of
+        `epoch`.
 
         Raises:
             StorageFailure: The disk failed; the partition is offline.
@@ -156,8 +161,8 @@ class FollowerLog(LogPart):
     def end_lost_transactions(self, stable: int) -> list[int]:
         """End the transactions whose markers the leader no longer has, durably.
 
-        It is unknown whether they were committed; their records become visible to readers of
-        committed records.
+        It is unknown whether these transactions were committed. Their records become visible to
+        readers of committed records.
 
         Args:
             stable: Offset below which the leader has no open transaction. The log must already
@@ -180,7 +185,9 @@ class FollowerLog(LogPart):
         )
 
     def end_transactions_of(self, next_firsts: Mapping[int, int]) -> None:
-        """End the lost transactions of producers that have since begun another one, durably.
+        """End, durably, the lost transactions of producers that have begun another transaction.
+
+        A transaction is lost if the leader no longer has its marker.
 
         Args:
             next_firsts: By producer id, the first offset of the producer's next transaction, which
@@ -200,8 +207,7 @@ class FollowerLog(LogPart):
         if ended:
             # The log has no markers that end these transactions. If a later marker of the same
             # producer were appended to the active segment, a reader that starts at this segment's
-            # base would treat that marker as the end of these transactions. So a new segment is
-            # begun.
+            # base would treat that marker as the end of these transactions. So begin a new segment.
             end, context = self._segments.end_offset, self._segments.context
             self._roller.end_segment(end, RollReason.REQUEST)
             self._guard.settle()
@@ -243,12 +249,12 @@ def _part_of(append: PendingAppend, batches: Sequence[Batch]) -> PendingAppend:
 
 
 def _base_of(batch: Batch, next_offset: int) -> int:
-    """Return the base offset of a segment that is begun for an append with this first batch."""
+    """Return the base offset of a new segment whose first batch is `batch`."""
     return max(first_proven_offset(batch), next_offset)
 
 
 def _leave_gaps(batches: Sequence[Batch], next_offset: int) -> bool:
-    """Return whether offsets before the batches or in them have no record."""
+    """Return whether the batches leave gaps: offsets from `next_offset` on without a record."""
     for batch in batches:
         if first_known_offset(batch) > next_offset:
             return True

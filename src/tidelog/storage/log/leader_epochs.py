@@ -2,8 +2,8 @@
 
 Epochs and start offsets both strictly increase. An entry (epoch, start) means that the leader of
 that epoch wrote the records from `start`, inclusive, up to the next entry's start, exclusive.
-`LeaderEpochs` does no I/O; `EpochCheckpoint` keeps the file `leader-epoch-checkpoint`, which
-contains an epoch before the first batch of that epoch is in the log.
+`LeaderEpochs` does no I/O. `EpochCheckpoint` writes the file `leader-epoch-checkpoint`: a new epoch
+is in the file before the first batch of that epoch is in the log.
 
 Source: Kafka 4.x LeaderEpochFileCache; docs/format.md#text-files.
 """
@@ -27,7 +27,7 @@ from tidelog.types import NO_LEADER_EPOCH, Buffer
 
 
 class EpochEntry(NamedTuple):
-    """A leader epoch and the first offset that it wrote."""
+    """A leader epoch and the first offset that was written under it."""
 
     epoch: int
     start_offset: int
@@ -61,9 +61,10 @@ class LeaderEpochs:
     def assign(self, epoch: int, start: int) -> bool:
         """Record that `epoch` writes from offset `start`; return whether the list changed.
 
-        If `epoch` is already the newest and `start` is not before its start, nothing changes.
-        Otherwise, entries at the end are removed if their epoch or offset is not below that of the
-        new entry, for example after a truncation. Then the new entry is added.
+        If `epoch` is already the newest entry's epoch and `start` is at or after that entry's
+        start, nothing changes. Otherwise, the last entry is removed as long as its epoch is `epoch`
+        or later, or its start is at or after `start`, for example after a truncation. Then the new
+        entry is added.
 
         Raises:
             InvalidRequest: The epoch or the offset is negative; nothing was changed.
@@ -88,8 +89,8 @@ class LeaderEpochs:
     def truncate_from_start(self, start_offset: int) -> bool:
         """Drop epochs whose records are all below `start_offset`; return whether the list changed.
 
-        `start_offset` is the new log start. The epoch that wrote this offset is kept, and now
-        starts at it.
+        `start_offset` is the new log start. The epoch that wrote this offset is kept; its start
+        becomes `start_offset`.
         """
         before = self._count_up_to(start_offset)
         if before == 0:
@@ -100,7 +101,7 @@ class LeaderEpochs:
         return changed
 
     def clear(self) -> None:
-        """Clear all epochs, for example when batches without them (magic 0, 1) are appended."""
+        """Clear all epochs, for example when batches without an epoch (magic 0, 1) are appended."""
         self._entries.clear()
 
     def epoch_for(self, offset: int) -> int | None:
@@ -115,7 +116,7 @@ class LeaderEpochs:
 
         Args:
             epoch: The requested epoch.
-            log_end: Log end offset, which ends the newest epoch.
+            log_end: Log end offset; it is the end of the newest epoch.
 
         Returns:
             (-1, -1) if the epoch is -1 or newer than all known epochs, or if no epoch is known. If
@@ -168,7 +169,8 @@ class EpochCheckpoint:
 
         Args:
             context: The partition's files.
-            settle: Waits for deferred writes, so that none of them overwrites a newer file.
+            settle: Waits for deferred writes; otherwise a deferred write could overwrite a newer
+                file.
         """
         self._fs = context.env.files
         self._path = f"{context.directory}/{LEADER_EPOCH_CHECKPOINT_FILE}"
@@ -189,7 +191,7 @@ class EpochCheckpoint:
         self.save(self.epochs.encode())
 
     def save(self, encoded: bytes) -> None:
-        """Write this text to the file, durably; raises OSError. May run in any thread."""
+        """Write the encoded epochs to the file, durably; raises OSError. May run in any thread."""
         write_atomically(self._fs, self._path, encoded)
 
     def fence(self, leader_epoch: int) -> None:
@@ -235,7 +237,7 @@ class EpochCheckpoint:
         self.outgrow()
 
     def outgrow(self) -> None:
-        """Set `leader_epoch`, for the next own append, above all epochs of other leaders."""
+        """Raise `leader_epoch` for the next own append above all epochs of other leaders."""
         latest = self.epochs.latest_epoch
         is_anothers = latest == self.leader_epoch and not self.is_noted
         if latest > self.leader_epoch or is_anothers:
@@ -251,8 +253,8 @@ class EpochCheckpoint:
     def cut_unwritten(self, end: int) -> None:
         """Drop epochs that start at or after the log end, when the log is opened.
 
-        If an epoch began after the log end, the file gets an entry for `leader_epoch` at the log
-        end, so that no dropped epoch is used again.
+        If an epoch started after the log end, an entry for `leader_epoch` at the log end is written
+        to the file, so that no dropped epoch is used again.
         """
         was_stale = any(entry.start_offset > end for entry in self.epochs.entries)
         self.epochs.truncate_from_end(end)
@@ -263,9 +265,9 @@ class EpochCheckpoint:
     def cut(self, offset: int) -> None:
         """Drop the epochs that start at or after `offset`, whose records a truncation removed.
 
-        If no epoch remains, the file keeps the newest epoch with the start `offset`, so that this
-        epoch is not used again after the next start. In Kafka the controller stores the newest
-        epoch, here only the log.
+        If no epoch remains, the file keeps the newest epoch, with the start `offset`. Otherwise the
+        log could use this epoch again after it is next opened. In Kafka the controller stores the
+        newest epoch; in tidelog only this file stores it.
         """
         newest = self.epochs.latest_epoch
         if not self.epochs.truncate_from_end(offset):
@@ -276,7 +278,7 @@ class EpochCheckpoint:
             self._write_with(newest, offset)
 
     def _write_with(self, epoch: int, offset: int) -> None:
-        """Write the file with one entry in addition to those of the log."""
+        """Write the file with the log's entries and one more entry."""
         entries = self.epochs.entries
         self.epochs.assign(epoch, offset)
         self.write()
@@ -290,9 +292,9 @@ class EpochCheckpoint:
 
 
 def read_next_epoch(fs: FileSystem, directory: str) -> int:
-    """Return the epoch after the last one in a partition's file, -1 if the file is unreadable.
+    """Return the last epoch in a partition's file plus 1, or -1 if the file is unreadable.
 
-    Return 0 if the directory has no file of epochs.
+    Return 0 if the partition has no `leader-epoch-checkpoint`.
     """
     try:
         data = read_file(fs, f"{directory}/{LEADER_EPOCH_CHECKPOINT_FILE}")

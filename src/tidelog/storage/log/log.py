@@ -63,7 +63,7 @@ _LONG_SET: Final = AppendTerms(owned=True, takes_legacy=True)
 
 
 class SwapAccess(Protocol):
-    """The calls that jobs make on `SegmentSwaps`, which documents them."""
+    """The calls that jobs make on `SegmentSwaps`. `SegmentSwaps` documents the calls."""
 
     def prepare_adoption(self) -> Adoption:
         """Prepare to add segments at the log end."""
@@ -87,10 +87,10 @@ class SwapAccess(Protocol):
 class LogAccess(LogView):
     """The calls that long jobs make on an open log, from any thread. `Log` documents them.
 
-    Attaches, cleanings, copies to the tier and erasures use it. A job in the thread that owns the
-    log gets the `Log` itself. A broker's logs belong to the thread of the event loop: a job in
-    another thread gets a proxy that runs each call in the event loop's thread. A proxy has only the
-    methods of `LogAccess`, so a job must not call any other method of a log.
+    Such jobs are attaches, cleanings, copies to the tier and erasures. A job in the thread that
+    owns the log gets the `Log` itself. A broker's logs belong to the thread of the event loop: a
+    job in another thread gets a proxy that runs each call in the event loop's thread. A proxy has
+    only the methods of `LogAccess`, so a job must not call any other method of a log.
     """
 
     @property
@@ -156,7 +156,7 @@ class Log(LogAccess):
         truncator: Truncates the end of the log.
         deleter: Moves the start of the log.
         follower: Copies a leader's batches.
-        recovery_report: Repairs made by the opening.
+        recovery_report: Repairs that were made when the log was opened.
         opened_end_offset: Log end offset when the log was opened.
     """
 
@@ -189,8 +189,9 @@ class Log(LogAccess):
 
         Raises:
             StorageFailure: The disk failed; nothing valid was removed.
-            CorruptFile, UnsupportedVersion: A file that can't be rebuilt, such as
-                `leader-epoch-checkpoint` or `tidelog-tier.json`, is damaged or of a later release.
+            CorruptFile, UnsupportedVersion: A file that can't be rebuilt is damaged, or a later
+                release has written it. Such files are `leader-epoch-checkpoint` and
+                `tidelog-tier.json`.
         """
         return cls(load_log(context, options))
 
@@ -256,7 +257,7 @@ class Log(LogAccess):
         self._stamps_alone = stamps_by_append_clock(config)
 
     def use_kernels(self) -> "KernelSearch":
-        """Search and check appends with kernels from now on; see `LogView.use_kernels`."""
+        """Use kernels for searches and checks of appends; see `LogView.use_kernels`."""
         search = super().use_kernels()
         self._rules.use_kernels()
         self._roller.map_waiting()
@@ -274,7 +275,7 @@ class Log(LogAccess):
         """Append records, in batches of about `batch_bytes` before compression.
 
         A record without a timestamp gets the current wall time. Either all records are appended or
-        none. Exception: if the disk fails, the log may have some of them.
+        none. Exception: if the disk fails, some of the records may be in the log.
 
         Args:
             records: At least one.
@@ -302,8 +303,8 @@ class Log(LogAccess):
         """Append prepared batches; offsets and leader epoch are assigned here.
 
         Args:
-            data: Whole batches of magic 2, of which a client or a coordinator may append only one
-                at a time; or a message set of magic 0 or 1, if the terms have `takes_legacy`.
+            data: Whole batches of magic 2. A client or a coordinator may append only one batch at a
+                time. If the terms have `takes_legacy`, also a message set of magic 0 or 1.
             terms: Origin of the append, and the checks that the batches need.
 
         Raises:
@@ -313,8 +314,8 @@ class Log(LogAccess):
             OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState,
                 TransactionCoordinatorFenced: The producer's state forbids the append.
             ClockJump, StorageFailure: As in `append`.
-            LongCheck: The terms have `is_bounded`, and `check_append` has to check the batches
-                first; nothing was changed.
+            LongCheck: The terms have `is_bounded`, but the check takes long, so `check_append` has
+                to check the batches first; nothing was changed.
         """
         return self.writer.append(self.prepare_append(data, terms))
 
@@ -326,11 +327,12 @@ class Log(LogAccess):
         Args:
             data: As in `append_batches`.
             terms: As in `append_batches`.
-            moment: Moment shared by appends that are made together; None reads the clock for this
+            moment: Clock reading that appends made together share; None reads the clock for this
                 append.
 
         Raises:
-            TidelogError, LongCheck: As in `append_batches`, except for the producer's state.
+            TidelogError, LongCheck: As in `append_batches`, except the errors of the producer's
+                state.
         """
         guard = self.guard
         if guard.failure is not None or guard.is_closed:
@@ -386,8 +388,8 @@ class Log(LogAccess):
         """Append a set that `check_set` has checked.
 
         Raises:
-            LongCheck: The set has to be checked again, because the log end has moved since its
-                offsets were set.
+            LongCheck: The set has to be checked again, because records were appended after the
+                set's offsets were assigned.
             InvalidRecord, RecordListTooLarge, MessageTooLarge, ClockJump, StorageFailure: As in
                 `append_batches`.
         """
@@ -408,21 +410,21 @@ class Log(LogAccess):
     ) -> AppendResult:
         """Append the marker that commits or aborts a producer's open transaction.
 
-        If no transaction is open, the marker is still written, as Kafka does, and ends nothing. A
+        If no transaction is open, the marker is still written, as in Kafka, but it ends nothing. A
         clock jump does not prevent a marker: a transaction without an end would block all readers
         of committed records.
 
         Args:
             producer_id: Producer of the transaction.
             producer_epoch: Epoch of the marker.
-            coordinator_epoch: Epoch of the coordinator that decided.
+            coordinator_epoch: Epoch of the coordinator that decided to commit or abort.
             commit: Whether the marker commits; False aborts.
-            transaction_version: From 2 on, the epoch must be above the producer's, except for a
-                retry of a marker that was written already.
+            transaction_version: From version 2 on, the marker's epoch must be above the producer's.
+                Exception: a retry of a marker that was already written.
 
         Raises:
-            InvalidProducerEpoch: The epoch is older than the producer's; from transaction version 2
-                on, also if it is equal and the marker is no retry.
+            InvalidProducerEpoch: The marker's epoch is older than the producer's. From transaction
+                version 2 on, also: the epochs are equal, and the marker is not a retry.
             TransactionCoordinatorFenced: A coordinator with a later epoch has written a marker for
                 this producer.
             StorageFailure: As in `append`.
@@ -494,7 +496,7 @@ class Log(LogAccess):
         """Write the last entries of the indexes and append times, sync, and write the checkpoints.
 
         The checkpoints are the producer snapshot and the append-time checkpoint. An offline log
-        writes none of these.
+        writes nothing.
 
         Raises:
             StorageFailure: The disk failed; the log counts as not closed cleanly.
@@ -510,7 +512,8 @@ class Log(LogAccess):
             self._notes.closed(active)
             self._flusher.note_durable(end)
             self._roller.write_snapshot(end, self._producers.encode_snapshot())
-            # Snapshots at the bases of segments and the newest one are kept, as in Kafka.
+            # The newest snapshot and the snapshots at base offsets of segments are kept, as in
+            # Kafka.
             drop_other_snapshots(self.context, {*(s.base_offset for s in self._list.all), end})
             self.deleter.unlink_all()
             # With this checkpoint, the next start can prove that the log was not truncated below
@@ -527,7 +530,7 @@ class Log(LogAccess):
 
         The function may run in any thread. Files may still be in use until it has returned.
         """
-        self._list.forget_maps()  # the next open may truncate the last segment
+        self._list.forget_maps()  # the next opening may truncate the last segment
         wait = self.guard.abandon()
 
         def release_files() -> None:
@@ -555,7 +558,8 @@ def append_together(
         terms: Terms of all appends.
 
     Returns:
-        For each append, the result or the error; an error affects only its own append.
+        For each append, its result or its error. An error of one append does not affect the other
+        appends.
     """
     calls: list[Callable[[], None]] = []
     for log, _ in pairs:

@@ -1,9 +1,9 @@
 """Opens a partition for writing: recovery if one is needed, then the parts of an open log.
 
-After the opening, the active segment takes appends, the files contain only append times that the
-log proves, and the next leader epoch is known. If the log has damage that no crash explains
-(`log_end`), or if a segment's file is a symbolic link, nothing is truncated: the partition can be
-read but takes no appends.
+After the opening, the active segment takes appends, and the next leader epoch is known. The files
+contain only append times that are proven to be right. Nothing is truncated if the log has damage
+that no crash explains (`log_end`), or if a segment's file is a symbolic link. Such a partition can
+be read, but takes no appends.
 """
 
 import itertools
@@ -60,24 +60,26 @@ class LogOptions:
     """Options of opening a log, besides its settings.
 
     Attributes:
-        watch: The directory's check of the wall clock.
+        watch: Check of the wall clock, shared by the directory's logs.
         recovery_point: Offset below which everything is on disk; None after a clean stop.
         clean_end: End of the log at the clean stop; None if it is not recorded.
-        is_own: True if no append after the recovery point can have left a gap. Other programs, and
-            copies of compacted leaders, may leave gaps.
+        is_own: Whether it is certain that no append after the recovery point left a gap in the
+            offsets. Appends by other programs and copies of a compacted leader's log may leave
+            gaps.
         log_start_offset: Log start offset, from the directory's checkpoint.
         body_check: Function by which the validator checks records: plain Python, or the kernel.
-        lower_checkpoints: Called before a truncation, with its offset and the resulting log end, so
-            that the directory's checkpoints are never beyond the log end.
+        lower_checkpoints: Called before a truncation, with the truncation's offset and the
+            resulting log end. It lowers the directory's checkpoints, so that they are never beyond
+            the log end.
         save_log_start: Called with a new log start offset, in the deferral's thread; the offset is
             durable when the call returns.
         tiers: Reads segments in the tier; None if a log has local files only.
         deferral: Runs work that the log may do later; by default immediately.
-        leaves_flushes: If True, an append that makes a flush due (by `flush.messages` or
-            `flush.ms`) only sets `Log.is_flush_due`, and its caller calls `flush_later`. If False,
-            the append flushes.
-        producer_expiration_ms: Returns how long in ms a producer must be idle to be dropped when
-            the log is opened.
+        leaves_flushes: What an append does if `flush.messages` or `flush.ms` requires a flush. If
+            True, the append only sets `Log.is_flush_due`, and the append's caller calls
+            `flush_later`. If False, the append flushes.
+        producer_expiration_ms: Returns a time in ms. A producer that was idle for that long is
+            dropped when the log is opened.
     """
 
     watch: ClockWatch
@@ -95,14 +97,14 @@ class LogOptions:
 
     @property
     def recorded_end(self) -> RecordedEnd:
-        """The recovery point, or after a clean stop the log end that the stop recorded."""
+        """The recovery point; after a clean stop, the log end that was recorded at the stop."""
         if self.recovery_point is not None:
             return RecordedEnd(self.recovery_point, is_dense=self.is_own)
         return RecordedEnd(self.clean_end or 0, is_end=self.clean_end is not None)
 
 
 class LogParts(NamedTuple):
-    """The parts of an open log that are loaded; `Log` makes its other parts from them."""
+    """The parts of an open log that are loaded; `Log` creates the other parts from these."""
 
     segments: SegmentList
     reader: LogReader
@@ -117,7 +119,7 @@ class LogParts(NamedTuple):
 
 
 class LogPart:
-    """Base class of the parts that change an open log, by means of its `LogParts`."""
+    """Base class of the parts that change an open log; they share its `LogParts`."""
 
     def __init__(self, parts: LogParts) -> None:
         self._segments = parts.segments
@@ -153,7 +155,7 @@ class _Loading:
         self._tier = LogTier(options.tiers)
         start = options.log_start_offset
         self._segments = SegmentList(context, self._tier, log_start_offset=start)
-        # After a clean stop a close has nothing to write until something is changed.
+        # After a clean stop, a close writes nothing unless the log was changed.
         is_changed = options.recovery_point is not None
         self.guard = FailureGuard(context, options.deferral, is_changed=is_changed)
         self._epochs = EpochCheckpoint(context, self.guard.settle)
@@ -163,14 +165,14 @@ class _Loading:
         return isinstance(self.guard.failure, DamagedLog)
 
     def load(self) -> LogParts:
-        """Load the log, in the order that recovery needs."""
+        """Load the log's parts, in the order that recovery needs."""
         context, segments, guard, options = self._context, self._segments, self.guard, self._options
         self._refuse_links()
         if guard.failure is None:
             recovery.finish_swaps(context, self._report)
             self._settle_tier()
-        # Loaded before any truncation, because an epoch whose records were all lost must not be
-        # used again.
+        # The epochs are loaded before any truncation, because an epoch must not be used again, even
+        # if all of its records were lost.
         self._epochs.load()
         if options.recovery_point is not None and guard.failure is None:
             guard.failure = rewrite_marked(context, options.recovery_point)
@@ -187,8 +189,8 @@ class _Loading:
         else:
             self._load_append_times()
             if options.recovery_point is not None:
-                # Done before the notes: a note on a finished segment states that all of it is
-                # durable.
+                # This precedes the notes, because a note on a finished segment states that the
+                # whole segment is durable.
                 sync_unsynced(context, options.recovery_point)
             notes.load(segments.local, was_clean=options.recovery_point is None)
         clock = self._append_clock()
@@ -227,7 +229,10 @@ class _Loading:
     # -- refusing ----------------------------------------------------------------------------
 
     def _refuse(self, damage: DamagedLog | None, todo: str = _TO_REPAIR) -> None:
-        """Make the log refuse appends and report why, unless it does already or has no damage."""
+        """Make the log refuse appends, and report the damage.
+
+        Do nothing if `damage` is None or if the log already refuses appends.
+        """
         if damage is None or self._is_refused:
             return
         self.guard.failure = damage
@@ -247,7 +252,7 @@ class _Loading:
     # -- recovery ----------------------------------------------------------------------------
 
     def _settle_tier(self) -> None:
-        """Finish the removals of local segments that `tidelog-tier.json` shows as begun."""
+        """Remove the local segments whose removal `tidelog-tier.json` shows as begun."""
         bases = list_bases(self._context)
         local_bases = self._tier.load(bases, self._context)
         if self._tier.view is None:
@@ -297,7 +302,7 @@ class _Loading:
         if active is not None and not self._is_refused:
             end = active.end_offset
             if end < tier_end:
-                # Records that the tier already has were lost locally; the tier's copy is complete.
+                # The lost local records are in the tier, and the tier's copy is complete.
                 reason = f"the local segments end at offset {end}, the tier at offset {tier_end}"
                 self._remove_local(list(reversed(bases)), reason)
                 bases, active = [], None
@@ -325,14 +330,14 @@ class _Loading:
             active.find_aborted = self._segments.find_aborted  # its file may lack entries
 
     def _load_active(self, base: int) -> ActiveSegment:
-        """Load the last segment; if it is damaged, the partition takes no appends."""
+        """Load the last segment; if the segment is damaged, make the log refuse appends."""
         recorded = self._options.recorded_end
         active = ActiveSegment.load(self._context, base, recorded, is_refused=self._is_refused)
         self._refuse(active.damaged)
         return active
 
     def _restore_indexes(self) -> None:
-        """Write missing indexes of finished segments, as Kafka does at its start."""
+        """Write missing indexes of finished segments, as a Kafka broker does when it starts."""
         fs, segments = self._context.env.files, self._segments
         names = {entry.name for entry in fs.list_dir(self._context.directory)}
         for segment in segments.finished():
@@ -356,8 +361,8 @@ class _Loading:
     def _restore_txn_index(self, names: AbstractSet[str]) -> None:
         """Rebuild the active segment's index of aborted transactions if entries are lost.
 
-        It may be damaged, missing or empty. With a damaged index, an abort would raise an error
-        only after its marker was written.
+        The file may be damaged, missing or empty. If a damaged index were kept, an abort would
+        raise an error only after its marker was written.
         """
         active, name = self._segments.active, files.TXN_INDEX_SUFFIX
         path = self._context.path(active.base_offset, name)
@@ -393,8 +398,8 @@ class _Loading:
     def _load_append_times(self) -> None:
         """Limit all append times to the proven ones, in memory and in the files.
 
-        The next close writes a checkpoint, which declares that all append times on disk are right,
-        so they must be right by then.
+        The next close writes a checkpoint. It declares that all append times on disk are right, so
+        wrong append times must be removed before.
         """
         active, trusted = self._segments.active, self._segments.trusted_end()
         for segment in self._segments.finished():
@@ -415,7 +420,10 @@ class _Loading:
 
 
 def _problem_of_txn_index(active: ActiveSegment) -> str | None:
-    """Return why no abort can be added to the index of aborted transactions, None if it can."""
+    """Return the defect of the active segment's index of aborted transactions, None if it is valid.
+
+    No abort can be added to an index with a defect.
+    """
     try:
         entries = active.txn_index.entries
     except CorruptData as error:
@@ -427,7 +435,7 @@ def _problem_of_txn_index(active: ActiveSegment) -> str | None:
 
 
 def load_for_writing(log: LogReader, expiration_ms: int) -> ProducerStates:
-    """Return the producers at the log end, with their last batches and without idle producers."""
+    """Return the producers at the log end with their last batches; idle producers are left out."""
     now_ms = log.context.env.clock.now_ms()
 
     def appended_by_ms(offset: int) -> int | None:

@@ -1,8 +1,8 @@
 """Reads of one partition: offsets, lookups by time, records.
 
 `LogView` reads over a `SegmentList`, and is the common base of `LogReader` and the writer's `Log`.
-A `LogReader` needs no lock and writes nothing: it shows the partition as of the reader's opening or
-last refresh, up to the last whole, valid batch on disk.
+A `LogReader` needs no lock and writes nothing. It shows the partition as it was when the reader was
+opened or last refreshed, up to the last whole, valid batch on disk.
 """
 
 import functools
@@ -45,7 +45,7 @@ ANY_OFFSET: Final = 2**63 - 1
 
 
 def unknown_times_note(name: TopicPartition, count: int) -> str:
-    """Return a message that a result on the append clock excludes records of unknown time."""
+    """Return a note that a search by append time excludes records of unknown append time."""
     return (
         f"{name}: the append time of {plural(count, 'record')} before the result is unknown;"
         f" {'it' if count == 1 else 'each of them'} may have been appended at or after the"
@@ -53,8 +53,8 @@ def unknown_times_note(name: TopicPartition, count: int) -> str:
     )
 
 
-# Maximum number of times that a read is repeated because segments were replaced. The count starts
-# again with each record that the read returns.
+# Maximum number of times that a read is repeated because segments were replaced. The count restarts
+# at 0 after each record that the read returns.
 _REPLACED_MAX: Final = 20
 
 _View = TypeVar("_View", bound="LogView")
@@ -108,10 +108,10 @@ class LogView(ABC):
         error: OSError | CorruptData,
         segments: Sequence[Segment],  # noqa: ARG002 - for `LogReader`
     ) -> None:
-        """Raise the error of a failed read, unless another process had replaced segments.
+        """Raise the error of a failed read, unless another process has replaced segments.
 
-        On return the view shows the current segments. A log that this process writes is never
-        stale.
+        On return, the view shows the current segments, and the caller can repeat the read. The
+        view of a log that this process writes is always current, so this method then raises.
 
         Args:
             error: Error of the read.
@@ -119,7 +119,7 @@ class LogView(ABC):
 
         Raises:
             StorageFailure: The disk failed.
-            FileNotFoundError, CorruptData: The error itself.
+            FileNotFoundError, CorruptData: The read's own error.
         """
         if isinstance(error, FileNotFoundError | CorruptData):
             raise error
@@ -164,7 +164,7 @@ class LogView(ABC):
 
     @property
     def tier(self) -> "TierView | None":
-        """The partition's tier from `tidelog-tier.json`; None without the file or tier access."""
+        """The partition's tier from `tidelog-tier.json`; None without this file or tier access."""
         return self._list.tier.view
 
     @property
@@ -185,7 +185,7 @@ class LogView(ABC):
 
     @property
     def last_stable_offset(self) -> int:
-        """Offset below which no transaction is open, at least the log start."""
+        """Last stable offset: no transaction is open below it; at least the log start."""
         stable = self.producer_states().last_stable_offset(self.log_end_offset)
         return max(stable, self.log_start_offset)
 
@@ -242,8 +242,8 @@ class LogView(ABC):
         """Return an upper bound of the append time at `offset`, in ms.
 
         None if the log has no such offset.
-        If the append time is unknown, as for the last appends before a kill, the file's
-        modification time is used. This decodes no record and reads no object of the tier.
+        If the append time is unknown, for example for the last appends before a kill, the bound is
+        the file's modification time. This method decodes no record and reads no object of the tier.
         """
         segment = self.segment_of(offset)
         if segment is None:
@@ -259,7 +259,7 @@ class LogView(ABC):
         return slices(self._list.all, offset, offset + 1)
 
     def segment_of(self, offset: int) -> Segment | None:
-        """Return the segment whose range holds the offset, None outside the log."""
+        """Return the segment that contains the offset, None if it is outside the log."""
         number = bisect_right(self._list.all, offset, key=attrgetter("base_offset"))
         if number and offset < self._list.all[number - 1].end_offset:
             return self._list.all[number - 1]
@@ -283,11 +283,10 @@ class LogView(ABC):
 
         Args:
             timestamp_ms: Time in ms, 0 or more.
-            clock: The clock of `timestamp_ms`.
+            clock: Whether `timestamp_ms` is compared with record timestamps or with append times.
             may_block: Whether the search may wait for a disk, or take long.
             steps_over_losses: Whether lost offsets are skipped instead of raising OffsetsGone.
-            search: A search from `new_search` if the caller runs in another thread; None uses the
-                view's own.
+            search: In another thread, a search from `new_search`; None uses the view's own search.
 
         Raises:
             ValueError: The time is negative. Source: KIP-79.
@@ -335,7 +334,10 @@ class LogView(ABC):
         )
 
     def new_search(self) -> TimeSearch:
-        """Create a search for another thread, with its own cache, and with kernels if loaded."""
+        """Create a search for another thread.
+
+        The search has its own cache. It uses kernels if they are loaded.
+        """
         kernels = self._list.kernels
         return TimeSearch() if kernels is None else TimeSearch(type(kernels)())
 
@@ -352,7 +354,9 @@ class LogView(ABC):
         return count_without_append_time(self._list.all, self._list.start_offset, end)
 
     def use_kernels(self) -> "KernelSearch":
-        """Search with kernels from now on; the first call loads numpy and numba for about 0.5 s.
+        """Use kernels for searches from now on.
+
+        The first call takes about 0.5 s, because it loads numpy and numba.
 
         Raises:
             MissingDependency: numpy or numba is not installed.
@@ -378,14 +382,14 @@ class LogView(ABC):
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
         fails_on_gaps: bool = False,
     ) -> Iterator[LogSlice]:
-        """Return the byte ranges with the offsets in [start, end) that this isolation may read.
+        """Return the byte ranges of the offsets in [start, end) that are visible with `isolation`.
 
         Args:
             start: First offset, the log start if None.
             end: Offset after the last one; the visible end if None.
-            isolation: READ_COMMITTED stops at the last stable offset; `aborted_filter` hides
-                aborted records.
-            fails_on_gaps: Whether OffsetsGone is raised at an empty segment whose records are lost.
+            isolation: READ_COMMITTED stops at the last stable offset. Its ranges still contain
+                aborted records; use `aborted_filter` to hide them.
+            fails_on_gaps: Whether an empty segment whose records are lost raises OffsetsGone.
 
         Raises:
             OffsetOutOfRange: `start` is below the log start or beyond the log end.
@@ -410,12 +414,12 @@ class LogView(ABC):
     ) -> Iterator[Record]:
         """Yield the data records with offsets in [start, end), one by one.
 
-        Use it for small amounts only; scans are faster.
+        Use this method for small amounts only; scans are faster.
 
         Raises:
             OffsetOutOfRange, StorageFailure: As in `slices`.
-            OffsetsGone: Offsets between two segments are missing, although nothing was compacted,
-                or the next offsets were deleted during the read.
+            OffsetsGone: Offsets between two segments are missing although nothing was compacted, or
+                the next offsets to read were deleted during the read.
             CorruptData: A batch is damaged; the error has file, position and offset.
         """
 
@@ -485,7 +489,8 @@ class LogView(ABC):
         for segment in self._list.all:
             if segment.end_offset <= first:
                 continue
-            # An entry is in the segment of its marker, which may be far after `end`.
+            # A transaction's entry is in the segment of its marker, and the marker may be far after
+            # `end`.
             entries, is_complete = segment.txn_index.collect(first, last)
             aborted += entries
             if is_complete:
@@ -494,7 +499,7 @@ class LogView(ABC):
 
 
 class LogReader(LogView):
-    """A partition that is read without the lock, as it was when it was opened or last refreshed."""
+    """View of a partition, as of the opening or the last refresh; it needs no lock."""
 
     @classmethod
     def open(
@@ -512,8 +517,8 @@ class LogReader(LogView):
             tiers: Reads segments in the tier; None shows local files only.
 
         Raises:
-            CorruptFile, UnsupportedVersion: `tidelog-tier.json` is damaged, or was written by a
-                later release; or a log file is a symbolic link without a target.
+            CorruptFile, UnsupportedVersion: `tidelog-tier.json` is damaged or was written by a
+                later release, or a log file is a symbolic link without a target.
             StorageFailure: The disk failed.
         """
         reader = cls(SegmentList(context, LogTier(tiers), log_start_offset=log_start_offset))
@@ -535,7 +540,7 @@ class LogReader(LogView):
             super().ensure_stale(error, self.segments)
 
     def ensure_stale(self, error: OSError | CorruptData, segments: Sequence[Segment]) -> None:
-        """See `LogView.ensure_stale`; also return if the view was refreshed during the read."""
+        """Do the same as `LogView.ensure_stale`; also return if the read's view was refreshed."""
         if isinstance(error, FileNotFoundError | CorruptData):
             with suppress(OSError):
                 if self.segments is not segments or self._list.follow_changes():
@@ -548,5 +553,5 @@ class LogReader(LogView):
         return load_producer_states(self.context, self._list.all)
 
     def close(self) -> None:
-        """Drop the list of segments; slices that were returned before stay valid."""
+        """Drop the list of segments; slices that were returned earlier stay valid."""
         self._list.keep(())

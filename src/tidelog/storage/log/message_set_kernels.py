@@ -1,4 +1,4 @@
-"""Passes over messages of magic 0 and 1 with kernels; `message_sets` has the plain reference.
+"""Kernels for messages of magic 0 and 1; `message_sets` has the reference in plain Python.
 
 Imports numpy and numba, so only `AppendRules.use_kernels` and `server.kernels` import it.
 """
@@ -22,7 +22,7 @@ from tidelog.storage.log.message_sets import (
 
 
 class KernelPasses:
-    """`SetPasses` with kernels, without a Python object per message. Stateless."""
+    """`SetPasses` with kernels; they create no Python object per message. Stateless."""
 
     def check(self, body: bytes | memoryview, magic: int, rules: SetRules, limit: int) -> SetFacts:
         """Check the messages; see `SetPasses`."""

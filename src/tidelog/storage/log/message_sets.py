@@ -1,14 +1,14 @@
 """Validates message sets of magic 0 and 1 from old producers and assigns their offsets.
 
-The validator calls this module for old formats. Offsets are set in place if the format allows it:
-for single messages, and for wrappers of magic 1 whose inner offsets count from 0. Other sets are
-rewritten in their own format: wrappers of magic 0, whose inner offsets are absolute; wrappers of
+The validator calls this module for old formats. Offsets are set in place in two cases: single
+messages, and wrappers of magic 1 whose inner offsets count from 0. Other sets are rewritten without
+a change of their magic: wrappers of magic 0, because their inner offsets are absolute; wrappers of
 magic 1 with other inner offsets; and sets that the topic stores with another codec. Nothing is
 changed before all checks have passed.
 
-The plain passes in this module are the reference, and storage works with them alone; kernels may
-replace them (`SetPasses`). A kernel reports only the position of an invalid message, and the plain
-pass then raises the error.
+The passes over messages in this module are plain Python and are the reference. Kernels may replace
+them (`SetPasses`), but are not required. A kernel reports only the position of an invalid message;
+the plain Python pass then raises the error.
 
 Source: docs/format.md#magic-0-and-1; Kafka 3.x LogValidator, AbstractLegacyRecordBatch; KIP-31,
 KIP-32.
@@ -52,7 +52,7 @@ class SetRules(NamedTuple):
 
     Attributes:
         needs_key: Whether a message without a key is refused.
-        checks_times: Whether timestamps are limited; -1 always passes.
+        checks_times: Whether timestamps are limited; a message with the timestamp -1 always passes.
         earliest_ms: Earliest timestamp allowed, inclusive.
         latest_ms: Latest timestamp allowed, inclusive.
     """
@@ -64,7 +64,7 @@ class SetRules(NamedTuple):
 
 
 def set_rules(rules: RecordRules, now_ms: int) -> SetRules:
-    """Create the rules of a topic at a given time."""
+    """Create the rules of a topic for a set that arrives at `now_ms`."""
     config = rules.config
     earliest_ms = max(now_ms - config.message_timestamp_before_max_ms, INT64_MIN)
     latest_ms = min(now_ms + config.message_timestamp_after_max_ms, INT64_MAX)
@@ -84,12 +84,12 @@ class SetFacts(NamedTuple):
 
     Attributes:
         record_count: Number of messages.
-        last_offset: Offset of the last one, -1 if there is none.
+        last_offset: Offset of the last message, -1 if there is no message.
         max_timestamp: Largest time in ms, but at least -1.
-        counts_from_0: Whether offsets are 0, 1, 2, ...
+        counts_from_0: Whether the messages' offsets are 0, 1, 2, ...
         refused: The first refused messages.
         refused_count: Total number of refused messages.
-        has_time_error: Whether any refused message is refused only because of its time.
+        has_time_error: Whether a message is refused only because of its time.
     """
 
     record_count: int
@@ -102,17 +102,17 @@ class SetFacts(NamedTuple):
 
 
 class Stamp(NamedTuple):
-    """Values to set in messages of magic 1: time in ms (None keeps their own) and attributes."""
+    """Time in ms (None keeps a message's own time) and attributes to set in messages of magic 1."""
 
     timestamp: int | None
     attributes: int
 
 
 class SetPasses(Protocol):
-    """Passes over a `body` that consists of uncompressed messages of one magic."""
+    """Loops over a set's messages; `body` has uncompressed messages of one magic."""
 
     def check(self, body: bytes | memoryview, magic: int, rules: SetRules, limit: int) -> SetFacts:
-        """Check the messages; at most `limit` refused ones are listed.
+        """Check the messages; list at most `limit` refused messages.
 
         Raises:
             BrokenMessage: A message is invalid; the error does not say why.
@@ -142,7 +142,10 @@ def gather(
     rules: SetRules,
     limit: int,
 ) -> SetFacts:
-    """Check messages in plain Python; raises `has_key`'s errors for invalid ones."""
+    """Check messages in plain Python.
+
+    For an invalid message, `has_key` raises an error.
+    """
     count, last, largest, counts_from_0 = 0, -1, NO_TIMESTAMP, True
     refused: list[RefusedMessage] = []
     refused_count, has_time_error = 0, False
@@ -181,7 +184,7 @@ def assign(body: bytearray, magic: int, first_offset: int, stamp: Stamp) -> None
         offset += 1
 
 
-# Maximum size in bytes of an old client's message set after decompression.
+# Maximum size in bytes of the decompressed message set of an old client.
 LEGACY_DECOMPRESSION_LIMIT: Final = 16 << 20
 
 
@@ -203,10 +206,10 @@ class _Checked(NamedTuple):
         message_set: The set in these bytes, decompressed.
         facts: Result of the pass over the messages.
         target: Codec for writing the set.
-        wrapper: The set rewritten with that codec; None if the set is kept, or becomes single
-            messages.
-        is_kept: Whether the received bytes are written, with changes only in the headers of outer
-            messages.
+        wrapper: The set rewritten with the codec `target`; None if the received bytes are kept or
+            the set is written as single messages.
+        is_kept: Whether the received bytes are written; only the headers of outer messages are
+            changed.
     """
 
     data: Buffer
@@ -230,9 +233,9 @@ class PreparedSet:
         """Set the messages' offsets and times; call it once.
 
         Returns:
-            The append to write. None if the set has to be prepared again: the messages inside a
-            wrapper of magic 0 have absolute offsets, which are outdated if the log was appended to
-            since they were set.
+            The append to write. None if the set has to be prepared again. The messages inside a
+            wrapper of magic 0 have absolute offsets, which are wrong if records were appended to
+            the log after the offsets were set.
         """
         checked = self._checked
         is_bound = checked.wrapper is not None and checked.message_set.outer.magic == 0
@@ -253,30 +256,30 @@ class MessageSets:
     def validate(
         self, data: Buffer, batches: Sequence[Batch], context: AppendContext
     ) -> PendingAppend:
-        """Return the messages, checked and with their offsets, ready to be written.
+        """Check the messages, set their offsets, and return the append to write.
 
         Args:
-            data: Bytes of the messages. They may be changed if the context's terms have `owned`;
-                after an error they are unchanged.
-            batches: Views of the messages, with sizes and checksums already checked; the first is
-                legacy.
+            data: Bytes of the messages. If the context's terms have `owned`, this method may change
+                these bytes. After an error they are unchanged.
+            batches: Views of the messages. Their sizes and checksums were already checked. The
+                first message has magic 0 or 1.
             context: Terms, next offset and times of the append.
 
         Raises:
-            CorruptBatch: An inner checksum or the compressed stream is broken.
+            CorruptBatch: The checksum of an inner message or the compressed stream is invalid.
             CorruptRecord: A message is invalid.
-            InvalidRecord: The set mixes formats, has messages beside a wrapper, or has a wrapper
-                with a wrong offset; or a message has no key in a compacted topic.
-            InvalidTimestamp: A time is outside the topic's limits, or a message has a LogAppendTime
-                flag that the topic does not allow.
+            InvalidRecord: The set mixes formats, has other messages beside a wrapper, or has a
+                wrapper with a wrong offset. Or the topic is compacted and a message has no key.
+            InvalidTimestamp: A timestamp is outside the topic's limits, or a message has a
+                LogAppendTime flag that is not allowed.
             MessageTooLarge: A message exceeds max.message.bytes after the rewrite.
-            RecordListTooLarge: The messages together exceed segment.bytes, or a wrapper has more
-                than `SINGLE_MESSAGES_MAX` messages to store uncompressed.
-            UnsupportedCompression: The format does not define the codec.
+            RecordListTooLarge: The messages together exceed segment.bytes. Or a wrapper has more
+                than `SINGLE_MESSAGES_MAX` messages, and they are to be stored uncompressed.
+            UnsupportedCompression: The set's format does not support the codec.
             LongCheck: As in `prepare`.
         """
         valid = self.prepare(data, batches, context).finish(context)
-        assert valid is not None  # the log has not changed since `prepare`
+        assert valid is not None  # the log did not change after `prepare`
         return valid
 
     def prepare(
@@ -338,7 +341,11 @@ class MessageSets:
         return append
 
     def _open(self, data: Buffer, batches: Sequence[Batch], context: AppendContext) -> _Set:
-        """Return the set; raise if it mixes formats, or if a wrapper is not the only message."""
+        """Return the set, decompressed.
+
+        Raises:
+            InvalidRecord: The set mixes formats, or a wrapper is not the only message.
+        """
         for batch in batches:
             if batch.magic != batches[0].magic:
                 raise self._invalid(f"formats {batches[0].magic} and {batch.magic} in one set")
@@ -367,7 +374,8 @@ class MessageSets:
         facts = self._gather(message_set, set_rules(self._rules, context.now_ms))
         if facts.refused_count:
             raise self._refusal(facts, context)
-        # As in Kafka, a wrapper may always have offset 0, which an old librdkafka wrote.
+        # As in Kafka, a wrapper may always have offset 0, because old versions of librdkafka write
+        # it.
         is_wrapper = message_set.codec is not Codec.NONE
         if is_wrapper and outer.magic == 1 and 0 != outer.last_offset < facts.last_offset:
             raise self._invalid(
@@ -404,12 +412,12 @@ class MessageSets:
         return has_key
 
     def _check_format(self, message: LegacyBatch, *, magic: int, is_inner: bool) -> bool:
-        """Return whether the message has a key; raises if it is not valid in that format."""
+        """Return whether the message has a key; raises if the message is invalid."""
         if message.magic != magic:
             raise self._invalid(f"a message of format {message.magic} in a set of format {magic}")
         position = f" (byte {message.at} of the decompressed messages)" if is_inner else ""
         try:
-            if is_inner:  # the CRC of outer messages was checked before
+            if is_inner:  # the CRC of outer messages was already checked
                 message.ensure_valid()
             return _has_key(message)
         except (CorruptBatch, CorruptRecord) as error:
@@ -417,7 +425,7 @@ class MessageSets:
             raise type(error)(f"{self._rules.where}: {error.reason}{position}", at=at) from None
 
     def _check_flag(self, message: LegacyBatch) -> None:
-        """Raise for a LogAppendTime flag if the log sets times, or the message has no time."""
+        """Raise for a LogAppendTime flag if the log sets the times or the message has no time."""
         if message.timestamp_type is not TimestampType.LOG_APPEND_TIME:
             return
         where = self._rules.where
@@ -451,7 +459,7 @@ class MessageSets:
         context: AppendContext,
         codec: Codec = Codec.NONE,
     ) -> None:
-        """Set the time and timestamp type of a message by the topic's settings."""
+        """Set the time and timestamp type of a message as the topic's settings require."""
         if self._rules.stamps:
             timestamp = context.stamp_ms
         stamp_message(out, at, timestamp=timestamp, attributes=self._type_bit | codec)
@@ -461,7 +469,7 @@ class MessageSets:
         return TIMESTAMP_TYPE_BIT if self._rules.stamps else 0
 
     def _singles(self, message_set: _Set, context: AppendContext) -> bytearray:
-        """Return the messages of a wrapper as single messages, in their own format."""
+        """Return the messages of a wrapper as single messages of the same magic."""
         messages = bytearray(message_set.body)
         self._assign(messages, message_set.outer.magic, context.next_offset, context)
         self._check_sizes(messages)
@@ -470,7 +478,7 @@ class MessageSets:
     def _wrapper(
         self, message_set: _Set, facts: SetFacts, codec: Codec, context: AppendContext
     ) -> bytearray:
-        """Return the set as a wrapper with a codec, in the same format, and with offset 0."""
+        """Return the set as a wrapper of the same magic, compressed with `codec`, with offset 0."""
         magic = message_set.outer.magic
         messages = bytearray(message_set.body)
         self._assign(messages, magic, 0 if magic == 1 else context.next_offset, context)
@@ -503,7 +511,7 @@ class MessageSets:
 def _has_key(message: LegacyBatch) -> bool:
     """Return whether a message has a key, without copying the key.
 
-    Raises CorruptRecord unless key and value fill the message.
+    Raises CorruptRecord if key and value do not end exactly at the message's end.
     """
     view = message.view
     end, key_at = len(view), KEY_LENGTH_AT[message.magic]
@@ -519,7 +527,11 @@ def _has_key(message: LegacyBatch) -> bool:
 
 
 def _views(out: Buffer, facts: SetFacts, context: AppendContext) -> list[Batch]:
-    """Return views of the bytes to write; if there is only one message, set its base offset."""
+    """Return views of the bytes to write, one for each outer message.
+
+    The view of a single outer message begins at the append's first offset, because that message may
+    be a wrapper.
+    """
     views: list[Batch] = list(walk(out))
     if len(views) == 1:
         return [LegacyBatch(out, base_offset=context.next_offset)]

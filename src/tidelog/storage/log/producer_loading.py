@@ -1,14 +1,14 @@
-"""Loads state of a partition from its files, in the same way for readers and the writer.
+"""Loads a partition's state from its files, in the same way for readers and the writer.
 
-This state is: the base offsets of the segments, the proven append times, the aborted transactions
-of a segment without an index of them, and the producers, from the newest snapshot and the batches
-after it.
+This state is: the base offsets of the segments; the proven append times; the aborted transactions
+of a segment whose index of aborted transactions is missing; and the producers, from the newest
+snapshot and the batches after it.
 
-A snapshot has only the last batch of each producer. But a client has up to five batches in flight,
-and after a restart of the log it resends those that were not acknowledged. Without the earlier
-batches, the log would refuse such a resent batch because of its sequence, as Apache Kafka does. So
-a writer searches the last `RECALL_BYTES` before the snapshot for the earlier batches. Batches that
-are further back, or were compacted away, stay unknown.
+A snapshot has only the last batch of each producer. But a client has up to five batches in flight.
+After the broker restarts, the client resends the batches that were not acknowledged. Without the
+earlier batches, the log would refuse such a resent batch because of its sequence, as Apache Kafka
+does. So a writer searches the last `RECALL_BYTES` before the snapshot for the earlier batches.
+Earlier batches that are further back, or that a compaction removed, stay unknown.
 
 Stateless.
 """
@@ -37,16 +37,20 @@ from tidelog.storage.segment.segment import Segment, SegmentContext, iterate_bat
 from tidelog.storage.segment.slices import LogSlice, slices
 from tidelog.storage.segment.txn_index import TxnIndex
 
-# Number of bytes searched before a snapshot's offset; the search begins at the last index entry or
-# segment base before them. Clients have about as many bytes in flight. The bytes contain at most
-# 60,000 batches (if all have the smallest size); searching them takes half a second.
+# Number of bytes before a snapshot's offset that are searched. The search begins at the last index
+# entry or segment base before these bytes. Clients have about as many bytes in flight. The bytes
+# contain at most 60,000 batches (if all have the smallest size); searching them takes half a
+# second.
 RECALL_BYTES: Final = 4 << 20
 
 
 def recall_batches(states: ProducerStates, segments: Sequence[Segment], offset: int) -> None:
-    """Restore producers' last five batches before `offset` if the last `RECALL_BYTES` have them.
+    """Restore each producer's last five batches before `offset`.
 
-    If some of the data is unreadable, nothing is restored; readers of these records report it.
+    Only the last `RECALL_BYTES` before `offset` are searched.
+
+    If some of these bytes are unreadable, nothing is restored; reads of the records report the
+    damage.
 
     Args:
         states: States from the snapshot at `offset`.
@@ -124,12 +128,14 @@ def bases_among(context: SegmentContext, names: Iterable[str]) -> list[int]:
 
 
 def file_names(context: SegmentContext) -> list[str]:
-    """Return names of files in a partition's directory; see `file_entries`."""
+    """Return the names of the files in a partition's directory; see `file_entries`."""
     return [entry.name for entry in file_entries(context)]
 
 
 def file_entries(context: SegmentContext) -> list[DirEntry]:
-    """Return the files in a partition's directory, sorted by name; none if it does not exist yet.
+    """Return the files in a partition's directory, sorted by name.
+
+    The list is empty if the directory does not exist yet.
 
     Raises:
         CorruptFile: A log file is a broken symbolic link.
@@ -165,9 +171,9 @@ def _ensure_leads_somewhere(context: SegmentContext, name: str) -> None:
 def limit_times(segment: Segment, times: AppendTimes, trusted: int) -> None:
     """Mark as unknown, in memory, the append times that a segment's rows can't prove.
 
-    If times are dropped, a new end row names the last batch with a proven time, so that the next
-    check proves as much as this one. All data is read before anything is changed, because a read
-    may fail and be repeated.
+    If times are dropped, a new end row names the last batch with a proven time. Because of this
+    row, the next check proves the same times. All data is read before anything is changed, because
+    a read may fail and be repeated.
     """
     sure = proven_end(segment, times, trusted)
     if times.ends_at(sure):
@@ -196,7 +202,7 @@ def write_proven_times(segment: ClosedSegment) -> None:
 def load_producer_states(
     context: SegmentContext, segments: Sequence[Segment], *, recall: bool = False
 ) -> ProducerStates:
-    """Return producers and open transactions at the log end: a snapshot plus later batches.
+    """Return producers and open transactions at the log end, from a snapshot and later batches.
 
     Idle producers are included until `ProducerStates.expire` is called.
 
@@ -212,8 +218,8 @@ def load_producer_states(
 def drop_snapshots(context: SegmentContext, end: int) -> None:
     """Remove producer snapshots of offsets beyond `end`, durably.
 
-    If a crash brought such a snapshot back after new records were appended at the same offsets, the
-    snapshot would be used for the new records.
+    Without the sync, a crash could bring such a snapshot back after new records were appended at
+    the same offsets; then the snapshot would be used for the new records.
     """
     if dropped := [offset for offset in snapshot_offsets(context) if offset > end]:
         _remove_snapshots(context, dropped)
@@ -221,7 +227,7 @@ def drop_snapshots(context: SegmentContext, end: int) -> None:
 
 
 def drop_other_snapshots(context: SegmentContext, kept: Collection[int]) -> None:
-    """Remove producer snapshots except those of the offsets in `kept`; not synced."""
+    """Remove producer snapshots except the snapshots of the offsets in `kept`; do not sync."""
     _remove_snapshots(context, [each for each in snapshot_offsets(context) if each not in kept])
 
 
@@ -245,12 +251,12 @@ def states_at(
         context: The partition.
         offset: The base offset.
         tiered: Segments that only the tier has, ascending.
-        is_strict: Whether to raise if the states can't be known, instead of returning states that
-            may lack batches.
+        is_strict: Whether to raise an error if the states can't be known. If False, the returned
+            states may lack batches.
 
     Raises:
-        CorruptData: With `is_strict`: a batch after the newest readable snapshot is damaged, or
-            only in the tier.
+        CorruptData: `is_strict` is set, and a batch after the newest readable snapshot is damaged
+            or is only in the tier.
     """
     bases = [base for base in list_bases(context) if base < offset]
     spans = itertools.pairwise([*bases, offset])
@@ -259,12 +265,14 @@ def states_at(
 
 
 def transaction_start(context: SegmentContext, end: int) -> int:
-    """Return an offset before which a partition has no transactions, judging by files.
+    """Return an offset before which a partition's files show no transactions.
 
-    This is the offset of the newest snapshot up to the log end, `end`. (Later ones are ignored,
-    because a crash in a truncation can leave snapshots of removed records.) The result is 0 if
-    there may be transactions anywhere: there is an index of aborted transactions, no snapshot, a
-    damaged snapshot, or a snapshot in which a producer has an open transaction or had a marker.
+    This is the offset of the newest snapshot up to the log end, `end`. Snapshots after `end` are
+    ignored, because a crash in a truncation can leave snapshots of removed records.
+
+    The result is 0 if there may be transactions anywhere: an index of aborted transactions exists,
+    no snapshot exists, a snapshot is damaged, or a snapshot has a producer with an open transaction
+    or with a marker.
     """
     if any(name.endswith(files.TXN_INDEX_SUFFIX) for name in file_names(context)):
         return 0
@@ -280,10 +288,10 @@ def transaction_start(context: SegmentContext, end: int) -> int:
 
 
 def abort_markers(segment: Segment, offset: int) -> dict[int, int]:
-    """Return the producer ids of a segment's abort markers from `offset` on, by marker offset.
+    """Return a segment's abort markers from `offset` on: producer id by offset of the marker.
 
     Raises:
-        CorruptData: A batch header, or a marker, is damaged.
+        CorruptData: A batch header or a marker is damaged.
     """
     markers: dict[int, int] = {}
     start = position_floor(segment, offset)
@@ -307,18 +315,18 @@ def rebuild_txn_index(
 ) -> TxnIndex:
     """Build the complete index of a segment's aborted transactions, or raise an error.
 
-    The transactions that were open before the segment come from the newest readable snapshot, and
-    from the batches after it.
+    The transactions that were open before the segment are read from the newest readable snapshot
+    and the batches after it.
 
     Args:
         context: The partition.
         segment: A local segment.
         earlier: All segments before it, ascending.
-        end: Batches whose last offset is at or above this offset are ignored; None includes all
-            batches.
+        end: Offset at which to stop: the first batch whose last offset is at or above it, and all
+            later batches, are ignored. None includes all batches.
 
     Raises:
-        CorruptData: A batch is damaged, even one that is not part of a transaction; or batches that
+        CorruptData: A batch is damaged, even if it is not part of a transaction. Or batches that
             are needed are only in the tier.
     """
     base = segment.base_offset
@@ -345,7 +353,7 @@ def rebuild_txn_index(
 
 
 def snapshot_at(context: SegmentContext, base_offset: int) -> ProducerStates | None:
-    """Return the snapshot at a segment's base; None if there is none, or it is damaged."""
+    """Return the snapshot at a segment's base, None if it is missing or damaged."""
     try:
         data = read_optional(context, base_offset, files.SNAPSHOT_SUFFIX)
         return None if data is None else ProducerStates.decode_snapshot(data)
@@ -397,7 +405,9 @@ def _replay(states: ProducerStates, part: LogSlice, *, checks_crc: bool) -> None
 
 
 def _newest_snapshot(snapshots: Mapping[int, SegmentContext]) -> tuple[ProducerStates, int]:
-    """Return the newest readable snapshot and its offset; if there is none, no producers and 0.
+    """Return the newest readable snapshot and its offset.
+
+    If no snapshot is readable, return states without producers and 0.
 
     Args:
         snapshots: For each snapshot's offset, the context of its file: the partition's, or that of

@@ -1,21 +1,23 @@
-"""Producer states of a partition: last batches, epochs, open transactions; and their snapshot file.
+"""Producer states of a partition (last batches, epochs, open transactions) and their snapshot file.
 
-An idempotent producer numbers its records. The log accepts a batch of a known producer only if its
-sequence continues that of the producer's last batch or starts a new epoch at 0, detects duplicates
-of any of the producer's last five batches, and fences older instances of the producer by their
-epoch. A transaction is open from its first record until its marker; readers of committed records
-stop at the first open transaction (the last stable offset). There are no replicas to wait for, so a
-marker takes effect when it is written.
+An idempotent producer numbers its records. The log accepts a batch of a known producer only if the
+batch continues the sequence of the producer's last batch, or if it starts a new epoch at sequence
+0. The log detects duplicates of the producer's last five batches. It fences older instances of the
+producer, which have a smaller epoch. A transaction is open from its first record until its marker;
+readers of committed records stop at the first open transaction (the last stable offset). There are
+no replicas to wait for, so a marker takes effect when it is written.
 
-Does no I/O. `check` runs before the write and changes nothing, but may refuse the batch; `update`
-(after the write) and `replay` (at start) refuse no batch, and raise only for an unreadable marker.
-Entries are immutable: each batch or marker of a producer replaces the producer's entry.
+Does no I/O. `check` runs before the write. It may refuse the batch, but changes nothing. `update`
+runs after the write, `replay` when the log is opened. Both refuse no batch, and raise only for an
+unreadable marker. Entries are immutable: each batch or marker of a producer replaces the producer's
+entry.
 
 Snapshot `OFFSET.snapshot`: producers as they were when the log ended at that offset. Header, 10
 bytes, big-endian: int16 version 1, uint32 CRC-32C of everything from byte 6 on, int32 number of
 entries. Entry, 46 bytes: int64 producer id, int16 epoch, int32 last sequence, int64 last offset,
 int32 offset delta, int64 timestamp, int32 coordinator epoch, int64 first offset of the open
-transaction. -1 means none, also as the last offset of a producer without a batch.
+transaction. -1 means that a value is missing; for example, the last offset of a producer without a
+batch is -1.
 
 Source: Kafka 4.x ProducerStateManager, ProducerStateEntry, ProducerAppendInfo, BatchMetadata;
 KIP-98, KIP-890; docs/format.md#producer-snapshot.
@@ -70,17 +72,17 @@ CRC_START_AT: Final = 6
 assert _HEADER.size == SNAPSHOT_HEADER_SIZE
 assert _ENTRY.size == ENTRY_SIZE
 
-# Number of buckets with which Java's HashMap starts; it doubles their number when there are more
-# entries than 3/4 of that number.
+# Number of buckets with which Java's HashMap starts. The map doubles this number when it has more
+# entries than 3/4 of the number of buckets.
 _FIRST_BUCKETS: Final = 16
 
-# Divisor of the number of buckets: if fewer buckets than the quotient are used, the numbers of the
-# used buckets are sorted. Otherwise all buckets are visited in order.
+# If less than 1/64 of the buckets are used, the numbers of the used buckets are sorted. Otherwise
+# all buckets are visited in order.
 _SPARSE: Final = 64
 
 
 class SnapshotEntry(NamedTuple):
-    """One producer as the file stores it; -1 for none. See the module for the fields."""
+    """One producer as the file stores it; -1 for a missing value. See the module for the fields."""
 
     producer_id: int
     epoch: int
@@ -93,7 +95,7 @@ class SnapshotEntry(NamedTuple):
 
 
 def encode_snapshot(entries: Iterable[SnapshotEntry]) -> bytes:
-    """Encode the whole file, entries in the order given.
+    """Encode the whole file, with the entries in the given order.
 
     May run in a worker thread, because no single step blocks the other threads for long.
     """
@@ -144,8 +146,9 @@ def in_hash_order(producer_ids: Iterable[int], peak_count: int) -> list[int]:
     """Sort producer ids in the iteration order of a Java HashMap, which is Kafka's file order.
 
     Args:
-        producer_ids: In the order of their insertion, which decides within a bucket.
-        peak_count: Largest number of producers so far: the map never shrinks.
+        producer_ids: Ids in the order of their insertion, which is their order within a bucket.
+        peak_count: Largest number of producers so far. It determines the number of buckets, because
+            the map never shrinks.
     """
     buckets = _FIRST_BUCKETS
     while peak_count > buckets * 3 // 4:
@@ -155,7 +158,8 @@ def in_hash_order(producer_ids: Iterable[int], peak_count: int) -> list[int]:
         folded = (producer_id ^ (producer_id >> 32)) & 0xFFFF_FFFF
         return (folded ^ (folded >> 16)) & (buckets - 1)
 
-    # Put into buckets one by one, because one sort of a million ids would block other threads.
+    # Put the ids into buckets one by one, because one sort of a million ids would block other
+    # threads.
     by_bucket: dict[int, list[int]] = {}
     for producer_id in producer_ids:
         by_bucket.setdefault(bucket(producer_id), []).append(producer_id)
@@ -164,14 +168,15 @@ def in_hash_order(producer_ids: Iterable[int], peak_count: int) -> list[int]:
     return [producer_id for number in order for producer_id in by_bucket.get(number, ())]
 
 
-# Number of batches kept for each producer to detect duplicates: it has at most this many in flight.
+# Number of batches kept for each producer to detect duplicates. A producer has at most this number
+# of batches in flight.
 BATCHES_KEPT: Final = 5
 
 NO_COORDINATOR_EPOCH: Final = -1
 
 
 class ProducerBatch(NamedTuple):
-    """One batch of a producer; sequences and offsets are inclusive, timestamp in ms."""
+    """One batch of a producer; last sequence and offset are inclusive, the timestamp is in ms."""
 
     first_sequence: int
     last_sequence: int
@@ -181,7 +186,7 @@ class ProducerBatch(NamedTuple):
 
 
 class Duplicate(NamedTuple):
-    """A batch that is in the log already: its offsets, inclusive, and its timestamp in ms."""
+    """A batch that the log already has; offsets are inclusive, the timestamp is in ms."""
 
     first_offset: int
     last_offset: int
@@ -194,9 +199,10 @@ class ProducerEntry:
 
     Attributes:
         producer_id: Id of the producer.
-        epoch: Epoch of its newest instance, -1 if it has not written yet.
-        batches: Its last batches of that epoch, oldest first.
-        coordinator_epoch: Epoch of the coordinator of its last marker, -1 for none.
+        epoch: Epoch of the producer's newest instance, -1 if the producer has not written yet.
+        batches: The producer's last batches of this epoch, oldest first.
+        coordinator_epoch: Epoch of the coordinator of the producer's last marker, -1 without a
+            marker.
         last_timestamp: Timestamp of its last batch or marker, in ms.
         txn_first_offset: First offset of its open transaction, None if none is open.
         arrival_ms: Arrival time of its last batch or marker, -1 if unknown. Not in snapshots.
@@ -212,11 +218,11 @@ class ProducerEntry:
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of its last record, -1 if it wrote none in this epoch."""
+        """Sequence of the producer's last record, -1 if it has no record of this epoch."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     def find_duplicate(self, batch: Batch) -> Duplicate | None:
-        """Return the stored batch with `batch`'s epoch and sequences, None if there is none."""
+        """Return the stored batch with the epoch and sequences of `batch`, None if not found."""
         if batch.producer_epoch != self.epoch:
             return None
         sequences = (batch.base_sequence, batch.last_sequence)
@@ -228,7 +234,7 @@ class ProducerEntry:
     def is_continued_by(self, other: "ProducerEntry") -> bool:
         """Return whether `other` ends with the same batch of the same epoch.
 
-        If so, `other` may have earlier batches that are missing here.
+        If so, `other` may have earlier batches that this entry lacks.
         """
         if other.epoch != self.epoch or not (self.batches and other.batches):
             return False
@@ -246,8 +252,8 @@ class ProducerEntry:
         )
         opens = self.txn_first_offset is None and batch.is_transactional
         epoch = batch.producer_epoch
-        # Constructed here, because every append needs one, and `dataclasses.replace` would take as
-        # long as all of the code above.
+        # Every append constructs an entry. `dataclasses.replace` would take as long as all of the
+        # code above.
         return type(self)(
             self.producer_id,
             epoch,
@@ -261,7 +267,7 @@ class ProducerEntry:
     def with_marker(
         self, epoch: int, marker: EndMarker, timestamp: int, arrival_ms: int = NO_TIMESTAMP
     ) -> Self:
-        """Return the entry after the marker that ends its transaction."""
+        """Return the entry after the marker that ends the producer's transaction."""
         batches = self._batches_in(epoch)
         coordinator_epoch = marker.coordinator_epoch
         return type(self)(
@@ -273,7 +279,7 @@ class ProducerEntry:
 
 
 def _sequence_before(sequence: int, count: int) -> int:
-    """Return the sequence `count` earlier; before 0 comes the largest int32."""
+    """Return the sequence that is `count` before `sequence`; the largest int32 precedes 0."""
     if sequence < count:
         return INT32_MAX - (count - sequence) + 1
     return sequence - count
@@ -315,12 +321,12 @@ def from_snapshot(entry: SnapshotEntry) -> ProducerEntry:
     )
 
 
-# Transaction version from which on the coordinator increases the epoch with each marker.
+# First transaction version with which the coordinator increases the epoch for each marker.
 EPOCH_BUMP_VERSION: Final = 2
 
 
 def check_epoch(entry: ProducerEntry, batch: Batch) -> None:
-    """Check that no later instance has written; raises InvalidProducerEpoch."""
+    """Check that no newer instance of the producer has written; raises InvalidProducerEpoch."""
     if batch.producer_epoch < entry.epoch:
         raise InvalidProducerEpoch(
             f"producer {entry.producer_id} with epoch {batch.producer_epoch} was fenced by epoch "
@@ -329,12 +335,14 @@ def check_epoch(entry: ProducerEntry, batch: Batch) -> None:
 
 
 def check_sequence(entry: ProducerEntry, batch: Batch) -> None:
-    """Check that a known producer continues its sequence, or starts a new epoch at 0.
+    """Check that a known producer continues its sequence or starts a new epoch at sequence 0.
 
-    An unknown producer (its records may have been deleted) may start with any sequence.
+    An unknown producer may start with any sequence, because its earlier records may have been
+    deleted.
 
     Raises:
-        OutOfOrderSequence: The sequence neither continues nor starts a new epoch at 0.
+        OutOfOrderSequence: The batch neither continues the sequence nor starts a new epoch at
+            sequence 0.
     """
     if entry.epoch == NO_PRODUCER_EPOCH:
         return
@@ -353,8 +361,8 @@ def check_marker(entry: ProducerEntry, batch: Batch, transaction_version: int) -
     Control records that are not transaction markers pass.
 
     Raises:
-        InvalidProducerEpoch: The epoch is older than the producer's; from transaction version 2 on,
-            also if it is equal and the marker is no retry.
+        InvalidProducerEpoch: The marker's epoch is older than the producer's. From transaction
+            version 2 on, also: the epochs are equal, and the marker is not a retry.
         TransactionCoordinatorFenced: A coordinator with a later epoch has written a marker for the
             producer.
         CorruptData: The marker is unreadable.
@@ -376,7 +384,7 @@ def check_marker(entry: ProducerEntry, batch: Batch, transaction_version: int) -
 
 
 def _check_bumped_epoch(entry: ProducerEntry, batch: Batch) -> None:
-    """Check that the epoch is new, or that the marker is a retry. Source: KAFKA-19999."""
+    """Check that the marker's epoch is new or the marker is a retry. Source: KAFKA-19999."""
     is_again = batch.producer_epoch == entry.epoch and entry.txn_first_offset is None
     if batch.producer_epoch <= entry.epoch and not is_again:
         raise InvalidProducerEpoch(
@@ -386,7 +394,9 @@ def _check_bumped_epoch(entry: ProducerEntry, batch: Batch) -> None:
 
 
 def end_marker(batch: Batch) -> tuple[int, EndMarker] | None:
-    """Return time in ms and content of a marker; None for other control records.
+    """Return the time in ms and the content of a transaction marker.
+
+    Return None for other control records.
 
     Raises:
         CorruptData: The marker can't be read, e.g. because its codec is unknown.
@@ -413,7 +423,7 @@ def is_abort_marker(batch: Batch) -> bool:
     return end is not None and not end[1].is_commit
 
 
-# Kafka's default of `producer.id.expiration.ms`: producers idle for this time are dropped.
+# Kafka's default of `producer.id.expiration.ms`. A producer that is idle for this time is dropped.
 PRODUCER_ID_EXPIRATION_MS: Final = 86_400_000
 
 
@@ -444,10 +454,10 @@ class ProducerStates:
         self._open = dict(sorted(open_txns))  # first offset -> producer; sorted
 
     def hide_from(self, offset: int) -> None:
-        """Until `replace`, count no offset from `offset` on as stable.
+        """Treat the offsets from `offset` on as unstable until `replace` is called.
 
-        Called before a truncation, because the truncation may remove a transaction's marker and the
-        index entry of the abort before the producers are replaced.
+        A truncation calls this first, because it may remove a transaction's marker and the abort's
+        index entry before it replaces the producers.
         """
         self._open = {offset: NO_PRODUCER_ID}
 
@@ -458,7 +468,7 @@ class ProducerStates:
 
     @property
     def open_transactions(self) -> Mapping[int, int]:
-        """Producer id by first offset of each open transaction, in order of offsets, as a copy."""
+        """Open transactions: producer id by first offset, in order of offsets, as a copy."""
         return dict(self._open)
 
     def find(self, producer_id: int) -> ProducerEntry | None:
@@ -466,7 +476,7 @@ class ProducerStates:
         return self._producers.get(producer_id)
 
     def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
-        """Return whether this instance of a producer has an open transaction here."""
+        """Return whether the producer's instance with this epoch has an open transaction."""
         entry = self._producers.get(producer_id)
         return entry is not None and entry.txn_first_offset is not None and entry.epoch == epoch
 
@@ -486,19 +496,21 @@ class ProducerStates:
 
         Args:
             batch: The batch with its final offsets.
-            origin: Sequences and duplicates are checked for CLIENT only; with REPLICATION no batch
-                is refused, because the leader has checked it.
-            transaction_version: Transaction version of a marker's request; from 2 on, the marker's
-                epoch must be above the producer's, except for a retry.
+            origin: Origin of the append. Sequences and duplicates are checked for CLIENT only. With
+                REPLICATION no batch is refused, because the leader has checked the batches.
+            transaction_version: Transaction version of the request to write a marker. From version
+                2 on, the marker's epoch must be above the producer's. Exception: a retry.
 
         Returns:
-            The batch in the log that `batch` repeats; `batch` must not be written again. None if it
-            repeats none.
+            The batch in the log that `batch` repeats; then `batch` must not be written. None if
+            `batch` is not a repeat.
 
         Raises:
-            InvalidProducerEpoch: A newer instance of the producer has written; or a marker has the
-                producer's epoch, is no retry, and `transaction_version` is 2 or more.
-            OutOfOrderSequence: The sequence does not continue that of the producer's last batch.
+            InvalidProducerEpoch: A newer instance of the producer has written. Or
+                `transaction_version` is 2 or more, and the batch is a marker that has the
+                producer's epoch and is not a retry.
+            OutOfOrderSequence: The batch does not continue the sequence of the producer's last
+                batch.
             InvalidTxnState: The batch is not transactional, but the producer has an open
                 transaction.
             TransactionCoordinatorFenced: The marker is from an older coordinator.
@@ -534,10 +546,11 @@ class ProducerStates:
         return len(self._open)
 
     def update(self, batch: Batch, arrival_ms: int = NO_TIMESTAMP) -> CompletedTxn | None:
-        """Update the states by a written batch; return the transaction that it ended, or None.
+        """Update the states for a written batch; return the transaction that the batch ended.
 
-        An empty control batch (its transaction was cleaned away) and a control record that is not a
-        marker change nothing.
+        Return None if the batch ended no transaction. Two kinds of control batches change nothing:
+        an empty batch, whose transaction was removed by a compaction, and a batch whose record is
+        not a transaction marker.
 
         Args:
             batch: The batch as it was written.
@@ -564,11 +577,11 @@ class ProducerStates:
         return CompletedTxn(entry.producer_id, entry.txn_first_offset, batch.base_offset, aborted)
 
     def replay(self, batch: Batch) -> CompletedTxn | None:
-        """Do `update` for a batch read back from the log."""
+        """Do `update` for a batch that was read from the log."""
         return self.update(batch)
 
     def aborted_entry(self, completed: CompletedTxn) -> AbortedTxn:
-        """Return the transaction index entry for a transaction that was just aborted."""
+        """Return the entry of a just aborted transaction for the index of aborted transactions."""
         others = (first for first, owner in self._open.items() if owner != completed.producer_id)
         last_stable = next(others, completed.last_offset + 1)
         return AbortedTxn(
@@ -579,8 +592,8 @@ class ProducerStates:
         """Drop producers that wrote nothing for `expiration_ms`; return the number dropped.
 
         Producers with an open transaction are kept. A producer that writes old timestamps is not
-        idle, because the later of timestamp and arrival time counts. (Apache Kafka uses the
-        timestamp alone: it drops such a producer at each check, and then accepts its duplicates.)
+        idle, because the later of timestamp and arrival time counts. Apache Kafka uses only the
+        timestamp, so it drops such a producer at each check, and then accepts its duplicates.
 
         Source: `producer.id.expiration.ms`.
         """
@@ -590,10 +603,11 @@ class ProducerStates:
         return len(silent)
 
     def set_arrival_times(self, since_ms: int, appended_by_ms: Callable[[int], int | None]) -> None:
-        """After a start, look up arrival times of producers with timestamps up to `since_ms`.
+        """Set the arrival times of producers whose last timestamp is `since_ms` or earlier.
 
         Args:
-            since_ms: Producers with a later timestamp, or an open transaction, need no lookup.
+            since_ms: Time in ms. Producers with a later timestamp or an open transaction need no
+                arrival time.
             appended_by_ms: Returns an upper bound of the append time at an offset, in ms; None if
                 there is no bound.
         """
@@ -626,15 +640,15 @@ class ProducerStates:
         return ended
 
     def end_of(self, next_firsts: Mapping[int, int], log_end: int) -> list[int]:
-        """End open transactions of producers that have since begun another one.
+        """End open transactions of producers that have begun a later transaction.
 
         Args:
-            next_firsts: First offset of each producer's next transaction.
-            log_end: Log end; a next transaction that begins below it becomes the producer's open
-                transaction.
+            next_firsts: First offset of the next transaction, by producer id.
+            log_end: Log end. If a producer's next transaction begins below it, this transaction
+                becomes the producer's open transaction.
 
         Returns:
-            Ids of the producers whose transaction was ended.
+            Ids of the producers of the ended transactions.
         """
         ended = [(first, each) for first, each in self._open.items() if each in next_firsts]
         for first, producer_id in ended:
@@ -687,10 +701,11 @@ class ProducerStates:
         return self.snapshot()()
 
     def snapshot(self) -> Callable[[], bytes]:
-        """Copy the current state of all producers, which is quick even for a million.
+        """Copy the current state of all producers; this is quick even for a million producers.
 
         Returns:
-            A function for any thread that returns `encode_snapshot`'s bytes of that state.
+            A function for any thread. It returns what `encode_snapshot` would return for the copied
+            state.
         """
         producers, peak_count = self._producers.copy(), self._peak_count
 
@@ -702,10 +717,10 @@ class ProducerStates:
 
     @classmethod
     def decode_snapshot(cls, data: Buffer) -> Self:
-        """Decode the producers in a snapshot; call `expire` next, as Kafka does.
+        """Decode the producers in a snapshot; then call `expire`, as Kafka does.
 
         Raises:
-            CorruptFile: The bytes are invalid; an older snapshot, or none, can be used instead.
+            CorruptFile: The bytes are invalid; the caller can use an older snapshot, or none.
         """
         return cls(map(from_snapshot, decode_snapshot(data)))
 

@@ -1,8 +1,8 @@
-"""A topic's rules for records and sizes, and the pass over a batch's body that checks them.
+"""A topic's rules for records and sizes, and a function that checks a batch's records in one pass.
 
-The rules hold for every format. The plain pass is the reference. A kernel can replace it
-(`BodyCheck`), but storage works without numba. A pass checks the structure of every record and
-copies no key and no value.
+The rules hold for every format. The function in plain Python, `check_body`, is the reference. A
+kernel can replace it (`BodyCheck`), but is not required: storage works without numba. A pass checks
+the structure of every record and copies no key and no value.
 
 Source: docs/format.md#record; Kafka 4.x LogValidator, UnifiedLog.
 """
@@ -26,11 +26,12 @@ from tidelog.record.header import HEADERS_MAX
 from tidelog.record.record import RECORD_SIZE_MIN
 from tidelog.types import INT64_MAX, INT64_MIN, NO_TIMESTAMP, Buffer, TimestampType
 
-# Maximum number of refused records that an error lists: a compressed batch can have millions.
+# Maximum number of refused records that an error lists. A compressed batch can have millions of
+# records.
 RECORD_ERROR_LIMIT: Final = 1000
 
-# Maximum number of uncompressed messages of magic 0 and 1 in an append. They are processed one by
-# one. It is twice the number that librdkafka puts into a request by default.
+# Maximum number of uncompressed messages of magic 0 and 1 in an append. Such messages are processed
+# one by one. The maximum is twice the number that librdkafka puts into a request by default.
 SINGLE_MESSAGES_MAX: Final = 20_000
 
 
@@ -49,7 +50,7 @@ class RecordRules:
         self.stamps = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
 
     def is_allowed(self, timestamp: int, now_ms: int) -> bool:
-        """Return whether a create time is within both (inclusive) limits; -1 is always allowed."""
+        """Return whether a create time is within the limits, inclusive; -1 is always allowed."""
         config = self.config
         return timestamp == NO_TIMESTAMP or (
             now_ms - timestamp <= config.message_timestamp_before_max_ms
@@ -73,7 +74,7 @@ class RecordRules:
         )
 
     def too_long(self, size_bytes: int) -> MessageTooLarge:
-        """Return the error for a batch to compress that readers would refuse to decompress."""
+        """Return the error for a batch that is too large to compress: readers would refuse it."""
         limit = APPEND_DECOMPRESSION_LIMIT
         return MessageTooLarge(
             f"{self.where}: {size_bytes} bytes of records to compress; at most {limit} are allowed"
@@ -93,7 +94,7 @@ class RecordRules:
         """Check that an append of that size is allowed.
 
         Raises:
-            RecordListTooLarge: It exceeds segment.bytes.
+            RecordListTooLarge: The append exceeds segment.bytes.
         """
         limit = self.config.segment_size_limit
         if size_bytes > limit:
@@ -117,8 +118,8 @@ class RecordRules:
 class BatchRefusals:
     """Refused records of one batch, each listed once.
 
-    A record without a required key is listed for this reason, even if its timestamp is refused,
-    too.
+    A record without a required key is listed only for this reason, even if its timestamp would be
+    refused, too.
     """
 
     def __init__(self, rules: RecordRules, now_ms: int) -> None:
@@ -148,7 +149,10 @@ class BatchRefusals:
         return len(self._errors) >= RECORD_ERROR_LIMIT
 
     def add_unnamed(self, count: int, *, has_time_error: bool) -> None:
-        """Count refused records that are not listed, and note if one is refused for its time."""
+        """Count refused records that are not listed.
+
+        `has_time_error` says whether one of these records is refused for its time.
+        """
         self._count += count
         self._has_time_error |= has_time_error
 
@@ -158,7 +162,7 @@ class BatchRefusals:
             self._errors.append(RecordError(index, reason))
 
     def error(self) -> InvalidRecord | InvalidTimestamp:
-        """Return the error to raise if any was refused."""
+        """Return the error to raise if a record was refused."""
         reason = f"record {self._errors[0].index}: {self._errors[0].reason}"
         count = f"at least {self._count}" if self.is_full else f"{self._count}"
         more = f" ({count} records refused)" if self._count > 1 else ""
@@ -171,7 +175,8 @@ class BodyFacts(NamedTuple):
 
     Attributes:
         max_timestamp: Largest timestamp in ms, but at least -1.
-        min_timestamp: Smallest timestamp in ms other than -1; 2^63-1 if there is none.
+        min_timestamp: Smallest timestamp in ms other than -1; 2^63-1 if no record has such a
+            timestamp.
         has_null_key: Whether any record has no key.
         deltas_in_order: Whether the offset deltas are 0, 1, 2, ...
     """
@@ -190,8 +195,8 @@ class BodyCheck(Protocol):
     ) -> tuple[int, int, bool, bool]:
         """Return the facts of `record_count` records that fill `body`, in the order of `BodyFacts`.
 
-        Timestamps are base + delta, wrapped to 64 bits. (The result may be a plain tuple, because
-        kernels don't import this module.)
+        Timestamps are base + delta, wrapped to 64 bits. The result may be a plain tuple, because
+        kernels don't import this module.
 
         Raises:
             CorruptRecord: A record is invalid; `at` counts from the body's first byte.
@@ -273,7 +278,7 @@ def _read_frame(body: Buffer, start: int, limit: int) -> RecordFrame:
 
 
 def _skip_bytes(body: Buffer, at: int, end: int, *, is_nullable: bool) -> tuple[bool, int]:
-    """Return whether the field is not null, and the position after it."""
+    """Return whether the field is not null, and the position after the field."""
     size, after = read_varint(body, at, end)
     if size == -1 and is_nullable:
         return False, after
@@ -296,7 +301,7 @@ def _skip_headers(body: Buffer, at: int, end: int) -> int:
 
 
 def renumber_body(body: Buffer, record_count: int) -> bytearray:
-    """Return the records with offset deltas 0, 1, 2, ... and their new lengths.
+    """Return the records with offset deltas 0, 1, 2, ... and adjusted record lengths.
 
     All other bytes are unchanged.
 

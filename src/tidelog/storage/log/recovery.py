@@ -1,29 +1,29 @@
 """Recovers a partition before it is opened for writing: finish swaps, scan, truncate, sync.
 
 `finish_swaps` completes or drops interrupted cleanings and deletions, in Kafka's order. After a
-hard stop `recover` scans the segment with the recovery point and all later ones: batches are
-checked one by one, the log is truncated at the first bad batch, the segments after that batch are
-removed, and indexes and the index of aborted transactions are rebuilt. If the transactions that
-were open before the scan are unknown, because a snapshot is missing and earlier batches are
-damaged, an index of aborted transactions is kept if it has the scanned markers; otherwise the
+hard stop `recover` scans the segment with the recovery point and all later segments. It checks the
+batches one by one, truncates the log at the first bad batch, removes the segments after that batch,
+and rebuilds the indexes, including the index of aborted transactions. The transactions that were
+open before the scan are unknown if a snapshot is missing and earlier batches are damaged. Then an
+index of aborted transactions is kept if it has the scanned abort markers. If it lacks one, the
 partition can be read, but takes no appends. After a clean stop nothing is scanned.
 
-Only bytes that may be an unfinished write are truncated. If something proves that the bytes were
-complete batches (`log_end`), or if a sound batch follows them, nothing is truncated: the partition
-can be read, but takes no appends.
+Only bytes that may be an unfinished write are truncated. If it is proven that the bytes were
+complete batches (`log_end`), or if a sound batch follows them, nothing is truncated. The partition
+can then be read, but takes no appends.
 
-Later segments are removed before the truncation, so that a crash in between can't leave a hole in
-the log that looks like a compaction. A segment that was finished is truncated by writing a new file
-and renaming it, because readers in other processes may have mapped the old file.
+Later segments are removed before the truncation. Otherwise a crash in between could leave a hole in
+the log that looks like a compaction. To truncate a finished segment, a new file is written and
+renamed over the old file, because readers in other processes may have mapped the old file.
 
 This module also makes data beyond the recovery point durable before the data is trusted.
 
-When a process is killed, its unsynced writes remain with the operating system. They may be writes
-to a finished segment, if the roll's sync was deferred. Nothing would sync such a segment later,
-although flushes, rolls and a clean close move the recovery point past it, and a note states that
-all of it is on disk. So opening a partition after a hard stop syncs its files. If a sync has
-failed, reopening the partition rewrites the files, and so does the next open by another process,
-which finds a mark.
+When a process is killed, its unsynced writes remain with the operating system. Some of these writes
+may belong to a finished segment, if the roll's sync was deferred. Nothing would sync such a segment
+later. But flushes, rolls and a clean close move the recovery point past this segment, and a note
+states that the whole segment is on disk. Therefore opening a partition after a hard stop syncs its
+files. If a sync has failed, reopening the partition rewrites the files. If another process opens
+the partition next, it finds a mark and rewrites the files, too.
 
 Holds no state. Source: docs/recovery.md, "Opening for writing".
 """
@@ -68,7 +68,7 @@ class RecoveryReport:
     """Actions of a recovery, and how much of the log was scanned.
 
     Attributes:
-        actions: One line for each action, for people; empty if nothing had to be done.
+        actions: One readable line for each action; empty if nothing had to be done.
         scanned_segments: Number of segments that were read from end to end.
         truncated_bytes: Number of bytes removed from log files, whole segments included.
     """
@@ -122,7 +122,7 @@ def _remove_all(context: SegmentContext, names: Sequence[str]) -> bool:
 def _apply_swap(
     context: SegmentContext, names: Sequence[str], swapped: list[tuple[int, str]]
 ) -> None:
-    """Remove the old segments in the offset range of the `.swap` files, then rename these files."""
+    """Remove the old segments in the offset range of the `.swap` files; rename these files."""
     logs = [base for base, name in swapped if f"{files.LOG_SUFFIX}{files.SWAP_SUFFIX}" in name]
     if logs:
         first = min(logs)
@@ -140,7 +140,7 @@ def _apply_swap(
 
 
 def _next_offset(context: SegmentContext, base: int) -> int:
-    """Return the offset after the last batch of a swapped log file; base + 1 if it has none."""
+    """Return the offset after the last batch of a `.log.swap` file; base + 1 if it has no batch."""
     path = f"{context.directory}/{files.log_file_name(base)}{files.SWAP_SUFFIX}"
     file = context.env.files.open(path)
     try:
@@ -153,7 +153,7 @@ def _next_offset(context: SegmentContext, base: int) -> int:
 
 
 def _remove_orphans(context: SegmentContext, report: RecoveryReport) -> bool:
-    """Remove files of segments without a log, except snapshots; return whether there were any."""
+    """Remove files of segments without a log, except snapshots; return whether any were found."""
     bases = set(list_bases(context))
     orphans = []
     for entry in context.env.files.list_dir(context.directory):
@@ -183,11 +183,12 @@ def recover(
     Args:
         context: The partition.
         recorded: Recorded end of the log.
-        epochs: The leader epochs; later epochs that the scan finds in batches are added.
+        epochs: The leader epochs. The scan adds later epochs that it finds in batches.
         report: Receives the actions.
-        log_start_offset: Log start; gaps below it come from an interrupted deletion.
-        tier_segments: Returns the segments that only the tier has, ascending; its argument is the
-            first offset of the local ones.
+        log_start_offset: Log start. Gaps below it are not damage: they come from an interrupted
+            deletion.
+        tier_segments: Returns the segments that only the tier has, ascending. Its argument is the
+            first offset of the local segments.
 
     Returns:
         Why nothing may be truncated, or why the aborted transactions can't be known; None if the
@@ -198,8 +199,8 @@ def recover(
     """
     bases = list_bases(context)
     first = _first_scanned(bases, recorded)
-    # The states are passed from segment to segment: loading them for each segment would, without
-    # snapshots, read all earlier segments again.
+    # The states are passed on from segment to segment. If they were loaded for each segment, all
+    # earlier segments would be read again if there are no snapshots.
     states, unknown = _states_before(context, bases, first, tier_segments)
     for number in range(first, len(bases)):
         base = bases[number]
@@ -252,10 +253,11 @@ def _states_before(
 def _keep_txn_index(
     context: SegmentContext, base: int, scan: "_Scan", unknown: CorruptData
 ) -> DamagedLog | None:
-    """Use the entries in the `.txnindex` file, because the entries of the scan are guesses.
+    """Use the entries of the `.txnindex` file, because the scan's entries are not certain.
 
-    Return the damage if the file is damaged, or has no entry for the last abort marker, or an entry
-    without its marker. `unknown` is the reason why the states before the segment are unknown.
+    Return the damage in three cases: the file is damaged, it has no entry for the last abort
+    marker, or it has an entry whose marker the log lacks. `unknown` is the reason why the states
+    before the segment are unknown.
     """
     tail, markers = TailSegment.empty(context, base), scan.abort_markers
     tail.size_bytes = scan.file_bytes
@@ -274,7 +276,10 @@ def _keep_txn_index(
 
 
 def as_damaged_log(error: CorruptData, path: str) -> DamagedLog:
-    """Return the error with which a partition refuses appends; `path` if `error` has no path."""
+    """Return the error with which a partition refuses appends.
+
+    `path` is used if `error` has no path.
+    """
     where = {"at": error.at, "offset": error.offset, "position": error.position}
     return DamagedLog(error.reason, path=error.path or path, **where)
 
@@ -288,7 +293,7 @@ def _damage(
     *,
     has_hole: bool,
 ) -> DamagedLog | None:
-    """Return the damage because of which nothing may be truncated after the scan, else None."""
+    """Return the damage that forbids a truncation after the scan, None if there is none."""
     path, sound_part = context.path(base, files.LOG_SUFFIX), scan.sound_part
     if scan.problem is None and not has_hole and later:
         return None
@@ -349,14 +354,15 @@ def build_derived(
     Args:
         context: The partition.
         base: The segment's base offset.
-        states: States of the producers before the segment; the segment's batches are added.
-        epochs: The leader epochs; later epochs in the segment's batches are added.
+        states: States of the producers before the segment. They are updated with the segment's
+            batches.
+        epochs: The leader epochs. Later epochs in the segment's batches are added.
     """
     _write_derived(context, base, _scan(context, base, states, epochs))
 
 
 def _first_scanned(bases: Sequence[int], recorded: RecordedEnd) -> int:
-    """Return the number of the segment with the recovery point; 0 if all begin after it."""
+    """Return the index of the segment with the recovery point; 0 if all segments begin after it."""
     point = recorded.recovery_point
     return max((number for number, base in enumerate(bases) if base <= point), default=0)
 
@@ -373,10 +379,10 @@ def _has_hole(
 
 
 def _take_ends(context: SegmentContext, base: int, states: ProducerStates) -> None:
-    """End open transactions that a segment's snapshot shows as ended, without a marker in the log.
+    """End open transactions without a marker that a segment's snapshot shows as ended.
 
-    A standby ends such a transaction if its leader no longer has the marker. It then begins a
-    segment, so that the snapshot at the segment's base shows that the transaction has ended.
+    A standby ends such a transaction if its leader no longer has the marker. The standby then
+    begins a new segment. The snapshot at this segment's base shows that the transaction has ended.
     """
     snapshot = snapshot_at(context, base) if states.open_transactions else None
     if snapshot is not None:
@@ -384,18 +390,18 @@ def _take_ends(context: SegmentContext, base: int, states: ProducerStates) -> No
 
 
 def _ends_early(context: SegmentContext, base: int, scan: "_Scan", later: Sequence[int]) -> bool:
-    """Return whether a power loss took records between a segment's end and the next one's base.
+    """Return whether a power loss removed records between a segment's end and the next segment.
 
-    The segment's sync may have been deferred and never done, although the next segment's name
-    reached the disk. A legitimate gap (after compaction, or in a copy of such a log) is recorded in
-    the segment's note, which is written after the segment's sync. A gap below the end of a
-    compaction is legitimate, too. In a directory without a file of notes any gap is accepted.
+    This happens if the segment's sync was deferred and never done, but the next segment's name
+    reached the disk. A legitimate gap (after a compaction, or in a copy of a compacted log) is
+    recorded in the segment's note, which is written after the segment's sync. A gap below the end
+    of a compaction is legitimate, too. If the directory has no file of notes, any gap is accepted.
     """
     fs, directory = context.env.files, context.directory
     if scan.sound_part.end_offset >= later[0] or not has_notes(fs, directory):
         return False
     if later[0] <= cleaned_end(fs, directory):
-        return False  # a gap of a compaction, before which everything was durable
+        return False  # a gap from a compaction; all records below it were durable
     note = read_notes(context)[0].get(base)
     return note is None or note.end_offset != later[0]
 
@@ -405,12 +411,12 @@ class _Scan:
     """Result of a scan of one segment.
 
     Attributes:
-        indexes: Indexes of its sound part.
+        indexes: Indexes of the segment's sound part.
         aborted: Aborted transactions whose markers are in the sound part.
         abort_markers: Producer id by the offset of each abort marker in the sound part.
         sound_part: Part of the file with sound batches.
         file_bytes: Size of the file.
-        problem: Problem after the sound part, None if there is none.
+        problem: Description of the damage after the sound part, None if there is no damage.
     """
 
     indexes: tuple[OffsetIndex, TimeIndex]
@@ -476,7 +482,7 @@ def _drop_segments(context: SegmentContext, bases: Sequence[int], report: Recove
 
 
 def remove_segment_files(context: SegmentContext, base: int) -> None:
-    """Remove a segment's files; the log is last, because the other files are orphans without it."""
+    """Remove a segment's files, the log last: without the log the other files are orphans."""
     for suffix in files.LOG_LAST:
         path = context.path(base, suffix)
         context.pool.forget(path)
@@ -551,10 +557,11 @@ def _is_equal(context: SegmentContext, path: str, content: memoryview) -> bool:
         return False
 
 
-# Empty file, which marks that a sync has failed and that unsynced data may be missing on the disk.
+# Empty file that marks that a sync has failed, so that unsynced data may be missing on the disk.
 UNSYNCED_FILE: Final = "tidelog-unsynced"
 
-# Operations that sync no file with records, or whose syncs fail with the operation `sync` instead.
+# Operations that sync no file with records. If such an operation includes a sync, a failure of this
+# sync is reported with the operation `sync`.
 _WITHOUT_SYNC: Final = frozenset(
     {"append", "roll", "map zones", "unlink", "delete", "move start", "read"}
 )
@@ -580,30 +587,33 @@ def _sync_all(context: SegmentContext, recovery_point: int) -> None:
 
 
 def leaves_doubt(failure: StorageFailure) -> bool:
-    """Return whether the disk may lack data that the system reports as written.
+    """Return whether the disk may lack data that the operating system reports as written.
 
-    The result is False if the failed operation was no sync and had not begun one. After True the
-    next opening rewrites segments, and a full disk would have no space for that.
+    The result is False if the failed operation was not a sync and had not begun a sync. This
+    matters on a full disk: if the result is True, the next opening rewrites segments, and there
+    would be no space for the new files.
     """
     return failure.operation not in _WITHOUT_SYNC
 
 
 def mark_unsynced(context: SegmentContext) -> None:
-    """Mark in the partition's directory that the disk has failed, for other processes.
+    """Mark in the partition's directory, for other processes, that the disk has failed.
 
-    The mark is not synced, because a power loss also clears the system's cache: the next open then
-    reads what is really on disk, and needs no mark. If the disk can't store it, there is no mark.
+    The mark is not synced. A power loss may remove it, but also clears the operating system's
+    cache: the next opening then reads what is really on disk, and needs no mark. If the disk can't
+    store the mark, there is no mark.
     """
     with suppress(OSError):
         context.env.files.open(_mark(context), write=True, create=True).close()
 
 
 def rewrite_marked(context: SegmentContext, recovery_point: int) -> StorageFailure | None:
-    """Rewrite the data that may be missing on disk after a marked failure, if there is a mark.
+    """If there is a mark, rewrite the data that may be missing on disk.
 
     Returns:
-        Why the rewrite failed, for example because the disk is full; then the partition can be read
-        but takes no appends, and the mark is kept. None if it succeeded, or there is no mark.
+        Why the rewrite failed, for example because the disk is full. Then the partition can be read
+        but takes no appends, and the mark is kept. None if the rewrite succeeded or there is no
+        mark.
     """
     try:
         if context.env.files.exists(_mark(context)):
@@ -616,12 +626,12 @@ def rewrite_marked(context: SegmentContext, recovery_point: int) -> StorageFailu
 def rewrite_unsynced(context: SegmentContext, recovery_point: int) -> None:
     """Rewrite, durably, each file with records or append times that may be unsynced.
 
-    After a failed sync the system may report pages as written that never reached the disk: a later
-    sync would not write them again. Segments that end at or before `recovery_point` are skipped.
-    The mark is removed.
+    After a failed sync the operating system may treat pages as written that never reached the disk,
+    so a later sync would not write these pages again. Segments that end at or before
+    `recovery_point` are skipped. The mark is removed.
 
     Raises:
-        OSError: The disk still fails; every file has its old or its new copy.
+        OSError: The disk still fails. Each file has its old content or was completely rewritten.
     """
     for base in _unsynced(context, recovery_point):
         for suffix in files.PRIMARY_SUFFIXES:
@@ -637,7 +647,7 @@ def _mark(context: SegmentContext) -> str:
 
 
 def _unsynced(context: SegmentContext, recovery_point: int) -> list[int]:
-    """Return base offsets of the last segment, and of segments that end after a recovery point."""
+    """Return base offsets of segments that end after a recovery point, and of the last segment."""
     spans = itertools.pairwise([*list_bases(context), INT64_MAX])
     return [base for base, end in spans if end > recovery_point]
 

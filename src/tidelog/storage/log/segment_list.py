@@ -1,9 +1,9 @@
 """Segments of a partition, local and in the tier, with the start and the end of the log.
 
 `SegmentList` owns the list, the log start, the end of the proven append times, and the search by
-time with its cache. `show` sets new local segments and clears everything that is derived from the
-list; the other methods that change the list clear only a part of it. `LogView` reads through
-the list; the parts of a writer's log change it.
+time with its cache. `show` sets new local segments and clears all data that is derived from the
+list. The other methods that change the list clear only a part of the derived data. `LogView` reads
+through the list; the parts of a writer's log change the list.
 """
 
 import dataclasses
@@ -50,12 +50,12 @@ if TYPE_CHECKING:
 # Suffixes of files that a commit record names.
 _STAGED: Final = (commits.STAGED_SUFFIX, files.SWAP_SUFFIX)
 
-# Maximum number of times that a directory is read: it is read again if it changed during a read.
+# Maximum number of reads of a directory. The directory is read again if it changed during a read.
 _READS_MAX: Final = 5
 
-# Maximum size in bytes of an active segment that is read, when the log is opened, to find aborted
-# transactions that its index lacks; this takes several ms. (An active segment has no zone map,
-# which would show whether the index or its end is lost.)
+# Maximum size in bytes of an active segment that is read to find aborted transactions that its
+# index lacks. The read happens when the log is opened and takes several ms. It is needed because an
+# active segment has no zone map, which would show whether entries of the index are lost.
 _LAST_WALKED_BYTES: Final = 16 << 20
 
 
@@ -64,7 +64,8 @@ class SegmentList:
 
     Attributes:
         context: Shared state of the segments.
-        all: All segments; the last one is active. Empty only if the directory has no log file.
+        all: All segments; the last one is active. The list is empty only if the directory has no
+            log file.
         start_offset: First offset that may be read, inclusive.
         checkpointed_start: Log start in the directory's checkpoint, or in the tier's record.
         checkpointed_ms: Last append time in the append-time checkpoint; -1 if the checkpoint is
@@ -83,9 +84,9 @@ class SegmentList:
         self.kernels: KernelSearch | None = None
         self.checkpointed_ms = NO_TIMESTAMP
         self._trusted: int | None = None
-        # For a reader: the base offsets in the files' names when they were read, and the
-        # directory's stamp at that time. The stamp is None if files could change without a change
-        # of the stamp.
+        # For a reader: the base offsets of the segments and the directory's stamp, both as of the
+        # last read of the directory. The stamp is None if the segments could change without
+        # changing the directory's stamp.
         self._named: list[int] = []
         self._stamp: files.FolderStamp | None = None
         self._transaction_start: int | None = None
@@ -105,7 +106,7 @@ class SegmentList:
 
     @property
     def local_start_offset(self) -> int:
-        """First offset that may be read from local files; the log start if there is no tier."""
+        """First offset that can be read from local files; without a tier, the log start."""
         first = next((s.base_offset for s in self.all if not s.is_tiered), None)
         return self.start_offset if first is None else max(self.start_offset, first)
 
@@ -147,11 +148,11 @@ class SegmentList:
         self.start_offset = max(self.checkpointed_start, first, self.tier.start_offset)
 
     def replace_active(self, *segments: Segment) -> None:
-        """Replace the active segment by finished ones and a new active one."""
+        """Replace the active segment by finished segments and a new active segment."""
         self.all = [*self.all[:-1], *segments]
 
     def keep(self, segments: Sequence[Segment]) -> None:
-        """Show readers only these segments; files of the others may still exist."""
+        """Show readers only these segments; files of other segments may still exist."""
         self.all = list(segments)
         self.search.forget()
 
@@ -172,7 +173,7 @@ class SegmentList:
     # -- search by time ----------------------------------------------------------------------
 
     def use_kernels(self) -> "KernelSearch":
-        """Search with kernels from now on; see `LogView.use_kernels`."""
+        """Use kernels for searches from now on; see `LogView.use_kernels`."""
         if self.kernels is None:
             try:
                 from tidelog.storage.segment.mapped_time_search import KernelSearch
@@ -184,17 +185,17 @@ class SegmentList:
         return self.kernels
 
     def forget_maps(self) -> None:
-        """Drop maps of files: a name may now refer to another file, or to a shorter one."""
+        """Drop maps of files: a name may now refer to another file or to a shorter file."""
         if self.kernels is not None:
             self.kernels.clear()
 
     # -- reading the directory ---------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Read the current state from disk; unchanged closed segments keep their loaded data.
+        """Read the current state from disk; unchanged finished segments keep their loaded data.
 
-        If no file was added, renamed or removed, only the last segment is read. While the holder of
-        the lock carries out a commit, names change; the directory is then read again.
+        If no file was added, renamed or removed, only the last segment is read. If names change
+        because the holder of the lock carries out a commit, the directory is read again.
         """
         forget(self.context.env.files, self.context.directory)
         stamp = self._settled_stamp()
@@ -238,9 +239,9 @@ class SegmentList:
     def follow_changes(self) -> bool:
         """Read the current state from disk if finished segments changed; return whether they did.
 
-        Segments have changed if another process has replaced, removed, rolled or tiered some.
-        Appends are no change. For a topic that was created again under the same name, nothing is
-        read.
+        The segments have changed if another process has replaced, removed, rolled or tiered
+        segments. Appends are no change. If the topic was deleted and created again under the same
+        name, return False and read nothing.
         """
         if self._is_other_topic():
             return False
@@ -263,7 +264,7 @@ class SegmentList:
         return context.topic_id.int != 0 and now not in (None, context.topic_id)
 
     def _renew_overlay(self, names: Sequence[str]) -> None:
-        """Read the current commit records if there may be one."""
+        """Read the current commit records if a file's name shows that there may be one."""
         context = self.context
         if context.overlay or any(name.endswith(_STAGED) for name in names):
             root = posixpath.dirname(context.directory)
@@ -298,24 +299,25 @@ class SegmentList:
         """Complete the index of a segment's aborted transactions from its batches.
 
         All batches are read if an abort marker follows the last entry of the index, or if the last
-        entry has no marker (a power loss can tear this entry). Without an entry, they are read if
-        the segment has an abort marker that no snapshot rules out. An active segment of more than
-        `_LAST_WALKED_BYTES` is not read.
+        entry has no marker (a power loss can tear this entry). If the index has no entry, all
+        batches are read if the segment may have an abort marker, according to the snapshots. An
+        active segment that is larger than `_LAST_WALKED_BYTES` is not read.
 
         Args:
             segment: A local segment.
-            known: The index in its file; empty without a file.
+            known: The index as read from its file; empty if there is no file.
 
         Returns:
-            The complete index; `known` if not all batches were read, or none adds an entry.
+            The complete index. It is `known` if the batches were not read or add no entry.
 
         Raises:
-            CorruptData: From `rebuild_txn_index`, or a batch after the last entry is damaged.
+            CorruptData: A batch after the last entry is damaged, or `rebuild_txn_index` raised the
+                error.
         """
         size = segment.size_bytes
         if not size or (segment.is_active and size > _LAST_WALKED_BYTES):
             return known
-        # The writer may have added entries of later markers since this reader saw the segment.
+        # The writer may have added entries for later markers after this reader read the segment.
         seen = [entry for entry in known.entries if entry.last_offset < segment.end_offset]
         last = seen[-1] if seen else None
         markers = self._abort_markers(segment, last)
@@ -325,8 +327,9 @@ class SegmentList:
         earlier = [each for each in self.all if each.base_offset < segment.base_offset]
         rebuilt = rebuild_txn_index(self.context, segment, earlier)
         kept = [entry for entry in known.entries if not (is_torn and entry is last)]
-        # Entries of empty transactions, by old brokers, are only in the file. Of two entries, that
-        # of the file counts: the snapshots may not know the beginning of its transaction.
+        # Old brokers wrote entries of empty transactions; these entries are only in the file. If
+        # the file and the rebuilt index both have an entry of a marker, the file's entry is used:
+        # the snapshots may not know where the transaction began.
         found = {entry.last_offset: entry for entry in (*rebuilt.entries, *kept)}
         if not is_torn and len(found) == len(kept):
             return known  # the marker's producer had no open transaction
@@ -339,10 +342,11 @@ class SegmentList:
         return TxnIndex(segment.base_offset, (found[offset] for offset in sorted(found)))
 
     def _abort_markers(self, segment: Segment, last: AbortedTxn | None) -> dict[int, int]:
-        """Return the abort markers from that of the last entry on, as `abort_markers` does.
+        """Return the abort markers from the last entry's marker on; see `abort_markers`.
 
-        Without an entry, those are returned that no snapshot rules out. If the marker of the entry
-        is unreadable, the entry is believed.
+        If the index has no entry, the search begins at the offset before which the snapshots show
+        no transactions. If the marker of the last entry is unreadable, the entry is assumed to be
+        right.
         """
         if last is not None:
             try:
@@ -383,7 +387,10 @@ class SegmentList:
         return segment.append_times
 
     def last_append_ms(self) -> int:
-        """Return the last append time, which may be only in a batch header; -1 if unknown."""
+        """Return the last append time in ms, -1 if it is unknown.
+
+        This time may be only in a batch header.
+        """
         stamped = None
         local = self.local
         for segment in reversed(local):

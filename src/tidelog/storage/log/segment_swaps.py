@@ -1,17 +1,17 @@
 """Adds finished segments at an open log's end, or replaces finished segments.
 
-This module makes an open log show new finished segments. Before that, the new files are durable
-under staged names, and a durable commit record names them (`directory.publication` writes and
-removes the record). `SegmentSwaps.show` renames the files into place and changes the list of
-segments in one call, so that no read of this process runs in between. Files of replaced segments
-get the suffix `.deleted`: a reader of an old segment continues to read them until they are
-unlinked.
+This module makes an open log show new finished segments. Before that, other code has written the
+new files durably under staged names, and a durable commit record lists these files
+(`directory.publication` writes and removes the record). `SegmentSwaps.show` renames the files into
+place and changes the list of segments in one call, so that no read of this process runs in between.
+Files of replaced segments get the suffix `.deleted`: a reader of an old segment continues to read
+them until they are unlinked.
 
-Other modules make the files and the commit record, and sync the new names. Only the name of a new
-active segment is synced here, because the next flush depends on it.
+Other modules write the files and the commit record, and sync the new names. This module syncs only
+the name of a new active segment, because the next flush depends on this name.
 
-A failing disk takes the partition offline: only a reopen shows which segments exist, and the reopen
-carries out the rest of the commit record.
+A disk failure takes the partition offline. Then only reopening the partition shows which segments
+exist; it also carries out the rest of the commit record.
 
 Source: Kafka 4.x LocalLog.replaceSegments.
 """
@@ -41,8 +41,8 @@ class Adoption(NamedTuple):
         base_offset: Offset of the first record, the log end.
         leader_epoch: Epoch of every batch.
         append_ms: Append time of all records in ms; -1 if the append clock is off.
-        now_ms: Wall time in ms, which create times are compared with; not below the last append
-            time if the append clock only gives timestamps.
+        now_ms: Wall time in ms, which create times are compared with. If the append clock gives
+            only timestamps, it is at least the last append time.
     """
 
     base_offset: int
@@ -57,13 +57,13 @@ class Adoption(NamedTuple):
 
 
 class Swap(NamedTuple):
-    """Finished segments that one log is to show.
+    """New finished segments for one log, and the segments that they replace.
 
     Attributes:
-        bases: Base offsets of the new segments, ascending. The first one is the base offset of the
+        bases: Base offsets of the new segments, ascending. The first base offset is that of the
             first old segment, or the log end if there are no old segments.
         end_offset: Offset after the last record of the new segments.
-        old: The consecutive segments to replace, as the log shows them.
+        old: The consecutive segments to replace: the objects in the log's list.
         keeps_old: Whether files of old segments are kept until `file.delete.delay.ms` is over.
     """
 
@@ -84,7 +84,9 @@ class SegmentSwaps(LogPart):
     # -- adding ------------------------------------------------------------------------------
 
     def prepare_adoption(self) -> Adoption:
-        """Prepare to add segments at the log end; nothing has to be undone if none is added.
+        """Prepare to add segments at the log end.
+
+        If no segment is added afterwards, nothing has to be undone.
 
         Raises:
             ClockJump: The clock jumped; see `accept_clock`.
@@ -102,10 +104,10 @@ class SegmentSwaps(LogPart):
         return Adoption(self._segments.end_offset, self._epochs.leader_epoch, append_ms, now_ms)
 
     def begin_epoch(self) -> None:
-        """Store durably that the log's own leader epoch starts at the log end, before any append.
+        """Store durably that the log's own leader epoch starts at the log end.
 
-        A thread that opens a log for the appending thread calls this, so that the first append
-        needs no sync for the epoch.
+        A thread that opens a log for the appending thread calls this method, so that the first
+        append need not sync the epoch.
 
         Raises:
             StorageFailure: The disk failed; the partition is offline.
@@ -120,8 +122,8 @@ class SegmentSwaps(LogPart):
         """Return the finished, consecutive local segments with these base offsets.
 
         Raises:
-            InvalidRequest: There is no such run, or the tier has copies of some segments. A swap
-                would make these copies differ from the log.
+            InvalidRequest: The log has no such run of segments. Or the tier has copies of some of
+                the segments; a swap would make these copies differ from the log.
             StorageFailure, Closed: The partition is offline or closed.
         """
         self._guard.ensure_writable()
@@ -152,8 +154,8 @@ class SegmentSwaps(LogPart):
         """Return the finished segments, oldest first.
 
         Raises:
-            InvalidRequest: The log has a tier; compaction would make the log differ from its copies
-                there.
+            InvalidRequest: The log has a tier. A compaction would make the log differ from the
+                copies in the tier.
             StorageFailure, Closed: The partition is offline or closed.
         """
         self._guard.ensure_writable()
@@ -164,7 +166,7 @@ class SegmentSwaps(LogPart):
         return self._segments.finished()
 
     def still_has(self, segments: Iterable[Segment]) -> bool:
-        """Return whether the log still shows these objects: none was removed or replaced."""
+        """Return whether the log still has all of these segment objects."""
         self._guard.ensure_writable()
         current_ids = {id(segment) for segment in self._segments.all}
         return all(id(segment) in current_ids for segment in segments)
@@ -176,15 +178,15 @@ class SegmentSwaps(LogPart):
 
         Args:
             swap: The segments.
-            commit: The published record; its entries for this partition are carried out here.
+            commit: The published record; this method carries out its entries for this partition.
             operation: Name of the operation, for errors.
 
         Returns:
-            Paths of old segments' files that are not needed any more: the caller removes them.
+            Paths of old segments' files that are no longer needed; the caller removes these files.
 
         Raises:
-            StorageFailure: The disk failed; the partition is offline until a reopen, which shows
-                the new segments.
+            StorageFailure: The disk failed. The partition is offline until it is reopened; then it
+                shows the new segments.
         """
         directory = self._segments.context.directory
         return self._guard.run(directory, operation, lambda: self._show(swap, commit))
@@ -201,7 +203,7 @@ class SegmentSwaps(LogPart):
             self._notes.exchanged([segment.base_offset for segment in swap.old], new)
         else:
             self._put_behind_end(new, swap.end_offset)
-        # Deferred, because it reads every byte.
+        # Writing the zone maps is deferred, because it reads every byte.
         self._guard.defer(context.directory, "map zones", lambda: _map_zones(new))
         if not swap.keeps_old:
             return aside
@@ -210,9 +212,9 @@ class SegmentSwaps(LogPart):
         return []
 
     def _rename(self, swap: Swap, commit: Commit) -> list[str]:
-        """Rename files of old segments aside, and those of new ones into place.
+        """Rename files of old segments to `.deleted`, files of new ones to their final names.
 
-        Without old segments the new ones get the names of the empty active segment's files.
+        If there are no old segments, the new segments replace the empty active segment's files.
 
         Returns:
             Paths of the old files under their `.deleted` names.
@@ -236,13 +238,14 @@ class SegmentSwaps(LogPart):
         return [path + files.DELETED_SUFFIX for path in aside]
 
     def _put_behind_end(self, new: Sequence[ClosedSegment], end_offset: int) -> None:
-        """Show the new segments instead of the empty active one, and begin another active one."""
+        """Show the new segments instead of the empty active segment; begin a new active segment."""
         assert new[0].base_offset == self._segments.end_offset
         assert not self._segments.active.size_bytes
         context = self._segments.context
         self._roller.write_snapshot(end_offset, self._producers.encode_snapshot())
         created = ActiveSegment.create(context, end_offset)
-        # The time of the next append's row must not be rounded below the time of these records.
+        # The next append's row must not get a time that is rounded down below the time of these
+        # records.
         created.append_times.floor_ms = self._clock.last_ms
         context.env.files.sync_dir(context.directory)
         self._segments.replace_active(*new, created)
@@ -252,7 +255,7 @@ class SegmentSwaps(LogPart):
         self._roller.draw_jitter()
 
     def go_offline(self, operation: str, reason: str) -> None:
-        """Go offline after a disk failure, because only a reopen shows which files exist."""
+        """Go offline after a disk failure, because only reopening shows which files exist."""
         if self._guard.failure is None:
             directory = self._segments.context.directory
             self._guard.go_offline(StorageFailure(directory, operation, reason))

@@ -1,15 +1,15 @@
-"""Times of a segment for retention and `tidelog why`, and a partition's smallest and largest time.
+"""Times of a segment for retention and `tidelog why`; smallest and largest time of a partition.
 
 With the clock `record-capped`, retention counts from the largest min(timestamp, append time) of the
-records. Usually the record with the largest timestamp was appended at that time or later, so its
-timestamp is the result; one index entry and one append time prove it. If the timestamp is ahead of
-the append time, a zone map gives the few batches that can contain the result; a batch has one
-append time, so its header gives the exact value. Without a zone map, the smaller of the segment's
-largest timestamp and largest append time is an upper bound; this bound is too late by at most the
-time in which the segment was filled.
+records. Usually the record with the largest timestamp was appended at that time or later. Then its
+timestamp is the result; one index entry and one append time prove this. If the timestamp is ahead
+of the append time, a zone map gives the few batches that can contain the result. All records of a
+batch have one append time, so the batch's header gives the exact value. Without a zone map, an
+upper bound is used: the smaller of the segment's largest timestamp and its largest append time.
+This bound is too late by at most the time in which the segment was filled.
 
-Largest record times come from time indexes, smallest ones from zone maps. A small segment without a
-zone map is read; a large one is skipped and reported.
+Largest record times are read from time indexes, smallest record times from zone maps. A small
+segment without a zone map is read; a large segment without one is skipped and reported.
 
 Reads only. Source: docs/retention.md.
 """
@@ -44,8 +44,9 @@ def read_times(
     Args:
         log: The partition.
         segment: One of its segments.
-        clock: Clock of the policy; for `record`, append times are not read.
-        seen_ms: Time by which all its records had arrived, from its note; -1 if unknown.
+        clock: Clock of the policy. For the clock `record`, append times are not read.
+        seen_ms: Time in ms, from the segment's note, by which all records of the segment had
+            arrived; -1 if unknown.
 
     Raises:
         OSError, StorageFailure: The disk failed.
@@ -78,10 +79,10 @@ def read_times(
 
 
 def youngest_ms(log: "LogView", segment: Segment) -> int:
-    """Return a segment's largest timestamp, capped at its last append time; -1 for none.
+    """Return a segment's largest timestamp, capped at its last append time; -1 if it has none.
 
-    `min.compaction.lag.ms` begins at this time. Without the cap, a timestamp in the future, from a
-    producer with a wrong clock, would prevent compaction until that time.
+    `min.compaction.lag.ms` begins at this time. Without the cap, a producer with a wrong clock
+    could write a timestamp in the future, which would prevent compaction until that time.
     `tidelog.retention.clock=record` uses the timestamp without the cap, as Kafka does.
     """
     largest, _ = segment.largest_record()
@@ -92,12 +93,14 @@ def youngest_ms(log: "LogView", segment: Segment) -> int:
 
 
 # Number of append times that usually suffice to show that no step larger than the granularity
-# setting divides all of them.
+# setting divides all append times.
 _FEW: Final = 16
 
 
 def _common_step(rows: "AppendTimes", granularity_ms: int) -> int:
-    """Return the largest step in ms to which all known append times may have been rounded.
+    """Return the largest step in ms that all known append times are multiples of.
+
+    The times may have been rounded to this step.
 
     The result is at least the granularity.
     """
@@ -119,10 +122,10 @@ class _Arrivals:
     def latest_ms(self, append_ms: int) -> int:
         """Return the latest possible arrival of a record with this rounded append time.
 
-        The granularity setting may have changed since the append, and rows don't show how they were
-        rounded. If all times are multiples of a larger step, that step may have been the setting at
-        the time of the append. Then the time in the segment's note, by which all records had
-        arrived, limits the result.
+        The granularity setting may have changed since the append, and rows don't show to which step
+        they were rounded. If all times are multiples of a larger step, that step may have been the
+        setting at the time of the append. Then the result is limited by the time in the segment's
+        note: all records had arrived by this time.
         """
         rounded_ms, seen_ms = append_ms + self._granularity_ms - 1, self._times.seen_ms
         if seen_ms <= rounded_ms:
@@ -144,7 +147,7 @@ class _Arrivals:
         return CountedTime(latest_ms, TimeBasis.APPEND_TIME, latest_ms == append_ms, offset)
 
     def largest_capped(self, segment: Segment, times: SegmentTimes) -> CountedTime | None:
-        """Return the largest min(timestamp, append time) of the records; None if it is not known.
+        """Return the largest min(timestamp, append time) of the records; None if unknown.
 
         The segment must have a record with a timestamp, and `times` must include append times.
         """
@@ -167,7 +170,10 @@ class _Arrivals:
         return arrival
 
     def _search(self, segment: Segment, zones: ZoneMap, best: CountedTime) -> CountedTime:
-        """Read batches of zones that may exceed `best`, largest bound first; return the best."""
+        """Return the largest capped time; read only batches of zones that may exceed `best`.
+
+        Zones are read in descending order of their bounds.
+        """
 
         def may_exceed(zone: "Zone") -> bool:
             return zone.control_records > 0 or zone.max_record_ms > best.ms
@@ -187,15 +193,15 @@ class _Arrivals:
     def _bound(self, zone: "Zone") -> int:
         """Return an upper bound of the capped record times in a zone, in ms."""
         arrival_ms = self.at(zone.last_offset).ms
-        is_known = self._times.is_append_known  # for the segment, so for each zone
+        is_known = self._times.is_append_known  # of the segment, and so of each zone
         if not is_known and self._rows.unknown_in(zone.first_offset, zone.last_offset + 1):
             arrival_ms = max(self._times.largest_append_ms, self._fallback.ms)
-        # Markers of transactions also have timestamps, which zones don't include.
+        # Transaction markers also have timestamps, but a zone's times don't include them.
         return arrival_ms if zone.control_records else min(zone.max_record_ms, arrival_ms)
 
 
-# Maximum size in bytes of a segment that is read if it has no zone map, which takes well under 100
-# ms.
+# Maximum size in bytes of a segment that is read if it has no zone map. The read takes well under
+# 100 ms.
 READ_LIMIT_BYTES: Final = 128 << 10
 
 
@@ -204,10 +210,11 @@ class RecordRange:
     """Smallest record time of a partition, in ms, and the number of records without a timestamp.
 
     Attributes:
-        smallest_ms: Smallest timestamp of the records that were read; None if none has one.
-        untimed: Number of records without a timestamp among those that were read.
-        skipped_ranges: Ranges [start, end) of offsets that may have a smaller timestamp: their
-            segment is damaged, or has no zone map and is too large to read.
+        smallest_ms: Smallest timestamp of the records that were read; None if no record has a
+            timestamp.
+        untimed: Number of records without a timestamp among the records that were read.
+        skipped_ranges: Ranges [start, end) of offsets whose records may have a smaller timestamp.
+            Their segment is damaged, or it has no zone map and is too large to read.
     """
 
     smallest_ms: int | None = None
@@ -241,7 +248,10 @@ def record_range(log: LogView) -> RecordRange:
 
 
 def _take_segment(record_times: RecordRange, segment: Segment, start: int) -> bool:
-    """Include a segment's records from `start` on; return False if it is too large to read."""
+    """Include a segment's records from `start` on.
+
+    Return False if the segment has no zone map and is too large to read.
+    """
     zones = segment.zones
     if zones is not None:
         _take_zones(record_times, segment, zones, start)
@@ -286,7 +296,7 @@ class AppendRange:
     """Append times of a partition, in ms.
 
     Attributes:
-        first_ms: Earliest known append time; None if none is known.
+        first_ms: Earliest known append time; None if no append time is known.
         last_ms: Latest known append time.
         unknown: Ranges [start, end) of offsets whose append time is unknown.
     """
@@ -296,7 +306,7 @@ class AppendRange:
     unknown: list[tuple[int, int]] = field(default_factory=list)
 
     def take(self, first_ms: int, last_ms: int) -> None:
-        """Include the times of the next offsets."""
+        """Include the first and last append time of the next offsets."""
         self.first_ms = first_ms if self.first_ms is None else self.first_ms
         self.last_ms = last_ms
 
@@ -308,7 +318,7 @@ class AppendRange:
 
 
 def append_range(log: LogView, start_offset: int = 0, end_offset: int = INT64_MAX) -> AppendRange:
-    """Return the first and last known append time, and unknown ranges; decodes no records.
+    """Return the first and last known append time and the unknown ranges; decodes no records.
 
     Args:
         log: The partition.
@@ -372,7 +382,7 @@ def append_span(log: LogView) -> TimeSpan:
 
 
 def _append_ms(log: LogView, offset: int) -> int | None:
-    """Return the append time at an offset; None if unknown or only in a damaged batch."""
+    """Return the append time at an offset; None if it is unknown or only in a damaged batch."""
     try:
         return log.append_time_of(offset)
     except CorruptData:
@@ -388,7 +398,10 @@ def _data_batches(log: LogView, start: int, end: int) -> "Iterator[Batch]":
 
 
 def _first_data_offset(log: LogView) -> int | None:
-    """Return the first data record's offset, None if there is none; the log start on damage."""
+    """Return the first data record's offset, None if there are no data records.
+
+    Return the log start if a batch that has to be read is damaged.
+    """
     start = log.log_start_offset
     try:
         batch = next(_data_batches(log, start, log.log_end_offset), None)
@@ -398,7 +411,10 @@ def _first_data_offset(log: LogView) -> int | None:
 
 
 def _end_of_data(log: LogView) -> int | None:
-    """Return the end offset of the data records, None if there are none; the log end on damage."""
+    """Return the end offset of the data records, None if there are no data records.
+
+    Return the log end if a batch that has to be read is damaged.
+    """
     first, end = log.log_start_offset, log.log_end_offset
     step = 1
     while first < end:
@@ -430,7 +446,7 @@ def _largest_record_ms(log: LogView) -> int | None:
 
 
 def _largest_data_ms(log: LogView, segment: Segment, start: int) -> int:
-    """Return the largest timestamp of a segment's data records from `start` on; -1 for none."""
+    """Return the largest timestamp of a segment's data records from `start` on, or -1."""
     zones = segment.zones
     if zones is not None and start == segment.base_offset:
         return zones.total.max_record_ms if zones.total.timed_records else NO_TIMESTAMP

@@ -1,16 +1,17 @@
-"""Truncates a log at an offset, in an order in which no crash leaves a wrong state.
+"""Truncates a log at an offset, in an order that is safe if a crash happens in between.
 
-1. Checkpoints beyond the offset are lowered (the caller's, then the append-time checkpoint).
+1. Checkpoints beyond the offset are lowered: first the directory's checkpoints, then the
+   partition's append-time checkpoint.
 2. Segments after the offset are removed, newest first, so that the remaining log never has a hole.
 3. In the segment with the offset, append times, offset index and time index are truncated before
-   the log: a crash then leaves records without a row, whose append time is unknown, never a row
-   without its records.
-4. The index of aborted transactions is truncated after the log: without the entry of a marker that
-   the log still has, readers of committed records would get aborted ones.
+   the log. A crash in between leaves records without a row of append times; the append time of
+   these records is then unknown. It never leaves a row without its records.
+4. The index of aborted transactions is truncated after the log. If the log still had an abort
+   marker whose entry is gone, readers of committed records would get aborted records.
 
-If the segment with the offset is a finished one, its log up to the offset is copied to a new file,
-which replaces the old file by a rename, because readers may have mapped the old file. `Truncator`
-then rebuilds the state in memory that is derived from the records.
+If the segment with the offset is finished, its log up to the offset is copied to a new file. A
+rename then replaces the old file, because readers may have mapped the old file. `Truncator` then
+rebuilds the state in memory that is derived from the records.
 
 Source: Kafka 4.x LocalLog.truncateTo, LogSegment.truncateTo.
 """
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 def lower_append_time_checkpoint(
     context: SegmentContext, segments: Sequence[Segment], *, trusted: int, offset: int
 ) -> None:
-    """Set the append-time checkpoint to the last batch that ends below `offset` and `trusted`.
+    """Lower the append-time checkpoint to the last batch that ends below `offset` and `trusted`.
 
     Do nothing if the directory has no such checkpoint.
     """
@@ -75,7 +76,10 @@ def _last_batch_below(segments: Sequence[Segment], end: int) -> Batch | None:
 
 
 def end_below(segments: Sequence[Segment], offset: int) -> int:
-    """Return the log end after a truncation at `offset`, which removes a batch that contains it."""
+    """Return the log end after a truncation at `offset`.
+
+    The truncation removes a batch that contains `offset` completely.
+    """
     last = next((each for each in reversed(segments) if each.base_offset <= offset), None)
     if last is None or last.base_offset == offset:
         return offset
@@ -99,10 +103,10 @@ def cut_segments(
     Args:
         context: Shared state of the segments.
         segments: All local segments, oldest first.
-        active: The last one of these.
+        active: The last segment of `segments`.
         offset: Offset to truncate at.
         aborted: Index of the aborted transactions whose markers remain in the last remaining
-            segment; None if that is the active one.
+            segment; None if that segment is the active segment.
 
     Raises:
         OSError, StorageFailure: The disk failed; the caller takes the partition offline.
@@ -137,7 +141,7 @@ def start_anew(context: SegmentContext, segments: Sequence[Segment], offset: int
 def _cut_closed(
     context: SegmentContext, segment: ClosedSegment, offset: int, aborted: TxnIndex
 ) -> ActiveSegment:
-    """Turn a finished segment into the active one, without its records from `offset` on."""
+    """Turn a finished segment into the active segment, without its records from `offset` on."""
     position, end = first_reaching(segment, offset)
     times = AppendTimes.decode(
         segment.append_times.encode(), segment.base_offset, context.topic_id, open_end=True
@@ -197,8 +201,8 @@ class Truncator(LogPart):
 
         Raises:
             InvalidRequest: The offset is negative.
-            CorruptData: The segment with `offset` is damaged before it, or its index of aborted
-                transactions can be neither read nor rebuilt; nothing was changed.
+            CorruptData: The segment with `offset` is damaged before `offset`, or its index of
+                aborted transactions can be neither read nor rebuilt. Nothing was changed.
             StorageFailure: The disk failed, or other data is damaged; the partition is offline.
         """
         segments, context = self._segments, self._segments.context
@@ -206,7 +210,7 @@ class Truncator(LogPart):
             raise InvalidRequest(f"{context.topic_partition}: can't truncate to offset {offset}")
         if offset < segments.end_offset:
             self._guard.ensure_writable()  # a failed truncation may have left no segment
-            self._guard.settle()  # snapshots that are still to be written may be needed
+            self._guard.settle()  # the truncation may need snapshots whose writes are deferred
             with typed_failures(context.directory, "truncate"):
                 aborted = self._remaining_aborted(offset)
             clipped = segments.tier.clip(offset, segments.local[0].base_offset)
@@ -216,12 +220,14 @@ class Truncator(LogPart):
         return segments.end_offset
 
     def _remaining_aborted(self, offset: int) -> TxnIndex | None:
-        """Read what the truncation needs, before anything is changed, because damage may hide it.
+        """Read the data that the truncation needs, before anything is changed.
+
+        So damage is found before the truncation begins.
 
         Returns:
             The index of the aborted transactions whose markers remain in the segment that will be
-            last, rebuilt if the file is corrupt; None if that segment is the active one. It is a
-            new index, because readers still use that of the segment.
+            last, rebuilt if the file is corrupt. None if that segment is the active segment. The
+            index is a new object, because readers still use the segment's index.
         """
         local, segments = self._segments.local, self._segments
         end_below(local, offset)
@@ -244,7 +250,8 @@ class Truncator(LogPart):
         self._notes.before_cut(local, offset)
         restart = segments.tier.restart_after_cut(offset, local[0].base_offset, clipped)
         end = end_below(local, offset) if restart is None else restart
-        # Lowered first: a reopening after a failure below compares it with the remaining records.
+        # The recovery point is lowered first: if a later step fails, the next opening compares the
+        # recovery point with the remaining records.
         self._flusher.cut(end)
         self._options.lower_checkpoints(offset, end)
         cut_history(context.env.files, context.directory, offset)
@@ -254,8 +261,9 @@ class Truncator(LogPart):
         lower_append_time_checkpoint(context, local, trusted=trusted, offset=offset)
         start = min(segments.start_offset, offset)
         segments.tier.cut(offset, local[0].base_offset, clipped)
-        # First hide the segments that will be removed: if the disk fails later, they are not read.
-        # The aborted transactions of the other records may be known only from these segments.
+        # First hide the segments that will be removed, so that they are not read if the disk fails
+        # later. Also treat all offsets as unstable: the removed segments may have the only entries
+        # that show which of the remaining records were aborted.
         self._producers.hide_from(start)
         segments.keep([segment for segment in local if segment.base_offset <= offset])
         segments.forget_maps()  # readers must not read beyond the end of a file
@@ -264,7 +272,8 @@ class Truncator(LogPart):
         else:
             remaining = start_anew(context, local, restart)
         if remaining[-1].end_offset < start:
-            # Only records below the log start remain, from a batch that extended beyond it.
+            # Only records below the log start remain: the truncation removed a batch that extended
+            # beyond the log start.
             segments.keep(())
             remaining = start_anew(context, remaining, start)
         self._epochs.cut(offset)
@@ -295,15 +304,15 @@ class Truncator(LogPart):
         segments.keep(())
         segments.tier.cut(offset, local[0].base_offset, {})
         remaining = start_anew(context, local, offset)
-        # No producer is kept, because nothing would end a transaction that was open at the log's
-        # end.
+        # All producers are dropped, because nothing would end a transaction that was open at the
+        # log's end.
         drop_snapshots(context, -1)
         self._epochs.clear()
         self._reload(remaining, offset)
         self._flusher.note_durable(offset)
 
     def _reload(self, remaining: Sequence[Segment], start: int) -> None:
-        """Show the remaining segments, and rebuild the state derived from removed records."""
+        """Show the remaining segments, and rebuild the state that was derived from the records."""
         segments = self._segments
         segments.show(remaining, checkpointed_start=start)
         self._epochs.begin_next()

@@ -1,24 +1,26 @@
-"""Checks an append by the leader's rules, in Kafka's order, and patches its batches in place.
+"""Checks an append by a leader's rules, in Kafka's order, and patches its batches in place.
 
 This module decides which batches are accepted, and patches offset, leader epoch, timestamp type and
 largest timestamp in their headers. The records are read in one pass
 (`body_check`). A batch is rewritten only to change its codec or to repair wrong offset deltas.
-`record_rules` has the rules for single records and for sizes, `message_sets` those for message sets
-of magic 0 and 1.
+`record_rules` has the rules for single records and for sizes, `message_sets` the rules for message
+sets of magic 0 and 1.
 
-- The first broken rule, in Kafka's order, gives the error.
+- The first violated rule, in Kafka's order, determines the error.
 - A batch is not changed before it has passed all checks.
 - A check that takes long raises `LongCheck` if an event loop waits for it.
-- Of a follower's appends only frames, checksums, sizes and the order of offsets are checked,
+- For a follower's appends, only frames, checksums, sizes and the order of offsets are checked,
   because the leader has validated the records.
 
 Differences from Kafka:
 
-- Wrong offset deltas are repaired, in batches of at most `RENUMBERED_MAX` records. (Kafka stores
-  them unchanged, but refuses a compressed batch with them.)
-- If a producer flags a batch LogAppendTime on a CreateTime topic, its largest timestamp is set to
-  that of its records. (Kafka stores the one in the header.)
-- Formats 0 and 1 are accepted only if old clients are served, and are not converted.
+- Wrong offset deltas are repaired, in batches of at most `RENUMBERED_MAX` records. Kafka stores
+  them unchanged in an uncompressed batch, but refuses a compressed batch that has wrong offset
+  deltas.
+- If a producer sets the LogAppendTime flag in a batch on a CreateTime topic, the batch's largest
+  timestamp is set to the largest timestamp of its records. Kafka stores the timestamp that the
+  producer put into the header.
+- Formats 0 and 1 are accepted only if the broker serves old clients, and are not converted.
 
 Source: Kafka 4.x LogValidator, UnifiedLog; KIP-32; docs/differences.md.
 """
@@ -87,14 +89,14 @@ from tidelog.types import (
     TopicPartition,
 )
 
-# Maximum number of records in a batch whose offset deltas are repaired: each record takes several
-# microseconds, and no client in use needs the repair.
+# Maximum number of records in a batch whose offset deltas are repaired. The repair takes several
+# microseconds for each record, and no client in use needs it.
 RENUMBERED_MAX: Final = 10_000
 
-# Buffers for decompressed bodies; no body is kept after its check.
+# Buffers for decompressed records, which are not kept after their check.
 _SCRATCH: Final = Scratch()
 # Buffers for one block of lz4, usually a whole batch. A caller removes a buffer from the list while
-# it uses the buffer, so that no two threads share one.
+# it uses the buffer, so that two threads never share a buffer.
 _BLOCKS: Final[list[memoryview]] = []
 
 # Numbers of codecs, and append origins, as module constants, because looking up an enum member
@@ -117,7 +119,7 @@ class Validator:
         body_check: BodyCheck = check_body,
         set_passes: SetPasses | None = None,
     ) -> None:
-        """Create a validator; settings are fixed, so create a new one when they change.
+        """Create a validator for fixed settings; create a new validator when the settings change.
 
         Args:
             partition: The partition, for errors.
@@ -142,27 +144,27 @@ class Validator:
         self._sets = MessageSets(self._rules, set_passes)
 
     def validate(self, data: Buffer, context: AppendContext) -> PendingAppend:
-        """Check the batches of `data` and set their offsets, ready to be written.
+        """Check the batches of `data`, set their offsets, and return the append to write.
 
         An incomplete batch at the end of `data` is left out. The caller's bytes may be changed if
         the terms have `owned` and the buffer is writable. After an error these bytes are unchanged.
         Exception: the append has several `trusted` batches.
 
         Raises:
-            CorruptBatch: A frame, checksum or compressed stream is broken.
+            CorruptBatch: A frame, checksum or compressed stream is invalid.
             CorruptRecord: A record is invalid.
-            InvalidRecord: There is no batch, more than one from another origin than SINK, or one
-                with header fields that are not allowed; or a record has no key in a compacted
-                topic.
-            InvalidTimestamp: A time is outside the topic's limits, or a batch has a LogAppendTime
-                flag that the topic does not allow.
-            MessageTooLarge: A batch exceeds max.message.bytes, or has too many bytes of records to
-                compress.
+            InvalidRecord: There is no batch; there are several batches, but the origin is not SINK;
+                or a batch has header fields that are not allowed. Or the topic is compacted and a
+                record has no key.
+            InvalidTimestamp: A timestamp is outside the topic's limits, or a batch has a
+                LogAppendTime flag that is not allowed.
+            MessageTooLarge: A batch exceeds max.message.bytes, or its records are too large to be
+                compressed.
             RecordListTooLarge: The batches together exceed segment.bytes.
             UnsupportedCompression: The codec number is undefined.
             StreamTooLong: The records decompress to more than `APPEND_DECOMPRESSION_LIMIT`.
-            InvalidRequest: A follower's batches are out of order, or one has too many offsets for a
-                segment.
+            InvalidRequest: A follower's batches are out of order, or a batch has too many offsets
+                for a segment.
             LongCheck: The check takes long, and the terms have `is_bounded`.
         """
         view = data if type(data) is memoryview else memoryview(data)
@@ -180,7 +182,7 @@ class Validator:
     def _validate_batch(  # noqa: C901, PLR0912, PLR0915 - calls between the rules cost too much
         self, batch: RecordBatch, view: memoryview, context: AppendContext
     ) -> PendingAppend:
-        """Validate one batch of format 2 that fills `view`; nearly all clients send this."""
+        """Validate one batch of format 2 that fills `view`, the usual append of a client."""
         terms, now_ms = context.terms, context.now_ms
         attributes, count = batch.attributes, batch.record_count
         if count <= 0 or batch.last_offset_delta + 1 != count:
@@ -229,7 +231,7 @@ class Validator:
             elif block is not None:
                 _BLOCKS.append(block)
 
-        # Set the log's fields, in the caller's buffer if it may be changed.
+        # Set the fields that the log owns, in the caller's buffer if the buffer may be changed.
         if len(out) > self._append_limit:
             self._rules.check_total(len(out))
         if out is view and (view.readonly or not terms.owned):
@@ -299,7 +301,12 @@ class Validator:
         return self._sets.prepare(view, batches, context)
 
     def _views(self, view: memoryview, terms: AppendTerms) -> Sequence[Batch]:
-        """Return the batches; raise if there is none, or too many messages in old formats."""
+        """Return the batches.
+
+        Raises:
+            InvalidRecord: There is no complete batch.
+            RecordListTooLarge: There are too many messages in old formats.
+        """
         count = SINGLE_MESSAGES_MAX + 1 if terms.takes_legacy else None
         batches = list(islice(walk(view), count))
         if count is not None:
@@ -318,7 +325,7 @@ class Validator:
             batch.ensure_valid()
 
     def _check_kind(self, batches: Sequence[Batch], terms: AppendTerms) -> None:
-        """Raise unless all batches are of format 2, and their number is allowed."""
+        """Raise if a batch is not of format 2, or if the number of batches is not allowed."""
         for batch in batches:
             if batch.magic != MAGIC_2:
                 raise self._invalid(
@@ -330,7 +337,7 @@ class Validator:
     def _is_known(self, batch: RecordBatch, is_kept: bool, context: AppendContext) -> bool:
         """Return whether the records of a batch that tidelog has just built need no check.
 
-        If the header is enough to check the topic's time limits, they are checked here.
+        If the header suffices to check the topic's time limits, this method checks them.
         """
         if not is_kept:
             return False  # the batch is rewritten with another codec
@@ -353,7 +360,7 @@ class Validator:
 
             try:
                 block = _BLOCKS.pop()
-            except IndexError:  # another thread may have taken the last one
+            except IndexError:  # another thread may have taken the last buffer
                 block = memoryview(bytearray(BLOCK_BYTES))
             body = decompress_single(view[HEADER_SIZE:], block)
             if body is not None:
@@ -367,7 +374,7 @@ class Validator:
             raise LongCheck from None
 
     def _corrupt(self, batch: RecordBatch, error: CorruptRecord) -> CorruptRecord:
-        """Return the error of a record, with its position in the append unless it is compressed."""
+        """Return the error of a record; without compression, with the position in the append."""
         at = None
         if error.at is not None and batch.codec is Codec.NONE:
             at = batch.at + HEADER_SIZE + error.at
@@ -376,7 +383,7 @@ class Validator:
     def _check_times(
         self, batch: RecordBatch, largest: int, smallest: int, body: Buffer, context: AppendContext
     ) -> None:
-        """Raise for a create time outside the limits, or a wrong LogAppendTime flag."""
+        """Raise for a create time outside the limits, or a LogAppendTime flag not allowed."""
         flagged = batch.attributes & TIMESTAMP_TYPE_BIT
         if flagged and (self._stamps or batch.max_timestamp == NO_TIMESTAMP):
             raise self._rules.flagged(batch.record_count)
@@ -416,7 +423,7 @@ class Validator:
         *,
         is_in_order: bool,
     ) -> bytearray:
-        """Return the batch compressed with that codec, with offset deltas 0, 1, 2, ..."""
+        """Return the batch compressed with `codec`, with offset deltas 0, 1, 2, ..."""
         is_long = codec is not Codec.NONE and len(body) > LOOP_COMPRESSED_BYTES
         if terms.is_bounded and is_long:
             raise LongCheck
@@ -438,18 +445,18 @@ class Validator:
     def _accept_copy(
         self, view: memoryview, batches: Sequence[Batch], context: AppendContext
     ) -> PendingAppend:
-        """Return a leader's batches unchanged, if they are whole and their offsets increase."""
+        """Check that a leader's batches are whole and their offsets increase; don't change them."""
         expected = context.next_offset
         for batch in batches:
             batch.ensure_valid()
-            # Only decompression gives the base offset of a legacy wrapper, so its last offset is
-            # used.
+            # The base offset of a legacy wrapper is known only after decompression, so the
+            # wrapper's last offset is used instead.
             first = batch.base_offset if batch.magic == MAGIC_2 else batch.last_offset
             if first < expected or batch.last_offset < first:
                 reason = f"offsets {first} to {batch.last_offset}, expected {expected} or more"
                 raise InvalidRequest(f"{self._where}: {reason}")
-            # Only a legacy wrapper after a gap can have so many offsets, and it is decompressed
-            # only then.
+            # `last_offset_delta` decompresses a legacy wrapper. The first comparison avoids this
+            # unless the wrapper follows a large gap.
             span = batch.last_offset - expected
             if span >= SEGMENT_OFFSETS and batch.last_offset_delta >= SEGMENT_OFFSETS:
                 reason = (
@@ -466,7 +473,7 @@ class Validator:
         return append
 
     def _producer_error(self, batch: RecordBatch) -> InvalidRecord:
-        """Return the error of a batch that producers must not send."""
+        """Return the error for a batch that producers must not send."""
         if batch.is_control:
             return self._invalid("producers must not send control batches")
         return self._invalid(
@@ -478,10 +485,10 @@ class Validator:
 
 
 class AppendRules:
-    """The validator of one open log, replaced when settings change or kernels are loaded.
+    """The validator of one open log; it is replaced when settings change or kernels are loaded.
 
     Attributes:
-        validator: The current rules.
+        validator: The current validator.
     """
 
     def __init__(
