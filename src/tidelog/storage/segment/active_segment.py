@@ -1,13 +1,13 @@
 """The last segment of a log: `TailSegment` for readers, `ActiveSegment` for the writer.
 
-A `TailSegment` ends at the last whole, valid batch on disk. If something proves that the log had
-more batches (`log_end`), the segment ends at the proven end, and reading raises at the damage as in
-a finished segment.
+A `TailSegment` ends at the last whole, valid batch on disk. If it is proven that the log had more
+batches (`log_end`), the segment ends at the proven end, and reads raise an error at the damage, as
+in a finished segment.
 
-An `ActiveSegment` writes log, both indexes and append times through to their files. The order of an
-append is: the append-time row (if the time has changed), the log bytes, the index entries. A crash
-may keep any part of the unsynced bytes; recovery makes the files consistent again. Index files are
-not preallocated: all their bytes are valid entries.
+An `ActiveSegment` writes the log, both indexes and the append times to their files at once. An
+append writes the append-time row (if the time has changed), then the log's bytes, then the index
+entries. A crash may keep any part of the unsynced bytes; recovery makes the files consistent again.
+Index files are not preallocated: all their bytes are valid entries.
 
 Life cycle: create or load -> (begin, write, finish, acknowledge)* -> close_entries, sync. Not
 thread-safe. Source: KIP-33 for the time index; docs/format.md.
@@ -51,7 +51,8 @@ from tidelog.storage.segment.segment import Segment, SegmentContext, iterate_bat
 from tidelog.storage.segment.txn_index import AbortedTxn, TxnIndex
 from tidelog.types import INT32_MAX, INT64_MAX, NO_TIMESTAMP, UNKNOWN_MS, Buffer, ClockName
 
-# Maximum number of repeated reads: a reader reads a possibly damaged end until two reads agree.
+# Maximum number of repeated reads. A reader reads a possibly damaged end again until two reads
+# agree.
 _LOOKS_MAX: Final = 3
 
 
@@ -63,14 +64,15 @@ class TailSegment(Segment):
             With damage, `size_bytes` and `end_offset` include the damaged bytes, and `damaged` is
             the error for them.
         sound_part: Part of the log file with sound batches.
-        has_index_files: Whether its indexes come from the files on disk, not from the log.
+        has_index_files: Whether the indexes were read from the files on disk. If False, they were
+            rebuilt from the log.
     """
 
     is_active = True
     is_mapped = False
     has_indexes = has_append_times = is_whole = True
     size_bytes = 0
-    offset_index = OffsetIndex(0)  # each segment sets its own
+    offset_index = OffsetIndex(0)  # each segment sets its own index
     time_index = TimeIndex(0)
     damaged: DamagedLog | None = None
     loaded_zones = zones = None
@@ -100,16 +102,16 @@ class TailSegment(Segment):
 
     @property
     def has_known_end(self) -> bool:
-        """Whether the segment provably reaches `end_offset`: a reader must not stop before it."""
+        """Whether the segment provably reaches `end_offset`; then a reader must not stop before."""
         return self.damage is not None
 
     def scan_tail(self, file_size: int, *, check_crc: bool) -> None:
         """Set size, end offset and largest timestamp by reading from the last index entries on.
 
-        The scan ends without an error at the first batch that is incomplete or invalid: another
-        process may be writing it. If the last index entry names that batch, the entry was written
-        without its batch, and the scan is repeated from the entry before. If the last entry of an
-        index does not match the batches, both indexes are rebuilt.
+        At the first batch that is incomplete or invalid, the scan ends without an error, because
+        another process may be writing this batch. If the last index entry names this batch, the
+        entry was written without its batch; the scan is then repeated from the previous entry. If
+        the last entry of an index does not match the batches, both indexes are rebuilt.
         """
         self._scan_from_sure_entry(file_size, check_crc=check_crc)
         problem = self._problem_of_indexes()
@@ -136,7 +138,7 @@ class TailSegment(Segment):
         return None
 
     def _is_last_time_outdone(self) -> bool:
-        """Return whether a batch before the one of the last time index entry has a larger time."""
+        """Return whether a batch before the last time index entry's batch has a larger time."""
         indexed, offset = self.time_index.last_entry
         is_earlier = self.max_timestamp_offset < offset
         return self.time_index.entry_count > 0 and is_earlier and self.max_timestamp > indexed
@@ -145,9 +147,9 @@ class TailSegment(Segment):
         """Scan batches from the last entries on; return whether the last indexed batch is valid.
 
         The scan begins at the last offset index entry below the offset of the last time index
-        entry. It has to read all batches from that offset on, because only they show whether a
-        later time index entry was lost. It begins before that offset, because a walk can't detect a
-        gap before its first batch.
+        entry. It has to read all batches from the latter offset on, because only these batches show
+        whether a later time index entry was lost. It begins before this offset, because a scan
+        can't detect a gap before its first batch.
         """
         indexed, offset = self.time_index.last_entry
         self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
@@ -183,13 +185,14 @@ class TailSegment(Segment):
 
     @property
     def has_txn_index(self) -> bool:
-        """Whether the index is in memory, or is read from its file without a search."""
+        """Whether the index is in memory or can be read from its file without reading batches."""
         return self._txn_index is not None or self.find_aborted is None
 
     def read_txn_index(self) -> TxnIndex:
         """Read the `.txnindex` file, and complete its index from the batches.
 
-        The writer appends a marker before its entry, and does not sync the entry with the records.
+        The file may lack entries: the writer appends a marker before the marker's entry, and a
+        flush of the records does not sync the entry.
         """
         index = super().read_txn_index()
         return index if self.find_aborted is None else self.find_aborted(self, index)
@@ -198,9 +201,9 @@ class TailSegment(Segment):
         """Compare the scan's end with the recorded end; search for batches after the scan's end.
 
         Returns:
-            The damage if the bytes after the sound part can't be an unfinished write; then the
-            segment ends at the proven end, and reading raises at the damage. None if these bytes
-            may be an unfinished write.
+            The damage if the bytes after the sound part can't be an unfinished write. Then the
+            segment ends at the proven end, and reads raise an error at the damage. None if these
+            bytes may be an unfinished write.
         """
         file = self.context.pool.get(self.log_path)
         sound_part = self.sound_part
@@ -224,9 +227,9 @@ class TailSegment(Segment):
     def _witnessed(self, recorded: RecordedEnd, size: int) -> RecordedEnd:
         """Return the recorded end, or the log's own end if the append-time checkpoint proves it.
 
-        Both the recovery point and the append-time checkpoint record where the log ended when it
-        was closed. If no byte follows the last batch, and the append-time checkpoint names this
-        batch, the recovery point is wrong.
+        After a clean close, both the recovery point and the append-time checkpoint have the log end
+        at the close. If no byte follows the last batch and the append-time checkpoint names this
+        batch, the log ends there, so a later recovery point is wrong.
         """
         sound_part, last = self.sound_part, self.last_batch
         if sound_part.size_bytes != size or last is None:
@@ -272,7 +275,7 @@ class TailSegment(Segment):
     def largest_timestamp(self) -> int:
         """Largest record timestamp, -1 if no record has one.
 
-        A damaged part may have any time: then the result is the largest possible value, so that a
+        A damaged part may have any time. Then the result is the largest possible value, so that a
         search reaches the damage.
         """
         return self.max_timestamp if self.damage is None else INT64_MAX
@@ -291,7 +294,7 @@ class TailSegment(Segment):
         """Do nothing: a segment gets its zone map when it is finished."""
 
     def forget_stale_files(self) -> None:
-        """Close the handle of the log file, in case the segment is finished or deleted by now."""
+        """Close the log file's handle: the segment may have been finished or deleted meanwhile."""
         self.context.pool.forget(self.log_path)
 
     def unload(self) -> None:
@@ -316,10 +319,10 @@ _Tail = TypeVar("_Tail", bound=TailSegment)
 
 
 def load_tail(context: SegmentContext, base_offset: int) -> TailSegment:
-    """Load the last segment from disk; its indexes are checked, and rebuilt in memory if wrong.
+    """Load the last segment from disk; check its indexes, and rebuild wrong ones in memory.
 
-    Another process may be writing the segment, so two reads in a row must find the same damage
-    before it is reported. Every read after the first one also reads the recorded end again.
+    Another process may be writing the segment, so damage is reported only if two successive reads
+    find the same damage. Every read after the first one also reads the recorded end again.
     """
     segment, damage = _loaded(context, base_offset, context.recorded_end(False))
     for _ in range(_LOOKS_MAX):
@@ -339,12 +342,12 @@ def _loaded(
     segment = TailSegment.empty(context, base_offset)
     fill_tail(segment, check_crc=True)
     if recorded.is_end and segment.end_offset > recorded.recovery_point:
-        recorded = context.recorded_end(True)  # read again: a writer may have started since
+        recorded = context.recorded_end(True)  # read again: a writer may have started meanwhile
     return segment, segment.settle_end(recorded)
 
 
 def judge_tail(empty: Callable[[], _Tail], recorded: RecordedEnd) -> tuple[_Tail, bool]:
-    """Load the last segment of a log to open; return it, and whether its end is damaged.
+    """Load the last segment of a log that is being opened; return whether its end is damaged.
 
     The first walk verifies no checksums. If it finds damage, or bytes after the last batch,
     checksums are verified.
@@ -360,7 +363,10 @@ def judge_tail(empty: Callable[[], _Tail], recorded: RecordedEnd) -> tuple[_Tail
 
 
 def fill_tail(segment: TailSegment, *, check_crc: bool) -> None:
-    """Load indexes and end of a last segment; only the proven part of a growing index is used."""
+    """Load the indexes and the end of a last segment.
+
+    Of an index to which another process may append, only the proven part is used.
+    """
     context, base_offset = segment.context, segment.base_offset
     indexes = load_indexes(context, base_offset, mapped=False)
     log_size = context.env.files.stat(segment.log_path).size
@@ -378,7 +384,7 @@ def _last_entry_fits(segment: TailSegment, index: OffsetIndex) -> bool:
     last_offset, position = index.entry(index.entry_count - 1)
     file = segment.context.pool.get(segment.log_path)
     batch_last_offset = batch_at(memoryview(file.pread(HEADER_SIZE, position)))
-    # Old brokers wrote one entry for an append of several batches.
+    # Old brokers wrote one entry for an append of several batches, with the last batch's offset.
     if batch_last_offset is not None and segment.base_offset <= batch_last_offset <= last_offset:
         return True
     segment.context.report(misfit(segment.log_path, last_offset, position))
@@ -386,7 +392,7 @@ def _last_entry_fits(segment: TailSegment, index: OffsetIndex) -> bool:
 
 
 def rebuilt_tail_indexes(segment: TailSegment, log_size: int) -> tuple[OffsetIndex, TimeIndex]:
-    """Build both indexes of a last segment from its log file, without the closing time entry."""
+    """Build both indexes of a last segment from its log, without the closing time index entry."""
     context, base = segment.context, segment.base_offset
     file = context.pool.get(segment.log_path)
     batches = ordered_batches(file, segment.log_path, base, log_size)
@@ -424,13 +430,13 @@ class ActiveSegment(TailSegment):
         self._time_index_file = self._pooled_file(files.TIME_INDEX_SUFFIX)
 
     def _pooled_file(self, suffix: str) -> PooledFile:
-        """Open one of its files, creating it if it is missing."""
+        """Open one of the segment's files; create the file if it is missing."""
         path = self.context.path(self.base_offset, suffix)
         return PooledFile(self.context.pool, path, create=True)
 
     @classmethod
     def create(cls, context: SegmentContext, base_offset: int) -> "ActiveSegment":
-        """Create an empty segment, replacing stray files; the new file names are not synced."""
+        """Create an empty segment, which replaces stray files; don't sync the new file names."""
         limit = index_limit_bytes(context.config)
         indexes = (
             OffsetIndex(base_offset, size_limit=limit),
@@ -456,9 +462,9 @@ class ActiveSegment(TailSegment):
     ) -> "ActiveSegment":
         """Load the last segment after a clean stop or a recovery, and correct its index files.
 
-        Bytes after the last whole batch are truncated: recovery has checked them already, or a
-        clean stop left none. If something proves that these bytes are damage (`settle_end`), or if
-        the partition takes no appends, no file is changed.
+        Bytes after the last whole batch are truncated. Recovery has already checked them; after a
+        clean stop there are none. Exception: no file is changed if these bytes are proven to be
+        damage (`settle_end`), or if the partition takes no appends.
 
         Args:
             context: The partition.
@@ -514,9 +520,11 @@ class ActiveSegment(TailSegment):
         super().set_append_times(times)
 
     def adopt_txn_index(self, index: TxnIndex) -> None:
-        """Use this index of aborted transactions from now on; replace the file, or remove it.
+        """Use this index of aborted transactions from now on; replace its file.
 
-        Raises OSError if the file can't be replaced; the index is used nevertheless.
+        If the index is empty, the file is removed.
+
+        Raises OSError if the file can't be replaced or removed; the index is used nevertheless.
         """
         self._txn_index = index
         path = self.context.path(self.base_offset, files.TXN_INDEX_SUFFIX)
@@ -542,7 +550,7 @@ class ActiveSegment(TailSegment):
 
     @property
     def first_timestamp(self) -> int:
-        """Largest timestamp of the first batch in ms, for the segment's age; -1 if none."""
+        """Largest timestamp of the first batch in ms, for the segment's age; -1 if it has none."""
         if self._first_timestamp is None and self.size_bytes:
             # The first 4 KiB may end inside the first batch, which does not mean damage.
             first = next(self.walk_file(0, min(self.size_bytes, 1 << 12)), None)
@@ -553,14 +561,14 @@ class ActiveSegment(TailSegment):
 
     @property
     def first_append_ms(self) -> int:
-        """Append time of its first batch in ms, -1 if unknown."""
+        """Append time of the segment's first batch in ms, -1 if unknown."""
         rows = self.append_times.rows()
         return rows[0].append_ms if rows else UNKNOWN_MS
 
     def has_room(self, size_bytes: int, last_offset: int, max_timestamp: int, span_ms: int) -> bool:
         """Return whether it is certain that `roll.should_roll` does not roll for an append.
 
-        False does not mean that `should_roll` rolls: only the full check shows that.
+        If the result is False, `should_roll` may or may not roll: the caller has to call it.
 
         Args:
             size_bytes: Size limit of the log file, less the append's bytes; may be negative.
@@ -587,7 +595,7 @@ class ActiveSegment(TailSegment):
 
         Args:
             first: The first batch, with its final offset, epoch and checksum.
-            append_ms: Append time of all batches in ms, -1 if unknown, or if the append clock is
+            append_ms: Append time of all batches in ms; -1 if it is unknown or the append clock is
                 off.
 
         Raises:
@@ -618,7 +626,8 @@ class ActiveSegment(TailSegment):
     def acknowledge(self) -> None:
         """Make the append visible, after all its writes are done.
 
-        There is no call between the assignments, so a reading thread sees all of them or none.
+        No call is made between the assignments, so a reading thread sees all of them or none of
+        them.
         """
         self.size_bytes, self.last_batch, self.end_offset = self._written
 
@@ -639,11 +648,11 @@ class ActiveSegment(TailSegment):
             row = self.append_times.encode_header() + row
         self._times_file.write(row, self._times_written)
         if self._times_written == 0:
-            self._has_new_name = True  # after the write, which has created the file
+            self._has_new_name = True  # set after the write, which has created the file
         self._times_written += len(row)
 
     def _index(self, batch: Batch, position: int) -> bool:
-        """Add an index entry if more than the interval was written since the last one, as in Kafka.
+        """Add index entries if the interval since the last entry is exceeded, as in Kafka.
 
         Return whether there may be bytes to write to the index files.
         """
@@ -674,16 +683,16 @@ class ActiveSegment(TailSegment):
             self._time_index_written = size_bytes
 
     def append_aborted(self, aborted: AbortedTxn) -> None:
-        """Add an aborted transaction; the first one creates the file."""
+        """Add an aborted transaction to the index; the first entry creates the file."""
         entry = self.txn_index.append(aborted)
         path = self.context.path(self.base_offset, files.TXN_INDEX_SUFFIX)
         file = self.context.pool.get(path, create=True)
         files.write_fully(file, entry, self.txn_index.size_bytes - len(entry))
 
     def close_entries(self) -> None:
-        """Write the closing entries, at a roll or when the log is closed.
+        """Write the last entries of the segment, at a roll or when the log is closed.
 
-        The closing time index entry has the segment's largest timestamp (Source: KIP-33); the end
+        The closing time index entry has the segment's largest timestamp (Source: KIP-33). The end
         row of the append times later proves that no row was lost.
         """
         close_time_index(self.time_index, self.max_timestamp, self.max_timestamp_offset)
@@ -718,9 +727,10 @@ class ActiveSegment(TailSegment):
     def truncate_to(self, offset: int) -> None:
         """Drop every batch whose last offset is `offset` or more, in all files, durably.
 
-        Append times and both indexes are truncated first: a crash then leaves records without a
-        row, whose time is unknown, never a row that could match later records. The index of aborted
-        transactions is truncated last, because the log must not have a marker without its entry.
+        Append times and both indexes are truncated first. A crash in between leaves records without
+        a row, whose append time is then unknown. It never leaves a row that could match later
+        records. The index of aborted transactions is truncated last, because the log must not have
+        an abort marker whose entry is missing.
         """
         position, end = first_reaching(self, offset)
         aborted_bytes = self.txn_index.size_bytes

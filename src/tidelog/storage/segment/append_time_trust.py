@@ -1,15 +1,18 @@
 """Trust in a partition's append times: the append-time checkpoint and its check.
 
 Rows of `.appendtime` refer to offsets. Between two runs of tidelog, another program (Apache Kafka)
-or a person may have truncated the log and appended other records at the same offsets; a crash may
-have kept a row and lost its records, or the other way round. So an offset alone proves nothing:
+or a person may have truncated the log and appended other records at the same offsets. A crash may
+have kept a row and lost its records, or kept records and lost their row. So an offset alone proves
+nothing:
 
-1. `append-time-checkpoint`, written at every clean close, has the log end and the last batch before
-   it (base offset and fingerprint). If that batch still exists, the log was never truncated below
-   that end, so every row below it is right, whatever compaction has removed since.
-2. After that end, or if the checkpoint does not match the log, a row is proven if the batch at its
-   offset has the fingerprint in the row. A log is truncated and appended to only at its end, so a
-   proven row also proves every row before it; the last proven row is valid for its own batch only.
+1. `append-time-checkpoint`, written at every clean close, has the log end and the base offset and
+   fingerprint of the last batch. If this batch still exists, the log was never truncated below the
+   recorded log end. Then every row below this end is right, even if compaction has removed records
+   since.
+2. Rows after the recorded log end, or all rows if the checkpoint does not match the log, are
+   checked by fingerprint. A row is proven if the batch at its offset has the row's fingerprint. A
+   log is truncated and appended to only at its end, so a proven row also proves every row before
+   it. The last proven row itself is valid only for its own batch.
 
 All other times are unknown. The checkpoint is lowered, durably, before a truncation.
 """
@@ -29,8 +32,8 @@ from tidelog.storage.segment.segment import Segment, iterate_batches
 
 NOTHING: Final = 0
 
-# Allowed numbers of fields: the last field was added later; in a checkpoint without it the last
-# append time is unknown.
+# Allowed numbers of fields. Old checkpoints lack the last field, the last append time, which is
+# then unknown.
 _FIELD_COUNTS: Final = (3, 4)
 
 _NAMED: Final = struct.Struct(">Iiq")
@@ -43,8 +46,8 @@ class AppendTimeCheckpoint(NamedTuple):
         end_offset: Log end offset, exclusive; append times below it are trusted.
         last_base_offset: Base offset of the last batch; -1 if the checkpoint names no batch.
         last_fingerprint: `fingerprint` of that batch.
-        last_ms: Last append time assigned, in ms; -1 if unknown. No later append time may be
-            smaller, even if retention has deleted every record with that time.
+        last_ms: Last append time that was assigned, in ms; -1 if unknown. No later append time may
+            be smaller, even if retention has deleted every record with that time.
     """
 
     end_offset: int
@@ -73,8 +76,9 @@ class AppendTimeCheckpoint(NamedTuple):
 def fingerprint(batch: Batch) -> int:
     """Return a batch's fingerprint: a hash of its checksum field, leader epoch and offset.
 
-    The checksum field alone does not cover the epoch: a producer may send an equal batch to another
-    leader, which appends it at the same offset after the first batch was lost.
+    The checksum field alone would not suffice, because it does not cover the epoch. After a batch
+    was lost, its producer may send an equal batch to another leader, which appends it at the same
+    offset under another epoch.
     """
     try:
         first = batch.base_offset
@@ -103,7 +107,10 @@ def trusted_end(checkpoint: AppendTimeCheckpoint | None, segments: list[Segment]
 
 
 def _batch_reaching(segment: Segment, offset: int, fits: Callable[[Batch], bool]) -> Batch | None:
-    """Return the first batch that reaches an offset, None if missing, damaged or refused."""
+    """Return the first batch that reaches an offset.
+
+    Return None if the batch is missing or damaged, or if `fits` returns False for it.
+    """
     try:
         hit = batch_reaching(segment, offset)
         return hit[1] if hit is not None and fits(hit[1]) else None
@@ -130,7 +137,8 @@ def proven_end(segment: Segment, times: AppendTimes, trusted: int) -> int:
         trusted: Result of `trusted_end` for the whole log.
     """
     if times.is_open and times.rows()[-1].offset < min(trusted, segment.end_offset):
-        # The log was closed, so the append-time file had an end row: it has lost its last rows.
+        # The log was cleanly closed at a later offset, so the append-time file must have had an end
+        # row. The file has lost its last rows.
         trusted = times.rows()[-1].offset
     if segment.end_offset <= trusted:
         return segment.end_offset
@@ -145,7 +153,7 @@ def proven_end(segment: Segment, times: AppendTimes, trusted: int) -> int:
 
 
 def _proven_end(segment: Segment, row: AppendTimeRow) -> int | None:
-    """Return the offset below which a row proves all rows; None if the row itself is unproven."""
+    """Return the offset below which a row proves all rows; None if the row is not proven."""
     if row.append_ms >= 0:
         batch = batch_starting_at(segment, row.offset)
         end = None if batch is None else batch.next_offset

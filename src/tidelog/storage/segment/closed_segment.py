@@ -32,11 +32,12 @@ if TYPE_CHECKING:
 class ClosedSegment(Segment):
     """A finished segment; its files are mapped or read at first use.
 
-    Several threads may read: if two load the same file at once, the results are equal.
+    Several threads may read. If two threads load the same file at the same time, the results are
+    equal.
 
     Attributes:
-        hides_records: Whether its indexes were rebuilt up to a damaged batch: batches after the
-            damage are not indexed.
+        hides_records: Whether the indexes were rebuilt only up to a damaged batch, so that later
+            batches are not indexed.
     """
 
     is_active = False
@@ -66,7 +67,7 @@ class ClosedSegment(Segment):
 
     @property
     def size_bytes(self) -> int:
-        """Size of the log file in bytes, including a torn tail, before which reads stop."""
+        """Size of the log file in bytes, including a torn tail; reads stop before the torn tail."""
         facts = self._facts
         return self.stat().size if facts is None else facts.size
 
@@ -96,13 +97,13 @@ class ClosedSegment(Segment):
             self.context.pool.forget(self.context.path(self.base_offset, files.ZONES_SUFFIX))
 
     def go_aside(self) -> None:
-        """Read from the `.deleted` names from now on, after the files were renamed."""
+        """Read the files under their `.deleted` names from now on, because they were renamed."""
         names = (files.file_name(self.base_offset, suffix) for suffix in files.SEGMENT_SUFFIXES)
         overlay = {name: name + files.DELETED_SUFFIX for name in names}
         self.context = replace(self.context, overlay=overlay)
 
     def unload(self) -> None:
-        """Drop maps and indexes; keep append times, which the segment's writer may have set."""
+        """Drop maps and indexes, but not append times, which the segment's writer may have set."""
         self._forget_indexes()
         self._largest_timestamp = None
         self.use_zones(None, loaded=False)
@@ -199,15 +200,15 @@ class ClosedSegment(Segment):
 
     @property
     def txn_index(self) -> TxnIndex:
-        """Aborted transactions; the file exists only if there are some.
+        """Aborted transactions whose markers are in the segment; without any, there is no file.
 
-        If the file is missing or empty, the zone map shows whether that is right. Without a zone
-        map, the batches are read.
+        If the file is missing or empty, the zone map shows whether entries were lost. Without a
+        zone map, the batches are read to find lost entries.
 
         Raises:
             CorruptIndex: The index is damaged, or differs from the checksum in the zone map. Such
                 an index must not be ignored, because readers of committed records would get aborted
-                ones.
+                records.
         """
         if self._txn_index is None:
             self._txn_stamp = self._stamp_of(files.TXN_INDEX_SUFFIX)
@@ -230,7 +231,7 @@ class ClosedSegment(Segment):
     def rebuild_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
         """Build both indexes from the log's batch headers, by Kafka's recovery rule.
 
-        The indexes end at the first damaged batch, at which readers raise.
+        The indexes end at the first damaged batch; reads raise an error there.
         """
         batches = iterate_batches(self, 0, self.size_bytes)
         indexes, damage = rebuild_indexes(self.context.config, self.base_offset, batches)
@@ -241,14 +242,14 @@ class ClosedSegment(Segment):
 
     @property
     def last_batches(self) -> LastBatches:
-        """End of the batches whose offsets are in order, by a walk from the last index entry."""
+        """End of the batches with offsets in order, by a scan from the last index entry."""
         batches = self.loaded_last_batches
         if batches is None:
             batches = self.loaded_last_batches = self._load_last_batches()
         return batches
 
     def set_whole(self, size_bytes: int) -> None:
-        """Store that batches fill the segment up to its end, as its writer has proven."""
+        """Store that batches fill the segment up to its end, as the segment's writer knows."""
         self.loaded_last_batches, self.is_whole = (
             LastBatches(self.end_offset, size_bytes, None),
             True,
@@ -267,7 +268,10 @@ class ClosedSegment(Segment):
 
     @cached_property
     def is_dense(self) -> bool:
-        """Whether each offset up to the last batch has a record; all headers are read, once."""
+        """Whether each offset up to the last batch has a record.
+
+        The first use reads the headers of all batches.
+        """
         next_offset = self.base_offset
         try:
             for _, batch in iterate_batches(self, 0, self.size_bytes):
@@ -298,7 +302,9 @@ class ClosedSegment(Segment):
 
     @property
     def zones(self) -> ZoneMap | None:
-        """The zone map beside the log; None if it is missing, damaged or stale (reported).
+        """The zone map from the file beside the log; None if it is missing, damaged or stale.
+
+        A damaged or stale map is reported.
 
         The map has only the append times that were known when it was built; see `zones_on`.
         """
@@ -320,7 +326,7 @@ class ClosedSegment(Segment):
             return self.zones_on(clock)
         zone_map = zone_map_files.load(self, in_passing=True)
         if zone_map is None:
-            self.use_zones(None)  # so that a problem is reported once
+            self.use_zones(None)  # so that a problem is reported only once
         return self._knowing(zone_map, clock)
 
     def _knowing(self, zone_map: ZoneMap | None, clock: ClockName) -> ZoneMap | None:
@@ -344,10 +350,10 @@ class ClosedSegment(Segment):
 
     @property
     def largest_timestamp(self) -> int:
-        """Largest record timestamp: that of the last time index entry.
+        """Largest record timestamp, which is the timestamp of the last time index entry.
 
-        If damage hides records, the result is the largest possible value, so that a search by time
-        reaches the damage and raises instead of skipping it.
+        If damage hides records, the result is the largest possible value. Then a search by time
+        reaches the damage and raises an error instead of skipping the damage.
         """
         largest = self._largest_timestamp
         if largest is None:
@@ -359,5 +365,5 @@ class ClosedSegment(Segment):
 
 
 def as_closed(segment: Segment) -> ClosedSegment | None:
-    """Return the segment if it is finished, None for the last one, which may take appends."""
+    """Return the segment if it is finished, None if it is the last segment of the log."""
     return None if segment.is_active else cast("ClosedSegment", segment)

@@ -1,15 +1,15 @@
 """The file `compaction-history`: which records compaction may have removed from a partition.
 
-The file has, for each clock, the oldest time as of which the partition's table can still be
-computed exactly; the offset up to which segments have been cleaned; and the times from which
-remaining tombstones may be removed. It is primary data: it can't be rebuilt. It is written,
-durably, before the first file of a cleaning is renamed into place, so that it never promises too
-much.
+The file has three kinds of data: for each clock, the oldest time as of which the partition's table
+can still be computed exactly; the offset up to which segments have been cleaned; and the times from
+which remaining tombstones may be removed. This is primary data, which can't be rebuilt. The file is
+written, durably, before the first file of a cleaning is renamed into place. So it never states that
+a table is exact when it is not.
 
 Another cleaner (Apache Kafka's, on the same directory) does not write the file. Such a cleaner is
-detected by segments below `end_offset` with sizes that the file does not list, or by an offset in
-`cleaner-offset-checkpoint` that is missing or above `end_offset`. After the log was truncated below
-`end_offset`, the oldest exact times of both clocks are unknown.
+detected in two ways: a segment below `end_offset` has a size that the file does not list, or the
+partition's offset in `cleaner-offset-checkpoint` is missing or above `end_offset`. After the log
+was truncated below `end_offset`, the oldest exact times of both clocks are unknown.
 
 The file is text, with one item per line: the version; `END RECORD_MS APPEND_MS RUN_MS`; `horizons`
 and times in ms; `segment BASE SIZE` for each size that a segment may have; `crc` and the CRC-32C of
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 HISTORY_FILE: Final = "compaction-history"
 HISTORY_VERSION: Final = 0
 
-# Oldest exact time in ms if tables as of all times are exact, because no record was ever removed.
+# Oldest exact time in ms if no record was ever removed, so that tables as of all times are exact.
 ALWAYS_MS: Final = 0
 
 _HEAD_FIELDS: Final = 4
@@ -49,15 +49,15 @@ class CompactionHistory(NamedTuple):
     """Summary of all cleanings of a partition so far.
 
     Attributes:
-        end_offset: Only records below this offset were ever removed: records superseded by a record
-            below this offset, expired tombstones and markers, records of aborted transactions, and
-            records of erased keys.
-        record_exact_ms: Oldest time on the record clock for which a table is exact: 0 if nothing
-            was removed, -1 if unknown.
-        append_exact_ms: Oldest time on the append clock for which a table is exact: 0 if nothing
-            was removed, -1 if unknown.
-        run_ms: Wall time of the last cleaning.
-        horizons_ms: Times, ascending, from which remaining tombstones may be removed.
+        end_offset: Only records below this offset were ever removed. These were records superseded
+            by a record below this offset, expired tombstones and markers, records of aborted
+            transactions, and records of erased keys.
+        record_exact_ms: Oldest record time in ms as of which a table is exact; 0 if no record was
+            removed, -1 if unknown.
+        append_exact_ms: Oldest append time in ms as of which a table is exact; 0 if no record was
+            removed, -1 if unknown.
+        run_ms: Wall time of the last cleaning, in ms.
+        horizons_ms: Times in ms, ascending, from which remaining tombstones may be removed.
         segments: Pairs of base offset and size: for each log file below `end_offset`, every size
             that it may have, before or after the last swap.
     """
@@ -70,7 +70,7 @@ class CompactionHistory(NamedTuple):
     segments: frozenset[tuple[int, int]] = frozenset()
 
     def exact_since_ms(self, clock: ClockName) -> int | None:
-        """Return the oldest time in ms for which a table is exact; None if unknown.
+        """Return the oldest time in ms as of which a table is exact; None if unknown.
 
         A record without a time on the clock counts as older than any time.
         """
@@ -152,8 +152,8 @@ def read_history(fs: FileSystem, directory: str) -> CompactionHistory | None:
         directory: The partition's directory, in the directory of topics.
 
     Returns:
-        None if there is no history, it is damaged, or another cleaner has removed records since it
-        was written.
+        The history. None if there is no history, if it is damaged, or if another cleaner has
+        removed records since it was written.
 
     Raises:
         OSError: The disk failed.
@@ -168,7 +168,7 @@ def read_history(fs: FileSystem, directory: str) -> CompactionHistory | None:
 
 
 def _fits_checkpoint(fs: FileSystem, directory: str, history: CompactionHistory) -> bool:
-    """Return whether no cleaner has cleaned beyond the end offset of the history."""
+    """Return whether the cleaners' checkpoint is not beyond the history's end offset."""
     offset = _checkpoint(fs, directory)
     return offset is not None and offset <= history.end_offset
 
@@ -197,17 +197,20 @@ def _fits_segments(fs: FileSystem, directory: str, history: CompactionHistory) -
 
 
 def write_history(fs: FileSystem, directory: str, history: CompactionHistory) -> None:
-    """Replace the file, durably; raises OSError, after which the old or the new file exists."""
+    """Replace the file, durably.
+
+    Raises OSError; then the file has the old or the new content.
+    """
     files.write_atomically(fs, f"{directory}/{HISTORY_FILE}", history.encode())
 
 
 def cleaned_end(fs: FileSystem, directory: str) -> int:
     """Return the offset below which a gap may come from compaction.
 
-    Everything below it was durable when it was cleaned. The result is the larger of the offset in
-    tidelog's history and the offset in the cleaners' checkpoint, which every cleaner writes after
-    its last swap. It is 0 if the log was never cleaned, or if neither file is readable. Raises
-    OSError.
+    All records below this offset were durable when the log was cleaned. The result is the larger of
+    two offsets: the end offset in tidelog's history, and the partition's offset in the cleaners'
+    checkpoint. Every cleaner writes this checkpoint after its last swap. It is 0 if the log was
+    never cleaned, or if neither file is readable. Raises OSError.
     """
     ends = [_checkpoint(fs, directory) or 0]
     with suppress(CorruptFile):
@@ -223,11 +226,11 @@ def records_left(segment: "Segment") -> int | None:
 
 
 def cut_history(fs: FileSystem, directory: str, offset: int) -> None:
-    """Record, durably, before a truncation, that no record from `offset` on counts as cleaned.
+    """Record that no record from `offset` on counts as cleaned; durable, for a truncation.
 
     Records below `offset` may have been removed because of later records that are now truncated, so
     the oldest times for which tables are exact become unknown. A damaged file is not changed,
-    because it is ignored anyway.
+    because readers ignore it anyway.
     """
     try:
         history = load_history(fs, directory)

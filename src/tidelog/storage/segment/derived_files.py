@@ -25,15 +25,15 @@ INDEX_BYTES_MIN: Final = 12
 
 
 def index_limit_bytes(config: TopicConfig) -> int:
-    """Return the maximum size of an index file, by `segment.index.bytes`."""
+    """Return the maximum size in bytes of an index file, from `segment.index.bytes`."""
     return max(config.segment_index_bytes, INDEX_BYTES_MIN)
 
 
 class IndexBuilder:
-    """Builds both indexes from batch headers, with an entry each time the interval is exceeded.
+    """Builds both indexes from batch headers; adds an entry whenever the interval is exceeded.
 
-    The interval is counted from the position of the last entry, as in Kafka's recovery; an index
-    that was built by appends may differ, and both are valid.
+    The interval is counted from the position of the last entry, as in Kafka's recovery. An index
+    that was built by appends may have other entries; both indexes are valid.
     """
 
     def __init__(self, config: TopicConfig, base_offset: int) -> None:
@@ -48,7 +48,8 @@ class IndexBuilder:
     def add(self, batch: Batch, position: int) -> None:
         """Add the next batch, at `position`; `offset_order` must have checked its offsets.
 
-        A position has 31 bits; batches beyond that are found by a walk from the last entry.
+        An index stores a position in 31 bits. Batches at larger positions get no entry; they are
+        found by a scan from the last entry.
         """
         last_offset = batch.last_offset
         if batch.max_timestamp > self.max_timestamp:
@@ -79,11 +80,12 @@ def rebuild_indexes(
     Args:
         config: The topic's settings.
         base_offset: The segment's base offset.
-        batches: Its batches with their positions, in order, up to any damage.
+        batches: The segment's batches with their positions, in order; the iterator raises at
+            damage.
         is_finished: Whether the time index gets its closing entry.
 
     Returns:
-        The indexes of all batches before the damage, and the damage or None.
+        The indexes of all batches before the damage, and the damage; None if there is no damage.
     """
     builder, damage = IndexBuilder(config, base_offset), None
     try:
@@ -107,7 +109,7 @@ def ordered_batches(
 
 
 def close_time_index(index: TimeIndex, timestamp: int, offset: int) -> None:
-    """Add the closing entry in its reserved slot, which may already be used by an earlier close."""
+    """Add the closing entry in its reserved slot, unless an earlier close has used the slot."""
     if timestamp > index.last_entry[0] and index.entry_count < index.entry_limit:
         index.maybe_append(timestamp, offset, ignore_full=True)
 
@@ -120,12 +122,14 @@ def load_indexes(
     log_size: int | None = None,
     on_evict: Callable[[], None] | None = None,
 ) -> tuple[OffsetIndex, TimeIndex] | None:
-    """Load both index files; None if one is missing or inconsistent (which is reported).
+    """Load both index files.
+
+    If a file is missing or inconsistent, report this and return None.
 
     Args:
         context: The partition.
         base_offset: The segment's base offset.
-        mapped: Whether the files are mapped; else they are read, and may have a tail of zeros.
+        mapped: Whether the files are mapped. If False, they are read, and may have a tail of zeros.
         log_size: Size of the log file in bytes, if it is known and doesn't change.
         on_evict: Called when the map of an index is evicted from the cache, to drop the index.
     """
@@ -144,7 +148,8 @@ def load_indexes(
             return None
         loaded.append((path, data))
     (path, data), (time_path, time_data) = loaded
-    # The log's size is read after the indexes, so that they can't be ahead of a growing log.
+    # The log's size is read after the indexes; otherwise, the indexes of a growing log could be
+    # ahead of the size.
     if log_size is None:
         log_size = context.env.files.stat(context.path(base_offset, files.LOG_SUFFIX)).size
     offset_index = OffsetIndex(base_offset, data=data, size_limit=limit)

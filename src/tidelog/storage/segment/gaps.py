@@ -1,19 +1,19 @@
 """Gaps between segments: whether offsets missing in the middle of a log are lost.
 
-A log that was never compacted or erased from has every offset from its start to its end: aborted
-records, and markers of transactions and leader changes, keep their offsets; retention and
-DeleteRecords remove records only from the start. Compaction and erasing remove records from the
-middle. So a gap is a loss if the topic is not compacted, and there is no sign that it was ever
-compacted or erased from. Such signs are: `compaction-history` (erasing writes it, too), the mark of
-gaps that were copied from a leader, the partition's offset in Kafka's `cleaner-offset-checkpoint`,
-and a gap within the segment before the gap. If a directory has neither `tidelog-topics.json` nor
-Kafka's checkpoint, such as a copy of a single partition, the cause is unknown, and a gap is not a
-loss.
+If no record of a log was ever compacted or erased, the log has every offset from its start to its
+end. Aborted records and the markers of transactions and leader changes keep their offsets, and
+retention and DeleteRecords remove records only from the start. Compaction and erasing remove
+records from the middle. So a gap is a loss if the topic is not compacted and nothing indicates that
+records were ever compacted or erased. Such indications are: the file `compaction-history` (erasing
+writes it, too); the mark of gaps that were copied from a leader; the partition's offset in Kafka's
+`cleaner-offset-checkpoint`; and a gap within the segment that precedes the gap. If a directory has
+neither `tidelog-topics.json` nor Kafka's checkpoint, the cause of a gap is unknown, and the gap is
+not treated as a loss. An example is a copy of a single partition.
 
-Derived files explain no gap: a file that was built after the loss ends where the log ends. A zone
-map can only prove that the segment still has its last offset.
+Derived files don't show whether a gap is a loss: a file that was built after a loss ends where the
+log ends. A zone map can only prove that the segment still has its last offset.
 
-Holds no state except `Losses`, for searches.
+Only `Losses`, which searches use, holds state.
 """
 
 import posixpath
@@ -42,7 +42,8 @@ _INTERNAL: Final = "__"
 def is_gap_loss(context: SegmentContext, segment: Segment) -> bool:
     """Return whether offsets missing at a finished segment's end are provably lost.
 
-    False for a segment in the tier, whose manifest has its end.
+    The result is False for a segment in the tier, because the tier's manifest has the segment's
+    end.
     """
     fs, name = context.env.files, context.topic_partition
     return not segment.is_tiered and was_never_cleaned(fs, context.directory, context.config, name)
@@ -59,8 +60,9 @@ def is_settled(segment: Segment) -> bool:
 def lost_at_end(segment: Segment) -> LostOffsets | None:
     """Return the offsets missing at a finished segment's end, if they are lost.
 
-    None if nothing is lost, or if damage hides the segment's end; readers raise at the damage. The
-    segment stores the result None, so that the next call reads nothing.
+    Return None if nothing is lost. Also return None if damage hides the segment's end; reads raise
+    an error at the damage. The segment stores a result of None, so that the next call reads no
+    file.
 
     Raises:
         OSError: The disk failed.
@@ -81,12 +83,12 @@ def lost_at_end(segment: Segment) -> LostOffsets | None:
 class Losses:
     """Lost offsets of a log's finished segments; each segment is checked once.
 
-    Segments of the tier are skipped: the manifest has their ends, and readers report missing
+    Segments of the tier are skipped, because the manifest has their ends, and reads report missing
     offsets.
 
     Attributes:
         checked: Number of segments that were checked.
-        lost: Lost offsets, each with the number of the segment at whose end they are missing.
+        lost: Lost offsets, each with the index of the segment at whose end the offsets are missing.
     """
 
     __slots__ = ("checked", "lost")
@@ -103,13 +105,14 @@ class Losses:
         *,
         may_block: bool = True,
     ) -> None:
-        """Raise OffsetsGone if segments have lost offsets at or above a floor.
+        """Raise OffsetsGone if segments have lost offsets at or above `floor_offset`.
 
         Args:
-            segments: Segments of the log, oldest first; the last one is not finished.
-            number: Number of segments to check, from the oldest on; the last one is never checked.
+            segments: Segments of the log, oldest first; the last segment is not finished.
+            number: Number of segments to check, from the oldest on. The last segment of the log is
+                never checked.
             floor_offset: Losses that end at or below this offset are ignored.
-            may_block: Whether files may be read; if not, ColdRead is raised instead.
+            may_block: Whether files may be read. If False and a read is needed, ColdRead is raised.
         """
         if number > self.checked:
             for at in range(self.checked, min(number, len(segments) - 1)):
@@ -128,7 +131,7 @@ class Losses:
                 raise OffsetsGone(tuple(losses))
 
 
-# For a search that ignores losses: all segments count as checked.
+# Value for a search that ignores losses: all segments count as checked.
 NO_LOSSES: Final = Losses(checked=INT64_MAX)
 
 
@@ -143,11 +146,12 @@ def ensure_no_gap(segment: Segment, start: int, end: int) -> None:
 def ensure_reaches(segment: ClosedSegment, offset: int) -> None:
     """Raise CorruptBatch if a finished segment has lost the batch that reached an offset.
 
-    Readers that have not found such a batch call this. It may read the whole segment.
+    A reader calls this function if it has not found such a batch. The function may read the whole
+    segment.
 
     Raises:
         CorruptBatch: The segment is damaged after its last batch with offsets in order, or records
-            are missing that were not deleted on purpose; the error has the position.
+            are missing that were not deleted on purpose. The error has the position.
         OSError: The disk failed.
     """
     last, loss = segment.last_batches, lost_at_end(segment)
@@ -196,11 +200,11 @@ def was_never_cleaned(
 def _is_cleaned(config: TopicConfig, name: TopicPartition) -> bool:
     """Return whether cleaners may remove records from the middle of a topic's logs.
 
-    They may if the topic is compacted, or is an internal one.
+    They may if the topic is compacted or is an internal topic.
     """
     return CLEANUP_COMPACT in config.cleanup_policy or name.topic.startswith(_INTERNAL)
 
 
 def lost_gap(name: TopicPartition, start: int, end: int) -> LostOffsets:
-    """Return the loss of offsets [start, end)."""
+    """Return the description of a loss of the offsets [start, end)."""
     return LostOffsets(name.topic, name.partition, start, end, GAP_REASON)

@@ -1,18 +1,19 @@
-"""Proofs that an index entry is right, which a search needs before it skips records.
+"""Checks that an index entry is right; a search needs such a check before it skips records.
 
 An index can be consistent and still be wrong: it may be truncated after a whole entry, belong to
 another segment, or have a flipped bit. `position_floor` and `time_floor` compare the entry with the
 batch that it names, so a wrong index makes a search slower but never hides a record. Some entries
-of old brokers can't be proven, such as a time index entry for an append of several batches, or an
-entry with an offset within a batch. These entries are not used, and the indexes are rebuilt in
+of old brokers can't be proven, for example a time index entry for an append of several batches, or
+an entry with an offset within a batch. These entries are not used, and the indexes are rebuilt in
 memory.
 
-An index file is checked when it is loaded: first order and bounds (`derived_files`), then either
-the checksum that a zone map stores for it, or its last entries. The last offset index entry must
-point to a batch whose last offset is not greater than the entry's, and no batch after the last time
-index entry may have a later time than that entry. This detects an index that was truncated, belongs
-to an older log, or ends in zeros; such an index would hide records from searches and let retention
-delete them. `tidelog doctor` checks every entry.
+An index file is checked when it is loaded: first the order and bounds of its entries
+(`derived_files`), then the checksum that a zone map stores for the file. Without such a checksum,
+the last entries are checked instead. The last offset index entry must point to a batch whose last
+offset is not greater than the entry's offset. No batch after the last time index entry may have a
+later time than this entry. This detects an index that was truncated, belongs to an older log, or
+ends in zeros. Such an index would hide records from searches, and retention would delete them too
+early. `tidelog doctor` checks every entry.
 
 Holds no state. Source: KIP-33; Kafka 4.x TimeIndex, whose dump tool makes the same comparison;
 KAFKA-10207, KAFKA-19200.
@@ -33,10 +34,11 @@ from tidelog.types import NO_TIMESTAMP
 
 
 def time_floor(segment: Segment, timestamp: int) -> tuple[int, int]:
-    """Return the greatest time index entry with a time <= `timestamp` that the log proves.
+    """Return the greatest time index entry with a time <= `timestamp`, after a check of it.
 
     Returns:
-        The result of `TimeIndex.lookup`. If the entry was wrong, the indexes are rebuilt first.
+        The result of `TimeIndex.lookup`. If the entry is wrong, the indexes are rebuilt, and the
+        lookup is repeated.
     """
     entry = segment.time_index.lookup(timestamp)
     if entry[0] != NO_TIMESTAMP and not _holds(segment, entry):
@@ -46,7 +48,7 @@ def time_floor(segment: Segment, timestamp: int) -> tuple[int, int]:
 
 
 def position_floor(segment: Segment, offset: int) -> int:
-    """Return the position of a batch proven to end at or before `offset`, 0 if there is none."""
+    """Return the position of a batch that is proven to end at or before `offset`, or 0."""
     key, position = segment.offset_index.lookup(offset)
     if position and not leads_to(segment, key, position):
         segment.distrust_indexes(misfit(segment.log_path, key, position))
@@ -55,16 +57,16 @@ def position_floor(segment: Segment, offset: int) -> int:
 
 
 def position_before(segment: Segment, offset: int) -> int:
-    """Return the position of a batch proven to end before `offset`, 0 if there is none.
+    """Return the position of a batch that is proven to end before `offset`, or 0.
 
-    Readers of `offset` begin here: they then read at least one batch before the one with `offset`,
-    so the order of offsets shows whether the base offset of the batch with `offset` is right.
+    A reader of `offset` begins at this position. It then reads at least one batch before the batch
+    with `offset`, so the order of offsets shows whether the latter's base offset is right.
     """
     return position_floor(segment, offset - 1)
 
 
 def batch_reaching(segment: Segment, offset: int) -> tuple[int, Batch] | None:
-    """Return position and batch of the first batch whose last offset is `offset` or more, or None.
+    """Return position and batch of the first batch whose last offset is >= `offset`, or None.
 
     Raises:
         CorruptData: A batch before the result is damaged; the error has its position.
@@ -97,8 +99,8 @@ def leads_to(segment: Segment, key: int, position: int, *, first_at_least: int =
         segment: The segment of the index.
         key: Offset in the index entry.
         position: Position in the index entry.
-        first_at_least: Minimum base offset of the batch; for formats 0 and 1, of the offset in its
-            header.
+        first_at_least: Minimum base offset of the batch. For formats 0 and 1, minimum of the offset
+            in the header.
     """
     header = segment.view(position, position + HEADER_SIZE)
     last = batch_at(header)
@@ -122,12 +124,12 @@ def _holds(segment: Segment, entry: tuple[int, int]) -> bool:
     try:
         hit = batch_reaching(segment, offset)
     except CorruptData:
-        return False  # either index or log is damaged: rebuilding the index shows which
+        return False  # the index or the log is damaged; rebuilding the index shows which
     return hit is not None and hit[1].max_timestamp == timestamp
 
 
 def time_misfit(log_path: str, entry: tuple[int, int]) -> str:
-    """Return the report of a time index entry that differs from the batches."""
+    """Return the message about a time index entry that differs from the batches."""
     timestamp, offset = entry
     return (
         f"{log_path}: the time index has timestamp {timestamp} at offset {offset}, unlike the"
@@ -136,7 +138,7 @@ def time_misfit(log_path: str, entry: tuple[int, int]) -> str:
 
 
 def misfit(log_path: str, last_offset: int, position: int) -> str:
-    """Return the report of an offset index entry that does not point to its batch."""
+    """Return the message about an offset index entry that does not point to its batch."""
     return (
         f"{log_path}: the offset index has offset {last_offset} at position {position}, where the"
         " log has another batch or none; rebuilt in memory"
@@ -165,9 +167,9 @@ def index_problem(
 
     Args:
         segment: The segment.
-        indexes: The loaded indexes; their entries are in order, without a tail of zeros.
-        sums: Checksums that a zone map of this log stores for the files beside it, None if there is
-            no map.
+        indexes: The loaded indexes. Their entries are in order, and they have no tail of zeros.
+        sums: Checksums of the files beside the log, from the log's zone map; None if there is no
+            zone map.
     """
     suffixes = (files.OFFSET_INDEX_SUFFIX, files.TIME_INDEX_SUFFIX)
     if sums is not None and sums.keys() >= set(suffixes):
@@ -182,7 +184,10 @@ def index_problem(
 
 
 def txn_problem(index: TxnIndex, sums: Mapping[str, FileSum]) -> str | None:
-    """Return how an index of aborted transactions differs from the zone map's checksum, or None."""
+    """Return how an index of aborted transactions differs from the zone map's checksum of it.
+
+    Return None if it does not differ.
+    """
     expected = sums.get(files.TXN_INDEX_SUFFIX, FileSum(0, 0))
     if expected == FileSum(index.size_bytes, crc32c(index.encoded)):
         return None
@@ -212,7 +217,7 @@ def _batches_from(segment: Segment, start: int) -> Iterator[Batch]:
 def _last_time_problem(segment: Segment, indexes: Indexes) -> str | None:
     """Return how the last time index entry differs from the last batches, None if it fits.
 
-    The last entry is usually for one of the last batches, so only these are read.
+    Only batches from about the entry's offset on are read. Usually these are the last few batches.
     """
     timestamp, offset = indexes[1].last_entry
     if timestamp == NO_TIMESTAMP:
