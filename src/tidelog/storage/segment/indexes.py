@@ -1,14 +1,14 @@
 """Offset index and time index of a segment: entries, lookup, append, truncation.
 
-A writer appends to memory and writes the same bytes to the file. A closed segment passes a
-read-only view of its mapped file, which is searched in place. A writer's buffer is replaced by a
-larger one, never resized, so views stay valid. The bytes that a view shows change only through
-appends after a `truncate_to`.
+A writer appends entries in memory and writes the same bytes to the file. For a finished segment,
+the index is a read-only view of the mapped file and is searched in place. If a writer's buffer is
+too small, a larger buffer replaces it. A buffer is never resized, so views stay valid. The bytes
+that a view shows change only through appends after a `truncate_to`.
 
-While Kafka writes a segment, its index files are preallocated with zeros, which remain after a hard
-stop. `used_size` finds the end of the real entries when an index is opened. If numpy is already
-loaded, the order of entries is checked with arrays, a hundred times faster. Indexes have no
-checksum; a doubtful one is rebuilt from the log (`derived_files`).
+While Kafka writes a segment, the segment's index files are preallocated with zeros; these zeros
+remain after a hard stop. `used_size` finds the end of the real entries when an index is opened. If
+numpy is already loaded, the order of entries is checked with arrays, which is a hundred times
+faster. Indexes have no checksum; a doubtful index is rebuilt from the log (`derived_files`).
 
 - Offset index `BASE.index`. Entry (offset, position): the batch at `position` has `offset` as its
   LAST offset; batches between two indexed batches have no entry. Offsets and positions strictly
@@ -36,18 +36,20 @@ from tidelog.types import INT32_MAX, NO_TIMESTAMP, Buffer
 DEFAULT_INDEX_BYTES: Final = 10_485_760
 _FIRST_CAPACITY: Final = 4096
 
-# Maximum number of interpolation probes: offsets and times mostly grow evenly, so interpolation
-# finds a slot in 2 or 3 probes. If it needs more, bisection limits the number of further probes.
+# Maximum number of interpolation probes. Offsets and times mostly grow evenly, so interpolation
+# usually finds a slot in 2 or 3 probes. If it does not, bisection limits the number of further
+# probes.
 _PROPORTIONAL_PROBES: Final = 4
 
 
 def used_size(data: Buffer, entry_size: int) -> int:
     """Return the size of `data` without its tail of all-zero entries, in whole entries.
 
-    Both indexes strictly increase, so only the first entry can be valid and all zeros. In a file of
-    one entry, this entry is kept. Before a tail of zeros, a first entry of zeros counts as part of
-    the tail, because it has no more information than an empty index. If an entry of zeros is
-    between others, the result may be the end of any nonzero entry; `check` detects that.
+    The keys of both indexes strictly increase, so only the first entry can be valid and consist of
+    zeros. If the file has only one entry, this entry is kept. If a tail of zeros follows, a first
+    entry of zeros counts as part of the tail, because it has no more information than an empty
+    index. If an entry of zeros is between nonzero entries, the result may be the end of any nonzero
+    entry; `check` detects such an index.
     """
     count = len(data) // entry_size
     if count <= 1 or any(data[(count - 1) * entry_size : count * entry_size]):
@@ -66,9 +68,9 @@ class Index:
     Attributes:
         base_offset: The segment's base offset, to which relative offsets are added.
         size_bytes: Size of all entries.
-        full_bytes: Size at which the index takes no more entries; see `is_full`.
-        tail_bytes: Bytes after the last entry of the opened file: zeros of Kafka's preallocation,
-            or a torn entry. 0 after the first change.
+        full_bytes: Size in bytes at which the index takes no more entries; see `is_full`.
+        tail_bytes: Number of bytes after the last entry of the opened file, which are zeros of
+            Kafka's preallocation or a torn entry. 0 after the first change.
     """
 
     ENTRY_SIZE: ClassVar[int]
@@ -85,8 +87,9 @@ class Index:
 
         Args:
             base_offset: The segment's base offset.
-            data: The file's bytes. A zero tail, or a tail shorter than an entry, is left out.
-            size_limit: `segment.index.bytes`; a remainder smaller than an entry is not used.
+            data: The file's bytes. A tail of zeros or a tail that is shorter than an entry is left
+                out.
+            size_limit: `segment.index.bytes`. Only a whole number of entries is used.
         """
         self.base_offset = base_offset
         self.size_bytes = used_size(data, self.ENTRY_SIZE)
@@ -112,7 +115,7 @@ class Index:
         return memoryview(self._data)[: self.size_bytes].toreadonly()
 
     def encoded_from(self, start: int) -> bytes:
-        """Copy the entries from position `start` of the file on; usually one entry."""
+        """Return a copy of the entries from position `start` of the file on, usually one entry."""
         return bytes(self._data[start : self.size_bytes])
 
     @property
@@ -124,7 +127,7 @@ class Index:
         return self.size_bytes >= self.full_bytes
 
     def slot_at_or_after(self, offset: int) -> int:
-        """Return the first slot whose offset is >= `offset`, the entry count if there is none."""
+        """Return the first slot whose offset is >= `offset`, or the entry count if none is."""
         return self._floor(offset - self.base_offset - 1, self._RELATIVE) + 1
 
     def truncate_to(self, offset: int) -> int:
@@ -138,11 +141,12 @@ class Index:
 
         Args:
             target: Value to find.
-            key: Another field of an entry that increases, to search instead of the default one.
+            key: Field to search; None for the default key. The field must increase from entry to
+                entry.
         """
         size, read = self.ENTRY_SIZE, (self._KEY if key is None else key).unpack_from
         low, high = 0, self.size_bytes // size - 1
-        data = self._data  # after the size, because a writer stores an entry before it counts it
+        data = self._data  # read after the size: a writer stores an entry before it counts it
         if high < 0 or target < (low_key := read(data, 0)[0]):
             return -1
         if target >= (high_key := read(data, high * size)[0]):
@@ -175,11 +179,11 @@ class Index:
             data = self._grow()
         data[size_bytes:end] = entry
         self.tail_bytes = 0
-        self.size_bytes = end  # last, so that another thread's search sees only whole entries
+        self.size_bytes = end  # set last, so that another thread's search sees only whole entries
         return entry
 
     def _grow(self) -> bytearray:
-        """Replace the buffer by a larger copy; the old one stays unchanged for its views."""
+        """Replace the buffer by a larger copy; the old buffer stays unchanged for its views."""
         data = bytearray(max(_FIRST_CAPACITY, 2 * self.size_bytes))
         data[: self.size_bytes] = memoryview(self._data)[: self.size_bytes]
         self._data = data
@@ -203,11 +207,11 @@ class Index:
 
 
 def _are_offsets_sound(entries: Buffer, log_size: int) -> bool:
-    """Return whether offsets and positions increase, from 0 or more to below `log_size`.
+    """Return whether offsets and positions increase, are >= 0, and positions are < `log_size`.
 
     Args:
         entries: Whole entries of an offset index.
-        log_size: Bytes of the log file.
+        log_size: Size of the log file in bytes.
     """
     import numpy as np
 
@@ -219,7 +223,7 @@ def _are_offsets_sound(entries: Buffer, log_size: int) -> bool:
 
 
 def _are_times_sound(entries: Buffer) -> bool:
-    """Return whether timestamps increase, offsets don't decrease, and none is negative.
+    """Return whether timestamps increase, offsets don't decrease, and no value is negative.
 
     Args:
         entries: Whole entries of a time index.
@@ -243,7 +247,7 @@ assert _OFFSET_ENTRY.size == OFFSET_ENTRY_SIZE
 
 
 class OffsetIndex(Index):
-    """Offset index of one segment, which takes entries or is opened for searches only."""
+    """Offset index of one segment, for a writer or only for searches."""
 
     ENTRY_SIZE = OFFSET_ENTRY_SIZE
     _KEY = _RELATIVE = _OFFSET_RELATIVE
@@ -251,7 +255,7 @@ class OffsetIndex(Index):
 
     @property
     def last_offset(self) -> int:
-        """Offset of the last entry, the base offset if there is none."""
+        """Offset of the last entry, the base offset if the index is empty."""
         return self.entry(self.entry_count - 1)[0] if self.size_bytes else self.base_offset
 
     def append(self, offset: int, position: int) -> bytes:
@@ -259,12 +263,12 @@ class OffsetIndex(Index):
 
         Args:
             offset: Last offset of the batch.
-            position: Position in the log file, in bytes, at which that batch starts.
+            position: Position in the log file, in bytes, at which the batch starts.
 
         Raises:
             IndexFull: There is no space left.
             OffsetOverflow: The offset does not fit; nothing was changed.
-            InvalidRequest: Offset or position does not follow the last entry's.
+            InvalidRequest: Offset or position is not above the last entry's.
         """
         size_bytes = self.size_bytes
         if size_bytes >= self.full_bytes:
@@ -288,8 +292,9 @@ class OffsetIndex(Index):
     def lookup(self, target: int) -> tuple[int, int]:
         """Return the greatest entry with offset <= `target` as (offset, position), else (base, 0).
 
-        Keys are last offsets, so a batch that holds `target` starts at or after that position; scan
-        from there for the first batch whose last offset is >= `target`.
+        Keys are last offsets, so a batch that contains `target` starts at or after the returned
+        position. To find it, scan from this position for the first batch whose last offset is >=
+        `target`.
         """
         slot = self._floor(target - self.base_offset)
         if slot < 0:
@@ -315,12 +320,12 @@ class OffsetIndex(Index):
         """Verify that every entry can be right for a log file of `log_size` bytes.
 
         Args:
-            log_size: Bytes of the log file; each position must be below this.
+            log_size: Size of the log file in bytes; each position must be below it.
             allow_tail: Whether to ignore a zero tail, which an index has while Kafka writes it.
 
         Raises:
-            CorruptIndex: There is a tail, or an entry does not follow the one before or the base
-                offset, or is beyond the log.
+            CorruptIndex: There is a tail, an entry is not above the previous entry or is below the
+                base offset, or a position is beyond the log.
         """
         if not allow_tail:
             self._check_tail()
@@ -344,7 +349,7 @@ assert _TIME_ENTRY.size == TIME_ENTRY_SIZE == _TIME_RELATIVE.size
 
 
 class TimeIndex(Index):
-    """Time index of one segment, which takes entries or is opened for searches only."""
+    """Time index of one segment, for a writer or only for searches."""
 
     ENTRY_SIZE = TIME_ENTRY_SIZE
     _RESERVED_BYTES = ENTRY_SIZE
@@ -354,17 +359,17 @@ class TimeIndex(Index):
 
     @property
     def last_entry(self) -> tuple[int, int]:
-        """Last entry as (timestamp, offset), (-1, base offset) if there is none."""
+        """Last entry as (timestamp, offset); (-1, base offset) if the index is empty."""
         if not self.size_bytes:
             return NO_TIMESTAMP, self.base_offset
         return self.entry(self.entry_count - 1)
 
     def maybe_append(self, timestamp: int, offset: int, *, ignore_full: bool = False) -> bytes:
-        """Add an entry if `timestamp` is larger than the last one; return its bytes for the file.
+        """Add an entry if `timestamp` is above the last entry's; return its bytes for the file.
 
         Args:
             timestamp: Largest timestamp of the segment so far, in ms; -1 never adds an entry.
-            offset: Last offset of the earliest batch that has it.
+            offset: Last offset of the earliest batch that has this timestamp.
             ignore_full: Whether the slot reserved for rolls and closes may be used.
 
         Returns:
@@ -400,7 +405,7 @@ class TimeIndex(Index):
 
         Returns:
             (timestamp in ms, offset). If the segment has a record with a time >= `timestamp`, the
-            first such record is in the batch of that offset or after it.
+            first such record is in the batch with the returned offset or in a later batch.
         """
         slot = self._floor(timestamp)
         if slot < 0:
@@ -419,7 +424,7 @@ class TimeIndex(Index):
             yield timestamp, self.base_offset + relative
 
     def check(self, *, allow_tail: bool = False) -> None:
-        """Verify that every entry follows the one before.
+        """Verify that every entry follows the previous entry.
 
         Args:
             allow_tail: Whether to ignore a zero tail, which an index has while Kafka writes it.

@@ -1,27 +1,30 @@
 """The end of a log, and sound batches after damage, for readers, recovery and doctor.
 
 The last segment ends at its last whole, valid batch. Readers treat the bytes after this batch as
-not written yet, and recovery treats them as a torn write. Exception: something proves that the log
-had more:
+not written yet, and recovery treats them as a torn write. Exception: one of the following proves
+that the log had more records:
 
-1. The recovery point: all records below it were on disk. After a clean stop the log ended there.
-2. A sound batch after the unreadable bytes: a log is written from start to end.
-3. A later segment: it was begun after the segments before it were written completely.
-4. A valid checksum: a batch whose only fault is its offsets or magic was written completely.
+1. The recovery point: all records below it were on disk. After a clean stop the recovery point is
+   the log end.
+2. A sound batch after the unreadable bytes: a log is written from start to end, so the bytes before
+   this batch were written, too.
+3. A later segment: a segment is begun only after the earlier segments were written completely.
+4. A valid checksum: a batch in which only the offsets or the magic are wrong was written
+   completely.
 
 In these cases the bytes are damage (`DamagedLog`), and they are not truncated or overwritten
 automatically.
 
-A batch's checksum doesn't cover its offsets, so if the last batch leaves a gap before it, its
-offsets need a proof, too: a recovery point at or after its end, an index entry or append-time row
-that names it, or a compaction that reached it. A leader's appends leave no gap. A partition that
-copies a compacted leader may have gaps anywhere and is marked (`COPIED_GAPS_FILE`). In a log that
-should have no gap, readers also treat a jump of offsets without a proof as damage, because no
-append in progress leaves a whole batch after a gap.
+A batch's checksum doesn't cover the batch's offsets. So if there is a gap before the last batch,
+the offsets of this batch need a proof, too. The proof is a recovery point at or after the batch's
+end, an index entry or append-time row for the batch, or a compaction that reached the batch. A
+leader's appends leave no gap. A partition that copies a compacted leader may have gaps anywhere and
+is marked (`COPIED_GAPS_FILE`). In a log that should have no gap, readers treat an unproven jump of
+offsets as damage, because an append in progress never leaves a whole batch after a gap.
 
 A damaged frame doesn't show where the next batch starts. The upper 32 bits of the offsets in a
-segment have at most two values, so each position with one of these values is tried: a sound batch
-is found if its frame is valid, its offsets follow, and its checksum is right.
+segment have at most two values, so each position with one of these values is tried. A position has
+a sound batch if the frame is valid, the offsets follow, and the checksum is right.
 
 Source: docs/recovery.md.
 """
@@ -49,15 +52,15 @@ from tidelog.types import INT32_MAX, INT64_MAX
 
 CHUNK_BYTES: Final = 1 << 20
 
-# Maximum number of positions that look like batches and are tried; each one costs a checksum.
+# Maximum number of positions that look like batches and are tried. Each position costs a checksum.
 CANDIDATE_LIMIT: Final = 20_000
 
-# Maximum number of these positions in a check or a repair, which may take some seconds.
+# The same maximum for a check or a repair, which may take some seconds.
 PATIENT_LIMIT: Final = 1_000_000
 
 CHECKED_LIMIT_BYTES: Final = 1 << 32
 _HIGH_SIZE: Final = 4
-_LEGACY_HEADS: Final = (18, 26)  # size by magic, up to but not including a key's length
+_LEGACY_HEADS: Final = (18, 26)  # size by magic, up to the key's length, exclusive
 _KEY_LENGTH: Final = 4
 
 
@@ -68,7 +71,7 @@ class TooManyPositions(Exception):
 def next_sound_batch(
     file: File, start: int, size: int, *, base_offset: int, next_offset: int
 ) -> int | None:
-    """Run `find_sound_batch` with `PATIENT_LIMIT`; return None if the search reaches that limit."""
+    """Run `find_sound_batch` with `PATIENT_LIMIT`; return None if the search is given up."""
     try:
         return find_sound_batch(
             file,
@@ -102,7 +105,7 @@ def find_sound_batch(
         candidate_limit: Maximum number of positions to try.
 
     Raises:
-        TooManyPositions: The search reached `candidate_limit`, or has checked too many bytes.
+        TooManyPositions: The search reached `candidate_limit` or has checked too many bytes.
     """
     frames = checked = 0
     for position in _candidates(file, start, size, base_offset):
@@ -122,9 +125,9 @@ def batch_problem(
 ) -> str | None:
     """Return why a batch can't belong to a segment, None if it can.
 
-    This checks the batch's checksum, the order of offsets (`offset_order`), and that the offsets
-    fit into the segment. `offset_order.in_order` checks only the order, for the batches of a whole
-    file.
+    This function checks the batch's checksum, the order of offsets (`offset_order`), and that the
+    offsets fit into the segment. In contrast, `offset_order.in_order` checks only the order of
+    offsets, for the batches of a whole file.
 
     Args:
         batch: The batch.
@@ -166,7 +169,10 @@ def _find_all(data: bytes, pattern: bytes) -> Iterator[int]:
 
 
 def _may_be_frame(data: bytes, at: int, rest_bytes: int) -> bool:
-    """Return whether length and magic fit a batch; the file has `rest_bytes` from `data[0]` on."""
+    """Return whether length and magic can be those of a batch.
+
+    The file has `rest_bytes` bytes from `data[0]` on.
+    """
     (length,) = LENGTH.unpack_from(data, at + LENGTH_AT)
     return LENGTH_MIN <= length <= rest_bytes - at - LOG_OVERHEAD and data[at + MAGIC_AT] <= MAGIC_2
 
@@ -185,9 +191,9 @@ def _frame_at(file: File, position: int, size: int) -> Batch | None:
 
 
 def _is_legacy(file: File, position: int, magic: int, length: int) -> bool:
-    """Return whether key and value of a legacy message fill its length.
+    """Return whether key and value of a legacy message end exactly at the message's end.
 
-    Random bytes often look like the header of a legacy message.
+    This check is needed because random bytes often look like the header of a legacy message.
     """
     at, end = position + _LEGACY_HEADS[magic], position + LOG_OVERHEAD + length
     for _ in ("key", "value"):
@@ -203,12 +209,12 @@ COPIED_GAPS_FILE: Final = "tidelog-copied-gaps"
 
 
 def has_copied_gaps(fs: FileSystem, directory: str) -> bool:
-    """Return whether a partition is marked to have gaps copied from its leader."""
+    """Return whether a partition is marked as having gaps that were copied from its leader."""
     return fs.exists(f"{directory}/{COPIED_GAPS_FILE}")
 
 
 def mark_copied_gaps(fs: FileSystem, directory: str) -> None:
-    """Mark a partition to have copied gaps; durable on return.
+    """Mark a partition as having copied gaps; the mark is durable on return.
 
     Raises:
         OSError: The disk failed.
@@ -235,7 +241,7 @@ NOTHING_RECORDED: Final = RecordedEnd()
 
 
 class Jump(NamedTuple):
-    """The last batch of a walk, if offsets are missing before it.
+    """The last batch of a scan, if offsets are missing before this batch.
 
     Attributes:
         position: Position of the batch.
@@ -250,13 +256,13 @@ class Jump(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class SoundPart:
-    """Part of a log file with sound batches; it grows while the batches are walked.
+    """Part of a log file with sound batches; it grows while the batches are scanned.
 
     Attributes:
         size_bytes: Position after the last sound batch.
-        end_offset: Offset after that batch's last offset.
-        jump: The last batch, if offsets are missing before it.
-        problem: Why the walk ended before the end of the file; None if the walk found no invalid
+        end_offset: Offset after the last sound batch.
+        jump: The last sound batch, if offsets are missing before it; else None.
+        problem: Why the scan ended before the end of the file; None if the scan found no invalid
             batch.
     """
 
@@ -267,7 +273,7 @@ class SoundPart:
 
     def take(self, batch: Batch, position: int) -> None:
         """Extend the part by a sound batch."""
-        # The base offset of an old wrapper is not known here.
+        # A gap before an old wrapper is not detected: its base offset is not known here.
         is_gap = batch.magic == MAGIC_2 and batch.base_offset > self.end_offset
         self.jump = Jump(position, self.end_offset, batch) if is_gap else None
         self.size_bytes = position + batch.size_bytes
@@ -299,19 +305,19 @@ def find_damage(
     *,
     jump_is_proven: bool = False,
 ) -> Damage | None:
-    """Return the damage after a log file's sound part, if anything proves that the log had more.
+    """Return the damage after a log file's sound part, if it is proven that the log had more.
 
     Args:
         file: The log file.
         path: Path of the file, for errors.
         base_offset: The segment's base offset.
-        sound_part: Sound part of the file after a complete walk.
+        sound_part: Sound part of the file after a complete scan.
         recorded: Recorded end of the log.
-        jump_is_proven: Whether something else proves the offsets of the last batch, which follows a
-            gap.
+        jump_is_proven: Whether an index entry, an append-time row or a compaction proves the
+            offsets of the last batch. Only used if this batch follows a gap.
 
     Returns:
-        None if the bytes after the sound part may be an unfinished write.
+        The damage. None if the bytes after the sound part may be an unfinished write.
     """
     recovery_point = recorded.recovery_point
     jump = sound_part.jump
@@ -331,7 +337,7 @@ def find_damage(
             behind = find_sound_batch(
                 file, position + 1, size, base_offset=base_offset, next_offset=expected
             )
-        except TooManyPositions:  # a sound batch may be at a position not tried
+        except TooManyPositions:  # a position that was not tried may have a sound batch
             proof.append("too many later positions look like batches")
             end = max(end, expected)
         if behind is not None:
@@ -354,8 +360,8 @@ def find_damage(
 def _end_with(batch: Batch, next_offset: int, recorded: RecordedEnd) -> int:
     """Return the end offset that a batch would have if it began at `next_offset`.
 
-    Return `next_offset` if a clean stop has recorded the end of the log, because no batch followed
-    that end.
+    Return `next_offset` if a clean stop has recorded the end of the log, because then no batch
+    followed the recorded end.
     """
     if recorded.is_end:
         return next_offset
@@ -363,10 +369,10 @@ def _end_with(batch: Batch, next_offset: int, recorded: RecordedEnd) -> int:
 
 
 def _batch_with_right_checksum(file: File, position: int, size: int) -> Batch | None:
-    """Return the whole batch at a position, ignoring its offsets and magic; None if there is none.
+    """Return the whole batch at a position if its checksum is right; ignore offsets and magic.
 
     The checksum of magic 2 does not cover the magic, so each magic is tried until the checksum is
-    right.
+    right. Return None if no magic fits.
     """
     frame = file.pread(min(FRAME_PREFIX_SIZE, size - position), position)
     if len(frame) < FRAME_PREFIX_SIZE:
@@ -425,7 +431,7 @@ def _end_behind(file: File, path: str, base_offset: int, start: int, size: int) 
 def sound_batches(
     file: File, path: str, base_offset: int, start: int, size: int
 ) -> Iterator[tuple[int, Batch]]:
-    """Yield the batches from a position on, while their offsets are in order."""
+    """Yield the batches from a position on, as long as their offsets are in order."""
     limit = segment_limit(base_offset)
     batches: Iterable[tuple[int, Batch]] = walk_file(file, path, start, size)
     with suppress(CorruptData):

@@ -3,14 +3,15 @@
 This module connects the log's search (`time_search`), which chooses the segment, with the kernel
 (`record/kernels/time_search`).
 
-A segment is searched in a mapped part of known length, then in pieces that are read by position. A
-finished segment is mapped completely, the active one up to its size when it was last mapped; a
-reader's last segment and a segment in an object store are not mapped. Compressed batches are
-decompressed here for the kernels, legacy batches are left to plain code. The checksum of the
-result's batch is verified before the result is returned, once for each batch of a mapped part.
+First the mapped part of a segment is searched, then pieces after this part that are read by
+position. A finished segment is mapped completely. The active segment is mapped up to the size that
+it had when it was last mapped. A reader's last segment and a segment in an object store are not
+mapped. This module decompresses compressed batches for the kernels. Legacy batches are searched by
+plain Python code. The checksum of the result's batch is verified before the result is returned. For
+a batch of a mapped part this is done only once.
 
-`KernelSearch` owns arrays over the maps of at most `PARTS_MAX` segments, and no decoded batch. It
-returns the same results as `time_search.search_segment`, faster.
+`KernelSearch` keeps arrays over the maps of at most `PARTS_MAX` segments, but keeps no decoded
+batch. It returns the same results as `time_search.search_segment`, but is faster.
 
 Imports numpy and numba, so only `LogView.use_kernels` imports it.
 """
@@ -48,17 +49,18 @@ from tidelog.types import INT64_MAX, Codec, OffsetAndTimestamp
 
 PARTS_MAX: Final = 16_384
 
-# Size in bytes of all pieces except the first one; a larger batch is left to the plain code.
+# Size in bytes of all pieces except the first. Plain Python code searches a larger batch.
 PIECE_BYTES: Final = 1 << 18
 
-# Size in bytes of the first piece, which nearly always contains the result. It has room for two
-# batches of 16 KB, the producers' default, and is smaller than the system's read-ahead.
+# Size in bytes of the first piece, which nearly always contains the result. This size has room for
+# two batches of 16 KB, the producers' default, and is smaller than the operating system's
+# read-ahead.
 FIRST_PIECE_BYTES: Final = 40 << 10
 
 PROVEN_MAX: Final = 16_384
 
-# Number of searches of an active segment outside of its map after which it is mapped again. Mapping
-# costs as much as two or three such searches.
+# Number of searches of an active segment after the end of its map; then the segment is mapped
+# again. Mapping costs as much as two or three such searches.
 SEARCHES_PER_MAP: Final = 16
 
 Bytes = npt.NDArray[np.uint8]
@@ -68,18 +70,18 @@ KernelResult = tuple[int, int, int, int]
 
 
 class MappedPart(NamedTuple):
-    """Batches of a segment from its start on, and its index entries, as arrays without copying.
+    """Batches from a segment's start on, and the segment's index entries, as arrays over maps.
 
     Attributes:
         segment: The segment.
-        log: Its whole batches.
+        log: The segment's whole batches.
         offset_index: Entries of the offset index.
         time_index: Entries of the time index.
-        epochs: Leader epoch of each batch whose checksum was verified, by position; None if a batch
-            has none.
-        between: Base offset, and the upper bound of all offsets, exclusive.
+        epochs: By position, the leader epoch of each batch whose checksum was verified; None for a
+            batch without an epoch.
+        between: Base offset and upper bound of all offsets, exclusive.
         largest: Upper bound of the record times in these batches, in ms.
-        is_whole: Whether these are all batches of the segment.
+        is_whole: Whether the part has all batches of the segment.
     """
 
     segment: Segment
@@ -92,7 +94,7 @@ class MappedPart(NamedTuple):
     is_whole: bool
 
 
-# A log file, and the entries of its time index and offset index at which a search begins.
+# A log file's path, and the time index entry and offset index entry at which a search begins.
 Proven = tuple[str, tuple[int, int], tuple[int, int]]
 
 
@@ -138,7 +140,7 @@ class KernelSearch:
         floor_offset: int,
         may_block: bool,
     ) -> OffsetAndTimestamp | None:
-        """Decompress and verify batches for the kernel; continue after the part if needed."""
+        """Decompress and verify batches for the kernel; if needed, search on after the part."""
         segment, log = part.segment, part.log
         status, offset, timestamp, position = result
         while status == NEED_PLAIN:
@@ -161,13 +163,13 @@ class KernelSearch:
                 match = answer(offset, timestamp, batch)
                 part.epochs[position] = match.leader_epoch
                 return match
-        # The part is damaged: the plain search reports the position, or finds that only an index
-        # was wrong and rebuilds it.
+        # The part is damaged or an index is wrong. The plain search reports the position of damage,
+        # or rebuilds a wrong index.
         self._drop(part)
         return search_segment(segment, target, floor_offset, may_block)
 
     def clear(self) -> None:
-        """Drop the arrays; their maps are closed with the last view."""
+        """Drop the arrays; a map is closed when its last view is dropped."""
         self._parts.clear()
         self._proven.clear()
         self._active = None
@@ -179,13 +181,16 @@ class KernelSearch:
             self._parts.pop(part.segment.log_path, None)
 
     def _map(self, segment: Segment) -> MappedPart | None:
-        """Map a segment (an active one after some searches); None if it is read in pieces."""
+        """Return the map of a finished segment, None if the segment has to be read in pieces.
+
+        An active segment is mapped again after some searches, for the next search.
+        """
         if segment.takes_appends:
             self._unmapped_searches += 1
             if self._unmapped_searches >= SEARCHES_PER_MAP:
                 self._unmapped_searches, self._active = 0, None
                 largest, size = segment.largest_timestamp, segment.size_bytes
-                with suppress(OSError):  # reading in pieces reports errors, or needs no map
+                with suppress(OSError):  # then reading in pieces raises the error or succeeds
                     log = segment.context.env.files.map(segment.log_path, size)
                     self._active = _part_of(segment, log, largest, is_whole=False)
             return None
@@ -231,8 +236,8 @@ class KernelSearch:
     def _start_of(self, segment: Segment, target: int, floor_offset: int) -> int:
         """Return the position where a search begins in a segment that is not mapped.
 
-        The indexes are in memory and only grow, so a pair of entries that was already compared with
-        the log is not compared again.
+        The indexes are in memory and only grow. So a pair of entries is compared with the log only
+        once.
         """
         first, second = _entries(segment, target, floor_offset)
         if (segment.log_path, first, second) in self._proven:
@@ -241,19 +246,19 @@ class KernelSearch:
         position = position_floor(segment, max(offset, floor_offset))
         if len(self._proven) >= PROVEN_MAX:
             self._proven.clear()
-        # Wrong indexes have been rebuilt by now, so their entries are read again.
+        # The calls above have rebuilt wrong indexes, so the entries are read again.
         self._proven.add((segment.log_path, *_entries(segment, target, floor_offset)))
         return position
 
 
 def _sees_behind(piece: Bytes, at: int) -> bool:
-    """Return whether a piece has the next batch's header, which may reveal a wrong offset."""
+    """Return whether a piece has the next batch's header, which may show a wrong offset."""
     size = LOG_OVERHEAD + int.from_bytes(piece[at + LENGTH_AT : at + LOG_OVERHEAD].tobytes())
     return at + size + HEADER_SIZE <= len(piece)
 
 
 def _between(segment: Segment) -> tuple[int, int]:
-    """Return the base offset, and the upper bound of all offsets, exclusive."""
+    """Return the base offset and the upper bound of all offsets, exclusive."""
     end = INT64_MAX if segment.is_active else segment.end_offset
     return segment.base_offset, segment_limit(segment.base_offset, end)
 
@@ -279,7 +284,7 @@ def _search_batch(
     floor_offset: int,
     may_block: bool,
 ) -> OffsetAndTimestamp | None:
-    """Find the first match inside one batch, by a kernel if it is compressed."""
+    """Find the first match inside one batch; search a compressed batch with a kernel."""
     if isinstance(batch, RecordBatch):
         status, offset, timestamp = _search_compressed(batch, target, floor_offset, may_block)
         if status == FOUND:
@@ -295,10 +300,12 @@ def _search_batch(
 def _search_compressed(
     batch: RecordBatch, target: int, floor_offset: int, may_block: bool
 ) -> tuple[int, int, int]:
-    """Search a compressed batch; return a status, and for FOUND offset and timestamp of the match.
+    """Search a compressed batch; return the status, offset and timestamp of the match.
 
-    The status is NEED_PLAIN if the batch is not compressed or is damaged: the plain code reports
-    damage.
+    Offset and timestamp are valid only for the status FOUND.
+
+    The status is NEED_PLAIN if the batch is not compressed or is damaged; plain Python code then
+    searches it and reports damage.
 
     Raises:
         ColdRead: The batch decompresses to many bytes, and `may_block` is false.
@@ -311,7 +318,7 @@ def _search_compressed(
         if isinstance(error, StreamTooLong) and not may_block:
             raise ColdRead from None
         return NEED_PLAIN, -1, -1
-    # The records are searched as a plain batch with the same header.
+    # The kernel searches the records as an uncompressed batch with the same header.
     image = bytearray(batch.view[:HEADER_SIZE])
     LENGTH.pack_into(image, LENGTH_AT, BATCH_LENGTH_MIN + len(body))
     image[ATTRIBUTES_AT + 1] &= ~CODEC_MASK

@@ -1,23 +1,23 @@
 """Decides which segments retention deletes, and by which time. Does no I/O.
 
 Three passes delete segments: first the segments below the log start, then segments over
-`retention.bytes`, then segments over `retention.ms`. Each pass goes from the oldest remaining
-segment to the first one that it keeps. A segment with offsets at or beyond the high watermark is
-never deleted; an empty active segment is never deleted either.
+`retention.bytes`, then segments over `retention.ms`. Each pass begins at the oldest remaining
+segment and ends at the first segment that it keeps. A segment with offsets at or above the high
+watermark and an empty active segment are never deleted.
 
-By time, a segment is deleted when its newest record is older than `retention.ms`.
+The third pass deletes a segment if its newest record is older than `retention.ms`.
 `tidelog.retention.clock` selects the time of a record:
 
-- `record`: its timestamp, as in Kafka. One timestamp in the future keeps the segment and, because
-  the pass ends at this segment, all later ones.
+- `record`: the record's timestamp, as in Kafka. One timestamp in the future keeps the segment. It
+  also keeps all later segments, because the pass ends at this segment.
 - `append`: its append time.
-- `record-capped`: its timestamp, but at most its append time. Old timestamps have the same effect
-  as in Kafka; a timestamp after the append time counts as the append time.
+- `record-capped`: the record's timestamp, but at most its append time. Old timestamps have the same
+  effect as in Kafka. If a timestamp is after the append time, the append time is used instead.
 
-A record whose append time is unknown counts as appended at the time in its segment's note, by which
-all records of the segment had arrived; without a note, at the modification time of the file. If
-computing the exact time would cost too much, an upper bound is used. So records are kept too long
-rather than too short.
+If a record's append time is unknown, the time in its segment's note is used: by this time all
+records of the segment had arrived. Without a note, the file's modification time is used. If
+computing the exact time would cost too much, an upper bound is used. So a record may be kept too
+long, but is never deleted too early.
 
 Source: Kafka 4.x UnifiedLog.deleteOldSegments; KAFKA-10207, KAFKA-18929, KAFKA-19112.
 """
@@ -41,7 +41,7 @@ class RetentionRule(StrEnum):
 
 
 class TimeBasis(StrEnum):
-    """Kind of time that a segment's age is counted from."""
+    """Kind of time from which a segment's age is counted."""
 
     TIMESTAMP = "record timestamp"
     APPEND_TIME = "append time"
@@ -50,14 +50,15 @@ class TimeBasis(StrEnum):
 
 
 class CountedTime(NamedTuple):
-    """Time that `retention.ms` counts from.
+    """Time from which `retention.ms` is counted.
 
     Attributes:
         ms: The time in ms.
         basis: Kind of time.
-        is_exact: Whether it is the policy's time to the ms; otherwise it is an upper bound.
-        offset: Offset of a record with that time, or the last offset of that record's batch; -1 if
-            no record has it.
+        is_exact: Whether `ms` is exactly the time that the policy defines; otherwise it is an upper
+            bound.
+        offset: Offset of a record with this time, or the last offset of this record's batch; -1 if
+            no record has this time.
     """
 
     ms: int
@@ -86,7 +87,7 @@ class RetentionConfig(Protocol):
 
     @property
     def cleanup_policy(self) -> tuple[str, ...]:
-        """`delete`, `compact`, both or none; without `delete` only the pass by log start runs."""
+        """`delete`, `compact`, both or none; without `delete`, only the first pass runs."""
         ...
 
     @property
@@ -101,12 +102,12 @@ class SegmentTimes(NamedTuple):
     Attributes:
         largest_timestamp: Largest timestamp, -1 if no record has one.
         mtime_ms: Modification time of the log file.
-        now_ms: Time of this check: no record was appended later.
-        largest_at: Last offset of the batch with `largest_timestamp`, -1 if not looked up.
+        now_ms: Time of this check; no record was appended later.
+        largest_at: Last offset of the batch with `largest_timestamp`, -1 if it was not looked up.
         largest_append_ms: Latest time at which the record with the largest known append time can
             have arrived; -1 if no append time is known.
-        append_slack_ms: Maximum difference by which an append may be later than its stored time,
-            which is rounded down to `tidelog.append.time.granularity.ms`. `largest_append_ms`
+        append_slack_ms: Maximum time by which an append may be later than its stored time. The
+            stored time is rounded down to `tidelog.append.time.granularity.ms`. `largest_append_ms`
             already includes this difference.
         is_append_known: Whether the append time of every record is known.
         seen_ms: Time by which every record had arrived, from the segment's note; -1 if unknown.
@@ -129,14 +130,15 @@ class SegmentTimes(NamedTuple):
         """Time that replaces unknown append times."""
         if self.seen_ms != UNKNOWN_MS:
             return CountedTime(self.seen_ms, TimeBasis.FIRST_SEEN)
-        # A time of 1970 or before means that the file lost its time when it was copied.
+        # A modification time of 1970 or before means that the file lost its time when it was
+        # copied.
         if 0 < self.mtime_ms <= self.now_ms:
             return CountedTime(self.mtime_ms, TimeBasis.FILE_TIME)
         return CountedTime(self.now_ms, TimeBasis.FIRST_SEEN)
 
     @property
     def arrival(self) -> CountedTime:
-        """Largest append time, including the time that replaces unknown ones."""
+        """Largest append time, including the time that replaces unknown append times."""
         is_exact = not self.append_slack_ms
         append_time = CountedTime(self.largest_append_ms, TimeBasis.APPEND_TIME, is_exact)
         if self.is_append_known and self.largest_append_ms != UNKNOWN_MS:
@@ -145,13 +147,13 @@ class SegmentTimes(NamedTuple):
 
 
 class SegmentFacts(NamedTuple):
-    """Facts about a segment that retention needs.
+    """Properties of a segment that retention needs.
 
     Attributes:
         base_offset: Its base offset.
         size_bytes: Size of its log file.
-        times: Returns its times; called only if the pass by time reaches the segment, because the
-            times may have to be read.
+        times: Returns the segment's times. It is called only if the third pass reaches the segment,
+            because the times may have to be read.
     """
 
     base_offset: int
@@ -160,7 +162,7 @@ class SegmentFacts(NamedTuple):
 
 
 def counted_time(times: SegmentTimes, clock: RetentionClock) -> CountedTime:
-    """Return the time from which `retention.ms` counts with a retention clock."""
+    """Return the time from which `retention.ms` is counted, according to a retention clock."""
     largest = times.largest_timestamp
     if clock is RetentionClock.RECORD:
         if largest < 0:
@@ -181,8 +183,8 @@ class Deletion(NamedTuple):
 
     Attributes:
         base_offset: Its base offset.
-        rule: The rule that deletes it.
-        reason: The rule with its figures, for the log.
+        rule: The rule that deletes the segment.
+        reason: The rule with its numbers, for the log message.
     """
 
     base_offset: int
@@ -190,7 +192,8 @@ class Deletion(NamedTuple):
     reason: str
 
 
-# A pass: gets a segment and its end offset, returns the reason for its deletion or None.
+# A pass: a function of a segment and its end offset. It returns the reason for the segment's
+# deletion, or None to keep the segment.
 _Pass = Callable[[SegmentFacts, int], str | None]
 
 
@@ -211,7 +214,7 @@ def plan_retention(
     high_watermark: int,
     now_ms: int,
 ) -> list[Deletion]:
-    """Return the segments to delete, oldest first; always the oldest ones of the log.
+    """Return the segments to delete, oldest first; these are always the log's oldest segments.
 
     The log start then moves to the first segment that is kept. If all segments are deleted (see
     `deletes_all`), the caller first rolls a new empty active segment at the log end.
@@ -236,7 +239,7 @@ def plan_retention(
 
 
 def deletes_all(segments: Sequence[SegmentFacts], plan: Sequence[Deletion]) -> bool:
-    """Return whether a plan includes the active segment, so that a new one must be rolled first."""
+    """Return whether a plan includes the active segment, so that a roll must come first."""
     return bool(segments) and len(plan) == len(segments)
 
 
@@ -274,7 +277,7 @@ def _below_start(segments: Sequence[SegmentFacts], bounds: _Bounds) -> _Pass:
 
 
 def _over_size(segments: Sequence[SegmentFacts], limit_bytes: int) -> _Pass:
-    """Create a pass that tracks the excess bytes: call the pass once for each segment, in order."""
+    """Create a pass that tracks the excess bytes; call the pass once for each segment, in order."""
     total = sum(segment.size_bytes for segment in segments)
     over = total - limit_bytes
 

@@ -1,13 +1,14 @@
 """Decides when an append starts a new segment, and when settings cause a roll storm. Does no I/O.
 
 If the segment's first batch has a timestamp, the segment's age is the append's largest timestamp
-minus that of the first batch; else it is the wall time since the segment was created or opened.
-The age is checked only at an append, so it never rolls an idle segment.
+minus the first batch's largest timestamp. Otherwise the age is the wall time since the segment was
+created or opened. The age is checked only at an append, so it never rolls an idle segment.
 
-In a roll storm, one append after another ends a segment. The cause is a producer whose clock runs
-further and further ahead, an import of the records of many weeks, or a small limit of a segment's
-size or index. Records that alternate between two times cause only one roll, because the new segment
-begins with the later time. A storm is detected by comparing the last rolls.
+In a roll storm, each of many successive appends ends a segment. Possible causes are: a producer
+whose clock runs further and further ahead, an import of the records of many weeks, or a small limit
+for the size of segments or indexes. Records that alternate between two times don't cause a storm,
+but only one roll, because the new segment begins with the later time. A storm is detected by
+comparing the last rolls.
 
 Source: Kafka 4.x LogSegment.shouldRoll; KIP-33 (rolling by message time).
 """
@@ -26,9 +27,9 @@ from tidelog.types import INT32_MAX
 class RollReason(StrEnum):
     """Reason why a segment was finished, as `segment-notes` has it; values have no blanks.
 
-    The first five are results of `should_roll` for an append, the others have other causes. `OPEN`
-    means that the segment still takes appends, `UNKNOWN` that another program has rolled it or that
-    the reason was lost.
+    The first five values are results of `should_roll` for an append; the other values have other
+    causes. `OPEN` means that the segment still takes appends. `UNKNOWN` means that another program
+    has rolled the segment, or that the reason was lost.
     """
 
     SIZE = "size"
@@ -49,10 +50,10 @@ class SegmentNote(NamedTuple):
 
     Attributes:
         base_offset: Its base offset.
-        end_offset: End of its offsets, exclusive, when the note was made.
-        last_fingerprint: Fingerprint of its last batch: CRC-32C of that batch's checksum field,
-            leader epoch and last offset; 0 if it had none.
-        reason: Why it was rolled; OPEN while it takes appends.
+        end_offset: End of the segment's offsets, exclusive, when the note was written.
+        last_fingerprint: Fingerprint of the segment's last batch: CRC-32C of this batch's checksum
+            field, leader epoch and last offset; 0 if the segment had no batch.
+        reason: Why the segment was rolled; OPEN while it takes appends.
         roll_ms: Wall time in ms when it was rolled; -1 if unknown.
         seen_ms: Time in ms by which all records below `end_offset` had arrived.
     """
@@ -65,7 +66,8 @@ class SegmentNote(NamedTuple):
     seen_ms: int
 
 
-# Not frozen: one is created for every append, and creating a frozen one takes three times as long.
+# Not frozen, because an instance is created for each append that needs `should_roll`, and creating
+# a frozen instance takes three times as long.
 @dataclass(slots=True, kw_only=True, eq=False)
 class RollFacts:
     """The active segment and a validated append.
@@ -73,15 +75,15 @@ class RollFacts:
     Attributes:
         base_offset: The active segment's base offset.
         size_bytes: Size of its log file.
-        first_timestamp: Largest timestamp of its FIRST batch in ms; -1 if this batch has none, or
-            if the segment is empty.
-        created_ms: Wall time at which the segment was created or opened.
+        first_timestamp: Largest timestamp of the segment's FIRST batch in ms; -1 if this batch has
+            no timestamp or the segment is empty.
+        created_ms: Wall time in ms at which the segment was created or opened.
         jitter_ms: Jitter in ms, drawn once for the segment, see `draw_jitter_ms`.
         offset_index_full: Whether the offset index takes no more entries.
         time_index_full: Whether the time index takes no more entries.
         append_bytes: Size of the append.
         append_last_offset: The append's last offset, inclusive.
-        append_max_timestamp: The append's largest timestamp in ms, -1 for none.
+        append_max_timestamp: The append's largest timestamp in ms, -1 if no record has one.
         now_ms: Wall time.
     """
 
@@ -105,7 +107,7 @@ def draw_jitter_ms(config: TopicConfig, source: random.Random) -> int:
 
 
 def should_roll(facts: RollFacts, config: TopicConfig) -> RollReason | None:
-    """Return why the append must go to a new segment, None if the active one takes it."""
+    """Return why an append needs a new segment, None if the active segment takes it."""
     if facts.size_bytes > config.segment_size_limit - facts.append_bytes:
         return RollReason.SIZE
     if facts.size_bytes > 0 and _waited_ms(facts) > config.roll_ms - facts.jitter_ms:
@@ -125,15 +127,17 @@ def _waited_ms(facts: RollFacts) -> int:
     return facts.now_ms - facts.created_ms
 
 
-# Number of rolls in a roll storm. These last rolls happened within the window, most of them for the
-# same reason, and their segments are filled to less than 1 / SMALL_PART on average.
+# Number of rolls in a roll storm. It is a storm if the last rolls happened within the window, most
+# of them for the same reason, and if their segments are on average filled to less than 1 /
+# SMALL_PART.
 STORM_ROLLS: Final = 10
 
 STORM_WINDOW_MS: Final = 3_600_000
 SIZE_STORM_WINDOW_MS: Final = 60_000
 SMALL_PART: Final = 10
 
-# Segments that were rolled by size count as small if their mean size in bytes is below this.
+# If the reason is the size, it is a storm only if the segments' mean size in bytes is below this
+# value.
 TINY_BYTES: Final = 4 << 20
 
 _BY_APPEND: Final = (
@@ -167,7 +171,7 @@ class Roll(NamedTuple):
         reason: Why it was rolled.
         roll_ms: Wall time in ms when it was rolled; -1 if unknown.
         size_bytes: Size of its log file.
-        largest_timestamp: Its largest record timestamp in ms, -1 if it has none.
+        largest_timestamp: Largest record timestamp of the segment in ms, -1 if no record has one.
     """
 
     reason: RollReason
@@ -177,14 +181,15 @@ class Roll(NamedTuple):
 
 
 class RollStorm(NamedTuple):
-    """Many rolls in a short time, of segments that are almost empty.
+    """Many rolls of almost empty segments in a short time.
 
     Attributes:
         reason: Most frequent reason of the rolls.
         rolls: Number of rolls.
-        span_ms: Time from the first of these rolls to the last; -1 if unknown.
-        mean_bytes: Mean size of the segments.
-        is_ahead: Whether any segment has a timestamp that was ahead of the wall clock at the roll.
+        span_ms: Time in ms from the first of these rolls to the last; -1 if unknown.
+        mean_bytes: Mean size of the segments in bytes.
+        is_ahead: Whether a segment has a timestamp that was ahead of the wall clock when the
+            segment was rolled.
         settings: Settings to change, the most likely first.
     """
 
@@ -206,7 +211,7 @@ class RollStorm(NamedTuple):
 
 
 def find_storm(rolls: Sequence[Roll], *, segment_bytes: int) -> RollStorm | None:
-    """Return the roll storm that the last rolls form, None if they form none.
+    """Return the roll storm of the last rolls, None if they are not a storm.
 
     Args:
         rolls: Finished segments, oldest first; only the last `STORM_ROLLS` are used.
@@ -230,7 +235,7 @@ def find_storm(rolls: Sequence[Roll], *, segment_bytes: int) -> RollStorm | None
 
 
 def is_by_append(reason: RollReason) -> bool:
-    """Return whether an append ended the segment."""
+    """Return whether a roll's reason means that an append ended the segment."""
     return reason in _BY_APPEND
 
 

@@ -1,10 +1,10 @@
 """Segments of all kinds as readers see them, and the context that a partition's segments share.
 
-`Segment` is the interface of every segment. `ClosedSegment` is a finished one: its files are mapped
-or read at first use. `RemoteSegment` is a finished one whose files are objects in a store.
-`TailSegment` is the last one, to which another process may append: it is read by position, never
-mapped. The writer's `ActiveSegment` is a `TailSegment` that also appends. Most callers use only the
-methods of `Segment`, whatever the class.
+`Segment` is the interface of every segment. `ClosedSegment` is a finished segment, whose files are
+mapped or read at first use. `RemoteSegment` is a finished segment whose files are objects in a
+store. `TailSegment` is the last segment, to which another process may append. It is read by
+position and never mapped. The writer's `ActiveSegment` is a `TailSegment` that also appends. Most
+callers use only the methods of `Segment`.
 
 `SegmentContext` is the state shared by the segments of one partition. `iterate_batches` walks the
 batches of a segment in order. This module does not search for offsets or times: see `slices` and
@@ -55,8 +55,8 @@ WALK_CHUNK_BYTES: Final = 256 << 10
 _REMOVED_SUFFIXES: Final = (files.REMOVED_SUFFIX, files.DELETED_SUFFIX)
 APPENDTIME_DAMAGED: Final = "append times unknown"
 
-# Maximum size in bytes of one append that an event loop verifies, or of one batch that it opens,
-# after decompression: some 20 ms of gunzip.
+# Maximum size in bytes, after decompression, of one append that an event loop verifies or of one
+# batch that it opens. Decompressing this size with gzip takes some 20 ms.
 LOOP_BYTES: Final = 4 << 20
 
 # Maximum number of records that an event loop processes one by one in Python.
@@ -64,7 +64,7 @@ LOOP_RECORDS: Final = 2000
 
 
 class ColdRead(Exception):
-    """A read or search that must not block would wait for a disk or a store, or take long."""
+    """Raised if a read that must not block would wait for a disk or a store, or take long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,18 +74,19 @@ class SegmentContext:
     Attributes:
         env: Files, clock, randomness.
         directory: The partition's directory.
-        topic_partition: Its name, for errors.
+        topic_partition: Topic and partition, for errors.
         topic_id: The topic's id, all zero if the directory has none.
         config: The topic's settings.
         pool: Open files, read-only for readers.
         maps: Maps of files of finished segments.
         report: Called with one line about each problem that does not prevent reading, such as a
             damaged index that was rebuilt.
-        overlay: Final name -> staged name, for files that a commit record has made visible; a name
-            that ends with `.removed` for a file that the commit has removed, or with `.deleted` for
-            a file that was renamed to that name.
-        recorded_end: Returns the end of the log that the directory records, for readers; reads the
-            checkpoints again if the argument is true.
+        overlay: Current names of files, by final name. For a file that a commit record has made
+            visible, the current name is its staged name. For a file that the commit has removed, it
+            ends with `.removed`. For a file that was renamed to its `.deleted` name, it is this
+            name.
+        recorded_end: Returns, for readers, the end of the log that the directory's checkpoints
+            record. If the argument is true, the checkpoints are read again.
     """
 
     env: Env
@@ -106,7 +107,7 @@ class SegmentContext:
         is_removed = staged is not None and staged.endswith(_REMOVED_SUFFIXES)
         if is_removed or (staged and self.env.files.exists(f"{self.directory}/{staged}")):
             return f"{self.directory}/{staged}"
-        return f"{self.directory}/{name}"  # the writer has renamed the staged file by now
+        return f"{self.directory}/{name}"  # the writer has meanwhile renamed the staged file
 
     def forget_files(self) -> None:
         """Drop handles and maps of the partition's files, whose names may now mean other files."""
@@ -115,7 +116,7 @@ class SegmentContext:
 
 
 def _ignore(_line: str) -> None:
-    """Drop reports, for contexts of one task whose caller reports damage itself."""
+    """Drop reports, for the context of one task whose caller reports damage itself."""
 
 
 @contextmanager
@@ -157,12 +158,13 @@ _Opened = TypeVar("_Opened")
 
 
 class LastBatches(NamedTuple):
-    """End of a segment's batches whose offsets are in order, by a walk from the last index entry.
+    """End of a segment's batches with offsets in order, by a scan from the last index entry.
 
     Attributes:
-        next_offset: Offset after the last batch in order.
+        next_offset: Offset after the last batch with offsets in order.
         position: Position after that batch.
-        error: Damage after that batch that hides offsets of the segment; None if there is none.
+        error: Damage after this batch that hides offsets of the segment; None if there is no
+            damage.
     """
 
     next_offset: int
@@ -175,21 +177,26 @@ _NOT_LOADED: Final = "given"
 
 
 class Segment(ABC):
-    """Interface of a log's segment for lookups and reads, in any state.
+    """Interface of a log's segment, in any state, for lookups and reads.
 
     Attributes:
         context: Shared state of the partition's segments.
-        base_offset: First offset that the segment may hold, inclusive; also its name.
-        end_offset: End of its offsets, exclusive: the next segment's base offset, or the log end.
-        is_active: Whether it is the last segment, which may grow and must not be mapped.
-        takes_appends: Whether this process writes it, so that no other process truncates its files.
-        is_tiered: Whether only the tier has it; such a segment is finished and never changes.
+        base_offset: First offset that the segment may contain, inclusive. The file names contain
+            it.
+        end_offset: End of the segment's offsets, exclusive: the next segment's base offset or the
+            log end.
+        is_active: Whether this is the log's last segment, which may grow and must not be mapped.
+        takes_appends: Whether this process writes the segment, so that no other process truncates
+            its files.
+        is_tiered: Whether only the tier has the segment. Such a segment is finished and never
+            changes.
         last_batch: The last batch, if it is in memory.
-        limit_times: Marks as unknown the append times that are not proven; None if all are proven.
-        find_aborted: Completes the index of its aborted transactions from its batches; raises
+        limit_times: Marks as unknown the append times that are not proven; None if all append times
+            are proven.
+        find_aborted: Completes the segment's index of aborted transactions from the batches; raises
             CorruptData. None if the index in the file is complete.
-        zones_lock: Held while its zone map is written, because a roll and a copy to the tier may
-            coincide.
+        zones_lock: Held while the zone map is written, because a roll and a copy to the tier may do
+            this at the same time.
     """
 
     is_active: ClassVar[bool]
@@ -215,28 +222,28 @@ class Segment(ABC):
     @property
     @abstractmethod
     def size_bytes(self) -> int:
-        """Bytes of whole batches in the log file; for a finished segment, the size of the file."""
+        """Size of the whole batches in the log file; for a finished segment, of the whole file."""
 
     @property
     @abstractmethod
     def has_known_end(self) -> bool:
-        """Whether the segment provably reaches `end_offset`: a reader must not stop before it."""
+        """Whether the segment provably reaches `end_offset`; then a reader must not stop before."""
 
     @property
     @abstractmethod
     def damaged(self) -> DamagedLog | None:
-        """Proven damage of the last segment, at which its sound part ends; else None."""
+        """Proven damage of the last segment, at the end of its sound part; None without damage."""
 
     @property
     @abstractmethod
     def is_whole(self) -> bool:
-        """Whether it is known that no offset is lost at its end (`storage.segment.gaps`)."""
+        """Whether it is known that no offset at the segment's end is lost (`segment.gaps`)."""
 
     # -- its log file --------------------------------------------------------------------------
 
     @property
     def log_path(self) -> str:
-        """Path of the log file; a staged file may get its final name while it is being read."""
+        """Path of the log file, which may change: a staged file gets its final name."""
         overlay = self.context.overlay
         return self.context.path(self.base_offset, files.LOG_SUFFIX) if overlay else self._log_path
 
@@ -267,12 +274,12 @@ class Segment(ABC):
         return self.context.env.files.stat(self.log_path).mtime_ms
 
     def stat(self) -> FileStat:
-        """Return the status of the log file; for a finished segment, from its first use."""
+        """Return the status of the log file; for a finished segment, as of its first use."""
         return self.context.env.files.stat(self.log_path)
 
     @abstractmethod
     def forget_stale_files(self) -> None:
-        """Drop handles and maps whose names may refer to other files by now."""
+        """Drop handles and maps of files whose names may now refer to other files."""
 
     @abstractmethod
     def unload(self) -> None:
@@ -334,17 +341,17 @@ class Segment(ABC):
 
     @abstractmethod
     def largest_record(self) -> tuple[int, int]:
-        """Return the largest timestamp of a record, and the last offset of the first batch with it.
+        """Return the largest timestamp, and the last offset of the first batch that has it.
 
-        (-1, base offset) if no record has a timestamp. Of a damaged segment only the sound part
-        counts; otherwise retention would never delete it.
+        (-1, base offset) if no record has a timestamp. For a damaged segment, only the sound part
+        counts. Otherwise retention would never delete the segment.
         """
 
     # -- facts stored in the tier --------------------------------------------------------------
 
     @property
     def note(self) -> "SegmentNote | None":
-        """The tier's note on its roll; None for a local segment, whose notes are in a file."""
+        """The tier's note on the segment's roll; None for a local segment (see `NoteKeeper`)."""
         return None
 
     def noted_times(self, _now_ms: int) -> "SegmentTimes | None":
@@ -358,7 +365,7 @@ class Segment(ABC):
 
     @property
     def append_span(self) -> tuple[int, int] | None:
-        """First and last append time in ms if the tier stored both; else None."""
+        """First and last append time in ms, if the tier stored both times; else None."""
         return None
 
     # -- append times --------------------------------------------------------------------------
@@ -370,7 +377,7 @@ class Segment(ABC):
 
     @property
     def append_times(self) -> AppendTimes:
-        """Append times of its records, as far as they are proven."""
+        """Append times of the segment's records, as far as they are proven."""
         times = self._append_times
         return self._load_append_times() if times is None else times
 
@@ -390,7 +397,7 @@ class Segment(ABC):
             return None
 
     def _forget_changed_times(self) -> None:
-        """Drop loaded append times if their file has appeared, was replaced or removed since."""
+        """Drop loaded append times if their file was created, replaced or removed later."""
         if self._times_stamp == _NOT_LOADED:
             return
         if self._times_stamp != self._stamp_of(files.APPEND_TIME_SUFFIX):
@@ -414,8 +421,8 @@ class Segment(ABC):
             return AppendTimes(self.base_offset, context.topic_id)
         proven, zones = None, self.loaded_zones
         if zones is not None:
-            # The map was built from checked rows. Comparing the map's checksum of the file takes a
-            # hundredth of the time that checking each row would.
+            # The map was built from checked rows. So it suffices to compare the map's checksum of
+            # the file, which takes a hundredth of the time of a check of each row.
             written = zones.siblings.get(files.APPEND_TIME_SUFFIX)
             if written == FileSum(len(data), crc32c(data)):
                 proven = zones.identity.append_rows, zones.identity.append_crc
@@ -428,7 +435,7 @@ class Segment(ABC):
         return times
 
     def may_reach_append_ms(self, _append_ms: int) -> bool:
-        """Return False if it is known without a read that no record arrived at or after a time."""
+        """Return whether a record may have arrived at `_append_ms` or later; read no file."""
         return True
 
     # -- zone map ------------------------------------------------------------------------------
@@ -436,7 +443,7 @@ class Segment(ABC):
     @property
     @abstractmethod
     def zones(self) -> ZoneMap | None:
-        """The zone map from the sidecar; None if there is no valid one."""
+        """The zone map from the file beside the log; None if there is no valid zone map."""
 
     @property
     @abstractmethod
@@ -449,18 +456,21 @@ class Segment(ABC):
 
     @abstractmethod
     def zones_on(self, clock: ClockName) -> ZoneMap | None:
-        """Return the zone map if its times on that clock equal the segment's; else None."""
+        """Return the zone map if its times on `clock` equal the segment's; else None."""
 
     @abstractmethod
     def passing_zones_on(self, clock: ClockName) -> ZoneMap | None:
-        """Return `zones_on` for one of very many segments; a map loaded by this is not kept."""
+        """Return the result of `zones_on`; don't keep a map that this call loads.
+
+        It is for a caller that goes through very many segments.
+        """
 
 
 def open_log(segment: _HasLogPath, opening: Callable[[str], _Opened]) -> _Opened:
-    """Return the result of `opening` for a log file's path; retry if the name changes meanwhile.
+    """Call `opening` with a log file's path; call it again if the path changed meanwhile.
 
-    A segment that a compaction has replaced can still be read under another name; its old name then
-    belongs to another file.
+    If a compaction has replaced a segment, the segment can still be read under another name. Its
+    old name then belongs to another file.
     """
     while True:
         path = segment.log_path
@@ -483,7 +493,10 @@ def read_optional(
     *,
     limit: int = files.SMALL_FILE_LIMIT_BYTES,
 ) -> bytes | None:
-    """Read a file's bytes, None if it does not exist; CorruptFile if it is larger than `limit`."""
+    """Read a segment's file; None if it does not exist.
+
+    Raises CorruptFile if the file is larger than `limit` bytes.
+    """
     path = context.path(base_offset, suffix)
     return files.read_decoded(context.env.files, path, bytes, None, limit=limit)
 
@@ -493,26 +506,26 @@ def iterate_batches(
 ) -> Iterator[tuple[int, Batch]]:
     """Yield the batches in bytes [start, end) of a segment with their positions.
 
-    Errors contain the position. A mapped segment is walked in its map; any other segment is read
-    piece by piece. Checksums don't cover offsets, so this checks that offsets are in order and fit
-    into the segment (`offset_order`).
+    Errors contain the position. A mapped segment is read through its map; any other segment is read
+    piece by piece. Checksums don't cover offsets, so this function checks that offsets are in order
+    and fit into the segment (`offset_order`).
 
     Args:
         segment: The segment.
         start: Position of the first batch.
         end: Position to stop at, exclusive.
-        end_offset: Upper bound of the offsets before `end`, exclusive; None if the segment's end is
-            the bound.
+        end_offset: Upper bound, exclusive, of the offsets of these batches; None for the segment's
+            end.
 
     Raises:
-        CorruptBatch: A frame is invalid, offsets are impossible, or a finished segment ends in the
-            middle of a batch before its end offset: the rest will never be written.
+        CorruptBatch: A frame is invalid, or offsets are impossible. Or a finished segment ends in
+            the middle of a batch before the segment's end offset; the rest of this batch will never
+            be written.
     """
     if not segment.is_mapped:
         batches = segment.walk_file(start, end)
     else:
-        # The size of the map is used, because the writer may have replaced the known file by a
-        # shorter one.
+        # Use the size of the map, because the writer may have replaced the file by a shorter file.
         view = segment.view(start, end)
         batches, end = _walk_map(segment, start, view), start + len(view)
     next_offset = segment.base_offset
@@ -535,7 +548,8 @@ def iterate_batches(
 def holds_to(segment: Segment, end: int) -> bool:
     """Return whether a segment's bytes before a position are known to be whole batches.
 
-    Whole batches filled a growing segment when its size was read; it may have been truncated since.
+    When the size of a growing segment was read, the segment consisted of whole batches, but it may
+    have been truncated since.
     """
     return segment.has_known_end or end <= min(segment.size_bytes, segment.stat().size)
 

@@ -1,24 +1,25 @@
 """The file `segment-notes`: why and when each segment was rolled, and when its records arrived.
 
-For a segment that another program wrote, the time in the note is the time when the segment was
-first seen, or the modification time of its log file at that moment, if this was earlier. The
-modification time alone is not enough, because copying the file changes it. The file of notes is
-primary data: it can't be rebuilt; without it the reasons are unknown, and modification times are
-used. Retention, `tidelog why` and recovery (which looks for lost ends of segments) use the file.
+If another program wrote a segment, the note has the time when tidelog first saw the segment. If the
+modification time of the log file was earlier at that moment, the note has the modification time.
+The modification time alone is not enough, because copying the file changes it. The file of notes is
+primary data, which can't be rebuilt. Without the file the reasons are unknown, and modification
+times are used. Retention, `tidelog why` and recovery (which looks for lost ends of segments) use
+the file.
 
-Text: the version, then a line for each note, oldest first. A later line replaces an earlier one of
-the same segment, so a roll appends one line. A line ends with the CRC-32C of the text before it; a
-line with a wrong CRC (such as a torn last line) is ignored. A note is valid only if the segment
-still ends with the offset and the batch in the note.
+Text: the version, then a line for each note, oldest first. A later line replaces an earlier line of
+the same segment, so a roll only appends one line. A line ends with the CRC-32C of the line's text
+before the CRC. A line with a wrong CRC, for example a torn last line, is ignored. A note is valid
+only if the segment still ends with the offset and the batch that the note has.
 
     0
     BASE END FINGERPRINT REASON ROLL_MS SEEN_MS CRC
 
-When a partition is opened, `NoteKeeper` adds a note for every segment without one. So a later copy
-of the files, which changes their modification times, does not change the recorded arrival times.
-Later, `NoteKeeper` adds a note for each segment that is rolled, attached or written by a cleaning,
-and at a clean close a note for the active segment. The active segment's time is kept in memory
-until the close, because it changes with every append.
+When a partition is opened, `NoteKeeper` adds a note for every segment without a note. So a later
+copy of the files, which changes their modification times, does not change the recorded arrival
+times. Later, `NoteKeeper` adds a note for each segment that is rolled, attached or written by a
+cleaning. At a clean close it adds a note for the active segment. The active segment's time is kept
+in memory until the close, because it changes with every append.
 
 Kafka ignores the file. Source: docs/format.md#text-files; docs/retention.md.
 """
@@ -54,7 +55,7 @@ SEGMENT_NOTES_FILE: Final = "segment-notes"
 NOTES_VERSION: Final = 0
 _FIELD_COUNT: Final = 7
 
-# Maximum number of lines above twice the number of notes; with more, the file is rewritten.
+# The file is rewritten if it has more lines than twice the number of notes plus this value.
 _STALE_LINES: Final = 64
 
 
@@ -70,10 +71,10 @@ def encode_notes(notes: Iterable[SegmentNote]) -> bytes:
 
 
 def decode_notes(data: Buffer) -> tuple[dict[int, SegmentNote], list[str]]:
-    """Decode the notes by base offset, and the problems of lines that were left out.
+    """Return the notes by base offset, and the problems of lines that were left out.
 
     Raises:
-        CorruptFile: The file has another version, or is not text.
+        CorruptFile: The file has another version or is not text.
     """
     lines = bytes(data).decode("ascii", "replace").split("\n")
     if lines == [""]:
@@ -104,15 +105,17 @@ def _decode_note(line: str) -> SegmentNote:
     base, end, named, roll_ms, seen_ms = (
         text_files.parse_number(fields[number], "field") for number in (0, 1, 2, 4, 5)
     )
-    # A later release may define more reasons; they count as unknown.
+    # A later release may define more reasons; a reason that is not known here counts as UNKNOWN.
     reason = fields[3] if fields[3] in set(RollReason) else RollReason.UNKNOWN
     return SegmentNote(base, end, named, RollReason(reason), roll_ms, seen_ms)
 
 
 def read_notes(context: SegmentContext) -> tuple[dict[int, SegmentNote], list[str]]:
-    """Read a partition's notes by base offset, and the file's problems; empty if it is missing.
+    """Return a partition's notes by base offset and the file's problems.
 
-    An unreadable file yields no notes and one problem.
+    Both are empty if there is no file.
+
+    For an unreadable file, return no notes and one problem.
 
     Raises:
         OSError: The disk failed.
@@ -132,7 +135,9 @@ def has_notes(fs: FileSystem, directory: str) -> bool:
 
 
 def begin_notes(fs: FileSystem, directory: str) -> None:
-    """Create a file without notes if there is none, durably, so that rolls are noted from now on.
+    """Create an empty file of notes if there is no file, durably.
+
+    From now on, rolls are noted.
 
     Raises:
         OSError: The disk failed.
@@ -144,7 +149,7 @@ def begin_notes(fs: FileSystem, directory: str) -> None:
 class NotesFile:
     """The notes of a partition that is open for writing; `add` is durable on return.
 
-    Not thread-safe, except the callbacks that `prepare` returns.
+    Not thread-safe. Exception: the callbacks that `prepare` returns.
     """
 
     def __init__(self, context: SegmentContext) -> None:
@@ -182,15 +187,15 @@ class NotesFile:
         """Add notes, replacing earlier notes on the same segments.
 
         Raises:
-            OSError: The disk failed; the file has some of the new lines or none.
+            OSError: The disk failed. The file has some of the new lines or none of them.
         """
         self.prepare(notes)()
 
     def prepare(self, notes: Iterable[SegmentNote]) -> Callable[[], None]:
         """Add notes in memory; return a callback that makes them durable.
 
-        Call the callback once, in any thread; it raises the errors of `add`. Several callbacks must
-        be called in the order in which they were prepared.
+        Call the callback once, in any thread. It raises the same errors as `add`. Several callbacks
+        must be called in the order in which they were prepared.
         """
         new = [note for note in notes if self._notes.get(note.base_offset) != note]
         self._notes |= {note.base_offset: note for note in new}
@@ -198,7 +203,8 @@ class NotesFile:
         if not new:
             return lambda: None
         if not self._size_bytes or not self._is_whole or self._is_stale():
-            # Encoded here, because notes may be added or dropped before the file is written.
+            # Encode the notes here, because notes may be added or dropped before the file is
+            # written.
             encoded = encode_notes(self._notes[base] for base in sorted(self._notes))
             count = len(self._notes)
             return lambda: self._write_anew(encoded, count)
@@ -207,8 +213,8 @@ class NotesFile:
     def forget(self, base_offsets: Iterable[int]) -> None:
         """Drop the notes of segments that are gone; a later change updates the file.
 
-        Their lines do no harm until then: a note is valid only for a segment that ends as the note
-        states.
+        Until then, the lines of these notes do no harm, because a note is valid only for a segment
+        that ends as the note states.
         """
         for base in base_offsets:
             self._notes.pop(base, None)
@@ -244,8 +250,8 @@ class NoteKeeper:
 
     Attributes:
         context: The partition's context, with its current settings.
-        arrived_ms: Time by which all records of the active segment had arrived; -1 if it has no
-            records.
+        arrived_ms: Time in ms by which all records of the active segment had arrived; -1 if the
+            segment has no records.
     """
 
     def __init__(self, context: SegmentContext) -> None:
@@ -265,7 +271,10 @@ class NoteKeeper:
         self.arrived_ms = now_ms
 
     def load(self, segments: Sequence[Segment], *, was_clean: bool) -> None:
-        """Read the notes; add missing notes, with the earlier of modification time and now.
+        """Read the notes; add missing notes.
+
+        The arrival time of an added note is the earlier of the file's modification time and the
+        current time.
 
         Args:
             segments: All segments of the log, the active one last.
@@ -298,7 +307,7 @@ class NoteKeeper:
         return note is not None and note.end_offset == segment.end_offset
 
     def _is_proven(self, segment: Segment) -> bool:
-        """Return whether the note belongs to this segment, by comparing its last batch."""
+        """Return whether the note belongs to this segment; compare the segment's last batch."""
         base = segment.base_offset
         if not self._is_noted(segment):
             return False
@@ -318,8 +327,8 @@ class NoteKeeper:
     def seen_ms(self, segment: Segment) -> int:
         """Return the time in ms by which all records of a segment had arrived.
 
-        -1 for an empty active segment. If the note of a finished segment turns out to describe
-        other records, the segment gets a new note.
+        -1 for an empty active segment. If the note of a finished segment describes other records,
+        the segment gets a new note.
 
         Raises:
             OSError: The disk failed.
@@ -331,7 +340,7 @@ class NoteKeeper:
         return self._file.notes[segment.base_offset].seen_ms
 
     def note_of(self, segment: Segment) -> SegmentNote | None:
-        """Return the note on a segment; None if there is none, or it has another end offset."""
+        """Return the note on a segment, None if the note is missing or has another end offset."""
         return self._file.notes.get(segment.base_offset) if self._is_noted(segment) else None
 
     def rolled(
@@ -342,19 +351,18 @@ class NoteKeeper:
         *,
         is_copy: bool = False,
     ) -> Callable[[], None]:
-        """Note that the active segment was rolled; the next, empty one begins at `end_offset`.
+        """Note that the active segment was rolled; a new active segment begins at `end_offset`.
 
         Args:
             segment: The segment that was rolled.
             end_offset: Base offset of the next segment.
             reason: Reason of the roll.
             is_copy: Whether an append of a leader's records caused the roll. Such records arrive as
-                fast as they can be copied, so these rolls are no storm; the leader warns of its own
-                storms.
+                fast as they can be copied, so these rolls don't count for a storm. The leader warns
+                of its own storms.
 
         Returns:
-            A callback that makes the note durable, to be called once, in any thread; raises
-            OSError.
+            A callback that makes the note durable. Call it once, in any thread. It raises OSError.
         """
         now_ms = self.context.env.clock.now_ms()
         seen_ms = now_ms if self.arrived_ms == UNKNOWN_MS else self.arrived_ms
@@ -376,7 +384,7 @@ class NoteKeeper:
 
     @property
     def storm(self) -> RollStorm | None:
-        """Roll storm among the last rolls since opening, None if there is none."""
+        """Roll storm of the last rolls since the log was opened, None if they are not a storm."""
         if len(self._rolls) < STORM_ROLLS:
             return None
         return find_storm(list(self._rolls), segment_bytes=self.context.config.segment_size_limit)
@@ -392,7 +400,9 @@ class NoteKeeper:
         self._proven.update(segment.base_offset for segment in segments)
 
     def exchanged(self, old_bases: Sequence[int], new_segments: Sequence[Segment]) -> None:
-        """Note segments that replaced others; they keep the arrival time of the replaced records.
+        """Note segments that replaced other segments.
+
+        The new notes have the latest arrival time of the replaced segments.
 
         Raises:
             OSError: The disk failed.
@@ -408,7 +418,7 @@ class NoteKeeper:
         self._proven.update(segment.base_offset for segment in new_segments)
 
     def closed(self, active: Segment) -> None:
-        """Note the active segment, because the log is being closed.
+        """Write the note on the active segment, because the log is being closed.
 
         Raises:
             OSError: The disk failed.
@@ -438,10 +448,12 @@ def _note(segment: Segment, reason: RollReason, roll_ms: int, seen_ms: int) -> S
 
 
 def last_fingerprint(segment: Segment) -> int:
-    """Return the fingerprint of a segment's last batch; 0 if it has no batch, or damage hides it.
+    """Return the fingerprint of a segment's last batch.
 
-    Unlike `append_time_trust.fingerprint` it needs no base offset, for which a wrapper of an old
-    format must be decompressed.
+    Return 0 if the segment has no batch or if damage hides the last batch.
+
+    Unlike `append_time_trust.fingerprint`, this fingerprint does not use the batch's base offset,
+    because a wrapper of an old format must be decompressed to find it.
     """
     last = last_batch(segment) if segment.last_batch is None else segment.last_batch
     if last is None:

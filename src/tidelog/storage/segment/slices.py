@@ -19,19 +19,19 @@ from tidelog.storage.segment.segment import Segment, iterate_batches
 from tidelog.storage.segment.txn_index import AbortedTxn
 from tidelog.types import INT64_MAX
 
-# Number of bytes of a segment that are read at a time if records are yielded one by one.
+# Number of bytes that one read of a segment requests if records are yielded one by one.
 PIECE_BYTES: Final = 1 << 20
 
 
 class LogSlice(NamedTuple):
-    """Whole batches of one segment that may hold offsets of a range.
+    """Whole batches of one segment that may have offsets of a requested range.
 
     Attributes:
         segment: The segment.
         start_position: First byte, the start of a batch.
         end_position: End of the last batch, exclusive.
         start_offset: First requested offset, inclusive.
-        end_offset: Offset after the last requested one.
+        end_offset: Offset after the last requested offset.
         limit_offset: Upper bound of the batches' offsets, exclusive; None if the segment's end is
             the bound.
     """
@@ -61,15 +61,16 @@ class LogSlice(NamedTuple):
         """Yield the batches that may have offsets in the range, with their positions.
 
         Raises:
-            CorruptBatch: A frame is invalid, or a damaged batch before a gap may have records of
-                the range.
+            CorruptBatch: A frame is invalid. Or a batch before a gap is damaged, and it may have
+                records of the range.
             StorageFailure: The disk failed.
         """
         with typed_reads(self.segment.log_path):
             yield from self._batches()
 
     def _batches(self) -> Iterator[tuple[int, Batch]]:
-        # The last batch before the range: a flipped bit in its header must not hide records.
+        # The last batch before the range. If a gap follows it, its checksum is verified, because a
+        # flipped bit in its header must not hide records.
         before: tuple[int, Batch] | None = None
         for position, batch in iterate_batches(
             self.segment, self.start_position, self.end_position, end_offset=self.limit_offset
@@ -80,7 +81,8 @@ class LogSlice(NamedTuple):
             if before is not None and _starts_behind(batch, self.start_offset + 1):
                 ensure_sum(self.segment, *before)
             before = None
-            # A wrapper is not opened for its first offset, because its records are filtered anyway.
+            # A wrapper is not decompressed to find its first offset, because its records are
+            # filtered anyway.
             if _starts_behind(batch, self.end_offset):
                 return
             yield position, batch
@@ -95,10 +97,11 @@ def _starts_behind(batch: Batch, end: int) -> bool:
 
 
 def slice_segment(segment: Segment, start: int, end: int) -> LogSlice | None:
-    """Return the part of a segment that may hold offsets [start, end), None if there is none."""
+    """Return the part of a segment that may have offsets [start, end), None if there is none."""
     if segment.end_offset <= start or segment.base_offset >= end or not segment.size_bytes:
         return None
-    # Indexes are read only if a segment is divided: a plan of all segments reads none.
+    # Indexes are read only if `start` or `end` is inside the segment. So a plan of all segments
+    # reads no index.
     first = 0 if start <= segment.base_offset else position_before(segment, start)
     last, limit = segment.size_bytes, None
     if end < segment.end_offset:
@@ -112,8 +115,8 @@ def _end_position(segment: Segment, end: int) -> tuple[int, int | None]:
     Every batch that begins below `end` is before that position. If the index has no such batch, the
     result is the segment's size and None.
 
-    The batch of the first entry whose offset is `end` or more may still have offsets below `end`;
-    the batch of the next entry can't.
+    The batch of the first entry whose offset is `end` or more may still have offsets below `end`.
+    The batch of the next entry has only larger offsets, so the next entry is used.
     """
     index = segment.offset_index
     slot = index.slot_at_or_after(end) + 1
@@ -132,17 +135,19 @@ def slices(
     end: int,
     on_empty: Callable[[Segment, int, int], None] | None = None,
 ) -> Iterator[LogSlice]:
-    """Yield the parts of all segments that may hold offsets [start, end), in order.
+    """Yield the parts of all segments that may have offsets [start, end), in order.
 
     Args:
         segments: Segments of the log.
         start: First offset, inclusive.
-        end: Offset after the last one.
-        on_empty: Called, in order, for each segment without such a part, with the start and the
-            exclusive end of the requested offsets that it should have.
+        end: Last offset, exclusive.
+        on_empty: Called, in order, for each segment without such a part. Its arguments are the
+            segment, and the start and the exclusive end of the requested offsets that the segment
+            should have.
 
     Raises:
-        DamagedLog: Offsets that were on disk are in no file; raised after the last part.
+        DamagedLog: Offsets that were on disk are in no file. The error is raised after the last
+            part.
     """
     for segment in segments:
         if segment.base_offset >= end:
@@ -160,7 +165,7 @@ def ensure_there(segment: Segment, end: int) -> None:
     """Raise DamagedLog if a segment lacks offsets below `end` that had been on disk."""
     damaged = segment.damaged
     if damaged is None or damaged.offset is None or damaged.position != segment.size_bytes:
-        return  # if bytes remain, reading them raises at the damage
+        return  # if bytes remain, reading them raises an error at the damage
     if end > damaged.offset:
         raise damaged.again()
 
@@ -168,9 +173,9 @@ def ensure_there(segment: Segment, end: int) -> None:
 class AbortedFilter:
     """Filter of batches that belong to aborted transactions.
 
-    A batch is dropped if its producer began a transaction at or before the batch, and a marker
-    after the batch aborted this transaction. The filter keeps no state between batches, so splits
-    of a partition can filter independently.
+    The filter drops a batch if the batch's producer began a transaction at or before the batch, and
+    if a marker after the batch aborted this transaction. The filter keeps no state between batches,
+    so the splits of a partition can be filtered independently.
     """
 
     def __init__(self, aborted: Iterable[AbortedTxn]) -> None:
@@ -200,8 +205,8 @@ def records_of(
 
     Returns:
         Missing offsets [start, end) after the last batch of the slice. The range is empty in three
-        cases: nothing is missing; the batches have gaps, as after compaction; or the segment is
-        active.
+        cases: no offset is missing; the batches have gaps, for example after a compaction; or the
+        segment is active.
 
     Raises:
         CorruptData: A batch has a wrong checksum or damaged records; the error has its position.
@@ -221,9 +226,11 @@ def records_of(
 
 
 def is_hidden(segment: Segment, position: int, batch: Batch, aborted: AbortedFilter) -> bool:
-    """Return whether readers must not see a batch's records; if so, verify its checksum.
+    """Return whether readers must not see a batch's records.
 
-    The checksum ensures that a flipped bit in a header can't hide records.
+    If so, verify the batch's checksum.
+
+    So a flipped bit in a header can't hide records.
 
     Raises:
         CorruptData: The batch would be hidden, but its checksum is wrong; the error has the
@@ -244,7 +251,7 @@ def ensure_sum(segment: Segment, position: int, batch: Batch) -> None:
 
 
 def _follows(batch: Batch, next_offset: int) -> bool:
-    """Return whether there is no gap before a batch, and none between its records."""
+    """Return whether there is no gap before a batch and no gap between its records."""
     if batch.magic != MAGIC_2 or batch.base_offset > next_offset:
         return False
     return batch.record_count == batch.last_offset - batch.base_offset + 1

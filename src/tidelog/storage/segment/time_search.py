@@ -1,26 +1,26 @@
 """Finds the offset for a time in the segments of a log, on either clock, exact to the record.
 
-This module searches the whole log. The search inside one segment has a plain form here and a fast
-one in `mapped_time_search`.
+This module searches the whole log. A search inside one segment in plain Python is in this module,
+too; a faster search with kernels is in `mapped_time_search`.
 
 A search by record time has these steps. Bisection of the segments' running maxima gives the first
 segment that can have a match. This segment's time index gives the batch to start at. Batches are
 skipped as long as the largest timestamp in their headers is too small. Then one batch is opened. A
-flipped bit in a header could hide a match, so the checksums of the first `PASSED_BYTES` of skipped
-batches are verified. The batch that a time index entry names needs no such check, because its
-header was compared with the entry. If all matches of a segment are below the log start, the search
-continues with the next segment; Kafka returns "not found" in this case.
+flipped bit in the header of a skipped batch could hide a match, so the checksums of skipped batches
+are verified, up to `PASSED_BYTES` in all. The batch that a time index entry names needs no such
+check, because its header was compared with the entry. If all matches of a segment are below the log
+start, the search continues with the next segment. Kafka returns "not found" in this case.
 
-A search by append time usually opens no batch: known append times never decrease, so the result is
-the start of a run of equal times. A batch is opened if compaction has removed some of its records,
-or if the run starts inside of it. If the append-time file has no time for a batch, the append time
-in a LogAppendTime batch is used.
+A search by append time usually opens no batch. Known append times never decrease, so the result is
+the start of a run of equal times. A batch is opened only if compaction has removed some of its
+records or if the run starts inside the batch. If the append-time file has no time for a batch and
+the batch has LogAppendTime, the batch's timestamp is used.
 
-A search that must not block raises `ColdRead` before it would load an index, read a sidecar of the
+A search that must not block raises `ColdRead` before it would load an index, read a file of the
 tier, or open a batch that takes long.
 
-This module owns the running maxima and the known losses of one log's segments, but no segment. The
-search inside one segment is replaceable (`BatchSearch`).
+`TimeSearch` keeps the running maxima and the known losses of one log's segments, but no segment.
+Its search inside one segment can be replaced (`BatchSearch`).
 """
 
 from bisect import bisect_left
@@ -63,7 +63,7 @@ def open_batch(
     """Return the records of a batch.
 
     Raises:
-        CorruptData: From `checked_records`.
+        CorruptData: Raised by `checked_records`.
         ColdRead: Opening the batch takes long, and the search must not block.
     """
     if not may_block:
@@ -88,7 +88,7 @@ class BatchSearch(Protocol):
 def search_segment(
     segment: Segment, target: int, floor_offset: int, may_block: bool, /
 ) -> OffsetAndTimestamp | None:
-    """Search a segment with plain code: see `BatchSearch`.
+    """Search a segment in plain Python; see `BatchSearch`.
 
     Raises:
         CorruptData: A batch that the search reads is damaged; the error has its position.
@@ -135,7 +135,7 @@ class TimeSearch:
         self.forget()
 
     def forget(self) -> None:
-        """Clear everything cached about the segments."""
+        """Clear all cached values of the segments."""
         self._losses = Losses()
         self._maxima: list[int] = []
         self._highest = NOTHING_BELOW
@@ -157,7 +157,7 @@ class TimeSearch:
             target: Time in ms.
             floor_offset: First offset to search.
             clock: Clock of the times.
-            may_block: Whether the search may wait for a disk, or take long.
+            may_block: Whether the search may wait for a disk or take long.
             steps_over_losses: Whether lost offsets are skipped instead of raising OffsetsGone.
 
         Raises:
@@ -231,11 +231,12 @@ class TimeSearch:
         steps_over_losses: bool,
         /,
     ) -> OffsetAndTimestamp | None:
-        """Return the first record with the largest known time of the records from an offset on.
+        """Return the first record at or above an offset with the largest known time.
 
-        None if none of them has a known time. Kafka may return a deleted record below the log start
-        (KIP-734); this search never does. Arguments and errors are those of `find`. On the record
-        clock, any lost offset in the range raises OffsetsGone, because it may be the result.
+        Return None if no record from `floor_offset` on has a known time. Kafka may return a deleted
+        record below the log start (KIP-734); this search never does. Arguments and errors are those
+        of `find`. On the record clock, any lost offset in the range raises OffsetsGone, because the
+        result may be at this offset.
         """
         losses = NO_LOSSES if steps_over_losses else self._losses
         if clock is ClockName.APPEND:
@@ -297,7 +298,7 @@ def count_without_append_time(segments: Sequence[Segment], start: int, end: int)
 
 
 def _count_unstamped(segment: Segment, first: int, end: int) -> int:
-    """Count data records with offsets in [first, end) in batches that contain no append time."""
+    """Count data records with offsets in [first, end) in batches without LogAppendTime."""
     count = 0
     position = position_before(segment, first)
     for at, batch in iterate_batches(segment, position, segment.size_bytes):
@@ -328,7 +329,7 @@ def _first_record(
         batch_ms = append_ms if append_ms is not None else stamped_ms(batch)
         if append_ms is None and (unchecked > 0 or (batch_ms is not None and batch_ms >= target)):
             unchecked -= batch.size_bytes
-            # The header decides whether the batch is skipped, so the checksum is verified first.
+            # The header decides whether the batch is skipped, so its checksum is verified first.
             ensure_sum(segment, at, batch)
         if batch_ms is None or batch_ms < target:
             continue
@@ -350,10 +351,10 @@ def stamped_ms(batch: Batch) -> int | None:
 def _scan_for_max(
     segments: Sequence[Segment], floor_offset: int, may_block: bool
 ) -> OffsetAndTimestamp | None:
-    """Return the first record with the largest record time, by reading the records themselves.
+    """Return the first record with the largest record time; read the records to find it.
 
-    A batch header or an index entry may describe a record that no longer exists: a cleaner keeps
-    the headers of batches that it has emptied.
+    Headers and index entries are not enough: they may describe a record that no longer exists,
+    because a cleaner keeps the headers of batches that it has emptied.
     """
     best: OffsetAndTimestamp | None = None
     for segment in segments:
@@ -371,7 +372,7 @@ def _scan_for_max(
 
 
 def _largest_from(segment: Segment, floor_offset: int, may_block: bool) -> int:
-    """Return the largest timestamp of a segment's records at or above an offset, -1 if none."""
+    """Return the largest timestamp of a segment's records at or above an offset, or -1."""
     start = position_before(segment, floor_offset)
     largest = NO_TIMESTAMP
     for position, batch in iterate_batches(segment, start, segment.size_bytes):

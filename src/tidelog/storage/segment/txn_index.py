@@ -1,10 +1,10 @@
 """Transaction index of a segment: the aborted transactions whose markers are in it.
 
 The file `BASE.txnindex` is created at the first abort. An entry has a producer and the range of
-offsets in which a reader of committed records must skip the producer's batches; it is stored in the
-segment of the abort marker. A reader therefore also reads the indexes of later segments, until an
-entry shows that all transactions with later markers begin after the reader's range
-(`AbortedTxn.last_stable_offset`). Last offsets strictly increase.
+offsets in which a reader of committed records must skip the producer's batches. The entry is stored
+in the index of the segment that has the abort marker. A reader therefore also reads the indexes of
+later segments. It stops at an entry which shows that all transactions with later markers begin
+after the reader's range (`AbortedTxn.last_stable_offset`). Last offsets strictly increase.
 
 An entry has 34 bytes, big-endian: int16 version 0, int64 producer id, int64 first offset, int64
 last offset (of the marker), int64 last stable offset.
@@ -30,8 +30,8 @@ class AbortedTxn(NamedTuple):
 
     Attributes:
         producer_id: Id of the producer.
-        first_offset: Offset of its first record.
-        last_offset: Offset of its abort marker, inclusive.
+        first_offset: Offset of the transaction's first record.
+        last_offset: Offset of the transaction's abort marker, inclusive.
         last_stable_offset: Last stable offset after the marker was written. Every transaction with
             a later marker starts at or after this offset.
     """
@@ -43,7 +43,7 @@ class AbortedTxn(NamedTuple):
 
 
 class CollectedTxns(NamedTuple):
-    """Aborted transactions, and whether later segments can't add to them."""
+    """Aborted transactions, and whether they are complete without the later segments' indexes."""
 
     aborted: list[AbortedTxn]
     is_complete: bool
@@ -105,7 +105,7 @@ class TxnIndex:
 
     @property
     def encoded(self) -> memoryview:
-        """Bytes of the whole file."""
+        """Content of the whole file."""
         return memoryview(b"".join(_TXN_ENTRY.pack(VERSION, *entry) for entry in self.entries))
 
     @classmethod
@@ -114,7 +114,7 @@ class TxnIndex:
 
         Raises:
             CorruptIndex: An entry is incomplete, has another version or negative fields, does not
-                follow the one before, or has a marker before the segment.
+                follow the previous entry, or has a marker before the segment.
         """
         index = cls(base_offset)
         if len(data) % TXN_ENTRY_SIZE:

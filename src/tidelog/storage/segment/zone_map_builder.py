@@ -1,8 +1,9 @@
 """Builds the zone map of a finished segment in one pass, in plain Python.
 
-Every batch's checksum is verified and every record read, so all facts in a map were true when it
-was built. This is the plain reference; if numba is installed, `zone_map_kernels` does the same with
-arrays. Memory: one batch, the rows made so far (69 bytes for 16 KB of log) and the latencies.
+The checksum of every batch is verified and every record is read, so the values in a map were right
+when the map was built. This module is the reference. If numba is installed, `zone_map_kernels` does
+the same with arrays. Memory: one batch, the rows made so far (69 bytes for 16 KB of log) and the
+latencies.
 
 Opens no file. Source: docs/format.md#zone-maps; docs/decisions/0007-zone-maps.md.
 """
@@ -39,8 +40,9 @@ def build_plain(
     """Build the zone map of a finished segment, without numba or numpy.
 
     Args:
-        segment: The segment, read to its end; its currently trusted append times are used.
-        siblings: Checksums of the files beside the log, which the map stores.
+        segment: The segment, which is read to its end. The append times that are now proven are
+            used.
+        siblings: Checksums of the files beside the log; the map stores them.
         limits: Sizes of zones and blocks.
 
     Raises:
@@ -62,7 +64,7 @@ class BatchFacts:
         self._latency = latency
 
     def describe(self, position: int, batch: Batch, records: Iterator[Record]) -> Zone:
-        """Return the batch as a zone of its own without a checksum, after reading its records."""
+        """Read a batch's records; return the batch as a zone of its own, without a checksum."""
         first, last = INT64_MAX, batch.last_offset
         tombstones = count = timed = stamped = 0
         low, high = append_low, append_high = INT64_MAX, INT64_MIN
@@ -102,7 +104,11 @@ class BatchFacts:
         )
 
     def _append_ms(self, record: Record) -> int | None:
-        """Return a record's append time: from its row, else its LogAppendTime timestamp."""
+        """Return a record's append time in ms, None if it is unknown.
+
+        It is the time of the record's row. Without one, it is the record's LogAppendTime
+        timestamp.
+        """
         row_ms = self._times.time_at(record.offset)
         if row_ms is None and record.timestamp_type is TimestampType.LOG_APPEND_TIME:
             return None if record.timestamp == NO_TIMESTAMP else record.timestamp
@@ -126,7 +132,7 @@ class ZoneBuilder:
         self._last_position = -1
 
     def add(self, position: int, batch: Batch, records: Iterator[Record]) -> None:
-        """Add the next batch, checking its records; raises CorruptData."""
+        """Add the next batch, and check its records; raises CorruptData."""
         zone = self._facts.describe(position, batch, records)
         if not fits_segment(zone.first_offset, zone.last_offset, self._base_offset):
             reason = f"offsets {zone[2]} to {zone[3]} don't fit into segment {self._base_offset}"
@@ -175,14 +181,18 @@ class ZoneBuilder:
 
 
 def fits_segment(first_offset: int, last_offset: int, base_offset: int) -> bool:
-    """Return whether all offsets fit into rows, relative to the base, as in all real segments."""
+    """Return whether all offsets, relative to the base offset, fit into rows.
+
+    They do in all real segments.
+    """
     return base_offset <= first_offset and last_offset - base_offset <= UINT32_MAX
 
 
 def sum_head(head: Buffer) -> int:
     """Return a batch's identity in a map: a checksum of its first 61 bytes.
 
-    Unlike `append_time_trust.fingerprint` it does not require opening wrappers of old formats.
+    Unlike `append_time_trust.fingerprint`, it does not require the decompression of wrappers of old
+    formats.
     """
     return crc32c(head)
 
@@ -190,7 +200,7 @@ def sum_head(head: Buffer) -> int:
 def identity_of(
     segment: Segment, last_position: int, first_fingerprint: int, last_fingerprint: int
 ) -> Identity:
-    """Return the identity of the log that a map of the segment belongs to."""
+    """Return the identity of a segment's log, which the segment's zone map stores."""
     return Identity(
         segment.append_times.topic_id,
         segment.base_offset,

@@ -1,8 +1,8 @@
-"""Loads, builds, writes and caches files of zone maps, and compares the maps with their log.
+"""Loads, builds, writes and caches files of zone maps, and compares a map with its log.
 
-To be trusted, a map must fit the log: topic id, base offset, size of the log, and the first bytes
+A map is used only if it fits the log: topic id, base offset, size of the log, and the first bytes
 of the log's first and last batch are the same as when the map was built. File times are not
-compared. A damaged or stale map is reported and not used; without a map, reads are only slower.
+compared. A damaged or stale map is reported and not used. Without a map, reads are only slower.
 
 Source: docs/decisions/0007-zone-maps.md.
 """
@@ -26,19 +26,19 @@ from tidelog.types import Buffer, ClockName
 NOT_USED: Final = "not used"
 _CHUNK_BYTES: Final = 1 << 20
 
-# Log sizes in bytes up to which the plain code is faster: first if the kernels have to be loaded,
-# then if they are loaded.
+# Log sizes in bytes up to which plain Python code is faster than kernels. `UNLOADED_BYTES` applies
+# if the kernels have to be loaded first, `LOADED_BYTES` if they are already loaded.
 UNLOADED_BYTES: Final = 256 << 10
 
 LOADED_BYTES: Final = 16 << 10
 
-# Maximum size in bytes of a segment that gets its map at once, while an append may wait: this takes
-# a few ms with or without kernels.
+# Maximum size in bytes of a segment whose map is written at the roll, while an append may wait.
+# Such a write takes a few ms with or without kernels.
 MAPPED_AT_ONCE_BYTES: Final = 64 << 10
 
 
 def load(segment: Segment, *, in_passing: bool = False) -> ZoneMap | None:
-    """Load the map beside a finished segment; None if it is missing, damaged or stale.
+    """Load the zone map beside a finished segment; None if it is missing, damaged or stale.
 
     A damaged or stale map is reported.
 
@@ -60,13 +60,14 @@ def load(segment: Segment, *, in_passing: bool = False) -> ZoneMap | None:
 
 
 def load_or_build(segment: Segment, cache: "ZoneCache | None" = None) -> ZoneMap | None:
-    """Return the map beside a finished segment or in the cache, else build it now.
+    """Return the map beside a finished segment or in the cache; if there is none, build it.
 
-    Nothing is written to the log's directory. A map that was built is added to the cache; without a
-    cache it is kept in memory only.
+    Nothing is written to the log's directory. A new map is added to the cache. Without a cache it
+    is only in memory.
 
     Returns:
-        None if the log is damaged, which is reported: a reader of the log raises at the damage.
+        The map. None if the log is damaged; the damage is reported, and reads of the log raise an
+            error there.
     """
     zone_map = segment.zones
     if zone_map is not None and knows_times_of(zone_map, segment):
@@ -94,10 +95,12 @@ def knows_times_of(zone_map: ZoneMap, segment: Segment) -> bool:
 
 
 def open_map(segment: Segment, path: str, *, in_passing: bool = False) -> ZoneMap:
-    """Read the map in a file and compare it with the segment's log; `in_passing` as in `misfit`.
+    """Read a map from a file and compare it with the segment's log.
+
+    `in_passing` is the argument of `misfit`.
 
     Raises:
-        CorruptIndex: The map is damaged, unreadable, or belongs to another log.
+        CorruptIndex: The map is damaged or unreadable, or belongs to another log.
         UnsupportedVersion: The map's version is not the one that this release reads.
         FileNotFoundError: There is no such file.
     """
@@ -110,7 +113,7 @@ def open_map(segment: Segment, path: str, *, in_passing: bool = False) -> ZoneMa
     if not context.env.files.exists(path):
         raise FileNotFoundError(errno.ENOENT, "no zone map", path)
     with _damage_for_failures():
-        # Size of the open file, because the name may refer to a newer file by now.
+        # Use the size of the open file, because the name may now refer to a newer file.
         size = context.pool.get(path).size()
     zone_map = ZoneMap(read, size, report=lambda text: context.report(f"{path}: {text}"))
     problem = misfit(segment, zone_map, in_passing=in_passing)
@@ -121,7 +124,7 @@ def open_map(segment: Segment, path: str, *, in_passing: bool = False) -> ZoneMa
 
 @contextmanager
 def _damage_for_failures() -> Iterator[None]:
-    """Treat a map that can't be read as damaged, because it can be rebuilt from the log."""
+    """Raise CorruptIndex if a map can't be read, because it can be rebuilt from the log."""
     try:
         yield
     except OSError as error:
@@ -134,9 +137,9 @@ def misfit(segment: Segment, zone_map: ZoneMap, *, in_passing: bool = False) -> 
     Args:
         segment: The segment.
         zone_map: The map.
-        in_passing: Whether to read the first bytes of the first and last batch by a new handle.
-            Mapping the log instead would take ten times as long. Use this if no other part of the
-            log is read.
+        in_passing: Whether to read the first bytes of the first and last batch with a new file
+            handle. If False, the log is mapped, which takes ten times as long. Set it if no other
+            part of the log is read.
     """
     identity = zone_map.identity
     if identity.topic_id != segment.context.topic_id:
@@ -160,7 +163,7 @@ def _read_heads(segment: Segment, positions: Iterable[int], *, in_passing: bool)
     """Read the first bytes of the batches at these positions."""
     if not in_passing:
         return [segment.view(position, position + HEADER_SIZE) for position in positions]
-    # A new handle, because one that was open before may belong to a file that had the name earlier.
+    # Use a new handle, because an open handle may belong to a file that had this name earlier.
     file = segment.context.env.files.open(segment.log_path)
     try:
         return [file.pread(HEADER_SIZE, position) for position in positions]
@@ -169,14 +172,15 @@ def _read_heads(segment: Segment, positions: Iterable[int], *, in_passing: bool)
 
 
 def build(segment: Segment, *, by_kernels: bool | None = None, check_crc: bool = True) -> bytes:
-    """Build the zone map of a finished segment, as the bytes of its file.
+    """Build the zone map of a finished segment; return the content of its file.
 
     Args:
-        segment: The segment, read from end to end.
-        by_kernels: Whether to use kernels, which take 0.5 s to load (several seconds if they are
-            not compiled yet) and about 0.3 s for 1 GB; the plain code takes 14 us for a record.
-            None uses them if they are installed and the segment is large.
-        check_crc: False if the caller has just written the batches; kernels then skip checksums.
+        segment: The segment, which is read from end to end.
+        by_kernels: Whether to use kernels. They take 0.5 s to load (several seconds if they are not
+            compiled yet) and about 0.3 s for 1 GB. Plain Python code takes 14 us for each record.
+            None uses kernels if they are installed and the segment is large.
+        check_crc: Whether kernels verify checksums. False is for a caller that has just written the
+            batches.
 
     Raises:
         CorruptData: The log is damaged; the error has its position.
@@ -192,7 +196,7 @@ def build(segment: Segment, *, by_kernels: bool | None = None, check_crc: bool =
 
 def has_kernels() -> bool:
     """Return whether numpy and numba are installed, without loading them."""
-    from importlib.util import find_spec  # not needed when a broker starts
+    from importlib.util import find_spec  # this module is not needed when a broker starts
 
     return all(find_spec(name) is not None for name in ("numpy", "numba"))
 
@@ -200,7 +204,10 @@ def has_kernels() -> bool:
 def _build_by_kernels(
     segment: Segment, siblings: Mapping[str, FileSum], check_crc: bool
 ) -> bytes | None:
-    """Build with kernels; None if they are not installed, or the plain code must report damage."""
+    """Build with kernels; return None if they are not installed or find damage.
+
+    The caller then uses plain Python code, which reports the damage.
+    """
     try:
         from tidelog.storage.segment.zone_map_kernels import build_with_kernels
     except ImportError:
@@ -209,13 +216,15 @@ def _build_by_kernels(
 
 
 def write(segment: Segment, *, by_kernels: bool | None = None, check_crc: bool = True) -> bool:
-    """Build a map and write it beside the log; return False if the log is damaged (reported).
+    """Build a map and write it beside the log.
 
-    The file is not synced: if a crash leaves it incomplete, readers recognize this, and the map is
-    built again. Arguments as in `build`.
+    Return False if the log is damaged; the damage is reported.
+
+    The file is not synced. If a crash leaves it incomplete, readers recognize this, and the map is
+    built again. The arguments are those of `build`.
 
     Raises:
-        OSError: The disk failed; the previous file, if there was one, still exists.
+        OSError: The disk failed. A previous file still exists.
     """
     context = segment.context
     try:
@@ -232,7 +241,10 @@ def write(segment: Segment, *, by_kernels: bool | None = None, check_crc: bool =
 
 
 def _restore_txn_index(segment: Segment) -> None:
-    """Restore a missing or empty index of aborted transactions before a map records its state."""
+    """Restore a missing or empty index of aborted transactions.
+
+    This comes before the zone map is built, because the map has the index's checksum.
+    """
     fs = segment.context.env.files
     path = segment.context.path(segment.base_offset, files.TXN_INDEX_SUFFIX)
     if segment.zones is None and not (fs.exists(path) and fs.stat(path).size):
@@ -242,11 +254,11 @@ def _restore_txn_index(segment: Segment) -> None:
 
 
 def build_missing(segments: Iterable[Segment]) -> list[int]:
-    """Write the maps of finished segments that have no valid one; return their base offsets.
+    """Write maps for the finished segments without a valid map; return their base offsets.
 
     Args:
-        segments: Segments of a directory that the caller may write to; the active one, and those
-            that only the tier has, are skipped.
+        segments: Segments of a directory that the caller may write to. The active segment and
+            segments that only the tier has are skipped.
 
     Raises:
         OSError: The disk failed.
@@ -258,10 +270,10 @@ def build_missing(segments: Iterable[Segment]) -> list[int]:
 def write_missing(
     segment: Segment, *, by_kernels: bool | None = None, check_crc: bool = True
 ) -> bool:
-    """Write the map of a finished segment unless it already has a valid one.
+    """Write the map of a finished segment unless the segment already has a valid map.
 
-    Another thread may have written the map meanwhile. Returns whether this call wrote the map;
-    errors and arguments as in `write`.
+    Another thread may have written the map meanwhile. Return whether this call wrote the map.
+    Errors and arguments are those of `write`.
     """
     with segment.zones_lock:
         if segment.zones_on(ClockName.APPEND) is not None:
@@ -293,7 +305,7 @@ def drop_unfit(context: SegmentContext, base_offset: int) -> None:
 
 
 def sum_siblings(context: SegmentContext, base_offset: int) -> dict[str, FileSum]:
-    """Return length and checksum of each file beside a log, by suffix."""
+    """Return, by suffix, the length and checksum of each file beside a log."""
     sums = {}
     for suffix in files.SUMMED_SUFFIXES:
         path = context.path(base_offset, suffix)
@@ -316,12 +328,12 @@ def sum_file(context: SegmentContext, path: str) -> FileSum:
 
 
 class ZoneCache:
-    """A folder for maps of directories that must not be written to.
+    """A directory for the zone maps of other directories that must not be written to.
 
-    A map is named after its content, never after a path, so copies of a directory share it; like
-    any other map, it is compared with the log. Topic and partition are part of the name, because
-    segments of two partitions may have equal sizes and equal first batches. The folder contains
-    nothing else and may be deleted.
+    A map's file name depends on the log's content and never on a path, so copies of a log directory
+    share the map. Like any other map, it is compared with the log. Topic and partition are part of
+    the name, because segments of two partitions may have equal sizes and equal first batches. The
+    cache contains only maps and may be deleted.
     """
 
     def __init__(self, fs: FileSystem, directory: str) -> None:
@@ -329,7 +341,7 @@ class ZoneCache:
         self.directory = directory
 
     def path_of(self, segment: Segment) -> str:
-        """Return the path of a segment's map, existing or not; the name needs no escaping."""
+        """Return the path of a segment's map, which may not exist; the name needs no escaping."""
         partition = segment.context.topic_partition
         topic = f"{segment.context.topic_id.hex}-{crc32c(partition.topic.encode()):08x}"
         rows, crc = segment.append_times.digest
@@ -338,14 +350,14 @@ class ZoneCache:
         return f"{self.directory}/{topic}-{partition.partition}-{facts}{files.ZONES_SUFFIX}"
 
     def load(self, segment: Segment) -> ZoneMap | None:
-        """Return the map of a segment, None if there is no valid one."""
+        """Return the map of a segment, None if there is no valid map."""
         try:
             return open_map(segment, self.path_of(segment))
         except (CorruptData, UnsupportedVersion, FileNotFoundError):
             return None
 
     def store(self, segment: Segment, data: bytes) -> None:
-        """Store a map; if the folder is not writable, only report that."""
+        """Store a map; if the directory is not writable, only report this."""
         path = self.path_of(segment)
         try:
             self._fs.make_dirs(self.directory)

@@ -1,9 +1,8 @@
-"""Builds zone maps with kernels, with the same result as the plain `zone_map_builder`.
+"""Builds zone maps with kernels; the result is the same as that of `zone_map_builder`.
 
-Uncompressed bodies are read in place, compressed ones are decompressed into one buffer, and
-messages of magic 0 and 1 are processed by the plain code one by one. Memory: a few MB, and 120
-bytes for each zone. At the first sign of damage the build returns None, and the plain code then
-reports the damage.
+Uncompressed bodies are read in place. Compressed bodies are decompressed into one buffer. Messages
+of magic 0 and 1 are processed one by one in plain Python. Memory: a few MB, and 120 bytes for each
+zone. If the build finds damage, it returns None; `zone_map_builder` then reports the damage.
 
 Imports numpy and numba. Opens no file.
 """
@@ -68,14 +67,15 @@ def build_with_kernels(
     *,
     check_crc: bool = True,
 ) -> bytes | None:
-    """Build the zone map of a finished segment as `build_plain` does; None on damage.
+    """Build the zone map of a finished segment as `build_plain` does; return None on damage.
 
     Args:
-        segment: The segment, read to its end.
-        siblings: Checksums of the files beside the log, which the map stores.
+        segment: The segment, which is read to its end.
+        siblings: Checksums of the files beside the log; the map stores them.
         limits: Sizes of zones and blocks.
-        check_crc: False if the caller has just written or checked every batch. Zones' checksums are
-            computed from those of the batches, so a later change is still detected.
+        check_crc: Whether to verify the batches' checksums. False is for a caller that has just
+            written or checked every batch. The zones' checksums are computed from the batches'
+            stored checksums, so a later change is still detected.
     """
     builder = KernelBuilder(segment, limits, check_crc=check_crc)
     try:
@@ -91,7 +91,7 @@ def _sum_tables() -> kernels.SumTables:
 
 
 class KernelBuilder:
-    """One pass over one segment."""
+    """Builder of one segment's zone map, in one pass."""
 
     def __init__(self, segment: Segment, limits: Limits, *, check_crc: bool) -> None:
         self._segment = segment
@@ -127,7 +127,10 @@ class KernelBuilder:
         return status == layout.DONE or is_torn_tail
 
     def _sums_fit(self, group: Longs) -> bool:
-        """Return whether all magic-2 checksums are right; legacy batches are checked later."""
+        """Return whether the checksums of all magic-2 batches are right.
+
+        Messages of magic 0 and 1 are checked later.
+        """
         if not self._check_crc:
             return True
         rows = group[group[:, layout.MAGIC] == MAGIC_2]
@@ -195,9 +198,9 @@ class KernelBuilder:
         self._step_ms, self._used_spans = self._latency.step_ms, 0
 
     def _opened(self, group: Longs, slots: Slots) -> Iterator[tuple[Bytes, Longs, Slots]]:
-        """Decompress batches in groups; yield each group's buffer, the updated table, and slots.
+        """Decompress batches in groups; yield each group's buffer, its updated table and its slots.
 
-        The bodies of a group are in one buffer; the table has their positions in it.
+        The bodies of a group are in one buffer. The table has each body's position in the buffer.
         """
         if not len(slots):
             return
@@ -208,7 +211,7 @@ class KernelBuilder:
             start += end
 
     def _open_some(self, table: Longs, slots: Slots, arena: BodyBuffer) -> tuple[int, Bytes]:
-        """Decompress some batches, at least one; return their number, and their bodies."""
+        """Decompress some batches, at least one; return their number and their bodies."""
         ends: list[int] = []
         arena.clear()
         view, rows = self._log.data, table[slots]
@@ -251,7 +254,7 @@ class KernelBuilder:
             self._zones = zones
 
     def encode(self, siblings: Mapping[str, FileSum]) -> bytes:
-        """Return the bytes of the whole file."""
+        """Return the content of the whole file."""
         segment, zones = self._segment, self._zones[: self._count]
         step = self._block_rows
         totals = _sums(zones, step)
@@ -273,7 +276,7 @@ class KernelBuilder:
 
 
 def runs_of(times: AppendTimes) -> kernels.Runs:
-    """Return append times in the kernel's form, in which times before the first row are unknown."""
+    """Return append times as arrays for the kernel; times before the first row are unknown."""
     offsets, append_ms = offsets_and_times(times)
     return kernels.Runs(
         np.concatenate(([np.iinfo(np.int64).min], offsets)),
@@ -282,7 +285,7 @@ def runs_of(times: AppendTimes) -> kernels.Runs:
 
 
 def _groups(table: Longs) -> Iterator[Longs]:
-    """Split a table into groups of about `GROUP_BYTES`; a larger batch is a group of its own."""
+    """Split a table into groups of about `GROUP_BYTES`; a larger batch gets its own group."""
     ends = np.cumsum(table[:, layout.SIZE])
     start = size = 0
     while start < len(table):
@@ -292,7 +295,7 @@ def _groups(table: Longs) -> Iterator[Longs]:
 
 
 def _sums(zones: Longs, width: int) -> list[Zone]:
-    """Return the total of each `width` consecutive zones; the last total may be of fewer zones."""
+    """Return the totals of groups of `width` consecutive zones; the last group may be smaller."""
     out: Longs = np.empty((-(-len(zones) // width), kernels.ZONE_FIELDS), np.int64)
     kernels.sum_zones(zones, width, out, _sum_tables().powers)
     at = kernels.ZONE_TRANSACTIONAL
