@@ -132,8 +132,9 @@ class TopicConfig:
     segment_ms: int = config_field(
         int64(1),
         "604800000",
-        "Time span in ms after which a segment is rolled: between the timestamp of its first"
-        " record and that of a new record; by the wall clock if records have no timestamp.",
+        "Time span in ms after which a segment is rolled. The span begins at the timestamp of"
+        " the segment's first record and ends at the timestamp of a new record. If records"
+        " have no timestamp, it is measured by the wall clock.",
         synonyms=(Synonym("log.roll.ms"), Synonym("log.roll.hours", HOUR_MS)),
     )
     segment_jitter_ms: int = config_field(
@@ -310,7 +311,7 @@ class TopicConfig:
     compression_type: CompressionType = config_field(
         COMPRESSION,
         "producer",
-        "Codec of stored batches; `producer` keeps the producer's.",
+        "Codec of stored batches; `producer` keeps the producer's codec.",
         synonyms=(Synonym("compression.type"),),
     )
     compression_gzip_level: int = config_field(
@@ -374,7 +375,7 @@ class TopicConfig:
         int64(1),
         "3600000",
         "Maximum jump of the wall clock into the future, in ms, that appends accept."
-        " After a larger one, appends are refused until an operator accepts the clock,"
+        " After a larger jump, appends are refused until an operator accepts the clock,"
         " because append times never decrease.",
     )
 
@@ -414,9 +415,9 @@ class TopicConfig:
     remote_log_delete_on_disable: bool = config_field(
         FLAG,
         "false",
-        "If remote.storage.enable is false: whether records that are only in the tier"
-        " are deleted, so that the log starts with its local part. Otherwise they stay"
-        " readable.",
+        "Used if remote.storage.enable is false. If true, records that are only in the tier"
+        " are deleted, so that the log starts with its local part. If false, these records"
+        " stay readable.",
     )
     local_retention_ms: int = config_field(
         int64(-2),
