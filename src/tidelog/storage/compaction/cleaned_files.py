@@ -1,10 +1,10 @@
 """Writer of the files of one `.cleaned` segment: log, indexes, append times, zone map.
 
 A kernel turns planned batches into bytes; new batches are then compressed and get checksums. The
-log is written in large pieces. Offset and time index, append times (copied from the sources' files)
-and the index of aborted transactions are made along the way; the zone map is made at the end, by
-the builder that all zone maps use. All files are synced, or removed if the cleaning fails. No file
-is renamed here: the lock's holder swaps them in.
+log is written in large pieces. The offset index, the time index, the append times (copied from the
+sources' files) and the index of aborted transactions are made while the log is written. The zone
+map is made at the end, by the builder that makes all zone maps. All files are synced, or removed if
+the cleaning fails. No file is renamed here: the lock's holder swaps them in.
 
 Imports numpy and numba. Source: Kafka 4.x Cleaner.cleanSegments.
 """
@@ -202,7 +202,7 @@ class CleanedFiles:
         return files.cleaned_path(self._job.directory, self._base, suffix)
 
     def has_room(self, size_bytes: int, source: SourceSegment, position: int) -> bool:
-        """Return whether the log file can hold `size_bytes` more, and all source data to come."""
+        """Return whether the log file has room for `size_bytes` and all remaining source data."""
         ahead = source.size_bytes - position
         ahead += sum(s.size_bytes for s in self._sources if s.base_offset > source.base_offset)
         return self.bytes_written + size_bytes + ahead <= INT32_MAX
@@ -356,8 +356,8 @@ def write_group(piece: Piece, opened: OpenedBatches, plan: "Longs", lost: "Bytes
         lost: One bit for each record, set if it is superseded.
 
     Raises:
-        CorruptBatch: A batch's records differ from those that the plan was made for; the error
-            contains its position.
+        CorruptBatch: A batch's records differ from the records that the plan was made for; the
+            error contains the position of the batch.
     """
     table = opened.table
     if (plan[:, rewrite.ACTION] == rewrite.COPY).all():

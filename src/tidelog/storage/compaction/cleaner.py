@@ -1,23 +1,23 @@
 """Cleaning one partition in passes: plan, clean, swap in, store the outcome.
 
 `cleaning_plan` decides what may be cleaned and whether a cleaning is due, and makes the job. A
-worker (this process or another one) carries the job out on files alone: it writes `.cleaned` files.
-`swap_in` stores the history, replaces the sources by the cleaned segments, one after the other
-(`directory.publication`), and moves the checkpoint when all are in place. Records may be appended
-meanwhile. If segments of the job were truncated, deleted or replaced, the job is given up
-(`CleaningAborted`), and its files that are not swapped in yet are removed. An interrupted run is
-repeated from the old checkpoint: segments that it had swapped in stay compacted.
+worker (in this process or another one) carries the job out: it only reads files and writes
+`.cleaned` files. `swap_in` stores the history, replaces the sources by the cleaned segments, one
+after the other (`directory.publication`), and moves the checkpoint when all are in place. Records
+may be appended meanwhile. If segments of the job were truncated, deleted or replaced, the job is
+given up (`CleaningAborted`), and its files that are not swapped in yet are removed. An interrupted
+run is repeated from the old checkpoint: segments that it had swapped in stay compacted.
 
 If the key map holds fewer keys than the head has, a pass cleans a part of the head and the next
 pass continues.
 
-The history has the time from which tables of the past are exact (`note_run`). A record is dropped
-as superseded only if the record that supersedes it lies below the run's `mapped_to`. So a table as
-of T is exact if T is at or above the times of all records below `mapped_to`, because the record
-that superseded a dropped record is in the table, or was itself superseded by a record in the table.
-The bound also holds for tombstones that are dropped later. It may be later than necessary, but not
-earlier. If no record was ever dropped, tables as of every T are exact: each offset from the log
-start on has its record. If records are missing that tidelog did not drop (another cleaner ran),
+The history stores a bound: the time from which tables of the past are exact (`note_run`). A record
+is dropped as superseded only if the record that supersedes it lies below the run's `mapped_to`. So
+a table as of T is exact if no record below `mapped_to` has a time after T. For each dropped record,
+such a table contains the record that superseded it, or a record that superseded that record in
+turn. The bound also holds for tombstones that are dropped later. It may be later than necessary,
+but not earlier. If no record was ever dropped, tables as of every T are exact: each offset from the
+log start on has its record. If records are missing that tidelog did not drop (another cleaner ran),
 only the append clock has a bound. This bound is at least the time of the run, because each missing
 record was superseded by a record that was appended before the run. The record timestamps of the
 missing records are unknown.
@@ -122,7 +122,7 @@ def drop_cleaned(fs: FileSystem, directory: str) -> None:
     except OSError:
         return
     if any(name.endswith(files.SWAP_SUFFIX) for name in names):
-        return  # a swap's `.cleaned` names keep the next open from finishing it
+        return  # without its `.cleaned` names, the next opening would finish the swap
     for name in names:
         if name.endswith(files.CLEANED_SUFFIX):
             remove_quietly(fs, f"{directory}/{name}")
@@ -312,14 +312,14 @@ def _horizons(
 
 
 def _in_order(job: CleaningJob, cleaned: CleaningResult) -> Sequence[CleanedGroup]:
-    """Return groups in an order of swapping in which no crash lets a deleted key reappear.
+    """Return the groups in the order of their swaps, so that no crash lets a deleted key reappear.
 
     A later record supersedes an earlier one. So the oldest group is swapped in first, and a
     tombstone is removed after the records that it deletes. If versions decide, an earlier record
-    may supersede a mapped record, and may be a tombstone that is itself removed. So in this case
-    the newest mapped group is swapped in first, and the groups before the mapped records are
-    swapped in last. The order of the latter groups does not matter, because each key has only one
-    record in them.
+    may supersede a mapped record. This earlier record may be a tombstone that the cleaning removes,
+    too. So in this case the newest mapped group is swapped in first, and the groups before the
+    mapped records are swapped in last. The order among the groups before the mapped records does
+    not matter, because each key has only one record in these groups.
     """
     if not job.rules.has_versions:
         return cleaned.groups
@@ -420,7 +420,7 @@ class LogTarget(PartitionTarget):
             log_dir: Open for writing.
             name: The partition.
             options: Options of the cleaning.
-            worker: Carries jobs out; None if the caller does, see `swap_in`.
+            worker: Carries jobs out; None if the caller does this and calls `swap_in`.
         """
         super().__init__(log_dir, name, options)
         self._worker = worker
@@ -455,7 +455,7 @@ class LogTarget(PartitionTarget):
 def clean_partition(
     log_dir: "DirectoryAccess", name: TopicPartition, worker: Worker, options: CleanerOptions
 ) -> CleaningReport:
-    """Clean a partition if that is due or requested, in as many passes as it takes.
+    """Clean a partition, in as many passes as necessary, if a cleaning is due or requested.
 
     Args:
         log_dir: Open for writing.
@@ -477,7 +477,7 @@ def clean_partition(
 
 
 def clean(target: CleaningTarget, *, is_asked: bool) -> CleaningReport:
-    """Clean a target if that is due or requested; raises the errors of the target's methods."""
+    """Clean a target if a cleaning is due or requested; raises the errors of its methods."""
     decision, job = target.inspect(is_asked=is_asked)
     report = CleaningReport(name=target.name, decision=decision, cleaned_to=decision.first_dirty)
     for _ in range(PASSES_MAX):

@@ -8,8 +8,8 @@ This module owns:
 - the job that follows from an inspection;
 - the forecast of `tidelog compact --plan`, which needs no lock and changes nothing.
 
-Other modules own the rules (`eligibility`, `generations.planning`), carrying the job out
-(`worker`), and swapping in (`cleaner`).
+Other modules own the rules (`eligibility`, `generations.planning`), the execution of a job
+(`worker`), and the swap of its segments (`cleaner`).
 
 `log_dir` may be a proxy whose calls run in another thread.
 
@@ -116,7 +116,7 @@ def bounds_before(
 ) -> tuple[CompactionHistory | None, tuple[int, int]]:
     """Return the history before a run, and the time from which tables are exact on each clock.
 
-    If the partition has no file of the history, the segments show whether the log is whole.
+    If the partition has no history file, the segments show whether the log is whole.
 
     Returns:
         The history (None if there is no usable one), and the two times from which tables are exact,
@@ -144,8 +144,8 @@ class CleanerOptions:
         load_factor: Maximum part of the map's slots that is used
             (`log.cleaner.io.buffer.load.factor`).
         is_asked: Clean even if no cleaning is due.
-        hold: Context entered while segments are swapped in; it keeps others from truncating,
-            deleting or replacing segments of the partition.
+        hold: Returns a context that is entered while segments are swapped in. Within it, nothing
+            else truncates, deletes or replaces segments of the partition.
     """
 
     dedupe_buffer_bytes: int = 128 << 20
@@ -195,7 +195,7 @@ class FinishedSegment:
 
 
 class Scheduler(Protocol):
-    """Decides when a log is cleaned, and which of its segments. One instance per inspection.
+    """Decides when a log is cleaned, and which segments are cleaned. One instance per inspection.
 
     Attributes:
         goes_on: Whether further passes follow at once if the dirty part of a log exceeds the key
@@ -231,7 +231,7 @@ class Scheduler(Protocol):
         Args:
             log: The partition.
             segments: Its finished segments, oldest first.
-            state: The facts about the log from which `eligibility` decides.
+            state: State of the log, from which `eligibility` decides.
             terms: Rules, wall time, and whether a cleaning was requested.
 
         Raises:
@@ -293,7 +293,7 @@ class BruteForce:
     ) -> Choice:
         """Select all segments before the cleanable part's end; expired tombstones may be dropped.
 
-        That is safe because no earlier segment is left out.
+        Dropping them is safe because no earlier segment is left out.
         """
         sources = [each for each in segments if each.end_offset <= decision.end]
         sizes = (
@@ -438,9 +438,9 @@ def inspect_tier(
 ) -> CleaningState:
     """Inspect the segments that exist only in a partition's tier.
 
-    Local segments, copied or not, are treated like the active segment of other logs: they are not
-    cleaned, and their records supersede no other records until the segments exist only in the tier.
-    Segments of the tier are cleaned by brute force.
+    A local segment is treated like an active segment, even if it has been copied to the tier. It is
+    not cleaned, and its records supersede no other records until the segment exists only in the
+    tier. Segments of the tier are cleaned by brute force.
 
     Args:
         log_dir: Open for writing.
@@ -628,7 +628,7 @@ class Preview:
 def preview(log_dir: "DirectoryAccess", name: TopicPartition) -> Preview:
     """Forecast what an unrequested compaction would do now.
 
-    With brute force, that is a full pass if one is due.
+    With brute force, the forecast is a full pass if a cleaning is due, and no change otherwise.
 
     Args:
         log_dir: Open for reading or writing.

@@ -4,9 +4,9 @@ A log is a cleaned tail followed by a dirty head. The head begins at the cleaner
 ends at the first segment that must not be cleaned: the active segment, a segment with records of an
 open transaction, a segment that is not durable yet, or a segment with records younger than
 `min.compaction.lag.ms`. A cleaning is due if the head's bytes reach a limit, or if the head's share
-of the cleanable bytes, or the age of its records, exceeds a limit. It is also due, with or without
-a head, when the delete horizon of tombstones in the tail has passed, so an idle log loses its
-tombstones too.
+of the cleanable bytes, or the age of its records, exceeds a limit. A cleaning is also due when the
+delete horizon of tombstones in the tail has passed, even if there is no head. So an idle log loses
+its tombstones too.
 
 Source: Kafka 4.x LogCleanerManager; KAFKA-8522 for delete horizons.
 """
@@ -240,10 +240,10 @@ def waits_since_ms(segment: WaitingSegment, config: TopicConfig, now_ms: int) ->
 
 
 def horizon_of(now_ms: int, delete_retention_ms: int) -> int:
-    """Return when to clean again for tombstones that were first cleaned at `now_ms`, in ms.
+    """Return the time in ms of the next cleaning for tombstones first cleaned at `now_ms`.
 
     The time is after the tombstones' delete horizon by 0 to a tenth of the retention. So one later
-    run removes the tombstones of several cleanings in quick succession.
+    run removes the tombstones of several cleanings that follow one another quickly.
     """
     step = max(delete_retention_ms // HORIZON_PART, 1)
     return min(-(-(now_ms + delete_retention_ms) // step) * step, INT64_MAX)

@@ -7,10 +7,10 @@ machine only.
 This module also owns how a job is split and grouped:
 
 - Parts (`parts_of`), for workers that run in parallel: each part maps all keys of the head, so the
-  remaining records are exactly those that one cleaner would have kept. A job must not be split in
-  two cases: it has transactions, because markers depend on earlier batches of the log; or versions
-  decide, because all records of the tail have to be looked up in the map before the head is
-  rewritten.
+  remaining records are exactly the records that an undivided job would keep. A job with
+  transactions must not be split, because markers depend on earlier batches of the log. A job in
+  which versions decide must not be split either, because all records of the tail have to be looked
+  up in the map before the head is rewritten.
 - Groups (`group_segments`): runs of segments that together fit the limits of one segment.
 
 `rewriting` and `key_mapping` own all decisions on single records.
@@ -54,8 +54,9 @@ class CompactionRules:
             `offset`, the highest record `timestamp`, or the highest version in a `header`. Of
             records with equal timestamps or versions, the record with the highest offset is kept.
         header: Name of the version header for that strategy, else empty. If a record has several
-            such headers, the last one counts: 8 bytes, a big-endian int64. A record without such a
-            header, or with one of another length, ranks below all records with a version.
+            such headers, the last one counts. Its value is a big-endian int64 of 8 bytes. A record
+            without such a header, or with a value of another length, ranks below all records with a
+            version.
         delete_retention_ms: How long, in ms, tombstones and markers stay after they were first
             cleaned.
         hash_name: Hash function of keys, `siphash` (with a fresh secret) or `md5`.
@@ -153,10 +154,10 @@ class Group:
 
     Attributes:
         bases: Their base offsets, ascending.
-        drop_expired: True if tombstones and markers past their delete horizon may be dropped. Then
-            no segment or object outside of the job can hold a record that they delete. For markers
-            the job must also rewrite all older segments, because only reading them shows whether a
-            batch of the transaction, even an empty one, remains.
+        drop_expired: Whether tombstones and markers past their delete horizon may be dropped. If
+            True, no segment or object outside of the job may hold a record that they delete. For
+            markers, the job must also rewrite all older segments, because only reading these
+            segments shows whether a batch of the transaction, even an empty one, remains.
     """
 
     bases: tuple[int, ...]
@@ -240,8 +241,8 @@ class CleaningJob:
 
         If versions decide, a tombstone may supersede later records, so it is kept until all later
         records have been compared with it. A mapped tombstone may also supersede earlier records,
-        which are swapped in last. So tombstones are dropped only in groups before the mapped
-        offsets.
+        whose segments are swapped in last. So tombstones are dropped only in groups before the
+        mapped offsets.
 
         Args:
             group: A group of the job.
@@ -361,7 +362,8 @@ class CleaningResult:
         groups: The groups that were rewritten, in order. A group that begins at or after
             `mapped_to` is left out: no file was written for it.
         mapped_to: End of the offsets whose keys are in the map, exclusive. It is less than the
-            job's `map_to` if the map or its notes were full; another pass cleans the other offsets.
+            job's `map_to` if the map or its notes were full; another pass cleans the remaining
+            offsets.
         keys: Number of different keys in the map.
         bytes_read: Bytes read from log files, mapping and rewriting together.
         bytes_written: Bytes written into log files.

@@ -6,21 +6,22 @@ This module owns, for one job:
   in Kafka: 16 for the hash, 8 for the record's number; a version takes 8 more. If keys are kept,
   half of the memory is for keys, and a slot has 8 more bytes for the position of the key.
 - One bit for each mapped record (whether it is superseded), and notes on each batch (size, records,
-  tombstones), so that the second pass usually reads little more than the batches with remaining
-  records, and decompresses only batches that lost some records but not all. Bits and notes together
-  take at most `NOTES_BYTES_MAX`. When the map or the notes are full, mapping stops, and another
-  pass continues; at least one record always fits.
+  tombstones). With these bits and notes, the second pass usually reads little more than the batches
+  with remaining records. It decompresses only batches that lost some records but not all. Bits and
+  notes together take at most `NOTES_BYTES_MAX`. When the map or the notes are full, mapping stops,
+  and another pass continues; at least one record always fits.
 - Batches that are kept as empty ones if no record remains. These are the last data batch of each
   active producer (for the last sequence number), and the batch at the end of the job's offsets (so
   that the log end is not lost). If the log has no data batch of an active producer, the producer's
   last marker is kept instead (for the epoch).
 - Transactions: aborted data is dropped, and a marker is dropped when it is no longer needed. As
   long as a batch of the transaction exists, even an empty one, the marker is kept, and the entry of
-  an abort is copied to the new index of aborted transactions. When no batch exists any more, the
-  marker gets a delete horizon, and a cleaning after the horizon removes it. One walk in the order
-  of offsets decides this. If the walk has not visited everything before a marker (`sees_all` is
-  false), the absence of batches proves nothing, and the marker is kept. Without the marker, a
-  reader from the log's start would find the transaction open forever.
+  an abort is copied to the new index of aborted transactions. When no batch of the transaction
+  exists any more, the marker gets a delete horizon, and a cleaning after the horizon removes the
+  marker. One walk in the order of offsets decides which markers are needed. If the walk has not
+  visited everything before a marker (`sees_all` is false), the absence of batches proves nothing,
+  and the marker is kept. Without the marker, a reader from the log's start would find the
+  transaction open forever.
 
 Imports numpy and numba. Source: Kafka 4.x Cleaner.buildOffsetMap, SkimpyOffsetMap,
 CleanedTransactionMetadata; KAFKA-5490; KIP-98, KIP-534; the keyed messages proposal.
@@ -146,8 +147,9 @@ class OffsetMap:
     def check_keys(self) -> None:
         """Raise an error if a key is larger than the memory for keys.
 
-        All records of such a key would be kept, so its tombstone could never be dropped. A later
-        cleaning could not know that older records of the key remain, so the current one fails.
+        The cleaning would have to keep all records of such a key. A later cleaning could not know
+        that older records of the key remain, so no tombstone of the key could ever be dropped. So
+        the current cleaning fails.
 
         Raises:
             CleaningFailed: A key is larger than all the memory for keys.
@@ -253,7 +255,7 @@ class AbortedSpans:
     def holding(self, producer_id: int, offset: int) -> AbortedTxn | None:
         """Return the producer's aborted transaction that contains an offset, or None.
 
-        The marker's offset is the last one of a transaction.
+        The last offset of a transaction is the offset of its marker.
         """
         txns = self._of.get(producer_id, [])
         slot = bisect_left(txns, offset, key=lambda txn: txn.last_offset)

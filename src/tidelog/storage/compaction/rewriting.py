@@ -1,11 +1,14 @@
 """The second pass of a cleaning: writes the remaining records to `.cleaned` segments.
 
-A source has up to three ranges, in order of their offsets: the part cleaned before (its keys are
-hashed and looked up in the map), the mapped part (which has one bit per record: whether it is
-superseded) and the part after the map (no record is dropped). A batch of format 2 that loses no
-record and needs no delete horizon is copied byte for byte. In the mapped part, such a batch is not
-decompressed. A batch that loses all its records is usually not even read, but it is read if
-producers or transactions depend on it.
+A source has up to three ranges, in order of their offsets:
+
+- The part cleaned before: its keys are hashed and looked up in the map.
+- The mapped part: one bit for each record says whether the record is superseded.
+- The part after the mapped offsets: no record is dropped.
+
+A batch of format 2 that loses no record and needs no delete horizon is copied byte for byte. In the
+mapped part, such a batch is not decompressed. A batch that loses all its records is usually not
+even read. It is read if producers or transactions depend on it.
 
 This module owns Kafka's rules for tombstones, markers and aborted data, and the decision for each
 batch: dropped, copied, filtered, or kept as an empty one. Other modules decide which records are
@@ -222,10 +225,10 @@ def _empty_plan(count: int) -> "Longs":
 
 
 def legacy_horizon_ms(job: CleaningJob) -> int:
-    """Return a limit of file times in ms: a segment modified later keeps tombstones of old formats.
+    """Return a file time in ms: a segment modified after it keeps tombstones of old formats.
 
-    The limit is the file time of the last segment that was cleaned before, minus the retention. It
-    replaces the delete horizon, which batches of old formats don't have.
+    The result is the file time of the last segment that was cleaned before, minus the retention. It
+    replaces the delete horizon, which batches of formats 0 and 1 don't have.
     """
     cleaned = [s.last_modified_ms for s in job.sources if s.base_offset < job.map_from]
     return cleaned[-1] - job.rules.delete_retention_ms if cleaned else 0
@@ -362,7 +365,7 @@ class SourcePass:
     def _write_span(
         self, run: MappedRun, judged: PieceFacts, first: int, span: tuple[int, int]
     ) -> None:
-        """Write the remaining records between two positions, from the run's batch `first` on."""
+        """Write the remaining records of a span, which begins at the run's batch `first`."""
         for piece in self._cleaning.reader.pieces(self._source, *span, check=False):
             part = judged.part(first, first + len(piece.table))
             first += len(piece.table)
@@ -374,7 +377,7 @@ class SourcePass:
             self._open_and_write(piece, plan, part)
 
     def _hold_first(self, run: MappedRun) -> None:
-        """Look up the records of the first batch that lie below the mapped offsets in the map."""
+        """Look up in the map those records of the first batch that lie below the mapped offsets."""
         end = run.start + int(run.sizes[0])
         for whole in self._cleaning.reader.pieces(self._source, run.start, end, check=False):
             is_opened = np.array([run.counts[0] >= 0])
@@ -409,8 +412,9 @@ class SourcePass:
     ) -> None:
         batches = write_group(piece, opened, plan, judged.lost)
         if not self._out.has_room(batches.size_bytes, self._source, piece.end):
-            # With a horizon, timestamps are stored relative to another base, and each may need more
-            # bytes. So no horizon is set now; a later cleaning, with more room, sets it.
+            # In a batch with a delete horizon, timestamps are relative to another base, and each
+            # may need more bytes. So no horizon is set now; a later cleaning with more room sets
+            # it.
             plan = plan.copy()
             plan[:, rewrite.HORIZON] = -1
             batches = write_group(piece, opened, plan, judged.lost)

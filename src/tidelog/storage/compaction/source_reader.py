@@ -1,10 +1,10 @@
 """Reads source segments in pieces of some MB, checks frames, and makes a table of the batches.
 
-A piece is a memory map of its own if the system can populate it in advance; populating reports a
-read error before any page is touched, so that disk damage raises an error instead of a signal. On
-other systems a piece is a copy. The whole segment is never mapped: mapped pages count as the
-process's memory, and all sources together would exceed the memory limit of a cleaning many times
-over.
+If the system can populate a memory map in advance, each piece is a separate memory map. Populating
+reports a read error before the process touches a page. So damage of the disk raises an exception
+and does not end the process by a signal. On other systems, each piece is a copy. The whole segment
+is never mapped: mapped pages count as the process's memory, and all sources together would exceed
+the memory limit of a cleaning many times over.
 
 Imports numpy and numba.
 """
@@ -112,7 +112,7 @@ class Piece:
 
     @contextmanager
     def located(self) -> Iterator[None]:
-        """Add the file, and for damage the position, to errors of opening a batch of the piece."""
+        """Add the file to an error of opening a batch, and the position if the batch is damaged."""
         try:
             yield
         except UnsupportedCompression as error:
@@ -162,7 +162,7 @@ class SourceReader:
 
         Raises:
             CorruptBatch: An invalid frame, a wrong checksum, offsets out of order, or a segment
-                that ends in the middle of a batch; the error has its position.
+                that ends in the middle of a batch; the error has the position of the damage.
             OSError: The disk failed.
         """
         path = self.path(source)
@@ -236,7 +236,7 @@ class SourceReader:
 
 
 def _whole_size(raw: Buffer, read_bytes: int) -> int:
-    """Return the number of bytes of the whole first batch; always more than `raw` has."""
+    """Return the number of bytes to read for the whole first batch; always more than `raw` has."""
     if len(raw) < LOG_OVERHEAD:
         return max(read_bytes, PIECE_BYTES) + 1
     (length,) = LENGTH.unpack_from(raw, LENGTH_AT)
@@ -305,7 +305,7 @@ def opened_groups(
 def _open_some(
     piece: Piece, is_requested: "Mask", start: int, arena: BodyBuffer
 ) -> tuple[int, OpenedBatches]:
-    """Open batches from a row on up to the size of a group; return the next row and the batches."""
+    """Open the batches of one group, from row `start` on; return the next row and the batches."""
     table = piece.table[start:].copy()
     slots = np.flatnonzero(is_requested[start:])
     spans, behind = list[tuple[int, int]](), len(table)

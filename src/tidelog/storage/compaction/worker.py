@@ -1,14 +1,15 @@
 """Workers that carry out a cleaning job, in this process or in a separate process.
 
-`InProcess` maps keys, rewrites batches and writes `.cleaned` files. Its result depends on the job
-and the files alone: it needs no lock and renames nothing. If the cleaning fails, its `.cleaned`
-files are removed, except after a failure of the disk or of the process. No other file is changed.
+`InProcess` maps keys, rewrites batches and writes `.cleaned` files. Its result depends only on the
+job and the files. `InProcess` needs no lock and renames nothing. If the cleaning fails, its
+`.cleaned` files are removed, except after a failure of the disk or of the process. No other file is
+changed.
 
-`CleanerProcess` (one thread calls `clean` and `rest`; any thread may call `stop`) sends each job as
-a line of JSON to a process that replies with a line. That process only reads segments and writes
-`.cleaned` files. It exits as soon as its input ends, even in the middle of a job, so no process
-writes `.cleaned` files after the broker has exited. This module contains both the client and the
-code of that process.
+`CleanerProcess` sends each job as a line of JSON to a separate process, which replies with a line.
+One thread calls `clean` and `rest`; any thread may call `stop`. The separate process only reads
+segments and writes `.cleaned` files. It exits as soon as its input ends, even in the middle of a
+job. So no process writes `.cleaned` files after the broker has exited. This module contains both
+the client and the code of that process.
 
 Source: Kafka 4.x Cleaner.doClean; docs/compaction.md.
 """
@@ -112,7 +113,7 @@ class CleanerProcess:
 
         Raises:
             CleaningFailed: The process exited or was stopped, sent an invalid response, or reported
-                an error of another kind.
+                an error other than CorruptData and StorageFailure.
             CorruptData, StorageFailure: The process reported this error.
         """
         process = self._begin()
@@ -160,7 +161,10 @@ class CleanerProcess:
             _end(process)
 
     def stop(self) -> None:
-        """End the process and any job in progress, from any thread; later jobs are refused."""
+        """End the process and the job in progress; later jobs raise CleaningFailed.
+
+        Any thread may call this method.
+        """
         self._is_stopped = True
         with self._changing:
             process = self._process

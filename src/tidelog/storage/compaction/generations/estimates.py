@@ -16,10 +16,10 @@
   `PRIOR_SAMPLES` of its keys came from the neighbors.
 - The number of keys (`correction`): the sample's estimate is `samples << shift`, with a sampling
   error of some 1 % for 8,192 samples. Every cleaning maps the keys of a range of offsets and so
-  counts them exactly. Comparing this with the sample's estimate for the same range and time gives
-  the sampling error among those keys. Whether a key is sampled depends only on its hash, so the
-  difference remains valid as long as the keys exist. Keys that were not in the map, and keys that
-  have disappeared since, remain uncertain.
+  counts them exactly. Comparing this count with the sample's estimate for the same range and time
+  gives the sampling error among those keys. Whether a key is sampled depends only on its hash, so
+  the difference remains valid as long as the keys exist. Keys that were not in the map, and keys
+  that have disappeared since, remain uncertain.
 
       keys = (samples << shift) + counted - (sampled << shift)
 
@@ -87,7 +87,7 @@ class SegmentEstimate:
     Attributes:
         size_bytes: Size of its log file.
         cohort: Offset up to which the segment is clean, -1 if it was never cleaned; only neighbors
-            with the same number are compared.
+            with the same cohort are compared.
         keys: Number of sampled keys whose last record is in the segment.
         sampled_bytes: Bytes of the last records of these keys, divided by the sampling rate.
         weight_bytes: Value that `sampled_bytes` would have if the segment had no garbage; -1 if
@@ -133,8 +133,8 @@ def _live_bytes(segments: Sequence[SegmentEstimate], prior: float) -> Iterator[f
 
 # Target for the number of keys in the sample: one in KEYS_PER_SAMPLE, but at least SAMPLES_MIN and
 # at most SAMPLES_MAX. A sample of more than twice the target is halved. With 64 segments, 32,768
-# keys are 512 a segment: enough to estimate the live part of a segment to some 5 %, and that of the
-# whole log to 0.5 %.
+# keys are 512 a segment: enough to estimate the live part of a segment to some 5 %, and the live
+# part of the whole log to 0.5 %.
 SAMPLES_MIN: Final = 1024
 
 SAMPLES_MAX: Final = 32_768
@@ -295,8 +295,8 @@ def correction(samples: KeySamples, counted: MappedKeys | None) -> float:
 def live_error(samples: KeySamples, counted: MappedKeys | None) -> float:
     """Return the standard error of the live size, relative to it; 1 without a sample.
 
-    The error has two parts: the error of the number of keys, and that of the mean size of their
-    last records. It is 0 if each key is sampled.
+    The error has two parts: the error of the number of keys, and the error of the mean size of
+    their last records. It is 0 if each key is sampled.
     """
     if not len(samples):
         return 1.0

@@ -3,16 +3,16 @@
 A cleaning is due when the log, with its active segment counted as full, would exceed its bound:
 `tidelog.compaction.space.factor` times the live size. The live size is an estimate, so the bound is
 lowered by the expected error. A full pass rewrites every segment that may hold garbage or expired
-tombstones. A full pass is made, independently of the bound, if it is requested, if
-`max.compaction.lag.ms` has passed, and from time to time for expired tombstones: only a pass over
-all older segments may remove all these tombstones. If the strategy compares versions, every
-cleaning is a full pass.
+tombstones. A full pass is made, independently of the bound, if it is requested, or if
+`max.compaction.lag.ms` has passed. From time to time, a full pass is also made for expired
+tombstones, because only a pass over all older segments may remove all these tombstones. If the
+strategy compares versions, every cleaning is a full pass.
 
 Which segments are cleaned: the segments with the most garbage per byte to move. A log of L live
 bytes may use F x L bytes (F is the space factor). Cleaning a segment of s bytes, u of them live,
-reads s, writes u and frees s - u; its keys are looked up in a map that is filled by reading the log
-from some offset on. A segment that is cleaned early has collected less garbage, so a cleaning waits
-until the space is used up, and then chooses the segments in order of
+reads s, writes u and frees s - u bytes. The keys of the segment are looked up in a map. To fill the
+map, the log is read from some offset on. A segment that is cleaned early has collected less
+garbage, so a cleaning waits until the space is used up, and then chooses the segments in order of
 
     (g - ln(1 + g)) * (age + 2L),   g = garbage / live
 
@@ -20,28 +20,28 @@ largest first. This value compares the cost of keeping the garbage until later w
 rewriting the segment now, for records whose death rate decreases with age. A map can be used for
 all segments that were already cleaned at least up to the map's first offset. So for each first
 offset of a map, the best choice is a prefix of these segments in that order. Of these prefixes, the
-one is chosen that frees the most garbage per cost: bytes written, plus a small part of the bytes
-read. (docs/generations.md has the derivation and the measurements.)
+plan takes the prefix that frees the most garbage per cost. The cost is the bytes written, plus a
+small part of the bytes read. (docs/generations.md has the derivation and the measurements.)
 
 Which segments are merged: consecutive segments that the same cleaning rewrites, as many as one
-segment can hold; this costs no extra byte. Cleaning shrinks segments in place, so a log whose keys
-are updated at very different rates breaks up into many small segments. The maximum number of
-segments is `SEGMENTS_PER_LIVE` times the number that the live bytes would fill, and at least
-`SEGMENTS_MIN`. If a cleaning would leave more than the part `MERGE_FROM` of this maximum, runs of
-neighbors are rewritten only to merge them, until about the part `MERGE_TO` remains. The runs that
-remove the most segments per byte copied come first.
+segment can hold. Merging them costs no extra byte. Cleaning shrinks segments in place, so a log
+whose keys are updated at very different rates breaks up into many small segments. The maximum
+number of segments is `SEGMENTS_PER_LIVE` times the number that the live bytes would fill, and at
+least `SEGMENTS_MIN`. If a cleaning would leave more than the part `MERGE_FROM` of this maximum,
+runs of neighbors are rewritten only to merge them, until about the part `MERGE_TO` remains. The
+runs that remove the most segments per byte copied come first.
 
 The following proofs, from offsets alone, ensure that a deleted key does not reappear. They use a
 segment's `cleaned_to` C: none of its records is superseded by a record with an offset below C. A
 segment that was never cleaned has C = its base offset, because (by offset) a record is superseded
 only by later records. A cleaning that maps the keys of offsets [from, to) drops every record that a
-record of that range supersedes; so it raises C to `to` if C >= from, and proves nothing if there is
+record of that range supersedes. So it raises C to `to` if C >= from. It proves nothing if there is
 a gap between C and `from`. It follows for an offset P:
 
 - the part below P is clean, in the sense of Kafka's cleaner (no two records below P with the same
   key), if every segment that begins below P has C >= P;
-- a tombstone at an offset below P deletes no remaining record if every segment before it, and its
-  own, has C >= P.
+- a tombstone at an offset below P deletes no remaining record if its own segment and every earlier
+  segment have C >= P.
 
 Source: Kafka 4.x LogCleanerManager (the checkpoint); docs/generations.md#proofs.
 """
@@ -64,9 +64,9 @@ from tidelog.types import INT32_MAX
 # and cause no wear; with a cost of 0 the log would be read for every small cleaning.
 READ_PRICE: Final = 0.01
 
-# Minimum that a cleaning other than a full pass is expected to free, as a part of the space for
-# garbage: of the live size times (space factor - 1). With less, the map is filled too often; with
-# more, segments are cleaned too early.
+# Minimum garbage that a cleaning other than a full pass is expected to free, as a part of the space
+# for garbage. The space for garbage is the live size times (space factor - 1). With less, the map
+# is filled too often; with more, segments are cleaned too early.
 BATCH_PART: Final = 0.2
 
 # Minimum of a record's expected lifetime (in records appended), as a multiple of the number of
@@ -158,7 +158,7 @@ def priority_by(segments: Sequence[SegmentFacts]) -> Callable[[SegmentFacts], fl
 
 
 def _map_starts(segments: Sequence[SegmentFacts], map_keys_max: float) -> Iterator[int]:
-    """Yield the offsets that are tried as the start of the map, that of the shortest map first.
+    """Yield the offsets that are tried as the start of the map; the shortest map comes first.
 
     A key is in the map once, wherever its older records are. So the number of keys in a map that
     begins at an offset is the number of keys whose last record is at or after that offset.
@@ -347,8 +347,8 @@ def with_drops(
     """Yield groups, and whether each may drop tombstones and markers past their horizon.
 
     A group may drop them if, when the group is swapped in, every segment up to the group's last one
-    is cleaned to the group's end. An earlier cleaning may have cleaned a segment so far; or this
-    cleaning does, in the group itself or in a group that is swapped in before it.
+    is cleaned to the group's end. Either an earlier cleaning has cleaned a segment up to there, or
+    this cleaning does, in the group itself or in a group that is swapped in earlier.
 
     Args:
         segments: All finished segments of the partition, in order; no older data exists elsewhere.
@@ -367,15 +367,15 @@ def with_drops(
         yield Group(bases=bases, drop_expired=drop)
 
 
-# Number of standard errors of the estimated live size by which the bound is lowered, and the
-# maximum part of the bound by which it is lowered.
+# The bound is lowered by this many standard errors of the estimated live size.
 ERROR_MARGIN: Final = 2.0
 
+# Maximum part of the bound by which it is lowered.
 ERROR_MAX: Final = 0.1
 
 # If the relative error of the number of keys is larger than this, all keys are mapped. To map all
-# keys, the log is read once. A bound that is half a percent higher saves about the cost of that
-# read while as many bytes are appended as there are live bytes.
+# keys, the log is read once. The read pays off: a bound that is half a percent higher saves about
+# the cost of one read in the time in which the log appends as many bytes as are live.
 COUNT_FROM: Final = 0.005
 
 # Maximum part of the map that a plan fills with expected keys, so that more keys than expected fit,

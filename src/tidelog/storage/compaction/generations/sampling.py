@@ -1,4 +1,4 @@
-"""Reads a finished segment once, by kernels, to count its records and keep those of sampled keys.
+"""Reads a finished segment once: counts its records, and keeps the records of sampled keys.
 
 A damaged segment does not count as sampled; the cleaning that reads it reports the damage. The
 sample affects no decision about safety. Records of aborted transactions count as committed, so the

@@ -203,7 +203,7 @@ class Generations:
         """Return whether a plan could be due, assuming that all unread segments are garbage.
 
         As long as the log has room according to the stored facts, reading new segments can wait.
-        They are read at once when there is no room.
+        When the log has no room, the new segments are read immediately.
         """
         live = sum(
             each.sum_bytes
@@ -352,8 +352,8 @@ class Generations:
         if not segment.has_due or segment.end_offset > cleanable_end:
             return False
         was_swept = segment.end_offset <= self._statistics.swept_to
-        # With a retention of 0, `due_ms` equals `swept_ms` if the last full pass saw the tombstone
-        # first.
+        # With a retention of 0, `due_ms` equals `swept_ms` if the last full pass was the first to
+        # see the tombstone.
         return (
             not was_swept
             or self._statistics.rows[segment.base_offset].due_ms >= self._statistics.swept_ms

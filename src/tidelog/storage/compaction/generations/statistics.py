@@ -8,13 +8,14 @@ was truncated and then appended to is clean up to the truncation point only.
 
 The file is a list of entries: a full snapshot, then the changes since. An entry has two lines: the
 CRC-32C of the second line in 8 hexadecimal digits, and a JSON object (docs/format.md#text-files). A
-cleaning changes a few rows and a part of the samples, and dozens of cleanings run while as many
-bytes as the log's live size are appended. Writing the full file each time would be more than a
-tenth of all bytes that generational compaction writes. So changes are appended until they take as
-much space as the snapshot; then the file is replaced.
+cleaning changes a few rows and a part of the samples. While the log appends as many bytes as its
+live size, dozens of cleanings run. Writing the full file each time would be more than a tenth of
+all bytes that generational compaction writes. So changes are appended until they take as much space
+as the snapshot; then the file is replaced.
 
-A reader stops at a damaged or incomplete entry and uses the entries before it, as after an earlier
-crash. Nothing is appended after such an entry; the next writer replaces the file.
+A reader stops at a damaged or incomplete entry and uses only the entries before it, as if the
+writer had crashed earlier. Nothing is appended after such an entry; the next writer replaces the
+file.
 """
 
 import base64
@@ -46,8 +47,9 @@ UNKNOWN: Final = -1
 LINE_END: Final = b"\n"
 _CRC_DIGITS: Final = 8
 
-# A sample is the hash of a key, followed by two varints: the distance of its last record's offset
-# from that of the previous sample, and that record's size, negative for a tombstone.
+# A sample is the hash of a key, followed by two varints: the difference between the offset of the
+# key's last record and the offset of the previous sample, and the size of the last record, negative
+# for a tombstone.
 _HASH_SIZE: Final = 6
 
 
@@ -63,7 +65,7 @@ class SegmentRow:
         cleaned_to: See `SegmentFacts`.
         records: Number of its records; -1 if they have not been counted.
         record_bytes: Size of the records in bytes, uncompressed; -1 if they have not been counted.
-            An estimate after a rewrite.
+            After a rewrite, this size is an estimate.
         weight_bytes: Bytes of sampled records, divided by the sampling rate, that correspond to the
             whole log file; -1 if the sample does not cover the segment.
         due_ms: Latest delete horizon of the segment's batches or tombstones; -1 if none is known.
