@@ -1,11 +1,14 @@
 """Attaches staged segments at the end of partitions, or replaces finished segments.
 
-`attach` adds the segments that `StagedWriter` has written. `attach` prepares every partition
-(`SegmentSwaps.prepare_adoption`: the last segment is finished, the leader epoch is on disk, one
-append time is chosen for all records to add to the partition), makes a segment of each staged file
-(`AppendedPass`), and publishes all segments of all partitions by one commit. The commit also
-records the writer's version, if the caller passes one. If the writer has committed this version or
-a later one before, `attach` adds nothing.
+`attach` adds the segments that `StagedWriter` has written, in three steps:
+
+1. Prepare every partition (`SegmentSwaps.prepare_adoption`): the last segment is finished, the
+   leader epoch is on disk, and one append time is chosen for all records to add to the partition.
+2. Make a segment of each staged file (`AppendedPass`).
+3. Publish all segments of all partitions by one commit. The commit also records the writer's
+   version, if the caller passes a version.
+
+If the writer has committed this version or a later one before, `attach` adds nothing.
 
 `exchange` replaces finished segments by new ones that cover the same offsets, for code that
 rewrites segments (an erasure removes records, a merge makes one large segment of many small ones).
@@ -90,9 +93,9 @@ class AttachResult:
             holds the ranges of the earlier commit, with 0 segments.
         note: The note of the commit that attached the ranges in `partitions`, which may be an
             earlier commit; empty if there is no such commit.
-        skipped: Topics to which nothing was added because the writer had committed this version or
-            a later one to them before, each with its last version. Empty unless the writer counts
-            versions by topic (`WriterVersion.topics`).
+        skipped: The writer's last version for each topic to which nothing was added, because the
+            writer had already committed this version or a later one to the topic. Empty unless the
+            writer counts versions by topic (`WriterVersion.topics`).
     """
 
     commit_id: str
@@ -472,7 +475,8 @@ class _Exchange(_StagedChange):
     def check(self) -> None:
         """Check that the new base offsets are distinct and lie within the old segments.
 
-        The first new base offset must be that of the first old segment. Raises InvalidRequest.
+        The first new base offset must be the base offset of the first old segment. Raises
+        InvalidRequest.
         """
         where, first = self.log.topic_partition, self.old[0].base_offset
         if not self.bases or self.bases[0] != first:

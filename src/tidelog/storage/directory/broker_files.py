@@ -83,7 +83,7 @@ class ClusterState(NamedTuple):
 
 
 def settings_of(state: ClusterState, broker: int) -> Mapping[str, str]:
-    """Return a broker's changed settings: its own take precedence over settings of all brokers."""
+    """Return a broker's changed settings: its own settings override settings of all brokers."""
     settings = state.settings
     return {**settings.get(ALL_BROKERS, {}), **settings.get(str(broker), {})}
 
@@ -191,7 +191,7 @@ def read_cluster(fs: FileSystem, directory: str) -> ClusterState:
 def read_stored_defaults(
     fs: FileSystem, directory: str, report: Callable[[str], None]
 ) -> Mapping[str, str]:
-    """Return `stored_defaults` of a directory; report an invalid file, and return no defaults then.
+    """Return `stored_defaults` of a directory; if the file is invalid, report it and return none.
 
     Without defaults, a topic without a limit of its own keeps records of any age.
 

@@ -2,8 +2,8 @@
 
 `LogDir` combines `TopicAdmin` (topics), `OpenPartitions` (open logs and readers),
 `OffsetCheckpoints` and `CommitRecords`. It owns everything that concerns the whole directory. Only
-the holder of the lock changes topics and logs (others may write staged files); readers need no
-lock. After a clean stop, partitions are opened at first use. After a hard stop, the opening of the
+the holder of the lock changes topics and logs. Readers, and writers of staged files, need no lock.
+After a clean stop, partitions are opened at first use. After a hard stop, the opening of the
 directory opens all partitions, because each of them needs recovery.
 
 Among the files at the top of the directory are Kafka's own (`meta.properties`, the checkpoints,
@@ -60,7 +60,7 @@ class LogDirOptions(NamedTuple):
         create: Whether to create the directory if it is missing (implies `writable`).
         body_check: Function by which the validator checks records: plain Python, or the kernel.
         topic_defaults: Values of settings that a topic does not have itself, by the names of broker
-            settings. None if no broker gives them: then the values stored in the directory apply.
+            settings. If None, the values that a broker stored in the directory apply.
         prepare: Called under the lock before any partition is opened, to repair damage that would
             prevent the opening.
         deferrals: Creates the object that runs a log's deferred work; None to run such work
@@ -226,8 +226,8 @@ class LogDir(Closing):
         Raises:
             DirectoryLocked: The directory is to be opened for writing, but this or another process
                 has it open for writing already.
-            InvalidRequest: There is no such directory, a writer's is that of one partition, or the
-                URL is invalid.
+            InvalidRequest: The directory does not exist, it is the directory of one partition and
+                was opened for writing, or the URL is invalid.
             ReadOnly: A directory in an object store can't be opened for writing.
             CorruptFile, UnsupportedVersion: A writer can't read the list of topics, a commit record
                 or another file at the top of the directory. (A reader reads topics later.)
@@ -282,8 +282,8 @@ class LogDir(Closing):
     def _load_writable(self) -> None:
         fs = self.env.files
         if files.parse_partition_dir(posixpath.basename(posixpath.abspath(self.path))) is not None:
-            # Perhaps the directory of one partition, which is refused before a file is written. One
-            # behind a link of another name is refused only when the topics are read.
+            # This may be the directory of one partition, which is refused here, before a file is
+            # written. Behind a link with another name, it is refused only when the topics are read.
             find_partitions(fs, self.path)
         self._lock = self._take_lock()
         self._watch.accept(text_files.read_accepted_clock(fs, self.path, self.report))
@@ -326,7 +326,7 @@ class LogDir(Closing):
     def _take_clean_marker(self) -> bool:
         """Remove the marker of a clean stop; return whether no partition needs recovery.
 
-        That is true if the marker existed, or if there are no partitions.
+        No partition needs recovery if the marker existed, or if there are no partitions.
         """
         self.was_stopped_cleanly = text_files.take_clean_shutdown(self.env.files, self.path)
         if self.was_stopped_cleanly:
@@ -481,7 +481,7 @@ class LogDir(Closing):
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int], *, clock: ClockName = ClockName.RECORD
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return for each partition the first record whose time is the given one or later.
+        """Return for each partition the first record at or after the given time.
 
         Args:
             times: Time in ms for each partition.
@@ -552,7 +552,7 @@ class LogDir(Closing):
     def append_time_to_accept(self) -> int:
         """Return the latest append time of all open partitions, or a later one accepted before.
 
-        In ms; -1 if no append time is known and none was accepted.
+        The result is in ms; -1 if no append time is known and none was accepted.
         """
         return max(self._watch.accepted_ms, self.open_partitions.last_append_ms)
 

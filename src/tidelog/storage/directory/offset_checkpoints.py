@@ -71,8 +71,8 @@ class OffsetCheckpoints:
 
     def recovery_point(self, name: TopicPartition) -> int | None:
         """Return the offset to recover a log from; None if the log needs no recovery."""
-        # The log of a topic that was to be deleted was not synced. If the deletion failed, the log
-        # must be recovered from this offset, even after a clean stop.
+        # A log that was closed because its topic was to be deleted is not synced. If the deletion
+        # failed, the log must be recovered from this offset, even after a clean stop.
         point = self.unsynced_points.get(name)
         if point is not None or self.was_clean:
             return point
@@ -89,8 +89,9 @@ class OffsetCheckpoints:
         with typed_reads(self._directory):
             if fresh or not self._knows_ends:
                 self.recovery_points = self._read(files.RECOVERY_POINT_CHECKPOINT_FILE)
-                # The mark is read after the recovery points: if it exists now, no writer has
-                # started since they were written, and each is the end of its log.
+                # The clean mark is read after the recovery points. If the mark exists now, no
+                # writer has started since the recovery points were written, so each recovery point
+                # is the end of its log.
                 mark = f"{self._directory}/{files.CLEAN_SHUTDOWN_FILE}"
                 self._has_clean_mark = self._fs.exists(mark)
                 self._knows_ends = True
@@ -154,9 +155,9 @@ class OffsetCheckpoints:
 
         Args:
             name: The partition.
-            offset: Offset of the truncation, the new maximum of log start and cleaner offset; a
-                batch that contains it is removed completely.
-            end_offset: Resulting log end, the new maximum of the recovery point.
+            offset: Offset of the truncation; a larger log start or cleaner offset is lowered to it.
+                A batch that contains this offset is removed completely.
+            end_offset: Resulting log end; a larger recovery point is lowered to it.
 
         Raises:
             OSError, StorageFailure: The disk failed.

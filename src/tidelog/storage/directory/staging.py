@@ -1,17 +1,21 @@
 """Staged log files: written in a partition's directory, and made segments of the partition later.
 
-Many writers may stage at the same time, in other processes or on other machines, without the
-directory's lock: a staged file is called `NAME.log.staging`, which neither tidelog nor Kafka uses
-as a part of the log. The file's records are visible only after the module `attach` has attached or
-exchanged the file, which needs the lock. Staged files of crashed jobs are removed by the first
-attach that finds them unmodified for more than 7 days.
+Many writers may stage at the same time, in other processes or on other machines. They don't need
+the directory's lock: a staged file is called `NAME.log.staging`, and neither tidelog nor Kafka uses
+a file with this suffix as a part of the log. The file's records are visible only after the module
+`attach` has attached or exchanged the file. This step requires the lock. Staged files of crashed
+jobs are removed by the first attach that finds them unmodified for more than 7 days.
 
-This module owns the writer of files to attach (`StagedWriter`: any number of `append`, then
-`finish` or `discard`; not thread-safe; the offsets in each file begin at 0), the topic's rules for
-these files, and `SegmentPass`, the pass over a staged file that makes a segment of it. The pass
-checks every batch, assigns offset, leader epoch and, with LogAppendTime, timestamp to a batch that
-is attached, and makes the indexes and append times of the new segment. `publication` owns the
-commit.
+This module owns:
+
+- `StagedWriter`, which writes files to attach: any number of `append`, then `finish` or `discard`.
+  The writer is not thread-safe. The offsets in each file begin at 0.
+- The topic's rules for these files.
+- `SegmentPass`, the pass over a staged file that makes a segment of it. The pass checks every
+  batch, and makes the indexes and append times of the new segment. To a batch that is attached, it
+  assigns offset, leader epoch and, with LogAppendTime, timestamp.
+
+`publication` owns the commit.
 
 Source: docs/spark.md#to-a-directory.
 """
@@ -58,12 +62,12 @@ from tidelog.types import (
 
 STAGING_SUFFIX: Final = ".staging"
 
-# Time in ms after the last change of a staged file, after which the file counts as left by a
-# crashed job. A job may run for days.
+# A staged file that has not changed for this time in ms counts as left by a crashed job. A job may
+# run for days.
 STAGING_AGE_MS: Final = 7 * 24 * 3_600_000
 
-# Minimum size of a write in bytes, except of a file's last one: batches are collected until they
-# reach it.
+# Minimum size of a write in bytes, except for the last write of a file. Batches are collected until
+# they reach this size.
 WRITE_BYTES: Final = 1 << 20
 
 

@@ -56,8 +56,8 @@ DELETED_DIR_SUFFIX: Final = "-delete"
 # directories beside the partitions belong to the user.
 _DELETED_DIR: Final = re.compile(r".+-[0-9]{1,10}\.[0-9a-f]{32}-delete", re.ASCII)
 
-# Gives up the open logs of topics; returns a function for any thread that waits until no thread
-# uses them.
+# Gives up the open logs of topics. Returns a function that waits until no thread uses these logs;
+# any thread may call this function.
 Detach = Callable[[Collection[str]], Callable[[], None]]
 
 
@@ -120,7 +120,7 @@ class TopicAdmin:
         self._leaves_set_aside = leaves_set_aside
         self.set_aside: list[str] = []
         self._dirs = PartitionDirs(self._fs, self._path, keeps_notes=keeps_notes)
-        # Held by the changes of the registry that any thread may make.
+        # Held during changes of the registry that any thread may make.
         self._changing = threading.Lock()
         # For a reader: the topics, and the values of settings that a topic does not have itself.
         self._topics: Mapping[str, TopicInfo] | None = None
@@ -370,7 +370,7 @@ class TopicAdmin:
             self._dirs.settle(name)
 
     def settle_all(self) -> None:
-        """Settle all new partitions that are not settled yet; raises OSError."""
+        """Call `settle` for all new partitions that still need it; raises OSError."""
         self._dirs.settle_all()
 
     def tidy(self) -> None:
@@ -535,8 +535,8 @@ class PartitionDirs:
         """Create the missing directories of topics, and make their names durable.
 
         Returns:
-            The error by topic. The new directories of a topic with an error were removed again, if
-                the disk allowed that.
+            The errors by topic. If creating a topic's directories fails, the new directories of
+                this topic are removed again, if the disk allows that.
 
         Raises:
             OSError: The names could not be synced. All new directories were removed again, if the
@@ -581,7 +581,7 @@ class PartitionDirs:
                 self._fs.remove_dir(path)
 
     def forget(self, partition: TopicPartition) -> None:
-        """Forget that a partition has to be settled."""
+        """Forget that `settle` has to be called for a partition."""
         self._unsettled.pop(partition, None)
 
     def settle(self, partition: TopicPartition) -> None:
@@ -607,7 +607,7 @@ class PartitionDirs:
             begin_notes(self._fs, path)
 
     def settle_all(self) -> None:
-        """Settle all new partitions that are not settled yet; raises OSError."""
+        """Call `settle` for all new partitions that still need it; raises OSError."""
         for partition in list(self._unsettled):
             self.settle(partition)
 

@@ -238,7 +238,7 @@ def find_topics(
     Raises:
         CorruptFile, UnsupportedVersion: The topics file is unreadable, or has settings that this
             release refuses.
-        InvalidRequest: It is the directory of one partition.
+        InvalidRequest: `directory` is the directory of one partition.
         OSError: A system call failed.
     """
     contents = find_all(files, directory, defaults)
@@ -271,7 +271,7 @@ class RegistryContents(NamedTuple):
 def find_all(
     files: FileSystem, directory: str, defaults: Mapping[str, str] | None
 ) -> RegistryContents:
-    """Find topics and leftovers of deleted ones; arguments and errors as in `find_topics`."""
+    """Find topics and leftovers of deleted topics; arguments and errors as in `find_topics`."""
     text = read_topics(files, directory)
     entries, present = text.topics, find_partitions(files, directory)
     notes: list[str] = []
@@ -349,7 +349,7 @@ def find_partitions(files: FileSystem, directory: str) -> defaultdict[str, tuple
     """Return the partition numbers of each topic that has a directory, ascending.
 
     Raises:
-        InvalidRequest: It is the directory of one partition.
+        InvalidRequest: `directory` is the directory of one partition.
     """
     numbers = defaultdict(list)
     entries = files.list_dir(directory)
@@ -443,7 +443,7 @@ def _config_of(
 
 
 def named_few(names: Sequence[str]) -> str:
-    """Return the first `NAMED_MAX` names of a list, and the number of the others, as text."""
+    """Return the first `NAMED_MAX` names of a list, and the number of further names, as text."""
     more = len(names) - NAMED_MAX
     return ", ".join(names[:NAMED_MAX]) + (f" and {more:,} more" if more > 0 else "")
 

@@ -81,7 +81,7 @@ class SegmentStory:
         end_offset: End of the segment's offsets, exclusive.
         size_bytes: Size of its log file.
         removed: Number of its offsets whose records compaction has removed, according to its zone
-            map; None if it is unknown. Offsets of a segment that was not compacted count as 0.
+            map; 0 if it was not compacted, None if the number is unknown.
         reason: Why it was rolled; OPEN if it is active, UNKNOWN if no note tells the reason.
         roll_ms: When it was rolled, in ms by the wall clock; None if unknown.
         times: The times from which retention computes the segment's age.
