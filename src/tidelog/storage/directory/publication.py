@@ -8,12 +8,12 @@ steps:
    of the record's partitions until the procedure ends.
 2. Each change stages its files: the files are durable under staged names.
 3. The commit record is renamed into place (`commits.publish`). Before the rename, readers without a
-  lock see the old segments. After it, they see the new segments.
+   lock see the old segments. After it, they see the new segments.
 4. Each log renames the files into place and shows the segments (`SegmentSwaps.show`).
 5. The new names are synced, the writers' marks are stored, and the record is removed
    (`commits.conclude`).
 6. Files of old segments are removed. If `Change.keeps_old` is true, they are removed only after
-  `file.delete.delay.ms`.
+   `file.delete.delay.ms`.
 
 After a failure before the record exists, the staged files are removed, and the partitions continue
 with their old segments; if the removal fails, the partitions go offline. A later failure takes all
