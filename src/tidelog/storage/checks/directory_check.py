@@ -139,8 +139,8 @@ _BROKER_FILES: Final[tuple[tuple[str, Callable[[FileSystem, str], object], str],
     ),
 )
 
-# Socket of `tidelog.control`. The process that holds the directory's lock creates and removes it;
-# after a crash it remains.
+# Socket of `tidelog.control`. The process that holds the directory's lock creates and removes this
+# socket; after a crash, the socket remains.
 CONTROL_SOCKET_FILE: Final = "tidelog-control.sock"
 
 _KNOWN: Final = frozenset(
@@ -242,7 +242,7 @@ class DirectoryCheck:
         )
 
     def findings(self) -> Iterator[Finding]:
-        """Yield all findings in partitions, then those in the files at the top; call `load` first.
+        """Yield findings in partitions, then findings in the files at the top; call `load` first.
 
         A read failure in a partition is added to `unseen`; the other partitions are still checked.
         """

@@ -40,7 +40,7 @@ class Finding:
 
     Attributes:
         path: Path of the file or directory.
-        damage: The fault, with the value found and the right one.
+        damage: The fault, with the value found and the right value.
         remedy: What to do, what happens automatically, or what the fault leads to.
         severity: Severity of the fault.
         position: Position of the fault in the file in bytes, None if it concerns the whole file.
@@ -151,8 +151,8 @@ class CheckedPartition:
             topic's settings are unknown and zone maps may be missing.
         was_clean: Whether the data directory was closed cleanly and is not open now.
         recorded: End of the log according to the data directory's checkpoints.
-        log_start: Log start offset in the data directory's checkpoint, 0 if that has no line for
-            it.
+        log_start: Log start offset in the data directory's checkpoint, 0 if the checkpoint has no
+            line for the partition.
         is_refused: Whether opening the partition for writing fails, and so truncates nothing.
     """
 

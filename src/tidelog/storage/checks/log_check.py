@@ -147,8 +147,8 @@ class BatchProblems(NamedTuple):
 
     Attributes:
         broken: Why its records can't all be read, None if they can.
-        misdated: What is wrong with the largest timestamp in its header, None if that is right or
-            was not checked. Searches skip a batch for which this timestamp is too small.
+        misdated: What is wrong with the largest timestamp in its header, None if this timestamp is
+            right or was not checked. If it is too small, searches skip the batch.
     """
 
     broken: str | None = None
@@ -199,10 +199,11 @@ def _delta_problem(batch: RecordBatch, body: bytes | memoryview) -> str | None:
 
 
 def _time_problem(batch: RecordBatch, largest: int) -> str | None:
-    """Return how the header's largest timestamp differs from that of the records, or None.
+    """Return how the header's largest timestamp differs from the records' largest, or None.
 
     Two kinds of batches are not compared. In a LogAppendTime batch the header's timestamp is right
-    by definition. In a batch that compaction has emptied it is the timestamp of removed records.
+    by definition. In a batch that compaction has emptied, the header's timestamp belongs to removed
+    records.
     """
     is_created = batch.timestamp_type is TimestampType.CREATE_TIME
     if (
@@ -242,9 +243,10 @@ class LogReplay:
         is_exact: Whether `states` are certain to equal the states of the log's writer. This holds
             if there was no damage and no gap so far, and the states at the start are known.
         leader_epoch: The newest epoch in `epochs`, -1 if there is none.
-        epochs: The leader epochs of the batches after the last batch without one, oldest first.
-        fallen_epoch: The epoch last reported for being lower than that of an earlier batch, -1 for
-            none.
+        epochs: The leader epochs of the batches after the last batch without an epoch, oldest
+            first.
+        fallen_epoch: The last epoch that was reported because an earlier batch has a higher epoch,
+            -1 for none.
         last_location: File and position of the last batch whose epoch was added.
         watched_offset: Base offset of a batch to watch for, -1 for none.
         watched: The fingerprint of that batch and the offset after it, None until it is read.
@@ -469,8 +471,8 @@ class LogCheck:
     def _leads_to(self, behind: int, position: int, first_behind: int) -> bool:
         """Return whether the headers from `position` on lead to the sound batch at `behind`.
 
-        If so, a reader that looks for the sound batch passes over the damaged ones by the sizes and
-        last offsets in their headers.
+        If so, a reader that looks for the sound batch passes over the damaged batches by the sizes
+        and last offsets in their headers.
         """
         next_offset = self.facts.next_offset
         with suppress(CorruptData):

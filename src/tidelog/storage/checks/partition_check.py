@@ -167,7 +167,8 @@ class SegmentCheck:
                     "missing, so damage of bytes that the batches' checksums don't cover can't be"
                     " detected"
                 )
-                # Perhaps an active writer has not written it yet, or a hard stop prevented it.
+                # Without a clean stop, an active writer may not have written the zone map yet, or a
+                # hard stop prevented the write.
                 severity = Severity.WARNING if self.partition.was_clean else Severity.NOTE
                 yield derived(path, damage, severity=severity)
             return
@@ -189,8 +190,8 @@ class SegmentCheck:
     def judged(self, beside: Iterable[Finding]) -> Iterator[Finding]:
         """Yield findings, without advice to repair if the log itself must be repaired first.
 
-        A zone map that proves damage in the log is not rebuilt: only it shows the original bytes'
-        checksums.
+        A zone map that proves damage in the log is not rebuilt, because only this map has the
+        checksums of the original bytes.
         """
         findings = list(beside)
         path = self.facts.path

@@ -1,15 +1,16 @@
 """Moves damaged bytes out of a log that must not be truncated, so that it accepts appends again.
 
-The damaged bytes are copied to `NAME.log.POSITION.aside` beside the log, and sound batches after
-them to a new segment, so only offsets without a sound batch are lost. If no sound batch follows in
-the whole log, an empty segment starts at the recorded log end, so no offset is assigned twice.
+The damaged bytes are copied to `NAME.log.POSITION.aside` beside the log. Sound batches after the
+damage are copied to a new segment, so only offsets without a sound batch are lost. If no sound
+batch follows in the whole log, an empty segment starts at the recorded log end, so no offset is
+assigned twice.
 
-1. Copy the damaged bytes aside, then the sound ones after them to the new segment.
+1. Copy the damaged bytes aside, then copy the sound batches after them to the new segment.
 2. Truncate the damaged segment to the sound batches before the damage, by a new file and a rename.
 3. Rebuild the indexes of both segments; append times move with their records.
 4. Move the recovery point to the new segment: everything before it is durable.
 
-If a crash interrupts this, the next repair finds the damage again and repeats all steps.
+If a crash interrupts these steps, the next repair finds the damage again and repeats all steps.
 """
 
 import re
@@ -67,7 +68,8 @@ class Parting:
         path: The file.
         base_offset: Base offset of its segment.
         start: Position of the damage.
-        end: Position after the damage: that of the first sound batch, or the end of the file.
+        end: Position after the damage: the position of the first sound batch, or the end of the
+            file.
         next_offset: First offset that may be lost: the offset after the last batch before the
             damage.
         resumes_at: Offset at which the log continues, in a new segment.
@@ -142,9 +144,9 @@ def set_aside(
     """Carry out a plan, durably; the caller holds the directory's lock. Raises OSError."""
     fs, base, resumes_at = context.env.files, parting.base_offset, parting.resumes_at
     size, bases = fs.stat(parting.path).size, list_bases(context)
-    # If a segment begins at `resumes_at` already, either an interrupted repair has copied the sound
-    # bytes into it, or it has other records at these offsets, so that the sound bytes can't become
-    # a segment.
+    # A segment may begin at `resumes_at` already. Either an interrupted repair has copied the sound
+    # bytes into this segment. Or the segment has other records at these offsets, so the sound bytes
+    # can't become a segment.
     has_segment = resumes_at in bases and resumes_at != base
     end = size if has_segment else parting.end
     if parting.start < end:
@@ -174,7 +176,7 @@ def _read_times(context: SegmentContext, base: int) -> AppendTimes:
 
 
 def _times_from(times: AppendTimes, context: SegmentContext, parting: Parting) -> AppendTimes:
-    """Return the append times of the new segment, from those of the damaged one."""
+    """Return the append times of the new segment, taken from the damaged segment."""
     offset, path = parting.resumes_at, parting.path
     remaining, file = AppendTimes(offset, context.topic_id), context.pool.get(path)
     append_ms = times.time_at(offset)
@@ -219,7 +221,7 @@ def find_parting(partition: CheckedPartition) -> tuple[DamagedLog, Parting] | No
     """Return why a partition can't be opened for writing, and the plan to split its damaged file.
 
     Returns None if the partition can be opened; writes nothing. A writer may be active, so None is
-    also returned if a second read finds other damage or none.
+    also returned if a second read finds other damage or no damage.
     """
     with partition.open_context(Env(files=partition.fs)) as context:
         begun = _find_begun(context)
@@ -243,8 +245,8 @@ def mend(
 ) -> DamagedLog | None:
     """Set aside all damage that prevents opening a partition for writing; raises OSError.
 
-    Returns the next damage if `DAMAGES_MAX` others were set aside; None if the partition can be
-    opened.
+    Returns the next damage if `DAMAGES_MAX` damaged ranges were set aside; None if the partition
+    can be opened.
     """
     recorded = partition.recorded
 

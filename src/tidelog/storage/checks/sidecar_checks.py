@@ -6,7 +6,7 @@
   makes searches slower, but not wrong.
 - `.appendtime` is primary data: its chain of checksums, its rules and the batches that its rows
   name are checked. From a damaged row on, append times are unknown, and the next open for writing
-  records that.
+  records this in the file.
 - Index of aborted transactions: if the log is complete and was never compacted, exactly one content
   is right. Otherwise each entry must lead to an abort marker of its producer, and each marker of a
   transaction that is still in the log needs an entry.
@@ -74,7 +74,7 @@ def _check_entries(
     *,
     offset_field: int,
 ) -> Iterator[Finding]:
-    """Check the order of an index's entries; call `check` for each one that is in order."""
+    """Check the order of an index's entries; call `check` for each entry that is in order."""
     last = (-1, -1)
     for slot, entry in enumerate(index.entries()):
         if entry[0] <= last[0] or entry[1] <= last[1]:
@@ -450,7 +450,7 @@ def rebuild_epochs(
     """Build the text of `leader-epoch-checkpoint` from the batches.
 
     If the old text has an epoch that begins at or after the log end and is newer than the epochs of
-    all batches, that epoch is kept: its records were lost, and it must not be used again.
+    all batches, that epoch is kept, because its records were lost, and it must not be used again.
     """
     epochs = LeaderEpochs((span.epoch, span.first_offset) for span in spans)
     epochs.truncate_from_start(log_start)

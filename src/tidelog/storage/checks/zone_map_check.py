@@ -1,6 +1,6 @@
 """Checks a zone map: by itself, against the bytes of the log, and against the other sidecars.
 
-A zone's checksum covers all bytes of its batches, including those that Kafka's CRC omits (base
+A zone's checksum covers all bytes of its batches, including the bytes that Kafka's CRC omits (base
 offset, length, leader epoch, magic). So if a sound zone map and a sound batch disagree, the log was
 changed. The zone map is then the only evidence and is never rebuilt from that log.
 """
@@ -182,7 +182,11 @@ def _flipped_bit(
 def _check_bounds(
     path: str, zone_map: ZoneMap, context: ZoneMapContext, changed: set[int]
 ) -> Iterator[Finding]:
-    """Check that zones begin and end at batches, have their offsets, and no larger timestamps."""
+    """Check the positions, offsets and timestamps of zones.
+
+    A zone must begin and end at batches, have the offsets of these batches, and have no timestamp
+    larger than theirs.
+    """
     facts = context.facts
     if not facts.is_whole or changed:
         return

@@ -80,7 +80,7 @@ class RemoteSegment(ClosedSegment):
     def stat(self) -> FileStat:
         """Return the status of the log object.
 
-        The size is the number of valid bytes; the modification time is that of the local file.
+        The size is the number of valid bytes. The modification time is copied from the local file.
         """
         if self._facts is None:
             log_stat = self.context.env.files.stat(self.log_path)

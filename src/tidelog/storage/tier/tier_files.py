@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 FOLDER_BYTES: Final = 1 << 30
 MEMORY_BYTES: Final = 64 << 20
 
-# Size of a block in bytes, the least that a request reads: reading a header alone would cost as
-# much.
+# Size of a block in bytes. A request reads at least one block, because reading only a header would
+# cost as much.
 BLOCK_BYTES: Final = 256 << 10
 
 _MARK: Final = "!!"
@@ -125,7 +125,7 @@ class TierOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> "TierOptions":
-        """Parse a user's options: the cache's, which begin with `tier_`, and a store's.
+        """Parse a user's options of the cache, which begin with `tier_`, and of a store.
 
         Raises:
             ConfigError: An option is unknown, or a size is no whole number of bytes.
@@ -305,8 +305,8 @@ def tier_files_of(env: Env) -> TierFiles:
     options = TierOptions.of(env.store_options)
     if type(env.files) is not OsFileSystem:  # a subclass may behave differently
         return TierFiles(env.files, options)
-    # The name has the process id: a forked child must not use files whose locks a thread of its
-    # parent held.
+    # The name has the process id, because a forked child must not use files whose locks a thread of
+    # its parent held.
     name = (os.getpid(), *sorted(env.store_options.items()))
     with _shared_lock:
         tier_files = _shared.get(name)

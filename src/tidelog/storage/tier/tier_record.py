@@ -71,7 +71,7 @@ class TierRecord:
             deleted: the offset at which the log continues, which is the end of the tier's remaining
             part. None at other times.
         pending: `change` of each manifest that this directory may have written after `manifest`.
-            Each is stored before the request to the store. So a copy of the directory, or a
+            Each name is stored before the request to the store. So a copy of the directory, or a
             directory restored from a backup, can't mistake another directory's manifest for its
             own.
     """
@@ -114,7 +114,7 @@ class TierRecord:
         return dataclasses.replace(self, log_start_offset=max(self.log_start_offset, offset))
 
     def with_cut(self, offset: int, clip: Clip, now_ms: int) -> "TierRecord":
-        """Return the record with the log truncated at `offset`; the tier is valid only below that.
+        """Return the record with the log truncated at `offset`; the tier is valid only below it.
 
         Args:
             offset: First offset that is removed.

@@ -4,19 +4,20 @@
    record may have changes that the store lacks (a truncation, a log start); the store may have
    changes that the record lacks (after a crash between both writes). Reconciling neither restores
    deleted segments nor counts a segment as copied that the store lacks.
-2. Finished segments that the tier lacks are copied and read back, oldest first. Every few segments
-   the manifest is replaced by one compare-and-swap, then the record.
+2. Finished segments that the tier lacks are copied and read back, oldest first. Every few segments,
+   the manifest is replaced by one compare-and-swap; then the record is replaced.
 3. Retention is applied: the total limit to the whole log, the local limit to copied segments. Local
    files are deleted according to the record, which lists only segments that were read back.
 4. Segments that retention removes leave the manifest, and their objects are deleted after a grace
    period for readers.
 
-A crash between two steps leaves a complete log: before the compare-and-swap the local copy is the
-only valid copy and the objects are orphans; after it both copies exist and are equal.
+A crash between two steps leaves a complete log. Before the compare-and-swap, the local copy is the
+only valid copy, and the objects are orphans. After it, both copies exist and are equal.
 
 A tier has one writer. Each change of the manifest has a random name that the record stores first.
 If the store's manifest has a name that the record doesn't know, this manifest was written by a copy
-of the directory, or by this directory before it was restored from a backup, and nothing is changed.
+of the directory, or by this directory before it was restored from a backup. In this case nothing is
+changed.
 
 An exchange replaces segments by other segments with the same span of offsets in one swap of the
 manifest; old objects are kept for readers with older plans.
@@ -199,7 +200,8 @@ def _fits(row: TierSegment, local: Sequence[Segment], same_bytes: SameBytes) -> 
     return False
 
 
-# Grace period in ms in which readers with a plan from an older manifest can read its objects.
+# Grace period in ms in which readers with a plan from an older manifest can read the objects of
+# that manifest.
 GRACE_MS: Final = 3_600_000
 
 # Changes one manifest into the next.
@@ -219,8 +221,8 @@ class MoveOptions:
             older plans.
         takes_over: Whether to continue a tier that another directory, or a copy of this one, has
             written.
-        drops_theirs: Whether to remove, when taking over, segments from the store if local files
-            have other records, or end earlier; if false, such segments are an error.
+        drops_theirs: Whether a takeover removes segments from the store for which local files have
+            other records, or end earlier. If false, such segments are an error.
         roll: Whether to roll the active segment first, so that all current records can be copied.
         on_copied: Called after each segment with the number of log bytes copied so far.
     """
@@ -279,10 +281,11 @@ def tier_partition(
 
     Raises:
         UnknownTopic, ReadOnly: Nothing was changed.
-        InvalidRequest: No store is named, or another store than before, the topic has no id, or its
-            `remote.storage.enable` is false and the partition has no tier yet.
+        InvalidRequest: No store is named, or a different store than before; or the topic has no id;
+            or its `remote.storage.enable` is false and the partition has no tier yet.
         TierConflict: The store's manifest contradicts the directory's record: another directory or
-            a copy of this one has written it, or one of the two is an older state.
+            a copy of this directory has written the manifest, or the manifest or the record is an
+            older state.
         CorruptFile, UnsupportedVersion: The manifest can't be read.
         ConfigError, MissingDependency: The store can't be opened; nothing was changed.
         StorageFailure: Store or disk failed; completed steps remain, and the next run continues.

@@ -219,11 +219,11 @@ def restore(
     Call this as `LogDirOptions.prepare`, because after a hard stop, opening a directory opens every
     partition.
 
-    Local files are kept if they follow each other without gaps up to the log's end; older local
-    files may have gaps between them if the manifest also has these files, and are treated as copies
-    to delete. A truncation that the store did not have yet is lost with the record. Local files
-    that end inside of the tier's range are deleted when the log is opened, as the tier has all of
-    their records; a local record that the tier lacks is a conflict.
+    Local files are kept if they follow each other without gaps up to the log's end. Older local
+    files may have gaps between them if the manifest also has these files; they are treated as
+    copies to delete. A truncation that the store did not have yet is lost with the record. Local
+    files that end inside of the tier's range are deleted when the log is opened, because the tier
+    has all of their records. A local record that the tier lacks is a conflict.
 
     Args:
         log_dir: Open for writing.

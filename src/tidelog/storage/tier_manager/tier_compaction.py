@@ -1,20 +1,25 @@
 """Compacts segments that only a tier has: cleans them, and replaces them in the manifest.
 
-Segments without a local file are read from the store (through `TierSources`, as if they were in the
-directory), cleaned into `.cleaned` files, copied under new names, read back, and then replace their
-sources in the manifest. One compare-and-swap replaces all of them, or one for each part of the job
-if several workers share the job: a reader sees the log uncleaned, cleaned, or cleaned up to an
-offset. Local segments, copied or not, are not cleaned until only the tier has them.
+Segments without a local file are read from the store, through `TierSources`, as if they were in the
+directory. They are cleaned into `.cleaned` files, which are copied to the store under new names and
+read back. Then the new segments replace their sources in the manifest. One compare-and-swap
+replaces all sources of the job, or of one part if several workers share the job. So a reader sees
+the log uncleaned, cleaned, or cleaned up to an offset. Local segments, even if they are copied, are
+not cleaned until only the tier has them.
 
 A job begins with the oldest segment, and its parts are finished by ascending offsets. So when a
 tombstone is dropped, its delete horizon has passed, and the records that it deletes are gone: no
 object that a manifest names can have such a record. Segments that left the manifest are kept for
-the grace period, for readers with older plans, and for parts of the job that still read keys from
-them.
+the grace period, because readers with older plans may read them, and parts of the job may still
+read keys from them.
 
-This module owns the `CleaningTarget` of a tier, the worker in this process (`TierCleaner`; it needs
-no lock: it writes objects that no manifest names yet, and `.cleaned` files in its own folder, so it
-may run on another machine), and the rewriting of segments of a tier, which an erasure also uses.
+This module owns:
+
+- The `CleaningTarget` of a tier.
+- The worker in this process (`TierCleaner`). It writes objects that no manifest names yet, and
+  `.cleaned` files in its own folder. So it needs no lock and may run on another machine.
+- The rewriting of segments of a tier, which an erasure also uses.
+
 Other modules own the passes (`compaction.cleaner`) and the manifest (`mover`).
 
 A crash before a swap leaves orphans, which the next run of `tidelog tier --collect` removes, and
@@ -323,7 +328,7 @@ class TierCleaner:
     Attributes:
         workplace: Folder of temporary files.
         tier: Tier of the new segments.
-        tier_files: Reads objects, and has all other files.
+        tier_files: Reads objects of the tier, and all other files.
         draw_uid: Draws unique names of copies.
     """
 

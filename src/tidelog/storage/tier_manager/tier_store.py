@@ -1,16 +1,17 @@
 """One partition's folder in a store: its manifest, its objects, copies, checks and garbage.
 
 - The manifest is the only object that changes (`PartitionTier`). A change reads the manifest, and
-  writes it only if no other write came in between; after a lost race the change is repeated on the
-  newer manifest. Only the holder of the directory's lock changes it, so a race means a second copy
-  of the directory: changes that contradict the manifest are refused (`TierConflict`).
+  writes it only if no other write came in between. After a lost race, the change is repeated on the
+  newer manifest. Only the holder of the directory's lock changes the manifest, so a race means that
+  a second copy of the directory exists. Changes that contradict the manifest are refused
+  (`TierConflict`).
 - A finished segment is verified before it is copied, then written and read back. Every batch of the
-  log is read and its checksum verified: a damaged segment is not copied, so that `tidelog doctor`
+  log is read and its checksum verified. A damaged segment is not copied, so that `tidelog doctor`
   can report on it. A segment with lost offsets at its end is not copied either, because its row
-  would hide the loss. The objects are in a folder with a new unique name. Of indexes, append times
-  and aborted transactions, the trusted entries are written, not the files as they are. Each object
-  is read back completely and compared with length and checksum. Readers ignore the folder until a
-  manifest names it, so a failed copy is an orphan.
+  would hide the loss. The objects are in a folder with a new unique name. The files of indexes,
+  append times and aborted transactions are not copied as they are: only their trusted entries are
+  written. Each object is read back completely and compared with length and checksum. Readers ignore
+  the folder until a manifest names it, so a failed copy is an orphan.
 - A check compares a tier with its manifest: every object is read, or only its length is requested.
 - Garbage (segments that the manifest no longer has) is removed after a grace period for readers.
 """
