@@ -245,8 +245,8 @@ class LogReplay:
         leader_epoch: The newest epoch in `epochs`, -1 if there is none.
         epochs: The leader epochs of the batches after the last batch without an epoch, oldest
             first.
-        fallen_epoch: The last epoch that was reported because an earlier batch has a higher epoch,
-            -1 for none.
+        fallen_epoch: The last epoch that was reported because it is lower than an earlier batch's
+            epoch; -1 for none.
         last_location: File and position of the last batch whose epoch was added.
         watched_offset: Base offset of a batch to watch for, -1 for none.
         watched: The fingerprint of that batch and the offset after it, None until it is read.

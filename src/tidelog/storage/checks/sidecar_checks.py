@@ -2,8 +2,8 @@
 
 - Offset index: each entry has the last offset and the position of a batch. Time index: each entry
   names the first batch with a new largest timestamp; the last entry of a finished segment has the
-  segment's largest timestamp. So every flipped bit of an entry is found. Any other missing entry
-  makes searches slower, but not wrong.
+  segment's largest timestamp. So every flipped bit of an entry is found. A missing entry, except
+  this last one, makes searches slower, but not wrong.
 - `.appendtime` is primary data: its chain of checksums, its rules and the batches that its rows
   name are checked. From a damaged row on, append times are unknown, and the next open for writing
   records this in the file.

@@ -166,8 +166,8 @@ def _flipped_bit(
 ) -> tuple[int, int, int] | None:
     """Return the byte's position, the flipped bit, and the start of the batch.
 
-    Returns None if no single flipped bit explains the difference, if no batch is known to contain
-    it, or if the bit is in the batch's checksum or in bytes that this checksum covers.
+    Returns None in three cases: no single flipped bit explains the difference; no known batch
+    contains the bit; or the bit is in the batch's checksum or in bytes that this checksum covers.
     """
     flipped = flipped_bit(content, zone.crc)
     if flipped is None or flipped[0] < 0:

@@ -110,7 +110,7 @@ def _read_times(job: CleaningJob, source: SourceSegment, env: Env) -> "tuple[Lon
 
 
 class CleanedTimes:
-    """The append times of one cleaned segment: write* -> finish.
+    """The append times of one cleaned segment. Call `write` any number of times, then `finish`.
 
     Attributes:
         append_times: Rows (offset, time) so far.
@@ -172,7 +172,7 @@ _TIME_ENTRY: Final = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
 
 
 class CleanedFiles:
-    """One `.cleaned` segment that is being written: write* -> finish -> add_zones.
+    """One `.cleaned` segment: call `write` any number of times, then `finish`, then `add_zones`.
 
     After a failure call `close`.
 

@@ -3,10 +3,11 @@
 `cleaning_plan` decides what may be cleaned and whether a cleaning is due, and makes the job. A
 worker (in this process or another one) carries the job out: it only reads files and writes
 `.cleaned` files. `swap_in` stores the history, replaces the sources by the cleaned segments, one
-after the other (`directory.publication`), and moves the checkpoint when all are in place. Records
-may be appended meanwhile. If segments of the job were truncated, deleted or replaced, the job is
-given up (`CleaningAborted`), and its files that are not swapped in yet are removed. An interrupted
-run is repeated from the old checkpoint: segments that it had swapped in stay compacted.
+after the other (`directory.publication`), and moves the checkpoint when all cleaned segments are in
+place. Records may be appended meanwhile. If segments of the job were truncated, deleted or replaced
+meanwhile, the job is given up (`CleaningAborted`), and its files that are not swapped in yet are
+removed. An interrupted run is repeated from the old checkpoint: segments that it had swapped in
+stay compacted.
 
 If the key map holds fewer keys than the head has, a pass cleans a part of the head and the next
 pass continues.
@@ -14,13 +15,12 @@ pass continues.
 The history stores a bound: the time from which tables of the past are exact (`note_run`). A record
 is dropped as superseded only if the record that supersedes it lies below the run's `mapped_to`. So
 a table as of T is exact if no record below `mapped_to` has a time after T. For each dropped record,
-such a table contains the record that superseded it, or a record that superseded that record in
-turn. The bound also holds for tombstones that are dropped later. It may be later than necessary,
-but not earlier. If no record was ever dropped, tables as of every T are exact: each offset from the
-log start on has its record. If records are missing that tidelog did not drop (another cleaner ran),
-only the append clock has a bound. This bound is at least the time of the run, because each missing
-record was superseded by a record that was appended before the run. The record timestamps of the
-missing records are unknown.
+such a table contains a record that superseded it, directly or through other records. The bound also
+holds for tombstones that are dropped later. It may be later than necessary, but not earlier. If no
+record was ever dropped, tables as of every T are exact: each offset from the log start on has its
+record. If a cleaner other than tidelog's has dropped records, only the append clock has a bound.
+This bound is at least the time of the run, because each missing record was superseded by a record
+that was appended before the run. The record timestamps of the missing records are unknown.
 
 Everything but the worker needs the directory's lock. `log_dir` may be a proxy whose calls run in
 another thread.
@@ -68,8 +68,9 @@ class _CleanedChange(Change):
     """One cleaned segment with durable `.cleaned` files, about to be swapped into the log.
 
     Its files are renamed to `.swap`, the log first, in Kafka's order, and the names are synced.
-    While one `.cleaned` name is left, opening the directory (by tidelog or Kafka) drops the
-    segment's `.cleaned` and `.swap` files; when none is left, opening finishes the swap.
+    As long as a `.cleaned` name is left, opening the directory (by tidelog or Kafka) drops the
+    segment's `.cleaned` and `.swap` files. When no `.cleaned` name is left, opening finishes the
+    swap.
     """
 
     keeps_old = True

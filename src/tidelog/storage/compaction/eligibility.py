@@ -22,9 +22,8 @@ from tidelog.timespec import time_text
 from tidelog.types import INT64_MAX
 
 NEVER_BYTES: Final = -1
-# Divisor of the retention time: the cleaning that removes a tombstone is due at most (retention /
-# HORIZON_PART) after the tombstone's horizon, so that one run can remove all tombstones whose
-# horizons are close together.
+# The cleaning that removes a tombstone is due at most (retention / HORIZON_PART) after the
+# tombstone's horizon. So one run can remove all tombstones whose horizons are close together.
 HORIZON_PART: Final = 10
 
 

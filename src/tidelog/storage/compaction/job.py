@@ -53,10 +53,10 @@ class CompactionRules:
         strategy: Rule that decides which record of a key is kept: the record with the highest
             `offset`, the highest record `timestamp`, or the highest version in a `header`. Of
             records with equal timestamps or versions, the record with the highest offset is kept.
-        header: Name of the version header for that strategy, else empty. If a record has several
-            such headers, the last one counts. Its value is a big-endian int64 of 8 bytes. A record
-            without such a header, or with a value of another length, ranks below all records with a
-            version.
+        header: Name of the version header for the strategy `header`; empty for the other
+            strategies. If a record has several such headers, the last one counts. Its value is a
+            big-endian int64 of 8 bytes. A record without such a header, or with a value of another
+            length, ranks below all records with a version.
         delete_retention_ms: How long, in ms, tombstones and markers stay after they were first
             cleaned.
         hash_name: Hash function of keys, `siphash` (with a fresh secret) or `md5`.
@@ -176,8 +176,9 @@ class CleaningJob:
         sources: Segments to read, in order of their offsets: the segments of all groups, and
             segments that are read only to map their keys.
         groups: Groups to rewrite, in order of their offsets.
-        map_from: First offset whose key goes into the map, inclusive. With every strategy, earlier
-            records are looked up in the map one by one, versions included.
+        map_from: First offset whose key goes into the map, inclusive. Earlier records are not
+            mapped. With every strategy, each of them is looked up in the map, with its version if
+            versions decide.
         map_to: End of the offsets whose keys go into the map, exclusive. No record at or after this
             end is dropped.
         log_start_offset: Log start offset; records below it are never mapped, and are dropped.

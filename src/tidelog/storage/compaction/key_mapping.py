@@ -67,7 +67,7 @@ NOTES_BYTES_MAX: Final = 64 << 20
 
 _FIRST_BITS_BYTES: Final = 1 << 16
 
-# Number of slots per offset in a map for few offsets, and number of slots added to the product.
+# A map for few offsets has this number of slots per offset, and `_SLOTS_MIN` further slots.
 _SLOTS_PER_KEY: Final = 2
 
 _SLOTS_MIN: Final = 16

@@ -206,7 +206,7 @@ class Planner:
         return self._walk.on_marker(kind, batch.producer_id, batch.base_offset, sees_all=sees_all)
 
     def plan_rest(self, piece: Piece) -> "Longs":
-        """Plan the batches after the mapped offsets: all are copied, aborted ones too."""
+        """Plan the batches after the mapped offsets: all are copied, even aborted batches."""
         plan = _empty_plan(len(piece.table))
         plan[:, rewrite.ACTION] = rewrite.COPY
         for slot in np.flatnonzero(is_transactional(piece)).tolist():

@@ -98,8 +98,9 @@ def reach(path: str, env: Env | None) -> tuple[str, Env]:
 class DirectoryAccess(Protocol):
     """The calls that long jobs (attach, cleaner, mover, erasure) make on an open directory.
 
-    `LogDir` offers these calls to its own thread. A broker, whose `LogDir` belongs to the event
-    loop, has a proxy for other threads, so a job must not use anything else of a directory.
+    `LogDir` offers these calls to its own thread. In a broker, the `LogDir` belongs to the event
+    loop, and jobs in other threads get a proxy with these calls. So a job must not use anything
+    else of a directory.
     """
 
     @property

@@ -8,7 +8,7 @@ A new partition directory needs no sync of its own: one sync makes the names of 
 call durable. The registry's file lists the topic with its id; a missing directory is created when
 the partition is opened. `partition.metadata` is written durably before the partition takes its
 first record, as in Kafka, and before the directory of topics is marked as cleanly stopped. A power
-loss before that can leave this file missing or torn; the file is then written again, with the
+loss before this write can leave the file missing or torn. The file is then written again, with the
 registry's id.
 
 Topics of one call are deleted by one write of the registry's file. The file lists them as deleted:

@@ -7,9 +7,9 @@ changes the file, through `TopicRegistry`, which creates no partition directory 
 The functions of this module only read, except `give_ids`.
 
 A topic exists if the file or a partition directory has its name. A topic that the file does not
-list (Kafka wrote its directories) gets the default settings and is called foreign. If no partition
-directory has the file's topic id in its `partition.metadata`, but some have another id, the first
-of these other ids is used, because Kafka uses the ids in the partition directories.
+list (Kafka wrote its directories) gets the default settings and is called foreign. Kafka uses the
+topic ids in the `partition.metadata` of the partition directories. So if no directory has the
+file's topic id, but some have another id, tidelog uses the first of these other ids.
 
 Text of the file, format version 1: `{"version": 1, "topics": {NAME: {"id": 22 characters,
 "partitions": N, "config": {KEY: TEXT}}}, "deleted": {NAME: 22 characters or null}}`

@@ -1,9 +1,9 @@
 """The manifest of a partition's tier: its segments, and objects to be removed.
 
-Each partition has one such object, which is replaced by compare-and-swap, so any set of segments is
-replaced in one step and a reader sees the old set or the new one. A row describes a segment well
-enough to plan without opening a file. Values are immutable; changes return another manifest. The
-functions here read and write no files.
+Each partition has one manifest object, which is replaced by compare-and-swap. So any set of
+segments is replaced in one step, and a reader sees the old set or the new set. A row describes a
+segment well enough to plan without opening a file. Values are immutable; changes return another
+manifest. The functions here read and write no files.
 
 Text, version 1: `{"crc32c": N, "manifest": {"version": 1, ...}}`; the checksum covers the inner
 object as written. Source: docs/tiers.md#the-manifest.

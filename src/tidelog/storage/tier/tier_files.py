@@ -2,8 +2,9 @@
 
 A tier path is `URL!!KEY#SIZE-CRC`, for example
 `s3://bucket/logs!!t-.../0/.../0...42.log#700-0badcafe`. Tier objects never change, so `stat` of a
-path needs no request, and a reader of a whole object gets an error if its content differs. Ranges
-are read by blocks through a bounded cache. All other paths are passed to the file system below.
+path needs no request, and a reader of a whole object gets an error if the content does not match
+the path's checksum. Ranges are read by blocks through a bounded cache. All other paths are passed
+to the file system below.
 
 Thread-safe. Modules of object stores are imported at the first read.
 """

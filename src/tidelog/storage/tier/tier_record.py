@@ -2,10 +2,10 @@
 
 `tidelog-tier.json` has the URL (never credentials), a copy of the manifest as the lock's holder
 last wrote or read it, and the start of the local part. So opening, planning and appending send no
-request to the store. The file is replaced atomically before the change that it permits: local files
-are deleted only after it states that the tier has them, and a truncation is recorded before a file
-is changed. Changes that the store doesn't have yet (a new log start, a truncation) are added to the
-manifest with its next change. Kafka ignores the file.
+request to the store. The file is replaced atomically before the change that it permits. For
+example, local files are deleted only after the record states that the tier has them, and a
+truncation is recorded before a file is changed. Changes that the store doesn't have yet (a new log
+start, a truncation) are added to the manifest with its next change. Kafka ignores the file.
 
 `tidelog-tier-deleted.json` at the top of a directory lists tiers of deleted topics, so that a
 deletion needn't wait for a store. This file is written durably before the topic's directories are

@@ -2,8 +2,8 @@
 
 1. The store's manifest and the directory's record of it (`tidelog-tier.json`) are reconciled. The
    record may have changes that the store lacks (a truncation, a log start); the store may have
-   changes that the record lacks (after a crash between both writes). Reconciling neither restores
-   deleted segments nor counts a segment as copied that the store lacks.
+   changes that the record lacks (after a crash between both writes). Reconciling does not restore
+   deleted segments, and does not count a segment as copied if the store lacks it.
 2. Finished segments that the tier lacks are copied and read back, oldest first. Every few segments,
    the manifest is replaced by one compare-and-swap; then the record is replaced.
 3. Retention is applied: the total limit to the whole log, the local limit to copied segments. Local

@@ -3,14 +3,14 @@
 - The sample (`KeySamples`): a key belongs to it if its hash ends with `shift` zero bits. So either
   all records of a key are sampled or none, and the last record of a sampled key is known exactly:
   all other records of the key are garbage. Only live records are counted, and every key has at most
-  one, however often it is updated. So it does not matter how many frequently updated keys of a
-  segment are sampled. The hash is seeded by a secret of the partition. The sample never decides
-  which record is dropped: a cleaning hashes keys with a seed of its own. If two keys have equal
-  hashes, one live record looks superseded, and the estimate is wrong by that record. Memory: at
-  most `SAMPLES_ROOM` keys while records are added and 2 x `SAMPLES_MAX` afterwards, two whole
-  numbers each.
+  one live record, however often the key is updated. So it does not matter how many frequently
+  updated keys of a segment are sampled. The hash is seeded by a secret of the partition. The sample
+  never decides which record is dropped: a cleaning hashes keys with a seed of its own. If two keys
+  have equal hashes, one live record looks superseded, and the estimate is wrong by that record.
+  Memory: at most `SAMPLES_ROOM` keys while records are added and 2 x `SAMPLES_MAX` afterwards, two
+  whole numbers each.
 - Live bytes of a segment (`live_bytes`): if a log has many segments, the sample of each segment is
-  small, and a choice of the segments that look emptiest would be a choice of the largest sampling
+  small. Choosing the segments that look emptiest would then mean choosing the largest sampling
   errors. But neighboring segments that were cleaned at the same time lose their records at the same
   rate. So each segment is judged by its own sample and by its neighbors' sample, weighted as if
   `PRIOR_SAMPLES` of its keys came from the neighbors.
@@ -153,7 +153,7 @@ HASH_MASK: Final = (1 << 48) - 1
 class KeySamples:
     """The last record of each sampled key: hash -> (offset, size).
 
-    The size is that of the record in bytes, negative for a tombstone.
+    The size is the record's size in bytes, negative for a tombstone.
     """
 
     def __init__(self, shift: int = 0, latest: Mapping[int, tuple[int, int]] | None = None) -> None:
@@ -174,7 +174,7 @@ class KeySamples:
         return self._latest
 
     def thinned(self, shift: int) -> dict[int, tuple[int, int]]:
-        """Return those samples that are also in the sample with this larger (or equal) shift."""
+        """Return the samples that a sample with this larger (or equal) shift would also keep."""
         mask = (1 << shift) - 1
         return {h: last for h, last in self._latest.items() if h & mask == 0}
 

@@ -27,9 +27,9 @@ Which segments are merged: consecutive segments that the same cleaning rewrites,
 segment can hold. Merging them costs no extra byte. Cleaning shrinks segments in place, so a log
 whose keys are updated at very different rates breaks up into many small segments. The maximum
 number of segments is `SEGMENTS_PER_LIVE` times the number that the live bytes would fill, and at
-least `SEGMENTS_MIN`. If a cleaning would leave more than the part `MERGE_FROM` of this maximum,
-runs of neighbors are rewritten only to merge them, until about the part `MERGE_TO` remains. The
-runs that remove the most segments per byte copied come first.
+least `SEGMENTS_MIN`. If a cleaning would leave more segments than `MERGE_FROM` times this maximum,
+runs of neighbors are rewritten only to merge them, until about `MERGE_TO` times the maximum remain.
+The runs that remove the most segments per byte copied come first.
 
 The following proofs, from offsets alone, ensure that a deleted key does not reappear. They use a
 segment's `cleaned_to` C: none of its records is superseded by a record with an offset below C. A
@@ -177,7 +177,7 @@ def _map_starts(segments: Sequence[SegmentFacts], map_keys_max: float) -> Iterat
 def _best_prefix(
     order: Sequence[SegmentFacts], needed_bytes: float, fixed_cost: float
 ) -> tuple[float, int] | None:
-    """Return garbage per cost, and length, of the best prefix that frees enough; else None."""
+    """Return the best prefix that frees enough, as garbage per cost and length; else None."""
     garbage, cost = 0.0, fixed_cost
     best: tuple[float, int] | None = None
     for count, segment in enumerate(order, start=1):

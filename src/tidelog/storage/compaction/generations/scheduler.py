@@ -320,7 +320,7 @@ class Generations:
         """Estimate the bytes appended after a roll until the next check: the active segment's size.
 
         If a cleaning waits for the next check, the active segment is full at that check, and the
-        segment after it has these bytes, which include at least the batch that caused the roll.
+        segment after it has these bytes. They include at least the batch that caused the roll.
         """
         is_first = self._statistics.planned_to != demand.cleanable_end
         has_rolled = self._segments and self._segments[-1].end_offset == demand.cleanable_end

@@ -1,10 +1,10 @@
 """The file `compaction-statistics`: facts about each finished segment, kept between cleanings.
 
-The file is derived data. If it is lost, damaged or describes other segments, the facts are unknown:
-then the partition's `cleaner-offset-checkpoint` gives the end of the clean part, and sampling
-begins again. A row is valid only for a segment with the same base, end, size and modification time.
-Its `cleaned_to` is valid only up to the base of the first segment that has changed. So a log that
-was truncated and then appended to is clean up to the truncation point only.
+The file is derived data. If it is lost or damaged, or describes other segments, the facts are
+unknown. In this case the partition's `cleaner-offset-checkpoint` gives the end of the clean part,
+and sampling begins again. A row is valid only for a segment with the same base, end, size and
+modification time. Its `cleaned_to` is valid only up to the base of the first segment that has
+changed. So a log that was truncated and then appended to is clean up to the truncation point only.
 
 The file is a list of entries: a full snapshot, then the changes since. An entry has two lines: the
 CRC-32C of the second line in 8 hexadecimal digits, and a JSON object (docs/format.md#text-files). A
