@@ -207,8 +207,8 @@ class DirectoryCheck:
         """Find the partitions; return findings in the list of topics.
 
         Raises:
-            InvalidRequest: There is no such directory, it is the directory of one partition, or it
-                has no partition, no `TOPICS_FILE` and no `METADATA_FILE`.
+            InvalidRequest: The directory does not exist, is the directory of one partition, or has
+                no partition, no `TOPICS_FILE` and no `METADATA_FILE`.
             UnknownTopic: The selected topic or partition does not exist.
             OSError: The directory can't be read.
         """

@@ -16,11 +16,12 @@ The history stores a bound: the time from which tables of the past are exact (`n
 is dropped as superseded only if the record that supersedes it lies below the run's `mapped_to`. So
 a table as of T is exact if no record below `mapped_to` has a time after T. For each dropped record,
 such a table contains a record that superseded it, directly or through other records. The bound also
-holds for tombstones that are dropped later. It may be later than necessary, but not earlier. If no
-record was ever dropped, tables as of every T are exact: each offset from the log start on has its
-record. If a cleaner other than tidelog's has dropped records, only the append clock has a bound.
-This bound is at least the time of the run, because each missing record was superseded by a record
-that was appended before the run. The record timestamps of the missing records are unknown.
+holds for tombstones that are dropped later. The bound may be later than necessary, but not earlier.
+If no record was ever dropped, tables as of every T are exact: each offset from the log start on has
+its record. If a cleaner other than tidelog's has dropped records, only the append clock has a
+bound. This bound is at least the time of the run, because each missing record was superseded by a
+record that was appended before the run. The record timestamps of the missing records are unknown,
+so the record clock has no bound.
 
 Everything but the worker needs the directory's lock. `log_dir` may be a proxy whose calls run in
 another thread.
@@ -356,7 +357,7 @@ class CleaningTarget(Protocol):
         """Whether further passes follow at once if the dirty part exceeds the key map."""
 
     def inspect(self, *, is_asked: bool) -> tuple[CleaningDecision, CleaningJob | None]:
-        """Inspect the target; return the decision, and the job or None if nothing is due."""
+        """Inspect the target; return the decision, and the job (None if nothing is due)."""
 
     def clean(self, job: CleaningJob) -> CleaningResult:
         """Carry out the job of the last inspection, and swap its segments in."""

@@ -140,7 +140,7 @@ def judge(
         state: The log.
         config: The topic's settings.
         now_ms: Wall time.
-        is_asked: A cleaning was requested, so it is due if the log has cleanable bytes.
+        is_asked: Whether a cleaning was requested. If so, it is due if the log has cleanable bytes.
     """
     first_dirty, is_reset = _first_dirty(state)
     end, what_ends = _uncleanable(state, config, first_dirty, now_ms)

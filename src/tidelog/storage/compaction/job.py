@@ -135,8 +135,8 @@ class SourceSegment:
         base_offset: Its base offset.
         end_offset: Offset after its last offset.
         size_bytes: Size of its log file.
-        last_modified_ms: Modification time of its log file; it decides when tombstones of old
-            formats are dropped.
+        last_modified_ms: Modification time of its log file; this time decides when tombstones of
+            old formats are dropped.
         append_end: Offset up to which its `.appendtime` is trusted, exclusive; the segment's end
             offset if all rows are known to be right.
     """
@@ -281,7 +281,7 @@ class CleaningJob:
 
 @dataclass(slots=True, kw_only=True)
 class CleanedSource:
-    """Counts of a cleaning for one source segment; they grow while it runs.
+    """Counts of a cleaning for one source segment; the counts grow while the cleaning runs.
 
     Attributes:
         base_offset: Base offset of the source.

@@ -8,7 +8,7 @@ A source has up to three ranges, in order of their offsets:
 
 A batch of format 2 that loses no record and needs no delete horizon is copied byte for byte. In the
 mapped part, such a batch is not decompressed. A batch that loses all its records is usually not
-even read. It is read if producers or transactions depend on it.
+even read. Exception: producers or transactions depend on the batch.
 
 This module owns Kafka's rules for tombstones, markers and aborted data, and the decision for each
 batch: dropped, copied, filtered, or kept as an empty one. Other modules decide which records are
@@ -164,7 +164,7 @@ class Planner:
         is_over = has_horizon & (rows[:, layout.BASE_TIMESTAMP] <= self._now_ms)
         is_legacy = rows[:, layout.MAGIC] != MAGIC_2
         goes = self._drops_expired & np.where(is_legacy, not self._keeps_legacy, is_over)
-        # A tombstone at or after the map's end stays: it is not in the map, so the log still has
+        # A tombstone at or after the map's end stays. It is not in the map, so the cleaning keeps
         # the records that the tombstone deletes.
         goes &= rows[:, layout.LAST_OFFSET] < self._mapped_to
         plan[slots, rewrite.DROPS_TOMBSTONES] = goes

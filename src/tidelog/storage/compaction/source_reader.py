@@ -285,8 +285,8 @@ def opened_groups(
         First row, the row after the last one, and the group.
 
     Raises:
-        CorruptBatch, CorruptRecord: A batch does not decompress, or a message is damaged; the error
-            has its position.
+        CorruptBatch, CorruptRecord: A batch can't be decompressed, or a message is damaged; the
+            error has the position of the damage.
         UnsupportedCompression: The codec number is undefined.
     """
     codec = piece.table[:, layout.ATTRIBUTES] & CODEC_MASK

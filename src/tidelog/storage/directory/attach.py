@@ -200,7 +200,7 @@ def ensure_finished(log_dir: DirectoryAccess) -> None:
     if not log_dir.is_writable:
         raise ReadOnly(f"{log_dir.path}: opened for reading; open it with writable=True")
     try:
-        # A commit that ended after the listing has removed its record. A record that still
+        # A commit that ended after the listing has removed its record. A commit record that still
         # exists, though its commit is not in progress, was left by a failure.
         unfinished = [
             path

@@ -382,8 +382,8 @@ _BATCH_RECORDS: Final = 1_000
 
 _MAGIC: Final = 2
 
-# Maximum size of the file when it is read, far above twice the size of all users and rules that are
-# allowed.
+# Maximum size of the file when it is read. It is far more than twice the size of the maximum number
+# of users and rules.
 LIMIT_BYTES: Final = 1 << 30
 
 # Type, name, pattern, principal, host, operation, permission; the numbers are Kafka's codes.

@@ -1,9 +1,9 @@
 """An open directory of partitions: lock, clean-stop marker, clock, opening and closing.
 
 `LogDir` combines `TopicAdmin` (topics), `OpenPartitions` (open logs and readers),
-`OffsetCheckpoints` and `CommitRecords`. It owns everything that concerns the whole directory. Only
-the holder of the lock changes topics and logs. Readers, and writers of staged files, need no lock.
-After a clean stop, partitions are opened at first use. After a hard stop, the opening of the
+`OffsetCheckpoints` and `CommitRecords`. `LogDir` owns everything that concerns the whole directory.
+Only the holder of the lock changes topics and logs. Readers, and writers of staged files, need no
+lock. After a clean stop, partitions are opened at first use. After a hard stop, the opening of the
 directory opens all partitions, because each of them needs recovery.
 
 Among the files at the top of the directory are Kafka's own (`meta.properties`, the checkpoints,

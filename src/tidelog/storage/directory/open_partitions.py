@@ -3,10 +3,10 @@
 `OpenPartitions` alone holds open logs, readers, their handles and maps. It does not use the files
 of the lock, the registry and the checkpoints: `TopicAdmin` knows the partitions, and
 `OffsetCheckpoints` stores their offsets. The opening of a log reads files, may recover the log, and
-syncs files. That takes too long for an event loop, so another thread can open the log. Such a log
-counts as open only after the directory's thread has taken it over. If the directory's thread needs
-the log earlier, it waits for the other thread, or cancels an opening that has not begun. So no
-partition is opened twice at a time.
+syncs files. The opening takes too long for an event loop, so another thread can open the log. Such
+a log counts as open only after the directory's thread has taken it over. If the directory's thread
+needs the log earlier, it waits for the other thread, or cancels an opening that has not begun. So
+no partition is opened twice at a time.
 
 A partition has at most one open log. A log that is offline because its disk failed is kept until
 `reopen` replaces it.

@@ -225,7 +225,7 @@ class StagedWriter:
         total.has_null_key |= facts.has_null_key
 
     def _has_room(self, size_bytes: int, count: int) -> bool:
-        """Return whether the segment has room for a batch; an empty segment always has."""
+        """Return whether the segment has room for a batch; an empty segment always has room."""
         size = self._written + self._pending_bytes
         fits = size + size_bytes <= self._config.segment_size_limit
         return not size or (fits and self._count + count <= INT32_MAX)

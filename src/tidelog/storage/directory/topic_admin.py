@@ -1,8 +1,8 @@
 """Finds, creates, grows, alters and deletes topics of an open directory, with their directories.
 
 `TopicAdmin` owns the registry of topics, the directories of their partitions, and the lock that
-serializes changes. It opens no log: `OpenPartitions` opens logs, and gives up the logs of topics
-that are deleted.
+serializes changes. `TopicAdmin` opens no log: `OpenPartitions` opens logs, and gives up the logs of
+topics that are deleted.
 
 A new partition directory needs no sync of its own: one sync makes the names of all directories of a
 call durable. The registry's file lists the topic with its id; a missing directory is created when
@@ -345,7 +345,7 @@ class TopicAdmin:
     # -- directories of partitions -----------------------------------------------------------
 
     def settle(self, name: TopicPartition) -> None:
-        """Make a new partition's files durable now, instead of when it is opened; in any thread.
+        """Make a new partition's files durable before the partition is opened; in any thread.
 
         Raises:
             StorageFailure: The disk failed; opening a partition tries again.

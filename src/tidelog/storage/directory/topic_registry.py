@@ -596,8 +596,8 @@ class TopicRegistry:
     def delete_hidden(self, hidden: Iterable[TopicInfo]) -> None:
         """Delete the hidden topics, in one write of the file: all of them, or none.
 
-        Their directories are ignored from then on; call `forget_deleted` after the directories are
-        durably renamed or removed.
+        The directories of these topics are ignored from then on; call `forget_deleted` after the
+        directories are durably renamed or removed.
 
         Raises:
             OSError: The write failed, and the file may or may not list the topics as deleted; call

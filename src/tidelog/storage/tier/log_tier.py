@@ -181,7 +181,7 @@ class LogTier:
         return self.view.segments(below)
 
     def take(self, record: "TierRecord", context: SegmentContext) -> None:
-        """Store a new record durably, then use it; raises OSError, and the old view stays."""
+        """Store a new record durably, then use it; on OSError the old view stays in use."""
         from tidelog.storage.tier.tier_record import TierView
 
         assert self._access is not None
@@ -232,7 +232,7 @@ class LogTier:
     def restart_after_cut(
         self, offset: int, local_start: int, clipped: "Mapping[str, TierSegment]"
     ) -> int | None:
-        """Return the new start of the local part after `cut`; None if local files continue."""
+        """Return the new local start after `cut`; None if local files have the offset."""
         record = self._record_after_cut(offset, local_start, clipped)
         return None if record is None else record.restart_offset
 

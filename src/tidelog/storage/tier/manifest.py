@@ -175,7 +175,7 @@ def decode_row(value: object) -> TierSegment:
 
 
 def _numbers(items: list[int], types: list[type], what: str) -> list[int]:
-    """Return the items if they have exactly these types, with numbers of at most 64 bits."""
+    """Check that items have exactly these types, and numbers at most 64 bits; return the items."""
     if list(map(type, items)) != types:
         raise CorruptFile(f"{what} is invalid: {items!s:.80}")
     if not INT64_MIN <= min(items) <= max(items) <= INT64_MAX:

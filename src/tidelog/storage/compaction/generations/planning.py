@@ -32,11 +32,11 @@ runs of neighbors are rewritten only to merge them, until about `MERGE_TO` times
 The runs that remove the most segments per byte copied come first.
 
 The following proofs, from offsets alone, ensure that a deleted key does not reappear. They use a
-segment's `cleaned_to` C: none of its records is superseded by a record with an offset below C. A
-segment that was never cleaned has C = its base offset, because (by offset) a record is superseded
+segment's `cleaned_to` C: no record of the segment is superseded by a record with an offset below C.
+A segment that was never cleaned has C = its base offset, because (by offset) a record is superseded
 only by later records. A cleaning that maps the keys of offsets [from, to) drops every record that a
-record of that range supersedes. So it raises C to `to` if C >= from. It proves nothing if there is
-a gap between C and `from`. It follows for an offset P:
+record of that range supersedes. So the cleaning raises C to `to` if C >= from. It proves nothing if
+there is a gap between C and `from`. It follows for an offset P:
 
 - the part below P is clean, in the sense of Kafka's cleaner (no two records below P with the same
   key), if every segment that begins below P has C >= P;
@@ -374,8 +374,9 @@ ERROR_MARGIN: Final = 2.0
 ERROR_MAX: Final = 0.1
 
 # If the relative error of the number of keys is larger than this, all keys are mapped. To map all
-# keys, the log is read once. The read pays off: a bound that is half a percent higher saves about
-# the cost of one read in the time in which the log appends as many bytes as are live.
+# keys, the log is read once. This read pays off: with a bound that is half a percent higher,
+# cleanings save about the cost of one read each time the log has appended as many bytes as are
+# live.
 COUNT_FROM: Final = 0.005
 
 # Maximum part of the map that a plan fills with expected keys, so that more keys than expected fit,

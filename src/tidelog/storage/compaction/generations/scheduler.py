@@ -2,8 +2,8 @@
 
 `SpaceBound` is the `Scheduler` of topics for which `tidelog.compaction.scheduler` selects
 generational compaction. `Generations` has the statistics of one partition, from one cleaning to the
-next: `load` -> `sample` -> `plan` -> (the cleaning, its swap) -> `note` -> `store`. It needs the
-directory's lock from `load` to `store`. Not thread-safe.
+next: `load` -> `sample` -> `plan` -> (the cleaning, its swap) -> `note` -> `store`. `Generations`
+needs the directory's lock from `load` to `store`. Not thread-safe.
 
 Other modules own the estimates (`estimates`), the plan (`planning`) and the file (`statistics`).
 
@@ -114,7 +114,7 @@ def facts_of(
 
 
 def bytes_after(before: Sequence[int], group: CleanedGroup) -> int:
-    """Estimate the bytes of a cleaned segment's records: they shrink in proportion to its file."""
+    """Estimate the bytes of a cleaned segment's records, which shrink in proportion to the file."""
     if UNKNOWN in before or not group.bytes_before:
         return UNKNOWN
     return max(sum(before) * group.bytes_after // group.bytes_before, 1)
@@ -179,7 +179,8 @@ class Generations:
             directory: The partition's directory.
             segments: All finished segments of the partition, in order.
             clean_offset: Offset below which no older version of any key remains, from the
-                partition's `cleaner-offset-checkpoint`; the log start if it has no entry.
+                partition's `cleaner-offset-checkpoint`; the log start if the checkpoint has no
+                entry for the partition.
             cache: The cache of the lock's holder for file contents; if None, the file is read.
 
         Raises:
@@ -419,7 +420,7 @@ class Generations:
     def _weigh(self, cleaned: CleaningResult) -> None:
         """Set `weight_bytes` of segments without garbage: the bytes of their sampled records.
 
-        This cleaning has left only the last record of each key in them.
+        This cleaning has left only the last record of each key in these segments.
         """
         mapped_to, samples = cleaned.mapped_to, self._statistics.samples
         bases = sorted(self._statistics.rows)
@@ -440,7 +441,7 @@ class Generations:
         """
         if not self._is_changed:
             return 0
-        # A failed write may leave any contents, so nothing is appended to them.
+        # After a failed write, the file may have any contents, so the next write replaces the file.
         stored, self._stored = self._stored, None
         self._stored, size = write_statistics(
             self._env.files, self._directory, self._statistics, stored
@@ -475,7 +476,8 @@ def _row_after(
     )
 
 
-# Bytes of a slot of the offset map. If keys are verified, a key takes about as much again.
+# Bytes of a slot of the offset map. If keys are verified, the key itself takes about as many bytes
+# again.
 _SLOT_BYTES: Final = 24
 
 
