@@ -1,35 +1,37 @@
-"""Commit records, and the file with the versions that external writers have committed.
+"""Commit records, and the file of the versions that external writers have committed.
 
-A commit record makes files of one or more partitions visible together, or none of them. Code that
-adds, replaces or merges finished segments writes their files under staged names, makes them
-durable, and renames one small record into place: `tidelog-commit-ID.json` at the top of the
-directory. Before that rename none of the files is visible, afterwards all are. Then the holder of
-the directory's lock renames the staged files to their final names, and removes old files and then
-the record; after a crash, the next open for writing does so. If a reader finds a commit record, it
-reads each staged file that still exists in place of the file with the final name (`overlay`).
+A commit record makes files of one or more partitions visible: all of these files, or none. Code
+that adds, replaces or merges finished segments writes the segments' files durably under staged
+names. Then it renames one small record into place: `tidelog-commit-ID.json` at the top of the
+directory. Before this rename none of the files is visible; after it, all of them are visible. Then
+the holder of the directory's lock renames the staged files to their final names, removes old files,
+and removes the record last. After a crash, the next opening of the directory for writing does this.
+If a reader finds a commit record, it uses each staged file that still exists instead of the file
+with the final name (`overlay`).
 
 This module encodes, decodes and carries out commit records, and reads and writes the file of
 writers. `directory.publication` owns the order in which a running process publishes a commit and
-shows it.
+shows its segments.
 
 Carrying out a record a second time changes nothing. Files that a compaction moves are staged under
-Kafka's suffix, `FINAL.swap`: if Kafka opens the directory after a crash, it finishes the swap by
+Kafka's suffix, `FINAL.swap`. So if Kafka opens the directory after a crash, it finishes the swap by
 its own rules. Kafka removes replaced segments only while a `.swap` file exists, so a commit that
 moves such files makes all its removals before its moves.
 
 Text of a record, version 2: `{"version": 2, "moves": [[PARTITION DIRECTORY, STAGED NAME, FINAL
 NAME], ...], "removes": [[PARTITION DIRECTORY, NAME], ...], "marks": {WRITER: MARK}}`.
 
-`tidelog-writers.json` at the top of the directory keeps the last version that each external writer
-has committed. So if a streaming query (or a job that numbers its versions) restarts after a crash,
-it does not add its last batch twice. Only the holder of the directory's lock writes the file,
-replacing it atomically.
+`tidelog-writers.json` at the top of the directory has the last version that each external writer
+has committed. With it, a streaming query or a job that numbers its versions does not add its last
+batch twice if it restarts after a crash. Only the holder of the directory's lock writes the file;
+it replaces the file atomically.
 
 The text of the file, version 1: `{"version": 1, "writers": {WRITER: [LAST VERSION, MS OF THE
 COMMIT, NOTE, RANGES]}}`; NOTE and RANGES are left out if both are empty. RANGES: `[[TOPIC,
 PARTITION, FIRST OFFSET, END OFFSET, APPEND TIME IN MS], ...]`.
 
-A writer may count each topic separately: it then has one name per topic, made by `topic_writer`.
+A writer may count the versions of each topic separately. It then has one name for each topic;
+`topic_writer` returns this name.
 """
 
 import json
@@ -47,8 +49,8 @@ from tidelog.types import INT64_MAX, TopicPartition
 WRITERS_FILE: Final = "tidelog-writers.json"
 WRITERS_VERSION: Final = 1
 
-# Maximum length in characters of a writer's name, which consists of a kind and an id chosen by a
-# user.
+# Maximum length in characters of a writer's name. The name consists of a kind and an id that the
+# user chooses.
 NAME_CHARACTERS_MAX: Final = 512
 
 NOTE_CHARACTERS_MAX: Final = 1 << 20
@@ -58,11 +60,11 @@ class Mark(NamedTuple):
     """The last version that a writer has committed.
 
     Attributes:
-        version: Number of the version, 0 or more; a writer's versions increase.
+        version: Number of the version, 0 or more. A writer's versions increase.
         committed_ms: Time of the commit in ms, by the directory's clock.
         note: Note that the writer stored with the version.
-        ranges: Ranges of the version's records: topic, partition, first offset, end offset, append
-            time in ms (-1 if the append clock is off).
+        ranges: Ranges of the version's records: topic, partition, first offset, end offset
+            (exclusive), append time in ms (-1 if the append clock is off).
     """
 
     version: int
@@ -107,14 +109,14 @@ def check_marks(marks: Mapping[str, Mark]) -> None:
 
 
 def topic_writer(writer: str, topic: str) -> str:
-    """Return the name under which a writer that counts topics separately has a topic's mark."""
+    """Return the name of a topic's mark, for a writer that counts each topic separately."""
     return f"topic/{topic}/{writer}"  # a topic's name has no slash
 
 
 def find_topic_mark(
     marks: Mapping[str, Mark], writer: str, topic: str, version: int
 ) -> Mark | None:
-    """Return a topic's mark if it has `version` or a later one; else None."""
+    """Return a topic's mark if its version is `version` or later; else None."""
     mark = marks.get(topic_writer(writer, topic))
     return None if mark is None or mark.version < version else mark
 
@@ -122,7 +124,7 @@ def find_topic_mark(
 def find_done_topics(
     marks: Mapping[str, Mark], writer: str, version: int, topics: Iterable[str]
 ) -> dict[str, int]:
-    """Return the topics that have a writer's `version` or a later one, and their last version."""
+    """Return each topic's last version of a writer, if it is `version` or later."""
     topic_marks = {topic: find_topic_mark(marks, writer, topic, version) for topic in topics}
     return {topic: mark.version for topic, mark in topic_marks.items() if mark is not None}
 
@@ -154,7 +156,7 @@ def decode_marks(data: bytes) -> dict[str, Mark]:
     """Decode the marks in a file's text.
 
     Raises:
-        CorruptFile: The text is not a result of `encode_marks`.
+        CorruptFile: The text is not a valid result of `encode_marks`.
         UnsupportedVersion: A later release wrote it.
     """
     try:
@@ -180,10 +182,10 @@ def read_marks(fs: FileSystem, directory: str) -> dict[str, Mark]:
 
 
 def note(fs: FileSystem, directory: str, marks: Mapping[str, Mark]) -> None:
-    """Store marks durably, except marks that are not newer than their writer's stored mark.
+    """Store marks durably; a mark that is not newer than the writer's stored mark is ignored.
 
     Raises:
-        CorruptFile, UnsupportedVersion: From `read_marks`; nothing was changed.
+        CorruptFile, UnsupportedVersion: Raised by `read_marks`; nothing was changed.
         OSError: The disk failed.
     """
     stored = read_marks(fs, directory)
@@ -200,9 +202,9 @@ def note(fs: FileSystem, directory: str, marks: Mapping[str, Mark]) -> None:
 def forget_topics(fs: FileSystem, directory: str, topics: Iterable[str]) -> None:
     """Drop the marks of deleted topics, durably.
 
-    A later topic of the same name does not have the records that these marks name. A file that
-    can't be decoded is not changed and causes no error here; the next call of `note` raises the
-    error.
+    This is needed because a later topic of the same name does not have the records of these marks.
+    A file that can't be decoded is not changed and causes no error here; the next call of `note`
+    raises the error.
 
     Raises:
         OSError: The disk failed.
@@ -227,9 +229,9 @@ class Move(NamedTuple):
 
     Attributes:
         directory: Name of the partition's directory.
-        staged: Name of the file as it was written: it ends with `.staged`, or is the final name
-            with `.swap`.
-        final: Name of the file once it is part of the partition.
+        staged: Name under which the file was written. It ends with `.staged`, or it is the final
+            name with `.swap`.
+        final: Name of the file when it is part of the partition.
     """
 
     directory: str
@@ -242,7 +244,7 @@ class Removal(NamedTuple):
 
     Attributes:
         directory: Name of the partition's directory.
-        name: The file's name in it.
+        name: The file's name in this directory.
     """
 
     directory: str
@@ -254,7 +256,7 @@ class Commit(NamedTuple):
 
     Attributes:
         moves: Staged files that become part of their partitions.
-        removes: Files to remove. No file is both a move's target and removed.
+        removes: Files to remove. No file is both the target of a move and removed.
         marks: The writers' new versions.
     """
 
@@ -282,7 +284,7 @@ class Commit(NamedTuple):
 
     @property
     def is_swap(self) -> bool:
-        """Whether the commit moves files of a compaction, which are staged under Kafka's suffix."""
+        """Whether the commit moves files of a compaction, which have Kafka's suffix `.swap`."""
         return any(move.staged.endswith(files.SWAP_SUFFIX) for move in self.moves)
 
 
@@ -301,8 +303,8 @@ def decode_commit(data: bytes) -> Commit:
     """Decode a commit record.
 
     Raises:
-        CorruptFile: The text is not a result of `encode_commit`; names that could lead to other
-            directories are refused.
+        CorruptFile: The text is not a valid result of `encode_commit`. Names that could lead to
+            other directories are invalid.
         UnsupportedVersion: A later release wrote it.
     """
     try:
@@ -386,7 +388,7 @@ def publish(fs: FileSystem, directory: str, commit_id: str, commit: Commit) -> N
 
 
 def finish(fs: FileSystem, directory: str, path: str, commit: Commit) -> None:
-    """Carry out a published commit and remove its record; repeating it changes nothing."""
+    """Carry out a published commit and remove its record; repeating this changes nothing."""
     if commit.is_swap:
         _remove(fs, directory, commit)
         _sync(fs, directory, commit)  # a crash must not restore a removed file
@@ -433,13 +435,17 @@ def _remove(fs: FileSystem, directory: str, commit: Commit) -> None:
 
 def _sync(fs: FileSystem, directory: str, commit: Commit) -> None:
     for name in commit.directories:
-        # The topic may have been deleted since, along with its staged files.
+        # The topic and its staged files may have been deleted meanwhile.
         if fs.exists(f"{directory}/{name}"):
             fs.sync_dir(f"{directory}/{name}")
 
 
 def _drop_staged(fs: FileSystem, directory: str) -> list[str]:
-    """Remove `.staged` files; call it after all commits, when only failed jobs' files are left."""
+    """Remove `.staged` files.
+
+    Call this function after all commits: then the remaining `.staged` files are from failed
+    jobs.
+    """
     dropped = []
     for entry in fs.list_dir(directory):
         if not entry.is_dir or files.parse_partition_dir(entry.name) is None:
@@ -454,14 +460,13 @@ def _drop_staged(fs: FileSystem, directory: str) -> list[str]:
 class CommitRecords:
     """The commit records of a directory, cached for opening many of its partitions.
 
-    Not thread-safe, except for `under_way`. The records are read again when the directory has
-    changed (`files.settled_stamp`), so that each partition is opened with the records at that
-    moment.
+    Not thread-safe. Exception: `under_way`. The records are read again if the directory has changed
+    (`files.settled_stamp`), so that each partition is opened with the current records.
 
     Attributes:
-        under_way: Partitions of each commit record that a thread of this process is carrying out,
-            by the record's path. The record may be published or not yet. The partitions must not be
-            reopened meanwhile. Several threads may change this dict.
+        under_way: For each commit record that a thread of this process is carrying out: the
+            record's partitions, by the record's path. The record may not be published yet.
+            Meanwhile these partitions must not be reopened. Several threads may change this dict.
     """
 
     def __init__(self, env: Env, directory: str) -> None:
@@ -487,8 +492,9 @@ def overlay(fs: FileSystem, directory: str, partition: TopicPartition) -> dict[s
     """Return the current names of a partition's files that published commits change.
 
     Returns:
-        Current names by final names. A file that is not renamed yet has its staged name. A file
-        that the commits remove has a name that does not exist (`files.REMOVED_SUFFIX`).
+        Current names by final names. For a file that is not renamed yet, the current name is its
+        staged name. For a file that the commits remove, it is a name that does not exist
+        (`files.REMOVED_SUFFIX`).
     """
     return _overlay(fs, directory, partition, _commits(fs, directory))
 
@@ -498,7 +504,7 @@ def _commits(fs: FileSystem, directory: str) -> Iterator[Commit]:
         try:
             yield read_commit(fs, path)
         except FileNotFoundError:
-            continue  # the commit was carried out meanwhile: the files have their final names
+            continue  # the commit was carried out meanwhile, so the files have their final names
 
 
 def _overlay(

@@ -1,26 +1,27 @@
 """Erases a key: appends a tombstone, and rewrites files and tier objects without its records.
 
-1. Every file of the topic's partitions is read from end to end for records of the key, including
-   those of aborted transactions; the SHA-256 of each file records what was read.
+1. Every file of the topic's partitions is read from end to end to find the records of the key,
+   including records of aborted transactions. The SHA-256 of each file shows which bytes were read.
 2. Each partition with records of the key gets a tombstone, and its active segment is rolled. A
-   tombstone that is the key's only record in its partition stays: a repeated erasure changes
+   tombstone that is the key's only record in its partition stays, so a repeated erasure changes
    nothing there.
-3. Each segment with records of the key is rewritten without these records and exchanged (`attach`)
-   in a step of its own. Batches without records of the key are copied unchanged; a batch that loses
-   all records becomes an empty batch, so offsets and sequences are kept. Before the first exchange,
-   the compaction history stores the earliest time as of which a table is still exact.
-4. In a tier, objects with records of the key are replaced first, one segment at a time, each by one
-   compare-and-swap. Old objects, like all other objects that the manifest does not name, are
-   removed without the grace period. A reader with an older plan finds the objects missing, and
-   plans again. Copies of local segments are dropped before these segments are exchanged; a later
-   tier run copies the segments again.
+3. Each segment with records of the key is rewritten without these records. A separate step for each
+   segment exchanges the old segment for the new one (`attach`). Batches without records of the key
+   are copied unchanged. A batch that loses all records becomes an empty batch, so offsets and
+   sequences are kept. Before the first exchange, the compaction history stores the earliest time as
+   of which a table is still exact.
+4. In a tier, objects with records of the key are replaced first, one segment at a time, with one
+   compare-and-swap for each segment. The old objects, and all other objects that the manifest does
+   not name, are removed without the grace period. A reader with an older plan finds that the
+   objects are missing, and plans again. Copies of local segments are dropped before these segments
+   are exchanged; a later tier run copies the segments again.
 5. Files that wait for deletion are removed if they contain the key. Then all files are read once
-   more. The receipt lists the files that still contain the key, and places that no program on this
-   machine can reach.
+   more. The receipt lists the files that still contain the key, and the places that no program on
+   this machine can reach.
 
-If a crash interrupts an erasure, some segments are purged, and a repeated erasure continues. The
-tombstone contains the key's bytes until compaction or retention removes it. An erasure needs the
-directory's lock, except for the search.
+If a crash interrupts an erasure, some segments may already be rewritten; a repeated erasure does
+the rest. The tombstone contains the key's bytes until compaction or retention removes it. An
+erasure needs the directory's lock. Exception: a search without an erasure.
 """
 
 import hashlib
@@ -97,7 +98,8 @@ class SearchedFile:
     Attributes:
         partition: The file's partition.
         path: The file's path; for an object of a tier, its tier path.
-        base_offset: Base offset of the segment; -1 for a file that no longer belongs to a segment.
+        base_offset: Base offset of the file's segment; -1 if the file no longer belongs to a
+            segment.
         size_bytes: Number of bytes read.
         sha256: SHA-256 of these bytes, in hexadecimal digits.
         offsets: Offsets of the key's records, ascending.
@@ -143,8 +145,9 @@ def _lone_tombstone(
 ) -> int | None:
     """Return the offset of the key's only record if this record is a tombstone, else None.
 
-    A tombstone in a transaction may be aborted, a tombstone with headers holds more than the key,
-    and a tombstone below the log start can't be read: these are erased like other records.
+    Three kinds of tombstones are erased like other records: a tombstone in a transaction, which may
+    be aborted; a tombstone with headers, which contains more than the key; and a tombstone below
+    the log start, which can't be read.
     """
     offsets = {at for one in searched if one.base_offset >= 0 for at in one.offsets}
     if len(offsets) != 1:
@@ -252,13 +255,14 @@ class Erasure:
         started_ms: Start time in ms.
         ended_ms: End time in ms.
         is_executed: Whether changes were allowed.
-        removal: Part of a sentence that states how long a tombstone stays in this topic.
+        removal: Part of a sentence on how long a tombstone stays in this topic.
         searched: All files before the erasure.
-        tombstones: Partition and offset of each tombstone that stays: it was appended, or it is the
-            key's only record in its partition.
+        tombstones: Partition and offset of each tombstone that stays. The erasure has appended it,
+            or it is the key's only record in its partition.
         left: All files after the erasure.
-        removed: Files awaiting deletion that were removed because they contained the key.
-        not_reached: Files that still contain records to erase, with up to 10 offsets of each.
+        removed: Files waiting for deletion, and objects, that were removed because they contained
+            the key.
+        not_reached: Files that still contain records to erase, with up to 10 offsets of each file.
     """
 
     topic: str
@@ -275,7 +279,7 @@ class Erasure:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the key was erased: only tombstones remain, as far as known here."""
+        """Whether the key was erased: the files that were read have only its tombstones."""
         return self.is_executed and not self.not_reached
 
     def tombstones_in(self, name: TopicPartition) -> Set[int]:
@@ -315,7 +319,10 @@ class Erasure:
         return replace(one, offsets=tuple(at for at in one.offsets if at not in stays))
 
     def _notes(self, partitions: Set[int]) -> list[str]:
-        """Return sentences on tombstones and earlier tables; `partitions` have records to erase."""
+        """Return sentences on tombstones and earlier tables.
+
+        `partitions` are the partitions that have records to erase.
+        """
         notes = []
         if self.tombstones:
             locations = ", ".join(f"{self.topic}-{n} at {offset}" for n, offset in self.tombstones)
@@ -340,7 +347,7 @@ class Erasure:
 
 
 def erasure_verdict(receipt: Mapping[str, object]) -> str:
-    """Return one sentence on the records that an erasure found or erased, from its receipt."""
+    """Return a sentence on the records that an erasure found or erased, from its receipt."""
     topic, count = receipt["topic"], cast("int", receipt["records"])
     files, searched, left = (
         len(cast("list[object]", receipt[name])) for name in ("found", "searched", "not_reached")
@@ -365,20 +372,21 @@ def erase(log_dir: "DirectoryAccess", topic: str, key: bytes, *, execute: bool) 
     """Erase a key, or only search for its records.
 
     Args:
-        log_dir: Open for writing if `execute`.
+        log_dir: Log directory; it must be open for writing if `execute` is set.
         topic: The topic.
         key: The key's bytes.
-        execute: Whether to erase; False only searches.
+        execute: Whether to erase. If False, only search.
 
     Raises:
         UnknownTopic, ReadOnly: Nothing was changed.
         InvalidRequest: The directory is a standby's, which mirrors its leader; nothing was changed.
-        TierConflict: Another directory, or a copy of this one, writes a tier. If this happens
-            during the erasure, some files may be changed already; else nothing was changed.
+        TierConflict: Another directory, or a copy of this one, writes a tier. If this is found
+            before the erasure begins, nothing was changed. If it happens during the erasure, some
+            files may already be changed.
         UnsupportedForMessageFormat: Records of the key are in batches of format 0 or 1, which can't
             be rewritten; nothing was changed.
         CorruptData: A batch that has to be read is damaged.
-        StorageFailure: The disk failed; a repeated erasure continues.
+        StorageFailure: The disk failed; a repeated erasure does the rest.
     """
     work = Erasure(
         topic=topic,
@@ -412,7 +420,7 @@ def erase(log_dir: "DirectoryAccess", topic: str, key: bytes, *, execute: bool) 
 
 
 def _removal(config: TopicConfig) -> str:
-    """Return the part of a sentence that states how long a tombstone stays in a topic."""
+    """Return a part of a sentence on how long a tombstone stays in a topic."""
     ways = []
     if config.is_compacted:
         ways.append(f"compaction (at least delete.retention.ms={config.delete_retention_ms} later)")
@@ -425,7 +433,7 @@ def _removal(config: TopicConfig) -> str:
 
 
 def _refuse_standby(log_dir: "DirectoryAccess") -> None:
-    """Refuse a standby: its own tombstone would diverge from the leader, which keeps the key."""
+    """Refuse a standby: with its own tombstone, it would diverge from its leader."""
     if log_dir.env.files.exists(f"{log_dir.path}/{GROUPS_FILE}"):
         raise InvalidRequest(
             f"{log_dir.path} is a standby (it has {GROUPS_FILE}): erase the key at its leader;"
@@ -466,7 +474,7 @@ def _erase_from(
 def _hits(
     searched: Sequence[SearchedFile], name: TopicPartition, work: Erasure
 ) -> dict[int, frozenset[int]]:
-    """Return the offsets to erase by the base offset of their segment."""
+    """Return the offsets to erase, by the base offset of their segment."""
     stays = work.tombstones_in(name)
     return {
         one.base_offset: offsets
@@ -500,13 +508,13 @@ class _Purger:
         self._fs = log_dir.env.files
 
     def run(self, hits: Mapping[int, Set[int]]) -> None:
-        """Append the tombstone, then rewrite the segments that hold the key."""
+        """Append the tombstone, then rewrite the segments that contain the key."""
         answer = self._log.append([NewRecord(key=self._work.key, value=None)])
         self._work.tombstones.append((self._name.partition, answer.base_offset))
         self._log.roll()
         self._log.flush()
-        # The tombstone is in the segment that was active before the roll. The tombstone is kept,
-        # because `hits` does not have its offset.
+        # The tombstone is in the segment that was active before the roll. It is kept, because
+        # `hits` does not have its offset.
         bases = {each.base_offset: each for each in self._log.segments if not each.is_tiered}
         here = [base for base in sorted(hits) if base in bases]
         staged: list[NewSegment] = []
@@ -541,10 +549,10 @@ class _Purger:
         return NewSegment(name=name, base_offset=segment.base_offset, size_bytes=position)
 
     def _note_history(self, staged: Sequence[NewSegment], append_ms: int) -> None:
-        """Record from which time on tables are exact: a table as of an earlier time lacks the key.
+        """Record the time from which on tables are exact; earlier tables lack the key.
 
-        If it is unknown which records an earlier cleaning dropped, the recorded times are unknown,
-        too.
+        If it is unknown which records an earlier cleaning dropped, the recorded times are unknown
+        (-1), too.
         """
         directory = self._log.context.directory
         before = read_history(self._fs, directory)
@@ -580,7 +588,8 @@ class _Purger:
     def remove_aside(self, searched: Sequence[SearchedFile]) -> None:
         """Remove files beside the log that contain the key.
 
-        Only files that await deletion, or that an interrupted erasure staged, are removed.
+        Only two kinds of files are removed: files that wait for deletion, and files that an
+        interrupted erasure staged.
         """
         for one in searched:
             file_name = one.path.rpartition("/")[2]
@@ -596,7 +605,9 @@ def _later(earlier_ms: int, ms: int) -> int:
 
 
 def without_records(batch: Batch, offsets: Set[int]) -> bytes | bytearray | memoryview:
-    """Return a batch's bytes without the records of these offsets; unchanged if it has none.
+    """Return a batch's bytes without the records of these offsets.
+
+    If the batch has no such record, its bytes are unchanged.
 
     Offsets, sequences, times and codec of the remaining records are kept. If no record remains, the
     result is an empty batch with the same offsets and sequences.
@@ -611,7 +622,7 @@ def without_records(batch: Batch, offsets: Set[int]) -> bytes | bytearray | memo
         return build_empty_batch(
             base_offset=batch.base_offset,
             last_offset=batch.last_offset,
-            # The batch has no record, so no time index may contain a time of it.
+            # The batch has no record, so a time index must not contain a time for it.
             max_timestamp=NO_TIMESTAMP,
             timestamp_type=batch.timestamp_type,
             leader_epoch=batch.leader_epoch,
@@ -629,7 +640,7 @@ def without_records(batch: Batch, offsets: Set[int]) -> bytes | bytearray | memo
 
 
 def _as_written(record: Record, *, is_stamped: bool) -> NewRecord:
-    """Return the record to write, with its create time even if its batch has LogAppendTime."""
+    """Return the record to write; it keeps its create time even if the batch has LogAppendTime."""
     ms = record.create_timestamp if is_stamped else record.timestamp
     return NewRecord.of_log(
         key=record.key,
@@ -645,16 +656,17 @@ def purge_tier(
     """Rewrite the tier's segments without some records, and drop copies of local segments.
 
     Args:
-        log_dir: Open for writing; nothing else may move this partition's segments meanwhile.
+        log_dir: Log directory, open for writing. Meanwhile no other job may move this partition's
+            segments.
         name: The partition.
-        hits: Offsets of records to remove, by the base offset of their segment. If there are local
-            segments among these, the tier's copies are dropped from the first such segment on.
+        hits: Offsets of records to remove, by the base offset of their segment. If local segments
+            are among these segments, the tier's copies from the first such segment on are dropped.
 
     Raises:
-        CorruptData: A batch or object is damaged; the error has its path. Earlier segments are
-            purged.
+        CorruptData: A batch or object is damaged; the error has its path. Earlier segments were
+            already rewritten.
         TierConflict: Another directory writes this tier.
-        StorageFailure: Disk or store failed; a repeated erasure continues.
+        StorageFailure: The disk or the store failed; a repeated erasure does the rest.
     """
     mover = Mover.open(log_dir, name, MoveOptions())
     mover.settle()
@@ -680,14 +692,14 @@ def _purge(mover: Mover, segment: RemoteSegment, offsets: Set[int]) -> None:
 
 
 def remove_unnamed(log_dir: "DirectoryAccess", name: TopicPartition) -> list[str]:
-    """Remove all objects of a partition's folder that its manifest does not name, of any age.
+    """Remove all objects of a partition, of any age, that the partition's manifest does not name.
 
     Returns:
         Keys of the removed folders.
 
     Raises:
-        StorageFailure: The store failed; objects removed before stay removed, a repeated erasure
-            continues.
+        StorageFailure: The store failed. Some objects may already be removed; a repeated erasure
+            removes the rest.
         TierConflict, CorruptFile, UnsupportedVersion: See `tier_partition`.
     """
     mover = Mover.open(log_dir, name, MoveOptions())

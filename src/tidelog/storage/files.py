@@ -1,8 +1,8 @@
-"""Names of files and directories, the table of files beside a log, and whole reads and writes.
+"""Names of files and directories, the table of a log's files, and reads and writes of whole files.
 
-This module owns the naming of a directory of topics, and `LOG_FILES`: which files a log has beside
-it, which of them are primary, and in which order they are synced and removed. `text_files` and the
-modules of small text files own the content of such files.
+This module owns the names of files and directories, and `LOG_FILES`, the table of the files that
+belong to a log. The table shows which of them are primary, and in which order they are synced and
+removed. `text_files` and the modules of small text files own the content of such files.
 
 Source: Kafka 4.x LogFileUtils; docs/format.md.
 """
@@ -25,7 +25,7 @@ from tidelog.types import INT32_MAX, INT64_MAX, Buffer, TopicPartition
 _Content = TypeVar("_Content")
 _Missing = TypeVar("_Missing")
 
-# Name of the controllers' metadata log in Kafka; it may be among a broker's partitions.
+# Name of the controllers' metadata log in Kafka; a broker's directory may contain it.
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 
 LOG_SUFFIX: Final = ".log"
@@ -46,16 +46,17 @@ REMOVED_SUFFIX: Final = ".removed"  # for files that `commits.overlay` reports a
 
 
 class LogFile(NamedTuple):
-    """A kind of file that is named after a base offset: a log, or a file beside it.
+    """A kind of file that is named after a base offset: a log or a file beside it.
 
     Attributes:
         suffix: Suffix of its name.
-        is_primary: Whether the file can't be rebuilt; a derived file can be built from the log.
+        is_primary: Whether the file can't be rebuilt. A file that is not primary can be rebuilt
+            from the log.
         sync_rank: Rank in the order in which a segment's files are synced; None for a file that is
             never synced, because it has its own checksum and can be rebuilt.
-        is_of_segment: Whether the file exists only together with the segment. False for a snapshot,
-            which belongs to an offset.
-        is_summed: Whether a zone map stores its length and checksum.
+        is_of_segment: Whether the file exists only together with the segment. It is False for a
+            snapshot, which belongs to an offset.
+        is_summed: Whether a zone map stores the file's length and checksum.
     """
 
     suffix: str
@@ -65,8 +66,8 @@ class LogFile(NamedTuple):
     is_summed: bool = False
 
 
-# The kinds of files of a log. The log file is first: if files are renamed or removed in this order,
-# a crash can only leave files without a log file, which recovery drops.
+# The kinds of files of a log. The log file is first. If files are renamed or removed in this order,
+# a crash can leave only files without a log file; recovery drops such files.
 LOG_FILES: Final = (
     LogFile(LOG_SUFFIX, is_primary=True, sync_rank=1),
     LogFile(OFFSET_INDEX_SUFFIX, sync_rank=2, is_summed=True),
@@ -98,8 +99,8 @@ INDEX_SUFFIXES: Final = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
 LOCK_FILE: Final = ".lock"
 
-# File that reserves space for a directory's small files on a full disk: freeing space needs some
-# space first.
+# File that reserves disk space for a directory's small files. If the disk is full, this file is
+# removed to make room for them, because freeing space needs some space first.
 RESERVE_FILE: Final = "tidelog-reserve"
 
 RESERVE_BYTES: Final = 256 * 1024
@@ -114,8 +115,8 @@ HIGH_WATERMARK_CHECKPOINT_FILE: Final = "replication-offset-checkpoint"
 CLEANER_CHECKPOINT_FILE: Final = "cleaner-offset-checkpoint"
 TOPIC_NAME_LIMIT: Final = 249
 
-# Maximum size of a small file; the largest such file of a directory with 100,000 partitions has
-# some 30 MB.
+# Maximum size of a small file in bytes. The largest small file of a directory with 100,000
+# partitions has some 30 MB.
 SMALL_FILE_LIMIT_BYTES: Final = 64 * 1024 * 1024
 
 _FILE_NAME: Final = re.compile(r"([0-9]{20})(\.[a-z]+(?:\.[a-z]+)*)", re.ASCII)
@@ -123,7 +124,7 @@ _PARTITION_DIR: Final = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]{0,9})
 _TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 _TOPIC_ID: Final = re.compile(r"[A-Za-z0-9_-]{22}", re.ASCII)
 
-# Kafka reserves these for "no id" and for its own metadata topic.
+# Kafka reserves these ids for "no id" and for its own metadata topic.
 _RESERVED_IDS: Final = (uuid.UUID(int=0), uuid.UUID(int=1))
 
 
@@ -144,7 +145,9 @@ def cleaned_path(directory: str, base_offset: int, suffix: str) -> str:
 
 
 def cleaned_overlay(fs: FileSystem, directory: str, base_offset: int) -> dict[str, str]:
-    """Return the `.cleaned` files of a segment by their final names; `.removed` names if missing.
+    """Return the names of a segment's `.cleaned` files by their final names.
+
+    For a missing file, the name ends with `.removed`.
 
     See `SegmentContext.overlay`.
     """
@@ -160,7 +163,10 @@ def cleaned_overlay(fs: FileSystem, directory: str, base_offset: int) -> dict[st
 
 
 def parse_file_name(name: str) -> tuple[int, str] | None:
-    """Parse a name into base offset and whole suffix (`.index.deleted`); None for other names."""
+    """Parse a file name into base offset and whole suffix (such as `.index.deleted`).
+
+    Return None for other names.
+    """
     match = _FILE_NAME.fullmatch(name)
     if match is None or int(match[1]) > INT64_MAX:
         return None
@@ -168,7 +174,10 @@ def parse_file_name(name: str) -> tuple[int, str] | None:
 
 
 def log_sizes(fs: FileSystem, directory: str) -> list[int]:
-    """Return the sizes in bytes of a partition's log files, without any that vanish meanwhile."""
+    """Return the sizes in bytes of a partition's log files.
+
+    Files that are removed meanwhile are left out.
+    """
     sizes: list[int] = []
     with suppress(FileNotFoundError):
         for entry in fs.list_dir(directory):
@@ -185,7 +194,10 @@ def partition_dir_name(partition: TopicPartition) -> str:
 
 
 def parse_partition_dir(name: str) -> TopicPartition | None:
-    """Return the partition of a directory; None for other names and `-delete`, `-stray`, ..."""
+    """Return the partition of a partition directory's name, None for other names.
+
+    Names that end with `-delete` or `-stray` are other names, too.
+    """
     match = _PARTITION_DIR.fullmatch(name)
     if match is None or int(match[2]) > INT32_MAX or match[1] in (".", ".."):
         return None
@@ -236,27 +248,30 @@ def random_topic_id(source: random.Random) -> uuid.UUID:
             return drawn
 
 
-# If a folder's last change is at least this old, in ms, another change is sure to change the
-# modification time. The age is longer than the time resolution of any file system (2 s on FAT).
-# `SETTLED_FINE_MS` suffices for a time that is not a whole second: such a time comes from the
-# system's clock, which ticks every 10 ms.
+# Age in ms of a directory's last change from which on another change is certain to change the
+# modification time. This age is longer than the time resolution of any file system (2 s on FAT).
+# If the modification time is not a whole second, `SETTLED_FINE_MS` suffices: such a time comes from
+# the system's clock, which ticks every 10 ms.
 SETTLED_MS: Final = 3_000
 
 SETTLED_FINE_MS: Final = 100
 
-# A folder's modification time in ms, and its identity.
+# A directory's modification time in ms, and the directory's identity.
 FolderStamp = tuple[int, tuple[int, int]]
 
 
 def settled_stamp(env: Env, folder: str) -> FolderStamp | None:
-    """Return a value that changes when entries of a folder change; None if that is not certain.
+    """Return a value that changes whenever the entries of a directory change.
+
+    Return None if such a change is not certain to be seen.
 
     The modification time changes when an entry is added, renamed or removed. Exception: it may not
-    change if two changes happen within its resolution. So there is no stamp shortly after a change,
-    and none in an object store. Call this before the entries are read.
+    change if two changes happen within its resolution. So the result is None shortly after a
+    change. It is also None in an object store. Call this function before the entries are read.
     """
     status = env.files.stat(folder)
-    # A file system whose clock differs may return a time that looks recent or is in the future.
+    # If the clock of the file system differs, the time may look recent or be in the future; then
+    # the result is None, too.
     age_ms = SETTLED_FINE_MS if status.mtime_ms % 1_000 else SETTLED_MS
     if 0 < status.mtime_ms <= env.clock.now_ms() - age_ms:
         return status.mtime_ms, status.identity
@@ -264,7 +279,7 @@ def settled_stamp(env: Env, folder: str) -> FolderStamp | None:
 
 
 def write_fully(file: File, data: Buffer, position: int) -> None:
-    """Write all of `data` at `position`, repeating short writes.
+    """Write all of `data` at `position`; continue after short writes.
 
     Raises:
         OSError: A call failed or wrote nothing; a prefix of `data` may be in the file.
@@ -275,7 +290,7 @@ def write_fully(file: File, data: Buffer, position: int) -> None:
 
 
 def write_rest(file: File, data: Buffer, position: int, written: int) -> None:
-    """Continue after a short write of this many bytes; see `write_fully`."""
+    """Continue after a short write of `written` bytes; see `write_fully`."""
     view = memoryview(data).cast("B")
     done = _progress(written, len(view))
     while done < len(view):
@@ -311,7 +326,7 @@ def _writev_group(file: File, buffers: list[Buffer], position: int) -> int:
 
 
 def _progress(written: int, requested: int) -> int:
-    """Return `written`, or raise if nothing was written: repeating would loop forever."""
+    """Return `written`; raise if nothing was written, because repeating could loop forever."""
     if requested and written <= 0:
         raise OSError(errno.EIO, f"a write of {requested} bytes wrote nothing")
     return written
@@ -335,8 +350,8 @@ def read_file(files: FileSystem, path: str, *, limit: int = SMALL_FILE_LIMIT_BYT
     """Read all bytes of a small file.
 
     Raises:
-        CorruptFile: The file is larger than `limit` bytes, or no regular file.
-        OSError: No such file, or a call failed.
+        CorruptFile: The file is larger than `limit` bytes or is not a regular file.
+        OSError: The file does not exist, or a call failed.
     """
     try:
         file = files.open(path)
@@ -362,8 +377,8 @@ def read_decoded(
     """Read and decode a small file; return `missing` if there is no such file.
 
     Raises:
-        CorruptFile: From `read_file` or `decode`, with the path. Other errors of `decode` are
-            raised unchanged.
+        CorruptFile: Raised by `read_file` or `decode`; the error has the path. Other errors of
+            `decode` are raised unchanged.
         OSError: A call failed.
     """
     try:
@@ -377,12 +392,13 @@ def read_decoded(
 def write_atomically(
     fs: FileSystem, path: str, data: Buffer, *, sync_name: bool = True, is_durable: bool = True
 ) -> None:
-    """Replace the content of `path`; after a crash it has the old or the new content, whole.
+    """Replace the content of `path`; after a crash, `path` has the whole old or new content.
 
-    Writes `path` + `.tmp`, syncs this file, and renames it; then syncs the directory if
-    `sync_name`. Raises OSError if a call fails; `path` then has its old or its new content. If
-    `is_durable` is false, nothing is synced, and a power loss may leave a torn file. On a full disk
-    the directory's reserve is freed for the write, because this change may be what frees space.
+    Write `path` + `.tmp`, sync this file, and rename it. Then sync the directory if `sync_name` is
+    set. Raises OSError if a call fails; then `path` has its old or its new content. If `is_durable`
+    is false, nothing is synced, and a power loss may leave a torn file. If the disk is full, the
+    directory's reserve file is removed and the write is repeated, because this write may be a part
+    of freeing space.
     """
     try:
         _write_once(fs, path, data, sync_name=sync_name, is_durable=is_durable)
@@ -393,7 +409,7 @@ def write_atomically(
 
 
 def keep_reserve(fs: FileSystem, directory: str) -> None:
-    """Create a directory's reserve unless it exists or the disk is full. Raises OSError."""
+    """Create a directory's reserve file unless it exists or the disk is full. Raises OSError."""
     path = f"{directory}/{RESERVE_FILE}"
     if fs.exists(path) and fs.stat(path).size == RESERVE_BYTES:
         return
@@ -407,7 +423,7 @@ def keep_reserve(fs: FileSystem, directory: str) -> None:
 
 
 def _spend_reserve(fs: FileSystem, directory: str) -> bool:
-    """Remove a directory's reserve; return whether the reserve was removed."""
+    """Remove a directory's reserve file; return whether it was removed."""
     try:
         fs.remove(f"{directory}/{RESERVE_FILE}")
     except OSError:

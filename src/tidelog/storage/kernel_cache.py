@@ -1,7 +1,7 @@
-"""The folder of compiled kernels, and the choice of the one process that compiles.
+"""The directory of compiled kernels, and the choice of the one process that compiles.
 
-Compiling takes several seconds of a core. When many processes start together (Spark workers,
-restarted brokers), one process compiles, and the others wait and load the result.
+Compiling takes several seconds of a core. If many processes start together (Spark workers,
+restarted brokers), one process compiles. The other processes wait and load the result.
 """
 
 import fcntl
@@ -15,22 +15,23 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-# Folder of the kernels' sources, beside which numba stores compiled code if the folder is writable,
-# and the environment variable that sets another folder for compiled code.
+# Directory of the kernels' sources. If it is writable, numba stores compiled code in a
+# subdirectory. The environment variable sets another directory for compiled code.
 SOURCES: Final = Path(__file__).parent.parent / "record" / "kernels"
 CACHE_VARIABLE: Final = "NUMBA_CACHE_DIR"
 _WARM_FILE: Final = "tidelog-warm"
 
 
 def choose_cache(package: Path) -> Path | None:
-    """Return the folder of compiled kernels; set it for numba if numba would not choose a folder.
+    """Return the directory of compiled kernels; set it for numba if numba would not choose one.
 
     Args:
-        package: The folder of the kernels' sources, beside which numba stores them by default.
+        package: Directory of the kernels' sources. By default, numba stores compiled kernels in a
+            subdirectory.
 
     Returns:
-        The folder; None if there is no folder that only this user can write to: each process then
-        compiles.
+        The directory. None if there is no directory that only this user can write to; then each
+        process compiles.
     """
     if chosen := os.environ.get(CACHE_VARIABLE):
         return Path(chosen)
@@ -47,7 +48,10 @@ def choose_cache(package: Path) -> Path | None:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Create a missing folder; return whether its code is safe: only this user can write to it."""
+    """Create a missing directory; return whether only this user can write to it.
+
+    If other users can write to it, its code is not safe to load.
+    """
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         status = folder.lstat()
@@ -62,9 +66,9 @@ def _is_ours(folder: Path) -> bool:
 
 @contextmanager
 def alone(folder: Path, purpose: str) -> Iterator[bool]:
-    """Yield True in the first process for `purpose`; others wait until it ends, and get False.
+    """Yield True in the first process for `purpose`; other processes wait for it and get False.
 
-    If the folder can't be written or locked, all processes get False without waiting.
+    If the directory can't be written to or locked, all processes get False without waiting.
     """
     from tidelog.record.kernels.compiler import fingerprint
 
@@ -83,9 +87,11 @@ def alone(folder: Path, purpose: str) -> Iterator[bool]:
 
 
 def _lock_new(path: Path) -> int | None:
-    """Create and lock a file, return its descriptor; None if it is filled or can't be locked.
+    """Create and lock a file; return its descriptor.
 
-    In a read-only folder, or in a folder without locks, each process compiles for itself.
+    Return None if the file has content or can't be locked.
+
+    So in a directory that is read-only or has no locks, each process compiles for itself.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,13 +1,14 @@
 """Bounded caches of open files, maps and parsed small files.
 
-This module owns every file handle of storage: `FilePool` for files that are read or written by
-position (active segments), `MapCache` for closed segments. An evicted file is reopened at its next
-use, so 10,000 segments work with a limit of 1,024 descriptors. Maps need no descriptor (see
-`tidelog.env`), but the kernel limits their number, too (65,530 per process on Linux).
+This module owns every file handle of storage. `FilePool` has the files that are read or written by
+position (active segments), `MapCache` the maps of finished segments. An evicted file is reopened
+when it is next used, so 10,000 segments work with a limit of 1,024 descriptors. Maps need no
+descriptor (see `tidelog.env`), but the kernel limits their number, too (65,530 per process on
+Linux).
 
-The parsed content of a file stays valid while the file's size, time and identity are unchanged.
-This check suffices: writers hold the directory's lock, update this cache, and change files only by
-appending to them or replacing them.
+The parsed content of a file stays valid as long as the file's size, time and identity are
+unchanged. This check suffices, because writers hold the directory's lock, update this cache, and
+only append to files or replace them.
 
 All caches are thread-safe.
 """
@@ -25,19 +26,19 @@ from tidelog.record.header import LENGTH_AT, LOG_OVERHEAD
 from tidelog.storage.files import write_rest
 from tidelog.types import Buffer
 
-# Maximum total weight of the cached values. A weight of 1 is about 250 bytes, the size of a
-# key in a sample of keys, so this is about 32 MB.
+# Maximum total weight of the cached values. A weight of 1 is about 250 bytes (the size of a key in
+# a sample of keys), so the total is about 32 MB.
 WEIGHT_MAX: Final = 1 << 17
 
 
 class DecodedFiles:
-    """File contents by path, with the least recently used evicted first."""
+    """File contents by path; the least recently used content is evicted first."""
 
     def __init__(self, weight_max: int = WEIGHT_MAX) -> None:
         """Create an empty cache.
 
         Args:
-            weight_max: Maximum total weight; a heavier single content is not kept.
+            weight_max: Maximum total weight. A single content that is heavier is not kept.
         """
         self._weight_max = weight_max
         self._weight = 0
@@ -45,7 +46,7 @@ class DecodedFiles:
         self._lock = threading.Lock()
 
     def find(self, path: str, stat: FileStat) -> object | None:
-        """Return the content of a file; None if it is not cached, or the file has changed."""
+        """Return the content of a file, None if it is not cached or the file has changed."""
         with self._lock:
             entry = self._entries.get(path)
             if entry is None or entry[0] != stat:
@@ -83,7 +84,7 @@ class DecodedFiles:
 FILE_LIMIT: Final = 256
 MAP_LIMIT: Final = 32_768
 
-# Maximum bytes of copies, which replace maps for files in an object store.
+# Maximum total size in bytes of copies. For files in an object store, copies replace maps.
 COPIED_BYTES: Final = 64 << 20
 
 READ_CHUNK_BYTES: Final = 4 << 20
@@ -93,16 +94,17 @@ FRAME_SIZE: Final = 17
 
 
 def _nothing() -> None:
-    """Do nothing: the default callback of callers that keep no views."""
+    """Do nothing; the default callback, for callers that keep no views."""
 
 
 class FileHandle:
-    """Handle of a pooled file that its user keeps, to save the lookup at each use.
+    """Handle of a pooled file; its user keeps it to avoid a lookup at each use.
 
     Attributes:
-        file: The open file; None after the pool has dropped it: then get the file from the pool
-            again.
-        is_used: Set at each use, so that the file is not among the first to be closed.
+        file: The open file. None after the pool has dropped the file; then its user gets it from
+            the pool again.
+        is_used: The user sets it at each use, so that the file is not among the first files to be
+            closed.
     """
 
     __slots__ = ("file", "is_used")
@@ -116,7 +118,7 @@ class FilePool:
     """At most `limit` open files; the least recently used file is closed first.
 
     Attributes:
-        decoded: Parsed contents of small files; cleared when the pool is closed.
+        decoded: Parsed contents of small files, which are dropped when the pool is closed.
     """
 
     def __init__(self, files: FileSystem, *, limit: int = FILE_LIMIT, write: bool = True) -> None:
@@ -128,11 +130,11 @@ class FilePool:
         self._lock = threading.Lock()
 
     def get(self, path: str, *, create: bool = False) -> File:
-        """Return the open file of that path; raises OSError if it can't be opened."""
+        """Return the open file of a path; raises OSError if the file can't be opened."""
         return self.hold(path, create=create)[1]
 
     def hold(self, path: str, *, create: bool = False) -> tuple[FileHandle, File]:
-        """Return the handle of a path, shared by all its users, and the open file."""
+        """Return the handle of a path, which all its users share, and the open file."""
         with self._lock:
             handle = self._open.get(path)
             if handle is not None and handle.file is not None:
@@ -144,10 +146,10 @@ class FilePool:
             return handle, file
 
     def _evict(self) -> None:
-        """Evict the oldest files; each is closed as soon as no thread uses it any more.
+        """Evict the oldest files; a file is closed as soon as no thread uses it any more.
 
         A file that was used since the last eviction becomes the newest file instead. If all files
-        were used, the oldest one is evicted.
+        were used, the oldest file is evicted.
         """
         for _ in range(len(self._open)):
             if len(self._open) <= self._limit:
@@ -170,8 +172,8 @@ class FilePool:
     def replacing(self, paths: Iterable[str]) -> Iterator[None]:
         """Prevent these files from being opened inside the context, and evict them at its end.
 
-        So a caller may open a file by its path and check afterwards that the segment still has this
-        path. If so, the caller has the segment's file, not the file that replaced it.
+        Because of this, another thread can open a file by its path and then check that the segment
+        still has this path. If so, it has the segment's file, not the file that replaced it.
         """
         with self._lock:
             yield
@@ -179,7 +181,7 @@ class FilePool:
                 self._let_go(path)
 
     def forget(self, path: str) -> None:
-        """Drop the handle of a file before its name is reused or removed.
+        """Drop the handle of a file before the file's name is reused or removed.
 
         The file is closed only when no thread uses it any more, because a response may still be
         read from it.
@@ -231,10 +233,10 @@ class PooledFile:
 
 
 class MapCache:
-    """At most `limit` maps of closed files; views that callers hold outlive the maps' eviction.
+    """At most `limit` maps of finished segments' files; views stay valid if a map is evicted.
 
-    A caller that keeps views passes a callback to drop them; otherwise evicted maps would stay
-    mapped. Copies are limited to `COPIED_BYTES` plus the last copy.
+    A caller that keeps views passes a callback that drops them. Without it, evicted maps would stay
+    mapped. All copies but the last are limited to `COPIED_BYTES`.
     """
 
     def __init__(self, files: FileSystem, *, limit: int = MAP_LIMIT) -> None:
@@ -245,11 +247,11 @@ class MapCache:
         self._lock = threading.Lock()
 
     def get(self, path: str, *, on_evict: Callable[[], None] = _nothing) -> memoryview:
-        """Return the whole file, read-only; raises OSError if it can't be opened.
+        """Return the whole file, read-only; raises OSError if the file can't be opened.
 
         Args:
             path: Path of the file.
-            on_evict: Called when the map is evicted from the cache; ignored if the file already is
+            on_evict: Called when the map is evicted from the cache. Ignored if the file is already
                 in the cache.
         """
         evicted = []
@@ -284,7 +286,7 @@ class MapCache:
                 self._maps.pop(path, None)
 
     def forget(self, path: str) -> None:
-        """Drop the map of a file before its name is reused or removed."""
+        """Drop the map of a file before the file's name is reused or removed."""
         with self._lock:
             self._copied.pop(path, None)
             self._maps.pop(path, None)
@@ -320,10 +322,10 @@ def typed_failures(path: str, operation: str) -> Iterator[None]:
 
 
 def sync_file(file: File, path: str) -> None:
-    """Sync a file of a log; a failure is reported as a failure of `sync` in any operation.
+    """Sync a file of a log; a failure has the operation `sync`, whatever the caller's operation.
 
     Raises:
-        StorageFailure: It is unknown which data of the file is on the disk.
+        StorageFailure: The sync failed; it is unknown which data of the file is on the disk.
     """
     with typed_failures(path, "sync"):
         file.sync()
@@ -333,7 +335,7 @@ def sync_file(file: File, path: str) -> None:
 def typed_reads(path: str) -> Iterator[None]:
     """Raise StorageFailure for a system call that fails inside.
 
-    A missing file is still a FileNotFoundError, at which a reader refreshes.
+    A missing file still raises FileNotFoundError; a reader then refreshes its view.
     """
     try:
         yield
@@ -346,14 +348,14 @@ def typed_reads(path: str) -> Iterator[None]:
 def walk_file(
     file: File, path: str, start: int, end: int, *, chunk_bytes: int = READ_CHUNK_BYTES
 ) -> Iterator[tuple[int, Batch]]:
-    """Yield the batches of a log file and their positions, read by chunks, never mapped.
+    """Yield the batches of a log file and their positions; read the file in chunks.
 
     Args:
         file: Open file.
         path: Path of the file, for errors.
         start: Position of the first batch.
         end: Position to stop at, exclusive; a batch that crosses `end` is not returned.
-        chunk_bytes: Bytes to read at a time; a larger batch is read at once.
+        chunk_bytes: Number of bytes of one read. A larger batch is read at once.
 
     Raises:
         CorruptBatch: A frame is invalid; the error has its position.
@@ -379,7 +381,10 @@ def walk_file(
 
 
 def _incomplete_batch_size(data: memoryview) -> int:
-    """Return the size in bytes of the buffer's first batch, 0 if its length or magic is cut."""
+    """Return the size in bytes of the buffer's first batch.
+
+    Return 0 if the buffer ends before the batch's length and magic.
+    """
     if len(data) < FRAME_SIZE:
         return 0
     return LOG_OVERHEAD + int.from_bytes(data[LENGTH_AT:LOG_OVERHEAD], "big", signed=True)

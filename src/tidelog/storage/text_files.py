@@ -1,10 +1,10 @@
 """Kafka's small text files, and typed fields of JSON files.
 
 Encodes, decodes, reads and writes checkpoints, `partition.metadata`, the clean-stop marker
-`.kafka_cleanshutdown`, and `meta.properties` (version 1 has `cluster.id`, `node.id` and usually
-`directory.id`; version 0 had `broker.id`). The epochs of `leader-epoch-checkpoint` are in
-`storage.log.leader_epochs`. A JSON value of the wrong type raises CorruptFile with the value's
-name.
+`.kafka_cleanshutdown`, and `meta.properties`. Version 1 of `meta.properties` has `cluster.id`,
+`node.id` and usually `directory.id`; version 0 had `broker.id`. `storage.log.leader_epochs` decodes
+the epochs of `leader-epoch-checkpoint`. A JSON value of the wrong type raises CorruptFile with the
+value's name.
 
 Source: Kafka 4.x CheckpointFile, PartitionMetadataFile, MetaProperties; docs/format.md#text-files.
 """
@@ -48,10 +48,12 @@ _Record = TypeVar("_Record", bound="DataclassInstance")
 CHECKPOINT_VERSION: Final = 0
 PARTITION_METADATA_VERSION: Final = 0
 
-# tidelog's own file with an append time: append times up to this time may be ahead of the clock.
+# tidelog's own file; it has an append time. Append times up to this time, inclusive, may be ahead
+# of the clock.
 ACCEPTED_CLOCK_FILE: Final = "tidelog-accepted-clock"
 
-# Content that Kafka reads at start; -1 means that no KRaft controller knows this start.
+# Content of the clean-stop marker, which Kafka reads when it starts. The broker epoch -1 means that
+# no KRaft controller has assigned an epoch.
 CLEAN_SHUTDOWN_TEXT: Final = b'{"version":0,"brokerEpoch":-1}'
 
 
@@ -64,15 +66,15 @@ def encode_checkpoint(lines: Iterable[str]) -> bytes:
 
 
 def decode_checkpoint(data: Buffer, *field_counts: int) -> list[list[str]]:
-    """Decode the fields of each entry of a checkpoint text; an empty text has no entries.
+    """Decode the fields of each entry of a checkpoint's text; an empty text has no entries.
 
     Args:
         data: The text.
         field_counts: Allowed numbers of fields of an entry.
 
     Raises:
-        CorruptFile: The text is not UTF-8 or has no line end at its end, or it has another version
-            or a wrong number of entries or fields.
+        CorruptFile: The text is not UTF-8, or its last line has no line end. Or it has another
+            version or a wrong number of entries or fields.
     """
     lines = decode_text(data).split("\n")
     if lines == [""]:
@@ -118,7 +120,7 @@ def decode_offset_checkpoint(data: Buffer) -> dict[TopicPartition, int]:
     """Decode the result of `encode_offset_checkpoint`.
 
     Raises:
-        CorruptFile: The text is invalid, or an offset is impossible as the end of a log.
+        CorruptFile: The text is invalid, or an offset can't be the end of a log.
     """
     offsets = {}
     for topic, partition, offset in decode_checkpoint(data, 3):
@@ -133,10 +135,10 @@ def decode_offset_checkpoint(data: Buffer) -> dict[TopicPartition, int]:
 
 
 def read_offset_checkpoint(files: FileSystem, path: str) -> dict[TopicPartition, int]:
-    """Read the offsets in a checkpoint file, none if there is no such file.
+    """Read the offsets in a checkpoint file; return no offsets if there is no such file.
 
     Raises:
-        CorruptFile: The text is invalid. Kafka then continues as if the file were empty.
+        CorruptFile: The text is invalid. In this case Kafka continues as if the file were empty.
     """
     return read_decoded(files, path, decode_offset_checkpoint, {})
 
@@ -149,7 +151,7 @@ def write_offset_checkpoint(
 
 
 def encode_partition_metadata(topic_id: uuid.UUID) -> bytes:
-    """Encode the text of `partition.metadata`; without a line end, as Kafka writes it."""
+    """Encode the text of `partition.metadata`; like Kafka's, it has no final line end."""
     assert topic_id.int != 0
     text = f"version: {PARTITION_METADATA_VERSION}\ntopic_id: {encode_topic_id(topic_id)}"
     return text.encode()
@@ -159,7 +161,7 @@ def decode_partition_metadata(data: Buffer) -> uuid.UUID:
     """Decode the topic id in a `partition.metadata`.
 
     Raises:
-        CorruptFile: The structure is wrong, the version is negative, or the id is all zeros.
+        CorruptFile: The structure is invalid, the version is negative, or the id consists of zeros.
     """
     match = re.fullmatch(
         r"version:\s+([0-9]{1,9})\s*\ntopic_id:\s+(\S+)\s*", decode_text(data), re.ASCII
@@ -192,7 +194,7 @@ def write_partition_metadata(
 
 
 def read_accepted_clock(files: FileSystem, directory: str, report: Callable[[str], None]) -> int:
-    """Return the last append time (ms) that was accepted in a log directory, -1 for none.
+    """Return the last append time in ms that was accepted in a log directory, -1 if none was.
 
     A damaged file is reported and counts as -1.
     """
@@ -208,20 +210,20 @@ def read_accepted_clock(files: FileSystem, directory: str, report: Callable[[str
 
 
 def write_accepted_clock(files: FileSystem, directory: str, accepted_ms: int) -> None:
-    """Store, durably, the last append time that was accepted although ahead of the clock."""
+    """Store durably the last append time that was accepted though it is ahead of the clock."""
     path = posixpath.join(directory, ACCEPTED_CLOCK_FILE)
     write_atomically(files, path, encode_checkpoint([str(accepted_ms)]))
 
 
 def write_clean_shutdown(files: FileSystem, directory: str) -> None:
-    """Write the marker of a clean stop to a log directory, as the last step of closing it."""
+    """Write the clean-stop marker to a log directory, as the last step of closing it."""
     write_atomically(files, posixpath.join(directory, CLEAN_SHUTDOWN_FILE), CLEAN_SHUTDOWN_TEXT)
 
 
 def take_clean_shutdown(files: FileSystem, directory: str) -> bool:
-    """Remove the marker of a clean stop durably, before loading; return whether it existed.
+    """Remove the clean-stop marker durably, before loading; return whether it existed.
 
-    Only the marker's existence counts: old brokers wrote it empty. Source: KAFKA-10471.
+    The marker's content is ignored, because old brokers wrote an empty marker. Source: KAFKA-10471.
     """
     path = posixpath.join(directory, CLEAN_SHUTDOWN_FILE)
     try:
@@ -246,7 +248,7 @@ META_PROPERTIES_FILE: Final = "meta.properties"
 def encode_meta_properties(properties: Mapping[str, str]) -> bytes:
     """Encode `meta.properties`: one line `key=value` for each property, sorted by key.
 
-    Kafka writes the date above the lines; it is left out, because no program reads it.
+    Kafka also writes the date above these lines. It is left out, because no program reads it.
     """
     lines = [f"{key}={_escape(value)}" for key, value in sorted(properties.items())]
     return ("#\n" + "".join(f"{line}\n" for line in lines)).encode()
@@ -290,7 +292,7 @@ class Fields(NamedTuple):
 
     @classmethod
     def of(cls, value: object, what: str) -> Self:
-        """Wrap the fields of `value`; raises CorruptFile if it is no object."""
+        """Wrap the fields of `value`; raises CorruptFile if `value` is not an object."""
         if not isinstance(value, dict):
             raise CorruptFile(f"{what} is {type(value).__name__}, a JSON object expected")
         return cls(value, what)
@@ -301,7 +303,7 @@ class Fields(NamedTuple):
         return list(self.content)
 
     def value(self, name: str) -> object:
-        """Return any value; None if it is missing."""
+        """Return a field of any type; None if it is missing."""
         return self.content.get(name)
 
     def integer(self, name: str) -> int:
@@ -312,7 +314,7 @@ class Fields(NamedTuple):
         return value
 
     def maybe_integer(self, name: str) -> int | None:
-        """Return a whole number of 64 bits, None if it is null or missing."""
+        """Return a whole number of 64 bits, None if the field is null or missing."""
         value = self.content.get(name)
         if value is None:
             return None
@@ -335,7 +337,7 @@ class Fields(NamedTuple):
         return value
 
     def check_version(self, newest: int, name: str) -> None:
-        """Raise UnsupportedVersion, with `name`, if a later release wrote the object.
+        """Raise UnsupportedVersion if a later release wrote the object; `name` is in the message.
 
         Raise CorruptFile if the object has no valid version.
         """
@@ -357,18 +359,19 @@ class Fields(NamedTuple):
 
 
 def read_record(kind: type[_Record], content: object, what: str, **values_read: object) -> _Record:
-    """Create a dataclass from the JSON form of its `asdict` result.
+    """Create an instance of a dataclass from the JSON form of its `asdict` result.
 
     The fields may be whole numbers, texts, flags, dataclasses of such fields, and tuples of these.
 
     Args:
         kind: The dataclass.
         content: The object, as parsed from JSON.
-        what: Names the object in errors.
+        what: Name of the object in errors.
         values_read: Fields that the caller has already read.
 
     Raises:
-        CorruptFile: The structure is wrong; errors of the dataclass itself are raised unchanged.
+        CorruptFile: The structure is invalid. Errors that the dataclass itself raises are passed on
+            unchanged.
     """
     values, hints = Fields.of(content, what), get_type_hints(kind)
     read = {

@@ -1,13 +1,14 @@
-"""The append clock: append times that never decrease; appends fail if the wall clock jumps ahead.
+"""The append clock: append times never decrease, and appends fail if the wall clock jumps ahead.
 
-`ClockWatch` (one per directory) compares wall time with monotonic time. If the wall clock jumped
-ahead and tidelog used its time, every later record would get a wrong time until real time catches
-up. `AppendClock` (one per partition) returns max(last, now), also after a restart with a wall clock
-that is behind. If the wall clock has jumped ahead by more than the limit, or the last append time
-on disk is ahead of the wall clock by more than the limit, appends raise `ClockJump` until an
-operator accepts the clock. If tidelog guessed which time is right, a wrong guess could freeze the
-append time for years. The acceptance covers append times up to the last append time at that moment,
-inclusive; the directory stores this time.
+`ClockWatch` (one per directory) compares wall time with monotonic time. If tidelog used the time of
+a wall clock that has jumped ahead, every later record would get a wrong time until real time
+catches up. `AppendClock` (one per partition) returns max(last, now). This holds even if the wall
+clock is behind after a restart. Appends raise `ClockJump` in two cases: the wall clock has jumped
+ahead by more than the limit, or the last append time on disk is ahead of the wall clock by more
+than the limit. They fail until an operator accepts the clock. tidelog does not guess which time is
+right, because a wrong guess could freeze the append time for years. The acceptance covers append
+times up to the last append time at the moment of acceptance, inclusive. The directory stores this
+last append time.
 
 Source: KIP-32, first draft (the leader appends max(last append time, now)).
 """
@@ -31,7 +32,7 @@ _LOGGER: Final = logging.getLogger(__name__)
 
 
 class ClockWatch:
-    """Wall clock; each reading compares its advance with that of monotonic time.
+    """Wall clock; each reading compares its advance with the advance of monotonic time.
 
     Thread-safe.
     """
@@ -45,8 +46,8 @@ class ClockWatch:
             clock: The clock to watch.
             limit_ms: Maximum in ms by which wall time may advance more than monotonic time between
                 two calls of `now_ms`.
-            accepted_ms: Append times up to this one, inclusive, may lie ahead of the clock by more
-                than the limit.
+            accepted_ms: Append times up to this time, inclusive, may be ahead of the clock by
+                more than the limit.
         """
         self._clock = clock
         self.accepted_ms = accepted_ms
@@ -84,7 +85,7 @@ class ClockWatch:
         """Accept the wall clock as it is now.
 
         Args:
-            up_to_ms: Append times up to this one, inclusive, may lie ahead of the clock by more
+            up_to_ms: Append times up to this time, inclusive, may be ahead of the clock by more
                 than the limit.
         """
         with self._lock:
@@ -95,7 +96,7 @@ class ClockWatch:
 
     @property
     def problem(self) -> str | None:
-        """Message of the detected clock jump, until it is accepted; None without a jump."""
+        """Message of the detected clock jump, None if no jump was detected or it was accepted."""
         return None if self._jump is None else str(_jumped(*self._jump))
 
 
@@ -121,12 +122,12 @@ class TrustedClock(ClockWatch):
 
 
 class Moment:
-    """Time shared by several appends; the clock is read again if the watch or the limit changes."""
+    """Time shared by several appends; read again only if the watch or the limit changes."""
 
     __slots__ = ("_limit_ms", "_now_ms", "_watch")
 
     def __init__(self) -> None:
-        """Create a moment; the clock has not been read yet."""
+        """Create a moment without reading the clock."""
         self._watch: ClockWatch | None = None
         self._limit_ms = self._now_ms = NEVER
 
@@ -149,15 +150,15 @@ class AppendClock:
 
     @property
     def last_ms(self) -> int:
-        """Last append time in ms: assigned, observed or found on disk; -1 if there is none."""
+        """Last append time in ms (assigned, observed or found on disk), -1 if there is none."""
         return self._last_ms
 
     def next_ms(self) -> int:
         """Return max(last, now) in ms.
 
         Raises:
-            ClockJump: The wall clock jumped ahead by more than the limit, or the last append time
-                on disk lies more than the limit ahead of the wall clock and is not accepted.
+            ClockJump: The wall clock jumped ahead by more than the limit. Or the last append time
+                on disk is more than the limit ahead of the wall clock and was not accepted.
         """
         return self.next_and_now_ms()[0]
 
@@ -174,7 +175,7 @@ class AppendClock:
         return self._last_ms, now
 
     def _check_start(self, now_ms: int) -> None:
-        """Raise ClockJump if the last append time is too far ahead and not accepted."""
+        """Raise ClockJump if the last append time is too far ahead and was not accepted."""
         ahead = self._last_ms - now_ms
         if ahead > self._limit_ms and self._last_ms > self._watch.accepted_ms:
             error = ClockJump(
@@ -189,22 +190,22 @@ class AppendClock:
         self._checked = True
 
     def fallback_ms(self, jump: ClockJump) -> int:
-        """Return an append time despite a clock jump.
+        """Return an append time in ms despite a clock jump.
 
-        That time is the later of the last append time and the wall time that was expected without
-        the jump.
+        The result is the later of two times: the last append time, and the wall time that was
+        expected without the jump.
 
         Args:
-            jump: The error that `next_ms` raised. The jump is not accepted: `next_ms` can raise it
-                again.
+            jump: The error that `next_ms` raised. This method does not accept the jump: `next_ms`
+                can raise it again.
         """
         self._last_ms = max(self._last_ms, jump.last_ms)
         return self._last_ms
 
     def observe(self, append_ms: int) -> None:
-        """Continue from an append time of the leader's clock: later times are never below it.
+        """Continue from an append time of the leader's clock; later times are never below it.
 
-        The next append raises ClockJump if that time is more than the limit ahead of the local
+        The next append raises ClockJump if this time is more than the limit ahead of the local
         clock, as after a start.
         """
         if append_ms > self._last_ms:
@@ -212,5 +213,5 @@ class AppendClock:
             self._checked = False
 
     def rewind(self, last_ms: int) -> None:
-        """Set the last append time to that of the remaining log, after a truncation."""
+        """Set the last append time to the remaining log's last append time, after a truncation."""
         self._last_ms = last_ms

@@ -73,7 +73,7 @@ def encode(times: AppendTimes) -> bytes:
 
 
 def offsets_and_times(times: AppendTimes) -> "tuple[Longs, Longs]":
-    """Return the offset of each row, and its append time in ms or -1."""
+    """Return each row's offset and each row's append time in ms (or -1)."""
     relative, append_ms, _ = times.rows().columns
     return np.array(relative, np.int64) + times.base_offset, np.array(append_ms, np.int64)
 
@@ -82,9 +82,10 @@ def add_rows(times: AppendTimes, offsets: "Longs", append_ms: "Longs", batch_crc
     """Append rows, as `times.note` would.
 
     Args:
-        times: Receives the rows; must have a granularity of 1 ms and no floor.
+        times: Object that receives the rows. Its granularity must be 1 ms, and it must have no
+            floor.
         offsets: First offset of each row, under the rules of `note`.
-        append_ms: Append times in ms, each later than the one before.
+        append_ms: Append times in ms, strictly increasing.
         batch_crcs: Fingerprint of the batch at each offset.
     """
     if not len(offsets):
@@ -104,8 +105,8 @@ def _sealed(
 ) -> tuple[bytes, int]:
     """Return two values: the rows as bytes, each with its checksum, and the last checksum.
 
-    The first row's checksum continues `crc`. The checksum of each later row continues the checksum
-    of the row before it.
+    The first row's checksum continues `crc`. The checksum of each later row continues the previous
+    row's checksum.
     """
     rows = np.zeros(len(relative), ROW_TYPE)
     rows["ms"], rows["relative"], rows["batch_crc"] = append_ms, relative, batch_crcs

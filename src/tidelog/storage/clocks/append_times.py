@@ -1,24 +1,25 @@
 """The file `BASE.appendtime`: when the log received each record of a segment.
 
-A row (ms, offset) means that the records from `offset` up to the next row's offset, exclusive (the
-row's run), were appended at `ms`; -1 means unknown. The times of offsets before the first row are
-unknown. Offsets increase strictly, except that a known row may have the offset of an unknown row
-before it. Known times never decrease. A known row also has the fingerprint of the batch that starts
-at its offset, so that the row can be compared with the log
+A row (ms, offset) means that the records from `offset` up to the next row's offset, exclusive, were
+appended at `ms`; -1 means unknown. These records are the row's run. The times of offsets before the
+first row are unknown. Offsets increase strictly. Exception: a known row may have the same offset as
+a preceding unknown row. Known times never decrease. A known row also has the fingerprint of the
+batch that starts at the row's offset, so that the row can be compared with the log
 (`tidelog.storage.segment.append_time_trust`).
 
 **No time is ever guessed:**
 - The valid part ends before the first row that has a wrong checksum or breaks a rule. Later rows
-  may be right, but records of the invalid row would get the time of the row before.
-- In a damaged file the last valid row counts only for its own offset, because rows of later appends
-  may be missing: only the next row shows where the run ends.
-- A closed file ends with an unknown row. So a file that lost whole rows after a known row counts as
-  damaged, and records that another program appends after the close have unknown times.
-- Each row's checksum continues the checksum of the row before it, and the first row's checksum
-  continues that of the header, which covers topic id and base offset. So old rows that reappear
-  after newer rows because a truncation was lost, and rows of another file, are invalid.
+  are not used, even if they are right: otherwise records of the invalid row would get the previous
+  row's time.
+- In a damaged file the last valid row is used only for its own offset. Only the next row would show
+  where the run ends, and rows of later appends may be missing.
+- A closed file ends with an unknown row. So a file counts as damaged if it lost whole rows after a
+  known row. Records that another program appends after the close have unknown times.
+- Each row's checksum continues the previous row's checksum. The first row's checksum continues the
+  header's checksum, which covers topic id and base offset. So two kinds of rows are invalid: rows
+  of another file, and old rows that reappear after newer rows because a truncation was lost.
 
-The file is primary data: it can't be rebuilt. This module does no I/O: the caller writes the
+The file is primary data, which can't be rebuilt. This module does no I/O: the caller writes the
 returned bytes.
 
 Header, 28 bytes: magic `TLAT`, int16 version, int16 row size, 16 bytes topic id, uint32 CRC-32C.
@@ -41,7 +42,8 @@ from uuid import UUID
 from tidelog.record.coding import crc32c
 from tidelog.types import INT32_MAX, INT64_MAX, UNKNOWN_MS, Buffer
 
-# Number of rows from which on columns are extracted by byte slices, which is ten times faster.
+# Minimum number of rows for which columns are extracted by byte slices, which is then ten times
+# faster.
 _MANY_ROWS: Final = 64
 
 _TOPIC_ID_AT: Final = slice(8, 24)
@@ -57,7 +59,7 @@ class AppendTimeRow(NamedTuple):
 
 
 class AppendTimeRows(Sequence[AppendTimeRow]):
-    """The rows of an `AppendTimes`, oldest first; each row object is created on access."""
+    """The rows of an `AppendTimes`, oldest first; a row's object is created on access."""
 
     def __init__(self, base_offset: int, *columns: Sequence[int]) -> None:
         self._base_offset = base_offset
@@ -104,7 +106,10 @@ def unpack_columns(row: Struct, data: bytes) -> tuple[Sequence[int], ...]:
 
 
 def _unknown_slots_of(rows: bytes) -> list[int]:
-    """Return the slots of rows with the time -1, the only valid time whose first byte is 0xff."""
+    """Return the slots of rows with the time -1.
+
+    It is the only valid time whose first byte is 0xff.
+    """
     firsts = rows[::ROW_SIZE]
     slots, slot = [], firsts.find(0xFF)
     while slot >= 0:
@@ -114,7 +119,7 @@ def _unknown_slots_of(rows: bytes) -> list[int]:
 
 
 def gaps(spans: list[tuple[int, int]], start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield the parts of [start, end) outside of the sorted `spans`; all pairs are [start, end)."""
+    """Yield the parts of [start, end) that are not in the sorted `spans`, as [start, end) pairs."""
     for span_start, span_end in spans:
         if start < span_start:
             yield start, span_start
@@ -126,7 +131,8 @@ def gaps(spans: list[tuple[int, int]], start: int, end: int) -> Iterator[tuple[i
 def owner_of(data: Buffer, topic_id: UUID) -> UUID:
     """Return the topic id that the header of this topic's file must have.
 
-    A file written before the topic got its id has zeros there; then these zeros are returned.
+    If a file was written before the topic got its id, its header has zeros. Then these zeros are
+    returned.
     """
     is_without = bytes(data[_TOPIC_ID_AT]) == _NO_TOPIC_ID.bytes
     return _NO_TOPIC_ID if is_without else topic_id
@@ -154,15 +160,15 @@ def encode_header(base_offset: int, topic_id: UUID) -> bytes:
 
 
 class AppendTimes:
-    """Append times of one segment. One thread changes it; others may read meanwhile.
+    """Append times of one segment. One thread may change them while other threads read.
 
     Attributes:
         base_offset: The segment's base offset.
-        topic_id: The topic's id; a file with another id is not trusted.
-        granularity_ms: Times are rounded down to a multiple of this, but not below the time of the
-            row before or `floor_ms`. So for a row's `ms`: ms <= append time < ms + granularity. May
-            be changed between two appends.
-        floor_ms: No row is written with a time below this; -1 for no bound.
+        topic_id: The topic's id. A file with another id is not used.
+        granularity_ms: Times are rounded down to a multiple of this value, but not below the
+            previous row's time or `floor_ms`. So for a row's `ms`: ms <= append time < ms +
+            granularity. The value may be changed between two appends.
+        floor_ms: Minimum time of a new row in ms; -1 for no minimum.
     """
 
     __slots__ = (
@@ -213,7 +219,7 @@ class AppendTimes:
 
     @property
     def last_known_ms(self) -> int | None:
-        """Largest append time of the segment, None if none is known."""
+        """Largest append time of the segment in ms, None if no append time is known."""
         return self._floors[-1] if self._floors else None
 
     @property
@@ -223,7 +229,7 @@ class AppendTimes:
 
     @property
     def is_open(self) -> bool:
-        """Whether the last row has a known time, so that its run has no end yet."""
+        """Whether the last row has a known time; then the row's run has no end yet."""
         return bool(self._times) and self._times[-1] != UNKNOWN_MS
 
     def ends_at(self, offset: int) -> bool:
@@ -233,22 +239,22 @@ class AppendTimes:
         return self._offset_at(-1) == offset
 
     def rows(self) -> AppendTimeRows:
-        """Return a view of all rows, oldest first, which shows later changes."""
+        """Return a view of all rows, oldest first; the view shows later changes."""
         return AppendTimeRows(self.base_offset, self._relatives, self._times, self._batch_crcs)
 
     def note(self, offset: int, append_ms: int, batch_crc: int) -> bytes:
-        """Add the append time of records from `offset` on; return the bytes for the file's end.
+        """Add the append time of records from `offset` on; return the bytes to append to the file.
 
-        If the log afterwards fails to store the records, revert with `truncate_to`.
+        If storing the records in the log then fails, revert the change with `truncate_to`.
 
         Args:
-            offset: First offset of the append, above the offset of the last row (or equal to it, if
-                that row is unknown).
+            offset: First offset of the append. It is above the last row's offset, or equal to it if
+                the last row is unknown.
             append_ms: Append time in ms, not below the last known time or `floor_ms`.
             batch_crc: Fingerprint of the record batch at `offset`.
 
         Returns:
-            b"" if the rounded time is unchanged: the last run continues.
+            The bytes; b"" if the rounded time is unchanged, so that the last run continues.
         """
         floors, floor_ms = self._floors, self.floor_ms
         last_ms = floors[-1] if floors and floors[-1] > floor_ms else floor_ms
@@ -260,11 +266,11 @@ class AppendTimes:
         return self._append(append_ms, offset, batch_crc)
 
     def goes_on_at(self, append_ms: int) -> bool:
-        """Return whether the last row has this rounded time, so that `note` adds no row."""
+        """Return whether the last row has this rounded time; then `note` adds no row."""
         return bool(self._times) and self._times[-1] == append_ms
 
     def extend(self, rows: AppendTimeRows, crc: int) -> None:
-        """Append rows, at least one, as `note` would have made them; see `append_time_columns`."""
+        """Append rows, at least one, with the content that `note` would have given them."""
         relatives, times, batch_crcs = rows.columns
         assert relatives[0] >= (self._relatives[-1] + self.is_open if self._relatives else 0)
         assert times[0] >= max(self._floors[-1] if self._floors else 0, self.floor_ms)
@@ -275,31 +281,32 @@ class AppendTimes:
         self._crc = crc
 
     def mark_unknown(self, offset: int, batch_crc: int = 0) -> bytes:
-        """Mark times from `offset` on as unknown; return the bytes for the file's end.
+        """Mark times from `offset` on as unknown; return the bytes to append to the file.
 
         Args:
-            offset: Above the last row's offset if that row is known.
-            batch_crc: Fingerprint of the record batch that ends at `offset`, which proves later
-                that the last run ended there; 0 if that is not proven.
+            offset: First offset with an unknown time. It must be above the last row's offset if the
+                last row is known.
+            batch_crc: Fingerprint of the record batch that ends at `offset`. It later proves that
+                the last run ended there. 0 if this can't be proven.
 
         Returns:
-            b"" if the times from `offset` on were unknown already, or the segment can't have this
-            offset.
+            The bytes; b"" if the times from `offset` on were already unknown, or if the segment
+            can't have this offset.
         """
         if not self.is_open or offset - self.base_offset > INT32_MAX:
             return b""
         return self._append(UNKNOWN_MS, offset, batch_crc)
 
     def close(self, end_offset: int, last_batch_crc: int = 0) -> bytes:
-        """End the last run at the log end, exclusive; return the bytes for the file's end."""
+        """End the last run at the log end, exclusive; return the bytes to append to the file."""
         return self.mark_unknown(end_offset, last_batch_crc)
 
     def truncate_to(self, offset: int) -> int:
         """Drop rows from `offset` on; return the size in bytes to truncate the file to.
 
-        If the last remaining row is known, its run then has no end. The truncation must be durable
-        before anything is appended to the log: otherwise rows of removed records could be mistaken
-        for rows of new records.
+        If the last remaining row is known, the row's run then has no end. The truncation must be
+        durable before records are appended to the log. Otherwise rows of removed records could be
+        mistaken for rows of new records.
         """
         count = bisect_left(self._relatives, offset - self.base_offset)
         if count < len(self._relatives):
@@ -314,7 +321,8 @@ class AppendTimes:
     def time_at(self, offset: int) -> int | None:
         """Return when the record at `offset` was appended, in ms; None if unknown.
 
-        Valid only for offsets in the log: an open last run would include any later offset.
+        The result is valid only for offsets in the log, because an open last run would include any
+        later offset.
         """
         slot = bisect_right(self._relatives, offset - self.base_offset) - 1
         if slot < 0 or self._times[slot] == UNKNOWN_MS:
@@ -322,7 +330,7 @@ class AppendTimes:
         return self._times[slot]
 
     def span(self, start: int, end: int) -> tuple[int, int] | None:
-        """Return the first and last known append time of offsets [start, end) in ms, or None."""
+        """Return the first and last known append time in ms of offsets [start, end), or None."""
         first = max(bisect_right(self._relatives, start - self.base_offset) - 1, 0)
         last = bisect_left(self._relatives, end - self.base_offset) - 1
         # Two neighboring rows are never both unknown.
@@ -342,7 +350,7 @@ class AppendTimes:
         return times
 
     def runs(self, start: int, end: int) -> list[tuple[int, int, int | None]]:
-        """Split the offsets [start, end) into runs: (start, end, append ms or None if unknown)."""
+        """Split the offsets [start, end) into runs: (start, end, append time in ms or None)."""
         runs: list[tuple[int, int, int | None]] = []
         for run_start, run_end, ms in self._runs_from(start):
             if run_start >= end:
@@ -355,7 +363,7 @@ class AppendTimes:
         return runs
 
     def ranges(self, a: int, b: int, start: int, end: int) -> list[tuple[int, int]]:
-        """Return the parts of offsets [start, end) with a known append time in ms in [a, b)."""
+        """Return the parts of offsets [start, end) whose known append time in ms is in [a, b)."""
         first = bisect_left(self._floors, a)
         last = min(bisect_left(self._floors, b), len(self._relatives))
         if first >= last:
@@ -399,18 +407,19 @@ class AppendTimes:
 
         Args:
             data: The file's bytes.
-            base_offset: The segment's base offset; a file of another segment is not trusted.
-            topic_id: The topic's id; a file of another topic is not trusted (see `owner_of`).
-            open_end: Whether no row can be missing at the file's end, because a writer has the log
-                open, and the caller read the log end offset before it read this file. Otherwise a
-                file without an end row counts as damaged, because a hard stop may have lost rows.
-            proven: Number of rows and checksum of the last row, if the file is known to start with
-                the same bytes as when these rows were checked. The rows are not checked again if
-                the file has exactly this number of rows and this last checksum.
+            base_offset: The segment's base offset. A file of another segment is not used.
+            topic_id: The topic's id. A file of another topic is not used (see `owner_of`).
+            open_end: Whether it is certain that no row is missing at the file's end: a writer has
+                the log open, and the caller read the log end offset before it read this file. If
+                False, a file without an end row counts as damaged, because a hard stop may have
+                lost rows.
+            proven: Number of rows and checksum of the last row, both from an earlier check of rows
+                with which the file is known to begin. If the file has exactly this number of rows
+                and this last checksum, the rows are not checked again.
 
         Returns:
-            The trusted times, and a description of the damage, which is None for a sound file. A
-            damaged file must be replaced by `encode()` before rows are added.
+            The trusted times and a description of the damage. The description is None for a sound
+            file. A damaged file must be replaced by the result of `encode` before rows are added.
         """
         times = cls(base_offset, topic_id, owner=owner_of(data, topic_id))
         damage = times._header_damage(data)
@@ -420,7 +429,7 @@ class AppendTimes:
         if damage is None and times.is_open and not open_end:
             damage = f"no end row after row {times.row_count - 1}: later rows may be lost"
         if damage is not None and times.is_open:
-            # The last row is certain only for its own offset: rows after it may be missing.
+            # The last row is certain only for its own offset, because rows after it may be missing.
             times.mark_unknown(times._offset_at(-1) + 1)
         return times, damage
 
@@ -434,7 +443,7 @@ class AppendTimes:
         self._floors.append(self._floors[-1] if ms == UNKNOWN_MS else ms)
         times.append(ms)
         self._batch_crcs.append(batch_crc)
-        relatives.append(relative)  # added last, because a search in another thread reads it first
+        relatives.append(relative)  # added last: a search in another thread reads this column first
         return _ROW.pack(ms, relative, batch_crc, crc)
 
     def _header_crc(self) -> int:
@@ -463,7 +472,7 @@ class AppendTimes:
         return f"header checksum is wrong for base offset {self.base_offset}"
 
     def _read_rows(self, data: bytes, proven: tuple[int, int] | None) -> str | None:
-        """Add the rows before the first invalid row; return the problem of that row, or None."""
+        """Add the rows before the first invalid row; return this row's problem, or None."""
         count, rest = divmod(len(data), ROW_SIZE)
         valid, damage = count, None
         if proven != (count, int.from_bytes(data[-_CRC_SIZE:], "big")) or rest:
@@ -483,7 +492,7 @@ class AppendTimes:
         return damage
 
     def _count_valid(self, data: bytes) -> tuple[int, str | None]:
-        """Return the number of valid rows, and what is wrong with the row after them, or None."""
+        """Return the number of valid rows, and the problem of the next row, or None."""
         crc, last, floor_ms, is_open = self._crc, 0, 0, False
         for slot, (ms, relative, _, stored) in enumerate(_ROW.iter_unpack(data)):
             at = slot * ROW_SIZE
@@ -503,9 +512,9 @@ class AppendTimes:
         return self._offset_at(slot + 1) if slot + 1 < len(self._relatives) else INT64_MAX
 
     def _runs_from(self, start: int) -> Iterator[tuple[int, int, int]]:
-        """Yield the run that contains `start` and all later ones: first offset, end offset, time.
+        """Yield the run that contains `start` and all later runs: first offset, end offset, time.
 
-        If `start` is below the first row, the first run begins at `start`, and its time is unknown.
+        If `start` is below the first row, the first run begins at `start` and has an unknown time.
         """
         slot = bisect_right(self._relatives, start - self.base_offset) - 1
         if slot < 0:

@@ -1,10 +1,11 @@
 """Histograms of latency (append time minus create time) by hour of the append time.
 
 A negative latency means that the producer's clock was ahead; such latencies are kept. Each hour has
-a count, the exact smallest and largest latency, and buckets that are wider for larger values: one
-per ms up to 63 ms, then 32 per doubling. So a percentile is off by at most `RELATIVE_ERROR` of its
-value plus half a ms, and lies between the smallest and largest latency. A segment with records of
-more than `HOURS_LIMIT` hours uses steps of 2, 4, ... hours, so memory is bounded for any times.
+a count, the exact smallest and largest latency, and buckets. Up to 63 ms there is one bucket for
+each ms; then there are 32 buckets for each doubling. So the error of a percentile is at most
+`RELATIVE_ERROR` of its value plus half a ms, and the percentile is between the smallest and largest
+latency. If a segment has records of more than `HOURS_LIMIT` hours, its latencies are grouped by 2,
+4, ... hours. So memory is bounded for any times.
 
 A zone map (`.zones`) has the histograms as a section. Source: docs/format.md#zone-maps.
 """
@@ -25,12 +26,13 @@ HOURS_LIMIT: Final = 2048
 # the bucket.
 RELATIVE_ERROR: Final = 1 / 64
 
-# Columns of latency reports: percentiles, and shares of records that a watermark may lose.
+# Columns of latency reports: `PERCENTS` has the percentiles, `LOST_SHARES` the shares of records
+# that a watermark may lose.
 PERCENTS: Final = (50.0, 90.0, 99.0, 99.9)
 
 LOST_SHARES: Final = (0.0, 0.0001, 0.001, 0.01)
 
-# Common watermark delays, from none to a day.
+# Common watermark delays in ms, from none to a day.
 DELAYS_MS: Final = (
     0,
     1_000,
@@ -41,7 +43,8 @@ DELAYS_MS: Final = (
     24 * 60 * MINUTE_MS,
 )
 
-# Lengths in ms of the spans into which hours are joined: fractions of a day, then days and weeks.
+# Lengths in ms of the spans into which hours are joined: hours that divide a day, then days and
+# weeks.
 _JOINED_MS: Final = tuple(
     HOUR_MS * hours for hours in (1, 2, 3, 4, 6, 8, 12, 24, 48, 168, 336, 672)
 )
@@ -49,8 +52,8 @@ _JOINED_MS: Final = tuple(
 EXACT_LIMIT: Final = 64
 PER_DOUBLING: Final = 32
 
-# Number of the bucket of INT64_MAX. A negative latency is in the bucket -n if its absolute value is
-# in the bucket n.
+# Number of the bucket of INT64_MAX. A negative latency is in bucket -n if its absolute value
+# belongs to bucket n.
 BUCKET_MAX: Final = 57 * PER_DOUBLING + 63
 
 _HEAD: Final = struct.Struct(">qI")
@@ -63,7 +66,7 @@ assert _SPAN.size == SPAN_SIZE
 
 
 def bucket_of(latency_ms: int) -> int:
-    """Return the number of a latency's bucket; larger latencies have larger or equal numbers."""
+    """Return the number of a latency's bucket; a larger latency never has a smaller number."""
     size = abs(latency_ms)
     if size >= EXACT_LIMIT:
         doublings = size.bit_length() - 6
@@ -92,9 +95,9 @@ class LatencyHistogram:
 
     Attributes:
         count: Number of latencies.
-        min_ms: The exact smallest latency; INT64_MAX if there is none.
-        max_ms: The exact largest latency; INT64_MIN if there is none.
-        buckets: Number of latencies in each bucket (`bucket_bounds`), none of them 0.
+        min_ms: The exact smallest latency in ms; INT64_MAX without latencies.
+        max_ms: The exact largest latency in ms; INT64_MIN without latencies.
+        buckets: Number of latencies in each nonempty bucket, by bucket number (`bucket_bounds`).
     """
 
     __slots__ = ("buckets", "count", "max_ms", "min_ms")
@@ -125,12 +128,12 @@ class LatencyHistogram:
         self.max_ms = max(self.max_ms, latency_ms)
 
     def add_bucket(self, bucket: int, count: int) -> None:
-        """Add `count` latencies of a bucket; the caller updates `min_ms` and `max_ms`."""
+        """Add `count` latencies of a bucket; the caller has to update `min_ms` and `max_ms`."""
         self.count += count
         self.buckets[bucket] = self.buckets.get(bucket, 0) + count
 
     def add_buckets(self, counts: Mapping[int, int]) -> None:
-        """Add the number of latencies in each bucket, none of them 0; see `add_bucket`."""
+        """Add numbers of latencies, each above 0, by bucket; see `add_bucket`."""
         self.count += sum(counts.values())
         if not self.buckets:
             self.buckets = dict(counts)
@@ -146,15 +149,17 @@ class LatencyHistogram:
         self.max_ms = max(self.max_ms, other.max_ms)
 
     def percentile(self, percent: float) -> int | None:
-        """Return the latency in ms that `percent` % of the latencies do not exceed; None if empty.
+        """Return the latency in ms that `percent` % of the latencies do not exceed.
 
-        The result is off by at most `RELATIVE_ERROR` of its value plus half a ms. It is exact for 0
-        and 100 percent.
+        Return None if there are no latencies.
+
+        The error of the result is at most `RELATIVE_ERROR` of its value plus half a ms. It is exact
+        for 0 and 100 percent.
         """
         return self.percentiles((percent,))[0]
 
     def percentiles(self, percents: Sequence[float]) -> list[int | None]:
-        """Return the result of `percentile` for each percent; faster than separate calls."""
+        """Return the result of `percentile` for each value; faster than separate calls."""
         assert all(0 <= percent <= 100 for percent in percents)
         if not self.count:
             return [None] * len(percents)
@@ -174,10 +179,10 @@ class LatencyHistogram:
 
 
 class LatencyByHour(Mapping[int, LatencyHistogram]):
-    """Latencies by hour of append time; the key is the start of the hour in ms since the epoch.
+    """Latency histograms by hour of append time; a key is an hour's start in ms since 1970.
 
     Attributes:
-        step_ms: Length of each span in ms: an hour, or more if there would be too many spans.
+        step_ms: Length of each span in ms. It is an hour, or more if there would be too many spans.
     """
 
     def __init__(self, step_ms: int = HOUR_MS) -> None:
@@ -197,7 +202,7 @@ class LatencyByHour(Mapping[int, LatencyHistogram]):
         return len(self._spans)
 
     def add(self, append_ms: int, latency_ms: int, count: int = 1) -> None:
-        """Add a latency under the hour of an append time."""
+        """Add a latency to the histogram of an append time's hour."""
         self.at(append_ms).add(latency_ms, count)
 
     def at(self, append_ms: int) -> LatencyHistogram:
@@ -210,7 +215,7 @@ class LatencyByHour(Mapping[int, LatencyHistogram]):
         return self._spans.setdefault(append_ms // self.step_ms, LatencyHistogram())
 
     def widen(self) -> None:
-        """Double the step, merging the spans that become one."""
+        """Double the step, and merge each two spans that become one span."""
         narrow, self._spans = self._spans, {}
         self.step_ms *= 2
         for number, histogram in narrow.items():
@@ -226,7 +231,8 @@ class LatencyByHour(Mapping[int, LatencyHistogram]):
     def joined(self, limit: int) -> "LatencyByHour":
         """Return a copy with hours joined into at most `limit` spans; `limit` must be 2 or more.
 
-        One span may not be enough, because no span contains times before and after 1970.
+        A limit of 1 could be impossible to meet, because no span contains times both before and
+        after 1970.
         """
         steps = (step for step in _JOINED_MS if step % self.step_ms == 0)
         for step_ms in steps:
@@ -249,7 +255,10 @@ class LatencyByHour(Mapping[int, LatencyHistogram]):
         return total
 
     def encode(self) -> bytes:
-        """Encode the section of a zone map: spans ascending, bucket numbers as differences."""
+        """Encode the section of a zone map.
+
+        Spans are in ascending order. Bucket numbers are stored as differences.
+        """
         out = bytearray(_HEAD.pack(self.step_ms, len(self._spans)))
         for number, histogram in sorted(self._spans.items()):
             out += _SPAN.pack(
@@ -267,8 +276,8 @@ class LatencyByHour(Mapping[int, LatencyHistogram]):
         """Decode the result of `encode`.
 
         Raises:
-            CorruptIndex: The content is invalid; the error's `at` counts from the section's first
-                byte.
+            CorruptIndex: The content is invalid. The error's `at` is relative to the section's
+                first byte.
         """
         try:
             return _decode(bytes(data))

@@ -1,19 +1,19 @@
 """The zone map of a finished segment, `BASE.zones`: a summary of each 16 KB of the log.
 
-A row describes a zone: whole batches of about 16 KB, or one larger batch. It has offsets, counts,
-smallest and largest time on each clock, and the CRC-32C of the zone's bytes. Rows are grouped into
-blocks; the table of blocks has sums, minima and maxima of each block, so a search reads the footer
-and the blocks that may match.
+A row describes a zone: whole batches of about 16 KB, or one larger batch. The row has offsets,
+counts, smallest and largest time on each clock, and the CRC-32C of the zone's bytes. Rows are
+grouped into blocks. The table of blocks has sums, minima and maxima of each block, so a search
+reads only the footer and the blocks that may match.
 
-The file consists of a header (the layout of a row, so that readers can skip fields that later
-releases add), the rows by blocks, and a footer. The footer consists of the table of blocks,
-sections (checksums of the files beside the log, latencies), and a trailer. The trailer's checksum
-covers the footer; the table has the checksum of each block.
+The file consists of a header, the rows by blocks, and a footer. The header has the layout of a row,
+so that readers can skip fields that later releases add. The footer consists of the table of blocks,
+sections (checksums of the files beside the log, latencies), and a trailer. The trailer has the
+footer's checksum; the table has the checksum of each block's rows.
 
-A zone map is derived data: damage makes reads slower, never wrong. A damaged footer makes the map
-unusable. If a block is damaged, its entry in the table is used as one large zone; if the header is
-damaged, this applies to every block that a search reads. The damage is reported, and results stay
-exact.
+A zone map is derived data. Damage makes reads slower, but never wrong. A damaged footer makes the
+map unusable. If a block is damaged, the block's entry in the table is used as one large zone. If
+the header is damaged, this applies to every block that a search reads. The damage is reported, and
+results stay exact.
 
 This module opens no file: the caller passes a function that reads bytes.
 `tidelog.storage.segment.zone_map_files` decides whether a map belongs to a log. Source:
@@ -39,17 +39,17 @@ MAGIC: Final = b"TLZM"
 END_MAGIC: Final = b"TLZE"
 VERSION: Final = 1
 
-# Maximum size in bytes of a zone with several batches; a larger batch is a zone of its own.
+# Maximum size in bytes of a zone with several batches. A larger batch is a zone of its own.
 ZONE_BYTES: Final = 20 << 10
 
-# Maximum number of data records of a zone with several batches: a small compressed batch may
-# contain very many records, and a row stores their number in 32 bits.
+# Maximum number of data records of a zone with several batches. A small compressed batch may
+# contain very many records, and a row stores the number of records in 32 bits.
 ZONE_RECORDS: Final = 1 << 30
 
 # Maximum number of rows in a block; a search reads the rows of a block together.
 BLOCK_ROWS: Final = 64
 
-# Fields of a row: the number of each in the header, and its format code.
+# Fields of a row: name, number in the header, and format code.
 ROW_FIELDS: Final = (
     ("size", 1, "I"),
     ("first offset", 2, "I"),
@@ -72,8 +72,8 @@ FIELD: Final = struct.Struct(">HH")
 CRC: Final = struct.Struct(">I")
 ROW: Final = struct.Struct(">" + "".join(code for _, _, code in ROW_FIELDS))
 
-# An entry in the table of blocks: the block's total as a zone with fields of full width, its number
-# of rows, and the checksum of these rows.
+# An entry in the table of blocks: the block's total as a zone with fields of full width, the
+# block's number of rows, and the checksum of these rows.
 ENTRY: Final = struct.Struct(">qqqqqqq?qqqqqqIII")
 
 SECTION: Final = struct.Struct(">HI")
@@ -110,7 +110,7 @@ class Zone(NamedTuple):
         data_records: Records that a consumer may see.
         control_records: Records of control batches.
         tombstones: Data records without a value.
-        is_transactional: Whether it has a data batch of a transaction.
+        is_transactional: Whether the zone has a data batch of a transaction.
         timed_records: Data records that have a record timestamp.
         min_record_ms: The smallest record timestamp, INT64_MAX if there is none.
         max_record_ms: The largest record timestamp, INT64_MIN if there is none.
@@ -176,7 +176,7 @@ class Question(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Rows that are read together: their total as a zone, their number, and their bytes."""
+    """Rows that are read together: the rows' total as a zone, their number, and their bytes."""
 
     total: Zone
     row_count: int
@@ -201,7 +201,7 @@ class Identity(NamedTuple):
         last_position: Position of the last batch in the log file, -1 if there is no batch.
         first_fingerprint: CRC-32C of the first batch's first 61 bytes, 0 if there is no batch.
         last_fingerprint: CRC-32C of the last batch's first 61 bytes, 0 if there is no batch.
-        append_rows: Number of append-time rows that were trusted.
+        append_rows: Number of append-time rows that were used.
         append_crc: Checksum of these rows, from `AppendTimes.digest`.
     """
 
@@ -307,10 +307,11 @@ def _encode_siblings(siblings: Mapping[str, FileSum]) -> bytes:
     )
 
 
-# Maximum size in bytes of the first read, which gets a small map whole, or the end of a large one.
+# Maximum size in bytes of the first read. It reads a small map completely, and the end of a large
+# map.
 TAIL_BYTES: Final = 8 << 10
 
-# Like `File.pread`: reads at most this many bytes from a position.
+# Function like `File.pread`: it reads at most the given number of bytes from a position.
 ReadBytes: TypeAlias = Callable[[int, int], bytes]
 
 
@@ -336,13 +337,13 @@ class Entry(NamedTuple):
 
 
 class ZoneMap:
-    """A zone map over a function that reads bytes of its file.
+    """A zone map that reads its file through a function.
 
     Thread-safe. Keeps the footer in memory, but no rows.
 
     Attributes:
-        identity: Identity of the log that it describes.
-        total: All zones together.
+        identity: Identity of the log that the map describes.
+        total: Total of all zones.
         zone_count: Number of zones.
         bytes_read: Bytes read of the file so far.
     """
@@ -353,13 +354,15 @@ class ZoneMap:
         """Read and check the footer.
 
         Args:
-            read: Reads at most this many bytes from a position, like `File.pread`.
+            read: Function like `File.pread`: it reads at most the given number of bytes from a
+                position.
             size_bytes: Size of the whole file.
-            report: Called with one line of text when a later read finds a damaged header or block.
+            report: Called with one line of text if a later read finds a damaged header or block.
 
         Raises:
-            CorruptIndex: The file is damaged, truncated, or not a zone map.
-            UnsupportedVersion: The version in the trailer is not the one that this release reads.
+            CorruptIndex: The file is damaged or truncated, or is not a zone map.
+            UnsupportedVersion: The version in the trailer is not the version that this release
+                reads.
         """
         self._read_bytes = read
         self._report = report
@@ -386,7 +389,7 @@ class ZoneMap:
 
     @classmethod
     def decode(cls, data: bytes, *, report: Callable[[str], None] | None = None) -> "ZoneMap":
-        """Create the map of `data`, the whole file; raises the errors of `ZoneMap`."""
+        """Create a map from the content of the whole file; raises the errors of `ZoneMap`."""
         return cls(lambda size, at: data[at : at + size], len(data), report=report)
 
     @property
@@ -411,26 +414,26 @@ class ZoneMap:
 
     @cached_property
     def siblings(self) -> Mapping[str, FileSum]:
-        """Length and checksum of each file beside the log, by suffix, when the map was built."""
+        """Length and checksum, when the map was built, of each file beside the log, by suffix."""
         return _decode_siblings(self._sections.get(SIBLINGS_SECTION, b""))
 
     @cached_property
     def latency(self) -> LatencyByHour:
-        """Latencies, by hour of append time, of the records that have both times."""
+        """Latencies of the records that have both times, by hour of append time."""
         content = self._sections.get(LATENCY_SECTION)
         return LatencyByHour() if content is None else LatencyByHour.decode(content)
 
     def zones(self) -> Iterator[Zone]:
-        """Yield all zones, ascending; for a damaged block, the block as one zone."""
+        """Yield all zones, ascending; a damaged block is yielded as one zone."""
         for entry in self._entries:
             yield from self._zones_of(entry)
 
     def blocks(self) -> Iterator[Zone]:
-        """Return the total of each block of zones, from the footer alone."""
+        """Return the total of each block of zones; read only the footer."""
         return (entry.total for entry in self._entries)
 
     def select(self, is_enough: Callable[[Zone], bool]) -> Iterator[Zone]:
-        """Yield, ascending, blocks for which `is_enough` is true, and zones of the other blocks."""
+        """Yield blocks for which `is_enough` is true, and the zones of other blocks, ascending."""
         for entry in self._entries:
             if is_enough(entry.total):
                 yield entry.total
@@ -441,8 +444,8 @@ class ZoneMap:
         """Read and check the whole file.
 
         Raises:
-            CorruptIndex: The header, rows, table of blocks or sections are damaged; for the header
-                and rows the error contains their position.
+            CorruptIndex: The header, rows, table of blocks or sections are damaged. For header and
+                rows the error has the position.
         """
         fields = self._read_header()
         for entry in self._entries:
@@ -505,10 +508,10 @@ class ZoneMap:
 
 
 class _RowFields:
-    """Decoder of rows in the layout that the header of the file states."""
+    """Decoder of rows; the file's header has their layout."""
 
     def __init__(self, fields: list[tuple[int, int]]) -> None:
-        """Use (number, size) of each field; raises CorruptIndex if one is missing or invalid."""
+        """Use (number, size) of each field; raises CorruptIndex for missing or invalid fields."""
         codes_by_number = {number: code for _, number, code in ROW_FIELDS}
         codes = [codes_by_number.get(number, f"{size}x") for number, size in fields]
         self._struct = Struct(">" + "".join(codes))
