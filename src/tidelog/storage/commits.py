@@ -2,12 +2,12 @@
 
 A commit record makes files of one or more partitions visible: all of these files, or none. Code
 that adds, replaces or merges finished segments writes the segments' files durably under staged
-names. Then it renames one small record into place: `tidelog-commit-ID.json` at the top of the
-directory. Before this rename none of the files is visible; after it, all of them are visible. Then
-the holder of the directory's lock renames the staged files to their final names, removes old files,
-and removes the record last. After a crash, the next opening of the directory for writing does this.
-If a reader finds a commit record, it uses each staged file that still exists instead of the file
-with the final name (`overlay`).
+names. Then this code renames one small record into place: `tidelog-commit-ID.json` at the top of
+the directory. Before the rename of the record none of the files is visible; after the rename all
+files are visible. Then the holder of the directory's lock renames the staged files to their final
+names, removes old files, and removes the record last. After a crash, the next opening of the
+directory for writing does this. If a reader finds a commit record, it uses each staged file that
+still exists instead of the file with the final name (`overlay`).
 
 This module encodes, decodes and carries out commit records, and reads and writes the file of
 writers. `directory.publication` owns the order in which a running process publishes a commit and
@@ -22,15 +22,15 @@ Text of a record, version 2: `{"version": 2, "moves": [[PARTITION DIRECTORY, STA
 NAME], ...], "removes": [[PARTITION DIRECTORY, NAME], ...], "marks": {WRITER: MARK}}`.
 
 `tidelog-writers.json` at the top of the directory has the last version that each external writer
-has committed. With it, a streaming query or a job that numbers its versions does not add its last
-batch twice if it restarts after a crash. Only the holder of the directory's lock writes the file;
-it replaces the file atomically.
+has committed. Because of this file, a streaming query or a job that numbers its versions does not
+add its last batch twice if it restarts after a crash. Only the holder of the directory's lock
+writes the file; it replaces the file atomically.
 
 The text of the file, version 1: `{"version": 1, "writers": {WRITER: [LAST VERSION, MS OF THE
 COMMIT, NOTE, RANGES]}}`; NOTE and RANGES are left out if both are empty. RANGES: `[[TOPIC,
 PARTITION, FIRST OFFSET, END OFFSET, APPEND TIME IN MS], ...]`.
 
-A writer may count the versions of each topic separately. It then has one name for each topic;
+A writer may count the versions of each topic separately. Such a writer has one name for each topic;
 `topic_writer` returns this name.
 """
 
@@ -202,9 +202,9 @@ def note(fs: FileSystem, directory: str, marks: Mapping[str, Mark]) -> None:
 def forget_topics(fs: FileSystem, directory: str, topics: Iterable[str]) -> None:
     """Drop the marks of deleted topics, durably.
 
-    This is needed because a later topic of the same name does not have the records of these marks.
-    A file that can't be decoded is not changed and causes no error here; the next call of `note`
-    raises the error.
+    The marks must be dropped because a later topic of the same name does not have the records of
+    these marks. A file that can't be decoded is not changed and causes no error here; the next call
+    of `note` raises the error.
 
     Raises:
         OSError: The disk failed.
@@ -229,8 +229,8 @@ class Move(NamedTuple):
 
     Attributes:
         directory: Name of the partition's directory.
-        staged: Name under which the file was written. It ends with `.staged`, or it is the final
-            name with `.swap`.
+        staged: Name under which the file was written. The staged name ends with `.staged`, or it is
+            the final name with `.swap`.
         final: Name of the file when it is part of the partition.
     """
 
@@ -465,8 +465,8 @@ class CommitRecords:
 
     Attributes:
         under_way: For each commit record that a thread of this process is carrying out: the
-            record's partitions, by the record's path. The record may not be published yet.
-            Meanwhile these partitions must not be reopened. Several threads may change this dict.
+            record's partitions, by the record's path. The record may not be published yet. The
+            partitions in this dict must not be reopened. Several threads may change this dict.
     """
 
     def __init__(self, env: Env, directory: str) -> None:

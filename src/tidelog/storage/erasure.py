@@ -21,7 +21,7 @@
 
 If a crash interrupts an erasure, some segments may already be rewritten; a repeated erasure does
 the rest. The tombstone contains the key's bytes until compaction or retention removes it. An
-erasure needs the directory's lock. Exception: a search without an erasure.
+erasure needs the directory's lock. A search without an erasure needs no lock.
 """
 
 import hashlib
@@ -380,9 +380,9 @@ def erase(log_dir: "DirectoryAccess", topic: str, key: bytes, *, execute: bool) 
     Raises:
         UnknownTopic, ReadOnly: Nothing was changed.
         InvalidRequest: The directory is a standby's, which mirrors its leader; nothing was changed.
-        TierConflict: Another directory, or a copy of this one, writes a tier. If this is found
-            before the erasure begins, nothing was changed. If it happens during the erasure, some
-            files may already be changed.
+        TierConflict: Another directory, or a copy of this one, writes a tier. If the conflict is
+            found before the erasure begins, nothing was changed. If the conflict happens during the
+            erasure, some files may already be changed.
         UnsupportedForMessageFormat: Records of the key are in batches of format 0 or 1, which can't
             be rewritten; nothing was changed.
         CorruptData: A batch that has to be read is damaged.
@@ -513,8 +513,8 @@ class _Purger:
         self._work.tombstones.append((self._name.partition, answer.base_offset))
         self._log.roll()
         self._log.flush()
-        # The tombstone is in the segment that was active before the roll. It is kept, because
-        # `hits` does not have its offset.
+        # The tombstone is in the segment that was active before the roll. The tombstone is kept,
+        # because `hits` does not have its offset.
         bases = {each.base_offset: each for each in self._log.segments if not each.is_tiered}
         here = [base for base in sorted(hits) if base in bases]
         staged: list[NewSegment] = []

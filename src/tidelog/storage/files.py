@@ -54,8 +54,8 @@ class LogFile(NamedTuple):
             from the log.
         sync_rank: Rank in the order in which a segment's files are synced; None for a file that is
             never synced, because it has its own checksum and can be rebuilt.
-        is_of_segment: Whether the file exists only together with the segment. It is False for a
-            snapshot, which belongs to an offset.
+        is_of_segment: Whether the file exists only together with the segment. For a snapshot the
+            value is False, because a snapshot belongs to an offset.
         is_summed: Whether a zone map stores the file's length and checksum.
     """
 
@@ -267,7 +267,8 @@ def settled_stamp(env: Env, folder: str) -> FolderStamp | None:
 
     The modification time changes when an entry is added, renamed or removed. Exception: it may not
     change if two changes happen within its resolution. So the result is None shortly after a
-    change. It is also None in an object store. Call this function before the entries are read.
+    change. The result is also None in an object store. Call this function before the entries are
+    read.
     """
     status = env.files.stat(folder)
     # If the clock of the file system differs, the time may look recent or be in the future; then

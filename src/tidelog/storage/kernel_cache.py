@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-# Directory of the kernels' sources. If it is writable, numba stores compiled code in a
+# Directory of the kernels' sources. If this directory is writable, numba stores compiled code in a
 # subdirectory. The environment variable sets another directory for compiled code.
 SOURCES: Final = Path(__file__).parent.parent / "record" / "kernels"
 CACHE_VARIABLE: Final = "NUMBA_CACHE_DIR"
@@ -50,7 +50,7 @@ def choose_cache(package: Path) -> Path | None:
 def _is_ours(folder: Path) -> bool:
     """Create a missing directory; return whether only this user can write to it.
 
-    If other users can write to it, its code is not safe to load.
+    If other users can write to a directory, its code is not safe to load.
     """
     try:
         folder.mkdir(mode=0o700, exist_ok=True)

@@ -172,8 +172,9 @@ class FilePool:
     def replacing(self, paths: Iterable[str]) -> Iterator[None]:
         """Prevent these files from being opened inside the context, and evict them at its end.
 
-        Because of this, another thread can open a file by its path and then check that the segment
-        still has this path. If so, it has the segment's file, not the file that replaced it.
+        This is for threads that open a file by its path and then check that the segment still has
+        this path. If the segment still has the path, the thread has the segment's file, not the
+        file that replaced it.
         """
         with self._lock:
             yield
@@ -235,8 +236,8 @@ class PooledFile:
 class MapCache:
     """At most `limit` maps of finished segments' files; views stay valid if a map is evicted.
 
-    A caller that keeps views passes a callback that drops them. Without it, evicted maps would stay
-    mapped. All copies but the last are limited to `COPIED_BYTES`.
+    A caller that keeps views passes a callback that drops them. Without such a callback, evicted
+    maps would stay mapped. All copies but the last are limited to `COPIED_BYTES`.
     """
 
     def __init__(self, files: FileSystem, *, limit: int = MAP_LIMIT) -> None:

@@ -138,7 +138,7 @@ def read_offset_checkpoint(files: FileSystem, path: str) -> dict[TopicPartition,
     """Read the offsets in a checkpoint file; return no offsets if there is no such file.
 
     Raises:
-        CorruptFile: The text is invalid. In this case Kafka continues as if the file were empty.
+        CorruptFile: The text is invalid. Kafka would continue as if the file were empty.
     """
     return read_decoded(files, path, decode_offset_checkpoint, {})
 
@@ -248,7 +248,7 @@ META_PROPERTIES_FILE: Final = "meta.properties"
 def encode_meta_properties(properties: Mapping[str, str]) -> bytes:
     """Encode `meta.properties`: one line `key=value` for each property, sorted by key.
 
-    Kafka also writes the date above these lines. It is left out, because no program reads it.
+    Kafka also writes the date above these lines. The date is left out, because no program reads it.
     """
     lines = [f"{key}={_escape(value)}" for key, value in sorted(properties.items())]
     return ("#\n" + "".join(f"{line}\n" for line in lines)).encode()

@@ -82,8 +82,8 @@ def add_rows(times: AppendTimes, offsets: "Longs", append_ms: "Longs", batch_crc
     """Append rows, as `times.note` would.
 
     Args:
-        times: Object that receives the rows. Its granularity must be 1 ms, and it must have no
-            floor.
+        times: Object that receives the rows. The granularity of this object must be 1 ms, and there
+            must be no floor.
         offsets: First offset of each row, under the rules of `note`.
         append_ms: Append times in ms, strictly increasing.
         batch_crcs: Fingerprint of the batch at each offset.

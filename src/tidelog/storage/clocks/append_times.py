@@ -1,11 +1,11 @@
 """The file `BASE.appendtime`: when the log received each record of a segment.
 
-A row (ms, offset) means that the records from `offset` up to the next row's offset, exclusive, were
-appended at `ms`; -1 means unknown. These records are the row's run. The times of offsets before the
-first row are unknown. Offsets increase strictly. Exception: a known row may have the same offset as
-a preceding unknown row. Known times never decrease. A known row also has the fingerprint of the
-batch that starts at the row's offset, so that the row can be compared with the log
-(`tidelog.storage.segment.append_time_trust`).
+A row (ms, offset) means that the records of the row's run were appended at `ms`; -1 means unknown.
+A row's run is the records from the row's offset up to the next row's offset, exclusive. The times
+of offsets before the first row are unknown. Offsets increase strictly. Exception: a known row may
+have the same offset as a preceding unknown row. Known times never decrease. A known row also has
+the fingerprint of the batch that starts at the row's offset, so that the row can be compared with
+the log (`tidelog.storage.segment.append_time_trust`).
 
 **No time is ever guessed:**
 - The valid part ends before the first row that has a wrong checksum or breaks a rule. Later rows
@@ -108,7 +108,7 @@ def unpack_columns(row: Struct, data: bytes) -> tuple[Sequence[int], ...]:
 def _unknown_slots_of(rows: bytes) -> list[int]:
     """Return the slots of rows with the time -1.
 
-    It is the only valid time whose first byte is 0xff.
+    The only valid time whose first byte is 0xff is -1.
     """
     firsts = rows[::ROW_SIZE]
     slots, slot = [], firsts.find(0xFF)
@@ -131,8 +131,8 @@ def gaps(spans: list[tuple[int, int]], start: int, end: int) -> Iterator[tuple[i
 def owner_of(data: Buffer, topic_id: UUID) -> UUID:
     """Return the topic id that the header of this topic's file must have.
 
-    If a file was written before the topic got its id, its header has zeros. Then these zeros are
-    returned.
+    If a file was written before the topic got its id, its header has zeros. For such a file the
+    result is zeros.
     """
     is_without = bytes(data[_TOPIC_ID_AT]) == _NO_TOPIC_ID.bytes
     return _NO_TOPIC_ID if is_without else topic_id
@@ -160,7 +160,7 @@ def encode_header(base_offset: int, topic_id: UUID) -> bytes:
 
 
 class AppendTimes:
-    """Append times of one segment. One thread may change them while other threads read.
+    """Append times of one segment. One thread may change the times while other threads read them.
 
     Attributes:
         base_offset: The segment's base offset.
@@ -248,8 +248,8 @@ class AppendTimes:
         If storing the records in the log then fails, revert the change with `truncate_to`.
 
         Args:
-            offset: First offset of the append. It is above the last row's offset, or equal to it if
-                the last row is unknown.
+            offset: First offset of the append. This offset is above the last row's offset, or equal
+                to it if the last row is unknown.
             append_ms: Append time in ms, not below the last known time or `floor_ms`.
             batch_crc: Fingerprint of the record batch at `offset`.
 
@@ -284,10 +284,10 @@ class AppendTimes:
         """Mark times from `offset` on as unknown; return the bytes to append to the file.
 
         Args:
-            offset: First offset with an unknown time. It must be above the last row's offset if the
-                last row is known.
-            batch_crc: Fingerprint of the record batch that ends at `offset`. It later proves that
-                the last run ended there. 0 if this can't be proven.
+            offset: First offset with an unknown time. This offset must be above the last row's
+                offset if the last row is known.
+            batch_crc: Fingerprint of the record batch that ends at `offset`. The fingerprint later
+                proves that the last run ended at `offset`; 0 if this can't be proven.
 
         Returns:
             The bytes; b"" if the times from `offset` on were already unknown, or if the segment

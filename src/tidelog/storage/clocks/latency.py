@@ -153,8 +153,8 @@ class LatencyHistogram:
 
         Return None if there are no latencies.
 
-        The error of the result is at most `RELATIVE_ERROR` of its value plus half a ms. It is exact
-        for 0 and 100 percent.
+        The error of the result is at most `RELATIVE_ERROR` of its value plus half a ms. For 0 and
+        100 percent the result is exact.
         """
         return self.percentiles((percent,))[0]
 
@@ -182,7 +182,8 @@ class LatencyByHour(Mapping[int, LatencyHistogram]):
     """Latency histograms by hour of append time; a key is an hour's start in ms since 1970.
 
     Attributes:
-        step_ms: Length of each span in ms. It is an hour, or more if there would be too many spans.
+        step_ms: Length of each span in ms. A span is an hour, or longer if there would be too many
+            spans.
     """
 
     def __init__(self, step_ms: int = HOUR_MS) -> None:

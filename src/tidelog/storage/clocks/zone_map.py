@@ -307,8 +307,8 @@ def _encode_siblings(siblings: Mapping[str, FileSum]) -> bytes:
     )
 
 
-# Maximum size in bytes of the first read. It reads a small map completely, and the end of a large
-# map.
+# Maximum size in bytes of the first read. The first read gets a small map completely, and the end
+# of a large map.
 TAIL_BYTES: Final = 8 << 10
 
 # Function like `File.pread`: it reads at most the given number of bytes from a position.

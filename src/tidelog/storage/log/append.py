@@ -54,8 +54,8 @@ class AppendOrigin(Enum):
     - `CLIENT`: a producer, which may append one batch at a time; everything is checked.
     - `COORDINATOR`: tidelog's own transaction or group coordinator, which may write control
       batches.
-    - `SINK`: batches that tidelog has built. They are checked like a coordinator's batches, but one
-      append may contain any number of them.
+    - `SINK`: batches that tidelog has built. Such batches are checked like a coordinator's batches,
+      but one append may contain any number of batches.
     - `REPLICATION`: a copy of a leader's log, with the leader's offsets and epochs.
     """
 
@@ -71,7 +71,7 @@ class AppendTerms(NamedTuple):
     Attributes:
         origin: Origin of the append.
         owned: Whether a writable buffer may be changed in place instead of being copied.
-        trusted: Whether the caller has just built and sealed the batches. Then no CRC is checked.
+        trusted: Whether the caller has just built and sealed the batches. If so, no CRC is checked.
             Records are checked in two cases: they have to be compressed with another codec, or the
             origin is SINK and a rule of the topic requires the check. A coordinator's records
             always comply with the topic's rules.
@@ -107,8 +107,8 @@ class AppendContext:
         leader_epoch: Epoch that every batch gets, except in a copy of a leader's batches.
         now_ms: Wall time in ms, which create times are compared with.
         append_ms: Append time in ms; -1 if the time is unknown or the append clock is off.
-        stamp_ms: Timestamp in ms for batches of LogAppendTime. It never decreases from one data
-            batch to the next; in Kafka it may decrease.
+        stamp_ms: Timestamp in ms for batches of LogAppendTime. The timestamp never decreases from
+            one data batch to the next; in Kafka it may decrease.
     """
 
     terms: AppendTerms
@@ -128,12 +128,13 @@ class AppendResult:
         last_offset: Offset of the last record, inclusive.
         append_time_ms: Append time of the records in ms; -1 if it is unknown or the append clock is
             off.
-        log_append_time_ms: Value for Kafka's produce response. It is the timestamp of the batches
-            on LogAppendTime topics, and -1 on CreateTime topics. Exception: for a duplicate it is
-            the stored batch's timestamp.
+        log_append_time_ms: Value for Kafka's produce response. On LogAppendTime topics the value is
+            the batches' timestamp, on CreateTime topics -1. For a duplicate the value is the stored
+            batch's timestamp.
         log_start_offset: First offset of the log.
-        is_duplicate: Whether the log already has this batch of an idempotent producer. Then nothing
-            was written, and `base_offset` and `last_offset` are the stored batch's offsets.
+        is_duplicate: Whether the log already has this batch of an idempotent producer. For a
+            duplicate, nothing was written, and `base_offset` and `last_offset` are the stored
+            batch's offsets.
     """
 
     base_offset: int
@@ -211,8 +212,8 @@ def write_anew(
 ) -> bytearray:
     """Return the batch with another body and codec; its producer fields and times are kept.
 
-    A rewritten batch has no delete horizon, as in Kafka: a producer must not set one. Its base
-    timestamp is then only the base of the records' timestamp deltas.
+    A rewritten batch has no delete horizon, as in Kafka: a producer must not set one. Without a
+    delete horizon, the base timestamp is only the base of the records' timestamp deltas.
 
     Args:
         batch: Batch with the header to copy.

@@ -9,14 +9,14 @@ An append (`AppendWriter`):
    transactions; flush if a flush is due; then make the append visible to readers.
 
 A single append runs the three steps one after the other. Appends to several logs run each step for
-all of these logs (`log.append_together`). So the step's code and data stay in the CPU caches;
-running another step in between would evict them.
+all of these logs (`log.append_together`). So a step's code and data stay in the CPU caches; running
+another step in between would evict them.
 
 A roll (`SegmentRoller`) writes the closing index entries of the old segment and creates the new
-segment. Then it syncs the old segment, writes the producers' snapshot and the note on the segment,
-and syncs the directory, which makes the new segment's file names durable. The syncs and the two
-files may be deferred, so that appends to the new segment do not wait for them. The old segment's
-zone map is derived from durable data, so it is written last and is not synced.
+segment. Then the roll syncs the old segment, writes the producers' snapshot and the note on the
+segment, and syncs the directory. The last sync makes the new segment's file names durable. The
+syncs and the two files may be deferred, so that appends to the new segment do not wait for them.
+The old segment's zone map is derived from durable data, so it is written last and is not synced.
 
 Only the thread that appends calls this module; deferred work and `write_snapshot` may run in
 another thread.
@@ -53,7 +53,7 @@ class SegmentRoller(LogPart):
     Attributes:
         size_limit: Maximum size of a segment's log file, in bytes.
         span_ms: Maximum difference in ms between the first and the largest timestamp of the active
-            segment. It is `TopicConfig.roll_ms` minus the segment's jitter.
+            segment. The maximum is `TopicConfig.roll_ms` minus the segment's jitter.
     """
 
     def __init__(self, parts: LogParts) -> None:

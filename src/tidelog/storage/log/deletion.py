@@ -1,8 +1,8 @@
 """Moves the start of a log: DeleteRecords, retention, local copies of tiered segments.
 
-Segments are first hidden from readers. Then their files are renamed to `.deleted`. The files are
-unlinked `file.delete.delay.ms` later. The new log start is on disk before the files are renamed. A
-crash may leave `.deleted` files; the next opening of the log removes them.
+Segments are first hidden from readers. Then the segments' files are renamed to `.deleted`. The
+files are unlinked `file.delete.delay.ms` later. The new log start is on disk before the files are
+renamed. A crash may leave `.deleted` files; the next opening of the log removes them.
 
 Source: Kafka 4.x UnifiedLog (maybeIncrementLogStartOffset, deleteOldSegments).
 """

@@ -225,8 +225,8 @@ class FailureGuard:
             path: File or directory of the work, for errors.
             operation: Name of the work, for errors.
             work: Work, for any thread. Each OSError and TidelogError of the work is a failure.
-            done: Called on the owner's thread after the work. Its argument is the failure if the
-                partition is offline, else None.
+            done: Called on the owner's thread after the work. The callback's argument is the
+                failure if the partition is offline, else None.
 
         Raises:
             StorageFailure: The work failed, if the deferral runs it immediately.
@@ -292,8 +292,8 @@ class Flusher:
         recovery_point: Offset below which everything is durable.
         last_flush_ms: Wall time in ms when the log was opened or last flushed as a whole.
         is_flush_due: Whether the caller of an append has to call `flush_later`.
-        has_policy: Whether `flush.messages` or `flush.ms` is set. If not, appends need not call
-            `acknowledge`.
+        has_policy: Whether `flush.messages` or `flush.ms` is set. If neither is set, appends need
+            not call `acknowledge`.
     """
 
     def __init__(self, segments: SegmentList, guard: FailureGuard, *, leaves_flushes: bool) -> None:
@@ -378,8 +378,9 @@ class Flusher:
         """Make all appends so far durable, without waiting.
 
         Args:
-            done: Called on the owner's thread after the sync. Its argument is None, or the failure
-                if the partition is offline; then the records may not be durable.
+            done: Called on the owner's thread after the sync. The callback's argument is the
+                failure if the partition is offline, else None. With a failure, the records may not
+                be durable.
 
         Returns:
             The log end: everything below it will be durable.

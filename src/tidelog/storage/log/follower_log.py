@@ -76,7 +76,8 @@ class FollowerLog(LogPart):
         append = self._rules.validator.validate(data, context)
         for batch in append.batches:
             if batch.is_control and batch.has_producer_id:
-                # This raises for an invalid marker; a marker can't be refused once it is written.
+                # Raise here for an invalid marker, because a marker can't be refused after it is
+                # written.
                 ProducerStates().update(batch)
         self._note_gaps(append.batches)
         *_, result = [self._writer.append(part) for part in _split_by_segment(append)]
@@ -161,8 +162,8 @@ class FollowerLog(LogPart):
     def end_lost_transactions(self, stable: int) -> list[int]:
         """End the transactions whose markers the leader no longer has, durably.
 
-        It is unknown whether these transactions were committed. Their records become visible to
-        readers of committed records.
+        It is unknown whether the ended transactions were committed. The records of these
+        transactions become visible to readers of committed records.
 
         Args:
             stable: Offset below which the leader has no open transaction. The log must already

@@ -63,8 +63,8 @@ class LeaderEpochs:
 
         If `epoch` is already the newest entry's epoch and `start` is at or after that entry's
         start, nothing changes. Otherwise, the last entry is removed as long as its epoch is `epoch`
-        or later, or its start is at or after `start`, for example after a truncation. Then the new
-        entry is added.
+        or later, or its start is at or after `start`, for example after a truncation. Then the
+        entry (`epoch`, `start`) is added.
 
         Raises:
             InvalidRequest: The epoch or the offset is negative; nothing was changed.
@@ -265,9 +265,9 @@ class EpochCheckpoint:
     def cut(self, offset: int) -> None:
         """Drop the epochs that start at or after `offset`, whose records a truncation removed.
 
-        If no epoch remains, the file keeps the newest epoch, with the start `offset`. Otherwise the
-        log could use this epoch again after it is next opened. In Kafka the controller stores the
-        newest epoch; in tidelog only this file stores it.
+        If no epoch remains, the file keeps the newest epoch, with the start `offset`. Without this
+        entry, the log could use the epoch again after the next opening. In Kafka the controller
+        stores the newest epoch; in tidelog only this file stores it.
         """
         newest = self.epochs.latest_epoch
         if not self.epochs.truncate_from_end(offset):

@@ -87,7 +87,7 @@ class SwapAccess(Protocol):
 class LogAccess(LogView):
     """The calls that long jobs make on an open log, from any thread. `Log` documents them.
 
-    Such jobs are attaches, cleanings, copies to the tier and erasures. A job in the thread that
+    Long jobs are attaches, cleanings, copies to the tier and erasures. A job in the thread that
     owns the log gets the `Log` itself. A broker's logs belong to the thread of the event loop: a
     job in another thread gets a proxy that runs each call in the event loop's thread. A proxy has
     only the methods of `LogAccess`, so a job must not call any other method of a log.
@@ -189,9 +189,9 @@ class Log(LogAccess):
 
         Raises:
             StorageFailure: The disk failed; nothing valid was removed.
-            CorruptFile, UnsupportedVersion: A file that can't be rebuilt is damaged, or a later
-                release has written it. Such files are `leader-epoch-checkpoint` and
-                `tidelog-tier.json`.
+            CorruptFile, UnsupportedVersion: A file that can't be rebuilt, such as
+                `leader-epoch-checkpoint` or `tidelog-tier.json`, is damaged, or a later release has
+                written it.
         """
         return cls(load_log(context, options))
 
@@ -420,7 +420,8 @@ class Log(LogAccess):
             coordinator_epoch: Epoch of the coordinator that decided to commit or abort.
             commit: Whether the marker commits; False aborts.
             transaction_version: From version 2 on, the marker's epoch must be above the producer's.
-                Exception: a retry of a marker that was already written.
+                Exception: a retry of a marker that was already written may have the producer's
+                epoch.
 
         Raises:
             InvalidProducerEpoch: The marker's epoch is older than the producer's. From transaction

@@ -2,8 +2,8 @@
 
 After the opening, the active segment takes appends, and the next leader epoch is known. The files
 contain only append times that are proven to be right. Nothing is truncated if the log has damage
-that no crash explains (`log_end`), or if a segment's file is a symbolic link. Such a partition can
-be read, but takes no appends.
+that no crash explains (`log_end`), or if a segment's file is a symbolic link. After such damage,
+the partition can be read, but takes no appends.
 """
 
 import itertools
@@ -69,8 +69,8 @@ class LogOptions:
         log_start_offset: Log start offset, from the directory's checkpoint.
         body_check: Function by which the validator checks records: plain Python, or the kernel.
         lower_checkpoints: Called before a truncation, with the truncation's offset and the
-            resulting log end. It lowers the directory's checkpoints, so that they are never beyond
-            the log end.
+            resulting log end. The function lowers the directory's checkpoints, so that no
+            checkpoint is beyond the log end.
         save_log_start: Called with a new log start offset, in the deferral's thread; the offset is
             durable when the call returns.
         tiers: Reads segments in the tier; None if a log has local files only.
@@ -189,7 +189,7 @@ class _Loading:
         else:
             self._load_append_times()
             if options.recovery_point is not None:
-                # This precedes the notes, because a note on a finished segment states that the
+                # The sync precedes the notes, because a note on a finished segment states that the
                 # whole segment is durable.
                 sync_unsynced(context, options.recovery_point)
             notes.load(segments.local, was_clean=options.recovery_point is None)
@@ -398,8 +398,8 @@ class _Loading:
     def _load_append_times(self) -> None:
         """Limit all append times to the proven ones, in memory and in the files.
 
-        The next close writes a checkpoint. It declares that all append times on disk are right, so
-        wrong append times must be removed before.
+        The next close writes a checkpoint. The checkpoint declares that all append times on disk
+        are right, so wrong append times must be removed before.
         """
         active, trusted = self._segments.active, self._segments.trusted_end()
         for segment in self._segments.finished():

@@ -1,8 +1,8 @@
 """Reads of one partition: offsets, lookups by time, records.
 
 `LogView` reads over a `SegmentList`, and is the common base of `LogReader` and the writer's `Log`.
-A `LogReader` needs no lock and writes nothing. It shows the partition as it was when the reader was
-opened or last refreshed, up to the last whole, valid batch on disk.
+A `LogReader` needs no lock and writes nothing. A reader shows the partition as it was when the
+reader was opened or last refreshed, up to the last whole, valid batch on disk.
 """
 
 import functools
@@ -336,7 +336,7 @@ class LogView(ABC):
     def new_search(self) -> TimeSearch:
         """Create a search for another thread.
 
-        The search has its own cache. It uses kernels if they are loaded.
+        The search has its own cache. The search uses kernels if they are loaded.
         """
         kernels = self._list.kernels
         return TimeSearch() if kernels is None else TimeSearch(type(kernels)())
@@ -366,7 +366,7 @@ class LogView(ABC):
     def drop_caches(self) -> None:
         """Drop memory maps, zone maps and indexes of finished segments.
 
-        They are loaded again on use.
+        Each is loaded again when it is next used.
         """
         for segment in self._list.all:
             segment.unload()
@@ -387,8 +387,8 @@ class LogView(ABC):
         Args:
             start: First offset, the log start if None.
             end: Offset after the last one; the visible end if None.
-            isolation: READ_COMMITTED stops at the last stable offset. Its ranges still contain
-                aborted records; use `aborted_filter` to hide them.
+            isolation: READ_COMMITTED stops at the last stable offset. The ranges still contain
+                aborted records; use `aborted_filter` to hide these records.
             fails_on_gaps: Whether an empty segment whose records are lost raises OffsetsGone.
 
         Raises:

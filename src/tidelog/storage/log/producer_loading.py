@@ -1,8 +1,8 @@
 """Loads a partition's state from its files, in the same way for readers and the writer.
 
-This state is: the base offsets of the segments; the proven append times; the aborted transactions
-of a segment whose index of aborted transactions is missing; and the producers, from the newest
-snapshot and the batches after it.
+The loaded state is: the base offsets of the segments; the proven append times; the aborted
+transactions of a segment whose index of aborted transactions is missing; and the producers, from
+the newest snapshot and the batches after it.
 
 A snapshot has only the last batch of each producer. But a client has up to five batches in flight.
 After the broker restarts, the client resends the batches that were not acknowledged. Without the
@@ -171,7 +171,7 @@ def _ensure_leads_somewhere(context: SegmentContext, name: str) -> None:
 def limit_times(segment: Segment, times: AppendTimes, trusted: int) -> None:
     """Mark as unknown, in memory, the append times that a segment's rows can't prove.
 
-    If times are dropped, a new end row names the last batch with a proven time. Because of this
+    If times are dropped, a new end row names the last batch with a proven time. Because of the end
     row, the next check proves the same times. All data is read before anything is changed, because
     a read may fail and be repeated.
     """
@@ -267,12 +267,12 @@ def states_at(
 def transaction_start(context: SegmentContext, end: int) -> int:
     """Return an offset before which a partition's files show no transactions.
 
-    This is the offset of the newest snapshot up to the log end, `end`. Snapshots after `end` are
-    ignored, because a crash in a truncation can leave snapshots of removed records.
+    The result is usually the offset of the newest snapshot up to the log end, `end`. Snapshots
+    after `end` are ignored, because a crash in a truncation can leave snapshots of removed records.
 
-    The result is 0 if there may be transactions anywhere: an index of aborted transactions exists,
-    no snapshot exists, a snapshot is damaged, or a snapshot has a producer with an open transaction
-    or with a marker.
+    Exception: the result is 0 if there may be transactions anywhere: an index of aborted
+    transactions exists, no snapshot exists, a snapshot is damaged, or a snapshot has a producer
+    with an open transaction or with a marker.
     """
     if any(name.endswith(files.TXN_INDEX_SUFFIX) for name in file_names(context)):
         return 0

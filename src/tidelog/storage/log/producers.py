@@ -2,15 +2,15 @@
 
 An idempotent producer numbers its records. The log accepts a batch of a known producer only if the
 batch continues the sequence of the producer's last batch, or if it starts a new epoch at sequence
-0. The log detects duplicates of the producer's last five batches. It fences older instances of the
-producer, which have a smaller epoch. A transaction is open from its first record until its marker;
-readers of committed records stop at the first open transaction (the last stable offset). There are
-no replicas to wait for, so a marker takes effect when it is written.
+0. The log detects duplicates of the producer's last five batches. The log fences older instances of
+the producer, which have a smaller epoch. A transaction is open from its first record until its
+marker; readers of committed records stop at the first open transaction (the last stable offset).
+There are no replicas to wait for, so a marker takes effect when it is written.
 
-Does no I/O. `check` runs before the write. It may refuse the batch, but changes nothing. `update`
-runs after the write, `replay` when the log is opened. Both refuse no batch, and raise only for an
-unreadable marker. Entries are immutable: each batch or marker of a producer replaces the producer's
-entry.
+Does no I/O. `check` runs before the write. `check` may refuse the batch, but changes nothing.
+`update` runs after the write, `replay` when the log is opened. `update` and `replay` refuse no
+batch, and raise only for an unreadable marker. Entries are immutable: each batch or marker of a
+producer replaces the producer's entry.
 
 Snapshot `OFFSET.snapshot`: producers as they were when the log ended at that offset. Header, 10
 bytes, big-endian: int16 version 1, uint32 CRC-32C of everything from byte 6 on, int32 number of
@@ -147,8 +147,8 @@ def in_hash_order(producer_ids: Iterable[int], peak_count: int) -> list[int]:
 
     Args:
         producer_ids: Ids in the order of their insertion, which is their order within a bucket.
-        peak_count: Largest number of producers so far. It determines the number of buckets, because
-            the map never shrinks.
+        peak_count: Largest number of producers so far. This maximum determines the number of
+            buckets, because the map never shrinks.
     """
     buckets = _FIRST_BUCKETS
     while peak_count > buckets * 3 // 4:
@@ -234,7 +234,7 @@ class ProducerEntry:
     def is_continued_by(self, other: "ProducerEntry") -> bool:
         """Return whether `other` ends with the same batch of the same epoch.
 
-        If so, `other` may have earlier batches that this entry lacks.
+        If True, `other` may have earlier batches that this entry lacks.
         """
         if other.epoch != self.epoch or not (self.batches and other.batches):
             return False
@@ -704,8 +704,8 @@ class ProducerStates:
         """Copy the current state of all producers; this is quick even for a million producers.
 
         Returns:
-            A function for any thread. It returns what `encode_snapshot` would return for the copied
-            state.
+            A function for any thread. The function returns what `encode_snapshot` would return for
+            the copied state.
         """
         producers, peak_count = self._producers.copy(), self._peak_count
 

@@ -30,8 +30,9 @@ from tidelog.types import INT64_MAX, INT64_MIN, NO_TIMESTAMP, Buffer, TimestampT
 # records.
 RECORD_ERROR_LIMIT: Final = 1000
 
-# Maximum number of uncompressed messages of magic 0 and 1 in an append. Such messages are processed
-# one by one. The maximum is twice the number that librdkafka puts into a request by default.
+# Maximum number of uncompressed messages of magic 0 and 1 in an append. Uncompressed messages of
+# magic 0 and 1 are processed one by one. The maximum is twice the number that librdkafka puts into
+# a request by default.
 SINGLE_MESSAGES_MAX: Final = 20_000
 
 

@@ -1,12 +1,13 @@
 """Recovers a partition before it is opened for writing: finish swaps, scan, truncate, sync.
 
 `finish_swaps` completes or drops interrupted cleanings and deletions, in Kafka's order. After a
-hard stop `recover` scans the segment with the recovery point and all later segments. It checks the
-batches one by one, truncates the log at the first bad batch, removes the segments after that batch,
-and rebuilds the indexes, including the index of aborted transactions. The transactions that were
-open before the scan are unknown if a snapshot is missing and earlier batches are damaged. Then an
-index of aborted transactions is kept if it has the scanned abort markers. If it lacks one, the
-partition can be read, but takes no appends. After a clean stop nothing is scanned.
+hard stop `recover` scans the segment with the recovery point and all later segments. `recover`
+checks the batches one by one, truncates the log at the first bad batch, removes the segments after
+this batch, and rebuilds the indexes, including the index of aborted transactions. The transactions
+that were open before the scan are unknown if a snapshot is missing and earlier batches are damaged.
+In this case the scan can't rebuild an index of aborted transactions. The old index is kept if it
+has all scanned abort markers. If the old index lacks a marker, the partition can be read, but takes
+no appends. After a clean stop nothing is scanned.
 
 Only bytes that may be an unfinished write are truncated. If it is proven that the bytes were
 complete batches (`log_end`), or if a sound batch follows them, nothing is truncated. The partition
@@ -18,7 +19,7 @@ renamed over the old file, because readers in other processes may have mapped th
 
 This module also makes data beyond the recovery point durable before the data is trusted.
 
-When a process is killed, its unsynced writes remain with the operating system. Some of these writes
+When a process is killed, its unsynced writes remain with the operating system. Some unsynced writes
 may belong to a finished segment, if the roll's sync was deferred. Nothing would sync such a segment
 later. But flushes, rolls and a clean close move the recovery point past this segment, and a note
 states that the whole segment is on disk. Therefore opening a partition after a hard stop syncs its
@@ -187,8 +188,8 @@ def recover(
         report: Receives the actions.
         log_start_offset: Log start. Gaps below it are not damage: they come from an interrupted
             deletion.
-        tier_segments: Returns the segments that only the tier has, ascending. Its argument is the
-            first offset of the local segments.
+        tier_segments: Returns the segments that only the tier has, ascending. The function's
+            argument is the first offset of the local segments.
 
     Returns:
         Why nothing may be truncated, or why the aborted transactions can't be known; None if the
@@ -199,8 +200,8 @@ def recover(
     """
     bases = list_bases(context)
     first = _first_scanned(bases, recorded)
-    # The states are passed on from segment to segment. If they were loaded for each segment, all
-    # earlier segments would be read again if there are no snapshots.
+    # The states are passed on from segment to segment. If the states were loaded for each segment,
+    # and there were no snapshots, all earlier segments would be read again.
     states, unknown = _states_before(context, bases, first, tier_segments)
     for number in range(first, len(bases)):
         base = bases[number]
@@ -354,8 +355,7 @@ def build_derived(
     Args:
         context: The partition.
         base: The segment's base offset.
-        states: States of the producers before the segment. They are updated with the segment's
-            batches.
+        states: States of the producers before the segment. The segment's batches update the states.
         epochs: The leader epochs. Later epochs in the segment's batches are added.
     """
     _write_derived(context, base, _scan(context, base, states, epochs))
@@ -392,10 +392,11 @@ def _take_ends(context: SegmentContext, base: int, states: ProducerStates) -> No
 def _ends_early(context: SegmentContext, base: int, scan: "_Scan", later: Sequence[int]) -> bool:
     """Return whether a power loss removed records between a segment's end and the next segment.
 
-    This happens if the segment's sync was deferred and never done, but the next segment's name
-    reached the disk. A legitimate gap (after a compaction, or in a copy of a compacted log) is
-    recorded in the segment's note, which is written after the segment's sync. A gap below the end
-    of a compaction is legitimate, too. If the directory has no file of notes, any gap is accepted.
+    A power loss can do this if the segment's sync was deferred and not yet done, but the next
+    segment's name had reached the disk. A legitimate gap (after a compaction, or in a copy of a
+    compacted log) is recorded in the segment's note, which is written after the segment's sync. A
+    gap below the end of a compaction is legitimate, too. If the directory has no file of notes, any
+    gap is accepted.
     """
     fs, directory = context.env.files, context.directory
     if scan.sound_part.end_offset >= later[0] or not has_notes(fs, directory):
@@ -589,9 +590,8 @@ def _sync_all(context: SegmentContext, recovery_point: int) -> None:
 def leaves_doubt(failure: StorageFailure) -> bool:
     """Return whether the disk may lack data that the operating system reports as written.
 
-    The result is False if the failed operation was not a sync and had not begun a sync. This
-    matters on a full disk: if the result is True, the next opening rewrites segments, and there
-    would be no space for the new files.
+    The result is False if the failed operation was not a sync and had not begun a sync. A result of
+    True makes the next opening rewrite segments, for which a full disk would have no space.
     """
     return failure.operation not in _WITHOUT_SYNC
 
@@ -611,9 +611,9 @@ def rewrite_marked(context: SegmentContext, recovery_point: int) -> StorageFailu
     """If there is a mark, rewrite the data that may be missing on disk.
 
     Returns:
-        Why the rewrite failed, for example because the disk is full. Then the partition can be read
-        but takes no appends, and the mark is kept. None if the rewrite succeeded or there is no
-        mark.
+        Why the rewrite failed, for example because the disk is full. After a failed rewrite the
+        partition can be read but takes no appends, and the mark is kept. None if the rewrite
+        succeeded or there is no mark.
     """
     try:
         if context.env.files.exists(_mark(context)):

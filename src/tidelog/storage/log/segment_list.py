@@ -54,8 +54,8 @@ _STAGED: Final = (commits.STAGED_SUFFIX, files.SWAP_SUFFIX)
 _READS_MAX: Final = 5
 
 # Maximum size in bytes of an active segment that is read to find aborted transactions that its
-# index lacks. The read happens when the log is opened and takes several ms. It is needed because an
-# active segment has no zone map, which would show whether entries of the index are lost.
+# index lacks. The read happens when the log is opened and takes several ms. The read is needed
+# because an active segment has no zone map, which would show whether entries of the index are lost.
 _LAST_WALKED_BYTES: Final = 16 << 20
 
 
@@ -308,7 +308,7 @@ class SegmentList:
             known: The index as read from its file; empty if there is no file.
 
         Returns:
-            The complete index. It is `known` if the batches were not read or add no entry.
+            The complete index. If the batches were not read or add no entry, the index is `known`.
 
         Raises:
             CorruptData: A batch after the last entry is damaged, or `rebuild_txn_index` raised the
@@ -389,7 +389,7 @@ class SegmentList:
     def last_append_ms(self) -> int:
         """Return the last append time in ms, -1 if it is unknown.
 
-        This time may be only in a batch header.
+        The last append time may be only in a batch header.
         """
         stamped = None
         local = self.local

@@ -10,8 +10,8 @@ them until they are unlinked.
 Other modules write the files and the commit record, and sync the new names. This module syncs only
 the name of a new active segment, because the next flush depends on this name.
 
-A disk failure takes the partition offline. Then only reopening the partition shows which segments
-exist; it also carries out the rest of the commit record.
+A disk failure takes the partition offline. After a disk failure, only reopening the partition shows
+which segments exist. Reopening also carries out the rest of the commit record.
 
 Source: Kafka 4.x LocalLog.replaceSegments.
 """

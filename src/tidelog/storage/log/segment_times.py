@@ -1,12 +1,13 @@
 """Times of a segment for retention and `tidelog why`; smallest and largest time of a partition.
 
 With the clock `record-capped`, retention counts from the largest min(timestamp, append time) of the
-records. Usually the record with the largest timestamp was appended at that time or later. Then its
-timestamp is the result; one index entry and one append time prove this. If the timestamp is ahead
-of the append time, a zone map gives the few batches that can contain the result. All records of a
-batch have one append time, so the batch's header gives the exact value. Without a zone map, an
-upper bound is used: the smaller of the segment's largest timestamp and its largest append time.
-This bound is too late by at most the time in which the segment was filled.
+records. Usually the record with the largest timestamp was appended at that time or later. In this
+usual case the largest timestamp is the result; one index entry and one append time prove this. If
+the timestamp is ahead of the append time, a zone map gives the few batches that can contain the
+result. All records of a batch have one append time, so the batch's header gives the exact value.
+Without a zone map, an upper bound is used: the smaller of the segment's largest timestamp and its
+largest append time. The upper bound is too late by at most the time in which the segment was
+filled.
 
 Largest record times are read from time indexes, smallest record times from zone maps. A small
 segment without a zone map is read; a large segment without one is skipped and reported.
@@ -124,8 +125,8 @@ class _Arrivals:
 
         The granularity setting may have changed since the append, and rows don't show to which step
         they were rounded. If all times are multiples of a larger step, that step may have been the
-        setting at the time of the append. Then the result is limited by the time in the segment's
-        note: all records had arrived by this time.
+        setting at the time of the append. In this case the time in the segment's note limits the
+        result, because all records had arrived by this time.
         """
         rounded_ms, seen_ms = append_ms + self._granularity_ms - 1, self._times.seen_ms
         if seen_ms <= rounded_ms:
@@ -214,7 +215,7 @@ class RecordRange:
             timestamp.
         untimed: Number of records without a timestamp among the records that were read.
         skipped_ranges: Ranges [start, end) of offsets whose records may have a smaller timestamp.
-            Their segment is damaged, or it has no zone map and is too large to read.
+            The segment of these records is damaged, or has no zone map and is too large to read.
     """
 
     smallest_ms: int | None = None

@@ -5,7 +5,7 @@
 2. Segments after the offset are removed, newest first, so that the remaining log never has a hole.
 3. In the segment with the offset, append times, offset index and time index are truncated before
    the log. A crash in between leaves records without a row of append times; the append time of
-   these records is then unknown. It never leaves a row without its records.
+   these records is then unknown. A crash never leaves a row without its records.
 4. The index of aborted transactions is truncated after the log. If the log still had an abort
    marker whose entry is gone, readers of committed records would get aborted records.
 
@@ -222,7 +222,7 @@ class Truncator(LogPart):
     def _remaining_aborted(self, offset: int) -> TxnIndex | None:
         """Read the data that the truncation needs, before anything is changed.
 
-        So damage is found before the truncation begins.
+        Because of this, damage is found before the truncation begins.
 
         Returns:
             The index of the aborted transactions whose markers remain in the segment that will be
@@ -255,8 +255,8 @@ class Truncator(LogPart):
         self._flusher.cut(end)
         self._options.lower_checkpoints(offset, end)
         cut_history(context.env.files, context.directory, offset)
-        # This reads only the checkpoint and local files, not the object store: append times in the
-        # tier need no proof.
+        # `trusted_end` reads only the checkpoint and local files, not the object store, because
+        # append times in the tier need no proof.
         trusted = segments.trusted_end()
         lower_append_time_checkpoint(context, local, trusted=trusted, offset=offset)
         start = min(segments.start_offset, offset)

@@ -64,8 +64,8 @@ class TailSegment(Segment):
             With damage, `size_bytes` and `end_offset` include the damaged bytes, and `damaged` is
             the error for them.
         sound_part: Part of the log file with sound batches.
-        has_index_files: Whether the indexes were read from the files on disk. If False, they were
-            rebuilt from the log.
+        has_index_files: Whether the indexes were read from the files on disk, and not rebuilt from
+            the log.
     """
 
     is_active = True
@@ -147,9 +147,9 @@ class TailSegment(Segment):
         """Scan batches from the last entries on; return whether the last indexed batch is valid.
 
         The scan begins at the last offset index entry below the offset of the last time index
-        entry. It has to read all batches from the latter offset on, because only these batches show
-        whether a later time index entry was lost. It begins before this offset, because a scan
-        can't detect a gap before its first batch.
+        entry. The scan has to read all batches from the time index entry's offset on, because only
+        these batches show whether a later time index entry was lost. The scan begins before this
+        offset, because a scan can't detect a gap before its first batch.
         """
         indexed, offset = self.time_index.last_entry
         self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
@@ -201,9 +201,9 @@ class TailSegment(Segment):
         """Compare the scan's end with the recorded end; search for batches after the scan's end.
 
         Returns:
-            The damage if the bytes after the sound part can't be an unfinished write. Then the
-            segment ends at the proven end, and reads raise an error at the damage. None if these
-            bytes may be an unfinished write.
+            The damage if the bytes after the sound part can't be an unfinished write. With damage,
+            the segment ends at the proven end, and reads raise an error at the damage. None if
+            these bytes may be an unfinished write.
         """
         file = self.context.pool.get(self.log_path)
         sound_part = self.sound_part
@@ -275,8 +275,8 @@ class TailSegment(Segment):
     def largest_timestamp(self) -> int:
         """Largest record timestamp, -1 if no record has one.
 
-        A damaged part may have any time. Then the result is the largest possible value, so that a
-        search reaches the damage.
+        A damaged part may have any time. If there is damage, the result is the largest possible
+        value, so that a search reaches the damage.
         """
         return self.max_timestamp if self.damage is None else INT64_MAX
 
@@ -349,8 +349,8 @@ def _loaded(
 def judge_tail(empty: Callable[[], _Tail], recorded: RecordedEnd) -> tuple[_Tail, bool]:
     """Load the last segment of a log that is being opened; return whether its end is damaged.
 
-    The first walk verifies no checksums. If it finds damage, or bytes after the last batch,
-    checksums are verified.
+    The first walk verifies no checksums. If this walk finds damage, or bytes after the last batch,
+    a second walk verifies checksums.
     """
     segment = empty()
     fill_tail(segment, check_crc=False)
@@ -728,7 +728,7 @@ class ActiveSegment(TailSegment):
         """Drop every batch whose last offset is `offset` or more, in all files, durably.
 
         Append times and both indexes are truncated first. A crash in between leaves records without
-        a row, whose append time is then unknown. It never leaves a row that could match later
+        a row, whose append time is then unknown. A crash never leaves a row that could match later
         records. The index of aborted transactions is truncated last, because the log must not have
         an abort marker whose entry is missing.
         """

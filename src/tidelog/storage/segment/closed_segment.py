@@ -206,9 +206,9 @@ class ClosedSegment(Segment):
         zone map, the batches are read to find lost entries.
 
         Raises:
-            CorruptIndex: The index is damaged, or differs from the checksum in the zone map. Such
-                an index must not be ignored, because readers of committed records would get aborted
-                records.
+            CorruptIndex: The index is damaged, or differs from the checksum in the zone map. A
+                damaged index must not be ignored, because readers of committed records would get
+                aborted records.
         """
         if self._txn_index is None:
             self._txn_stamp = self._stamp_of(files.TXN_INDEX_SUFFIX)
@@ -352,8 +352,8 @@ class ClosedSegment(Segment):
     def largest_timestamp(self) -> int:
         """Largest record timestamp, which is the timestamp of the last time index entry.
 
-        If damage hides records, the result is the largest possible value. Then a search by time
-        reaches the damage and raises an error instead of skipping the damage.
+        If damage hides records, the result is the largest possible value. With this value, a search
+        by time reaches the damage and raises an error instead of skipping the damage.
         """
         largest = self._largest_timestamp
         if largest is None:

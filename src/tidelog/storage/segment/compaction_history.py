@@ -2,11 +2,11 @@
 
 The file has three kinds of data: for each clock, the oldest time as of which the partition's table
 can still be computed exactly; the offset up to which segments have been cleaned; and the times from
-which remaining tombstones may be removed. This is primary data, which can't be rebuilt. The file is
-written, durably, before the first file of a cleaning is renamed into place. So it never states that
-a table is exact when it is not.
+which remaining tombstones may be removed. The file is primary data, which can't be rebuilt. The
+file is written, durably, before the first file of a cleaning is renamed into place. So the file
+never states that a table is exact when the table is not.
 
-Another cleaner (Apache Kafka's, on the same directory) does not write the file. Such a cleaner is
+Another cleaner (Apache Kafka's, on the same directory) does not write the file. Another cleaner is
 detected in two ways: a segment below `end_offset` has a size that the file does not list, or the
 partition's offset in `cleaner-offset-checkpoint` is missing or above `end_offset`. After the log
 was truncated below `end_offset`, the oldest exact times of both clocks are unknown.
@@ -49,9 +49,9 @@ class CompactionHistory(NamedTuple):
     """Summary of all cleanings of a partition so far.
 
     Attributes:
-        end_offset: Only records below this offset were ever removed. These were records superseded
-            by a record below this offset, expired tombstones and markers, records of aborted
-            transactions, and records of erased keys.
+        end_offset: Only records below this offset were ever removed. Removed records were
+            superseded by a record below this offset, or were expired tombstones and markers,
+            records of aborted transactions, or records of erased keys.
         record_exact_ms: Oldest record time in ms as of which a table is exact; 0 if no record was
             removed, -1 if unknown.
         append_exact_ms: Oldest append time in ms as of which a table is exact; 0 if no record was
@@ -209,8 +209,8 @@ def cleaned_end(fs: FileSystem, directory: str) -> int:
 
     All records below this offset were durable when the log was cleaned. The result is the larger of
     two offsets: the end offset in tidelog's history, and the partition's offset in the cleaners'
-    checkpoint. Every cleaner writes this checkpoint after its last swap. It is 0 if the log was
-    never cleaned, or if neither file is readable. Raises OSError.
+    checkpoint. Every cleaner writes this checkpoint after its last swap. The result is 0 if the log
+    was never cleaned, or if neither file is readable. Raises OSError.
     """
     ends = [_checkpoint(fs, directory) or 0]
     with suppress(CorruptFile):

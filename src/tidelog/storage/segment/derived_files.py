@@ -129,7 +129,8 @@ def load_indexes(
     Args:
         context: The partition.
         base_offset: The segment's base offset.
-        mapped: Whether the files are mapped. If False, they are read, and may have a tail of zeros.
+        mapped: Whether the files are mapped. Files that are not mapped are read, and may have a
+            tail of zeros.
         log_size: Size of the log file in bytes, if it is known and doesn't change.
         on_evict: Called when the map of an index is evicted from the cache, to drop the index.
     """

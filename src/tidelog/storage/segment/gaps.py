@@ -4,11 +4,12 @@ If no record of a log was ever compacted or erased, the log has every offset fro
 end. Aborted records and the markers of transactions and leader changes keep their offsets, and
 retention and DeleteRecords remove records only from the start. Compaction and erasing remove
 records from the middle. So a gap is a loss if the topic is not compacted and nothing indicates that
-records were ever compacted or erased. Such indications are: the file `compaction-history` (erasing
-writes it, too); the mark of gaps that were copied from a leader; the partition's offset in Kafka's
-`cleaner-offset-checkpoint`; and a gap within the segment that precedes the gap. If a directory has
-neither `tidelog-topics.json` nor Kafka's checkpoint, the cause of a gap is unknown, and the gap is
-not treated as a loss. An example is a copy of a single partition.
+records were ever compacted or erased. Indications of a compaction or an erasure are: the file
+`compaction-history` (erasing writes it, too); the mark of gaps that were copied from a leader; the
+partition's offset in Kafka's `cleaner-offset-checkpoint`; and a gap within the segment that
+precedes the gap. If a directory has neither `tidelog-topics.json` nor Kafka's checkpoint, the cause
+of a gap is unknown, and the gap is not treated as a loss. An example is a copy of a single
+partition.
 
 Derived files don't show whether a gap is a loss: a file that was built after a loss ends where the
 log ends. A zone map can only prove that the segment still has its last offset.
@@ -112,7 +113,8 @@ class Losses:
             number: Number of segments to check, from the oldest on. The last segment of the log is
                 never checked.
             floor_offset: Losses that end at or below this offset are ignored.
-            may_block: Whether files may be read. If False and a read is needed, ColdRead is raised.
+            may_block: Whether files may be read. If not, and a file would have to be read, ColdRead
+                is raised.
         """
         if number > self.checked:
             for at in range(self.checked, min(number, len(segments) - 1)):
@@ -200,7 +202,7 @@ def was_never_cleaned(
 def _is_cleaned(config: TopicConfig, name: TopicPartition) -> bool:
     """Return whether cleaners may remove records from the middle of a topic's logs.
 
-    They may if the topic is compacted or is an internal topic.
+    Cleaners may remove such records if the topic is compacted or is an internal topic.
     """
     return CLEANUP_COMPACT in config.cleanup_policy or name.topic.startswith(_INTERNAL)
 

@@ -4,16 +4,16 @@ An index can be consistent and still be wrong: it may be truncated after a whole
 another segment, or have a flipped bit. `position_floor` and `time_floor` compare the entry with the
 batch that it names, so a wrong index makes a search slower but never hides a record. Some entries
 of old brokers can't be proven, for example a time index entry for an append of several batches, or
-an entry with an offset within a batch. These entries are not used, and the indexes are rebuilt in
-memory.
+an entry with an offset within a batch. Entries that can't be proven are not used, and the indexes
+are rebuilt in memory.
 
 An index file is checked when it is loaded: first the order and bounds of its entries
 (`derived_files`), then the checksum that a zone map stores for the file. Without such a checksum,
 the last entries are checked instead. The last offset index entry must point to a batch whose last
 offset is not greater than the entry's offset. No batch after the last time index entry may have a
-later time than this entry. This detects an index that was truncated, belongs to an older log, or
-ends in zeros. Such an index would hide records from searches, and retention would delete them too
-early. `tidelog doctor` checks every entry.
+later time than this entry. These checks detect an index that was truncated, belongs to an older
+log, or ends in zeros. A wrong index would hide records from searches, and retention would delete
+these records too early. `tidelog doctor` checks every entry.
 
 Holds no state. Source: KIP-33; Kafka 4.x TimeIndex, whose dump tool makes the same comparison;
 KAFKA-10207, KAFKA-19200.
@@ -59,8 +59,9 @@ def position_floor(segment: Segment, offset: int) -> int:
 def position_before(segment: Segment, offset: int) -> int:
     """Return the position of a batch that is proven to end before `offset`, or 0.
 
-    A reader of `offset` begins at this position. It then reads at least one batch before the batch
-    with `offset`, so the order of offsets shows whether the latter's base offset is right.
+    A reader of `offset` begins at this position. From this position a reader reads at least one
+    batch before the batch with `offset`. So the order of offsets shows whether the base offset of
+    the batch with `offset` is right.
     """
     return position_floor(segment, offset - 1)
 
@@ -167,7 +168,8 @@ def index_problem(
 
     Args:
         segment: The segment.
-        indexes: The loaded indexes. Their entries are in order, and they have no tail of zeros.
+        indexes: The loaded indexes. The entries of both indexes are in order, and there is no tail
+            of zeros.
         sums: Checksums of the files beside the log, from the log's zone map; None if there is no
             zone map.
     """

@@ -14,10 +14,10 @@ faster. Indexes have no checksum; a doubtful index is rebuilt from the log (`der
   LAST offset; batches between two indexed batches have no entry. Offsets and positions strictly
   increase. 8 bytes, big-endian: int32 offset relative to the base offset, int32 position.
 - Time index `BASE.timeindex`. Entry (T, O): T is the segment's largest timestamp up to offset O
-  (inclusive), and O is the last offset of the earliest batch with T. So larger timestamps are after
-  O. The record at O need not have T (only its batch does), and timestamps <= T may be after O.
-  Timestamps strictly increase, offsets never decrease; batches without a timestamp get no entry. 12
-  bytes, big-endian: int64 timestamp in ms, int32 relative offset.
+  (inclusive), and O is the last offset of the earliest batch with T. So all timestamps above T are
+  after O. The record at O need not have T (only its batch does), and timestamps <= T may be after
+  O. Timestamps strictly increase, offsets never decrease; batches without a timestamp get no entry.
+  12 bytes, big-endian: int64 timestamp in ms, int32 relative offset.
 
 Source: KIP-33; Kafka 4.x AbstractIndex, OffsetIndex, TimeIndex; KAFKA-806, KAFKA-10207, KAFKA-19200
 (zero tails); docs/format.md#offset-index, #time-index.
@@ -37,8 +37,8 @@ DEFAULT_INDEX_BYTES: Final = 10_485_760
 _FIRST_CAPACITY: Final = 4096
 
 # Maximum number of interpolation probes. Offsets and times mostly grow evenly, so interpolation
-# usually finds a slot in 2 or 3 probes. If it does not, bisection limits the number of further
-# probes.
+# usually finds a slot in 2 or 3 probes. If interpolation needs more probes, bisection limits the
+# number of further probes.
 _PROPORTIONAL_PROBES: Final = 4
 
 

@@ -11,7 +11,7 @@ plain Python code. The checksum of the result's batch is verified before the res
 a batch of a mapped part this is done only once.
 
 `KernelSearch` keeps arrays over the maps of at most `PARTS_MAX` segments, but keeps no decoded
-batch. It returns the same results as `time_search.search_segment`, but is faster.
+batch. `KernelSearch` returns the same results as `time_search.search_segment`, but is faster.
 
 Imports numpy and numba, so only `LogView.use_kernels` imports it.
 """
@@ -52,8 +52,8 @@ PARTS_MAX: Final = 16_384
 # Size in bytes of all pieces except the first. Plain Python code searches a larger batch.
 PIECE_BYTES: Final = 1 << 18
 
-# Size in bytes of the first piece, which nearly always contains the result. This size has room for
-# two batches of 16 KB, the producers' default, and is smaller than the operating system's
+# Size in bytes of the first piece, which nearly always contains the result. A first piece has room
+# for two batches of 16 KB, the producers' default, and is smaller than the operating system's
 # read-ahead.
 FIRST_PIECE_BYTES: Final = 40 << 10
 

@@ -8,8 +8,8 @@ watermark and an empty active segment are never deleted.
 The third pass deletes a segment if its newest record is older than `retention.ms`.
 `tidelog.retention.clock` selects the time of a record:
 
-- `record`: the record's timestamp, as in Kafka. One timestamp in the future keeps the segment. It
-  also keeps all later segments, because the pass ends at this segment.
+- `record`: the record's timestamp, as in Kafka. One timestamp in the future keeps the record's
+  segment and all later segments, because the pass ends at the first segment that it keeps.
 - `append`: its append time.
 - `record-capped`: the record's timestamp, but at most its append time. Old timestamps have the same
   effect as in Kafka. If a timestamp is after the append time, the append time is used instead.
@@ -152,8 +152,8 @@ class SegmentFacts(NamedTuple):
     Attributes:
         base_offset: Its base offset.
         size_bytes: Size of its log file.
-        times: Returns the segment's times. It is called only if the third pass reaches the segment,
-            because the times may have to be read.
+        times: Returns the segment's times. This function is called only if the third pass reaches
+            the segment, because the times may have to be read.
     """
 
     base_offset: int
@@ -192,7 +192,7 @@ class Deletion(NamedTuple):
     reason: str
 
 
-# A pass: a function of a segment and its end offset. It returns the reason for the segment's
+# A pass: a function of a segment and its end offset. A pass returns the reason for the segment's
 # deletion, or None to keep the segment.
 _Pass = Callable[[SegmentFacts, int], str | None]
 

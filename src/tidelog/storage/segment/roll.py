@@ -127,8 +127,8 @@ def _waited_ms(facts: RollFacts) -> int:
     return facts.now_ms - facts.created_ms
 
 
-# Number of rolls in a roll storm. It is a storm if the last rolls happened within the window, most
-# of them for the same reason, and if their segments are on average filled to less than 1 /
+# Number of rolls in a roll storm. The last rolls are a storm if they happened within the window,
+# most of them for the same reason, and if their segments are on average filled to less than 1 /
 # SMALL_PART.
 STORM_ROLLS: Final = 10
 

@@ -2,9 +2,9 @@
 
 `Segment` is the interface of every segment. `ClosedSegment` is a finished segment, whose files are
 mapped or read at first use. `RemoteSegment` is a finished segment whose files are objects in a
-store. `TailSegment` is the last segment, to which another process may append. It is read by
-position and never mapped. The writer's `ActiveSegment` is a `TailSegment` that also appends. Most
-callers use only the methods of `Segment`.
+store. `TailSegment` is the last segment, to which another process may append. A `TailSegment` is
+read by position and never mapped. The writer's `ActiveSegment` is a `TailSegment` that also
+appends. Most callers use only the methods of `Segment`.
 
 `SegmentContext` is the state shared by the segments of one partition. `iterate_batches` walks the
 batches of a segment in order. This module does not search for offsets or times: see `slices` and
@@ -188,7 +188,7 @@ class Segment(ABC):
         is_active: Whether this is the log's last segment, which may grow and must not be mapped.
         takes_appends: Whether this process writes the segment, so that no other process truncates
             its files.
-        is_tiered: Whether only the tier has the segment. Such a segment is finished and never
+        is_tiered: Whether only the tier has the segment. A tiered segment is finished and never
             changes.
         last_batch: The last batch, if it is in memory.
         limit_times: Marks as unknown the append times that are not proven; None if all append times
@@ -421,8 +421,8 @@ class Segment(ABC):
             return AppendTimes(self.base_offset, context.topic_id)
         proven, zones = None, self.loaded_zones
         if zones is not None:
-            # The map was built from checked rows. So it suffices to compare the map's checksum of
-            # the file, which takes a hundredth of the time of a check of each row.
+            # The map was built from checked rows. So comparing the map's checksum of the file
+            # suffices, which takes a hundredth of the time of checking each row.
             written = zones.siblings.get(files.APPEND_TIME_SUFFIX)
             if written == FileSum(len(data), crc32c(data)):
                 proven = zones.identity.append_rows, zones.identity.append_crc
@@ -462,15 +462,15 @@ class Segment(ABC):
     def passing_zones_on(self, clock: ClockName) -> ZoneMap | None:
         """Return the result of `zones_on`; don't keep a map that this call loads.
 
-        It is for a caller that goes through very many segments.
+        This method is for a caller that goes through very many segments.
         """
 
 
 def open_log(segment: _HasLogPath, opening: Callable[[str], _Opened]) -> _Opened:
     """Call `opening` with a log file's path; call it again if the path changed meanwhile.
 
-    If a compaction has replaced a segment, the segment can still be read under another name. Its
-    old name then belongs to another file.
+    If a compaction has replaced a segment, the segment can still be read under another name. The
+    replaced segment's old name then belongs to another file.
     """
     while True:
         path = segment.log_path

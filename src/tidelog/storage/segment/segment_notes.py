@@ -113,7 +113,7 @@ def _decode_note(line: str) -> SegmentNote:
 def read_notes(context: SegmentContext) -> tuple[dict[int, SegmentNote], list[str]]:
     """Return a partition's notes by base offset and the file's problems.
 
-    Both are empty if there is no file.
+    Notes and problems are empty if there is no file.
 
     For an unreadable file, return no notes and one problem.
 
@@ -194,8 +194,8 @@ class NotesFile:
     def prepare(self, notes: Iterable[SegmentNote]) -> Callable[[], None]:
         """Add notes in memory; return a callback that makes them durable.
 
-        Call the callback once, in any thread. It raises the same errors as `add`. Several callbacks
-        must be called in the order in which they were prepared.
+        Call the callback once, in any thread. The callback raises the same errors as `add`. Several
+        callbacks must be called in the order in which they were prepared.
         """
         new = [note for note in notes if self._notes.get(note.base_offset) != note]
         self._notes |= {note.base_offset: note for note in new}
@@ -278,8 +278,9 @@ class NoteKeeper:
 
         Args:
             segments: All segments of the log, the active one last.
-            was_clean: Whether the log was closed cleanly. If not, the time of the active segment's
-                file may be older than its content, so the current time is noted instead.
+            was_clean: Whether the log was closed cleanly. After a hard stop, the time of the active
+                segment's file may be older than the file's content, so the current time is noted
+                instead.
 
         Raises:
             OSError: The disk failed.
@@ -357,9 +358,9 @@ class NoteKeeper:
             segment: The segment that was rolled.
             end_offset: Base offset of the next segment.
             reason: Reason of the roll.
-            is_copy: Whether an append of a leader's records caused the roll. Such records arrive as
-                fast as they can be copied, so these rolls don't count for a storm. The leader warns
-                of its own storms.
+            is_copy: Whether an append of a leader's records caused the roll. A leader's records
+                arrive as fast as they can be copied, so rolls by such an append don't count for a
+                storm. The leader warns of its own storms.
 
         Returns:
             A callback that makes the note durable. Call it once, in any thread. It raises OSError.

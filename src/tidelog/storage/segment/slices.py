@@ -141,9 +141,9 @@ def slices(
         segments: Segments of the log.
         start: First offset, inclusive.
         end: Last offset, exclusive.
-        on_empty: Called, in order, for each segment without such a part. Its arguments are the
-            segment, and the start and the exclusive end of the requested offsets that the segment
-            should have.
+        on_empty: Called, in order, for each segment without such a part. The arguments of the call
+            are the segment, and the start and the exclusive end of the requested offsets that the
+            segment should have.
 
     Raises:
         DamagedLog: Offsets that were on disk are in no file. The error is raised after the last
@@ -228,9 +228,9 @@ def records_of(
 def is_hidden(segment: Segment, position: int, batch: Batch, aborted: AbortedFilter) -> bool:
     """Return whether readers must not see a batch's records.
 
-    If so, verify the batch's checksum.
+    Verify the checksum of a batch that readers must not see.
 
-    So a flipped bit in a header can't hide records.
+    The check ensures that a flipped bit in a header can't hide records.
 
     Raises:
         CorruptData: The batch would be hidden, but its checksum is wrong; the error has the

@@ -5,11 +5,12 @@ too; a faster search with kernels is in `mapped_time_search`.
 
 A search by record time has these steps. Bisection of the segments' running maxima gives the first
 segment that can have a match. This segment's time index gives the batch to start at. Batches are
-skipped as long as the largest timestamp in their headers is too small. Then one batch is opened. A
-flipped bit in the header of a skipped batch could hide a match, so the checksums of skipped batches
-are verified, up to `PASSED_BYTES` in all. The batch that a time index entry names needs no such
-check, because its header was compared with the entry. If all matches of a segment are below the log
-start, the search continues with the next segment. Kafka returns "not found" in this case.
+skipped as long as the largest timestamp in their headers is too small. The first batch whose header
+has a large enough timestamp is opened. A flipped bit in the header of a skipped batch could hide a
+match, so the checksums of skipped batches are verified, up to `PASSED_BYTES` in all. The batch that
+a time index entry names needs no such check, because its header was compared with the entry. If all
+matches of a segment are below the log start, the search continues with the next segment. Kafka
+returns "not found" in this case.
 
 A search by append time usually opens no batch. Known append times never decrease, so the result is
 the start of a run of equal times. A batch is opened only if compaction has removed some of its
@@ -20,7 +21,7 @@ A search that must not block raises `ColdRead` before it would load an index, re
 tier, or open a batch that takes long.
 
 `TimeSearch` keeps the running maxima and the known losses of one log's segments, but no segment.
-Its search inside one segment can be replaced (`BatchSearch`).
+The search inside one segment can be replaced (`BatchSearch`).
 """
 
 from bisect import bisect_left
@@ -121,8 +122,8 @@ def answer(offset: int, timestamp: int, batch: Batch) -> OffsetAndTimestamp:
 class TimeSearch:
     """Searches by time over the segments of one log, oldest first. Not thread-safe.
 
-    It caches the largest record timestamp up to and including each finished segment, because this
-    value does not change. Code that removes or replaces segments must call `forget`.
+    The object caches the largest record timestamp up to and including each finished segment,
+    because this value does not change. Code that removes or replaces segments must call `forget`.
 
     Attributes:
         batch_search: Search by record time inside one segment.

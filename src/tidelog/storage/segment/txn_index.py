@@ -3,8 +3,8 @@
 The file `BASE.txnindex` is created at the first abort. An entry has a producer and the range of
 offsets in which a reader of committed records must skip the producer's batches. The entry is stored
 in the index of the segment that has the abort marker. A reader therefore also reads the indexes of
-later segments. It stops at an entry which shows that all transactions with later markers begin
-after the reader's range (`AbortedTxn.last_stable_offset`). Last offsets strictly increase.
+later segments. The reader stops at an entry which shows that all transactions with later markers
+begin after the reader's range (`AbortedTxn.last_stable_offset`). Last offsets strictly increase.
 
 An entry has 34 bytes, big-endian: int16 version 0, int64 producer id, int64 first offset, int64
 last offset (of the marker), int64 last stable offset.
@@ -86,8 +86,8 @@ class TxnIndex:
         """Return aborted transactions that overlap [fetch_start, upper_bound), in order of markers.
 
         Returns:
-            The transactions, and whether they are complete. If they are not complete, later
-            segments have to be searched, too.
+            The transactions, and whether they are complete. If the transactions are not complete,
+            later segments have to be searched, too.
         """
         aborted = []
         for entry in self.entries:

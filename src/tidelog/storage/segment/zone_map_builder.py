@@ -106,8 +106,8 @@ class BatchFacts:
     def _append_ms(self, record: Record) -> int | None:
         """Return a record's append time in ms, None if it is unknown.
 
-        It is the time of the record's row. Without one, it is the record's LogAppendTime
-        timestamp.
+        The time of the record's row is used. If no row has a time, the record's LogAppendTime
+        timestamp is used.
         """
         row_ms = self._times.time_at(record.offset)
         if row_ms is None and record.timestamp_type is TimestampType.LOG_APPEND_TIME:
@@ -183,7 +183,7 @@ class ZoneBuilder:
 def fits_segment(first_offset: int, last_offset: int, base_offset: int) -> bool:
     """Return whether all offsets, relative to the base offset, fit into rows.
 
-    They do in all real segments.
+    In all real segments, all offsets fit.
     """
     return base_offset <= first_offset and last_offset - base_offset <= UINT32_MAX
 

@@ -33,7 +33,7 @@ UNLOADED_BYTES: Final = 256 << 10
 LOADED_BYTES: Final = 16 << 10
 
 # Maximum size in bytes of a segment whose map is written at the roll, while an append may wait.
-# Such a write takes a few ms with or without kernels.
+# Writing the map of such a small segment takes a few ms with or without kernels.
 MAPPED_AT_ONCE_BYTES: Final = 64 << 10
 
 
@@ -138,7 +138,7 @@ def misfit(segment: Segment, zone_map: ZoneMap, *, in_passing: bool = False) -> 
         segment: The segment.
         zone_map: The map.
         in_passing: Whether to read the first bytes of the first and last batch with a new file
-            handle. If False, the log is mapped, which takes ten times as long. Set it if no other
+            handle. Mapping the log instead takes ten times as long. Use a new handle if no other
             part of the log is read.
     """
     identity = zone_map.identity
@@ -176,9 +176,9 @@ def build(segment: Segment, *, by_kernels: bool | None = None, check_crc: bool =
 
     Args:
         segment: The segment, which is read from end to end.
-        by_kernels: Whether to use kernels. They take 0.5 s to load (several seconds if they are not
-            compiled yet) and about 0.3 s for 1 GB. Plain Python code takes 14 us for each record.
-            None uses kernels if they are installed and the segment is large.
+        by_kernels: Whether to use kernels. Kernels take 0.5 s to load (several seconds if they are
+            not compiled yet) and about 0.3 s for 1 GB. Plain Python code takes 14 us for each
+            record. None uses kernels if they are installed and the segment is large.
         check_crc: Whether kernels verify checksums. False is for a caller that has just written the
             batches.
 
@@ -243,7 +243,7 @@ def write(segment: Segment, *, by_kernels: bool | None = None, check_crc: bool =
 def _restore_txn_index(segment: Segment) -> None:
     """Restore a missing or empty index of aborted transactions.
 
-    This comes before the zone map is built, because the map has the index's checksum.
+    The index is restored before the zone map is built, because the map has the index's checksum.
     """
     fs = segment.context.env.files
     path = segment.context.path(segment.base_offset, files.TXN_INDEX_SUFFIX)
