@@ -216,7 +216,7 @@ def _search_bytes(file: "File", key: bytes) -> tuple[str, int, list[int]]:
         if not stats.end_at and read_bytes < size - position:
             read_bytes *= 2
             continue
-        used = stats.end_at or len(chunk)  # a torn end holds no record
+        used = stats.end_at or len(chunk)  # a torn end has no whole record
         digest.update(memoryview(chunk)[:used])
         position, read_bytes = position + used, _CHUNK_BYTES
     return digest.hexdigest(), size, offsets

@@ -38,7 +38,7 @@ class DecodedFiles:
         """Create an empty cache.
 
         Args:
-            weight_max: Maximum total weight. A single content that is heavier is not kept.
+            weight_max: Maximum total weight. A content with a larger weight is not kept.
         """
         self._weight_max = weight_max
         self._weight = 0
@@ -315,7 +315,7 @@ def as_storage_failure(error: OSError, path: str, operation: str) -> StorageFail
 
 @contextmanager
 def typed_failures(path: str, operation: str) -> Iterator[None]:
-    """Raise StorageFailure for a failed system call inside; keep a StorageFailure unchanged."""
+    """Inside the context, raise StorageFailure if a system call fails; keep a StorageFailure."""
     try:
         yield
     except OSError as error:
@@ -334,7 +334,7 @@ def sync_file(file: File, path: str) -> None:
 
 @contextmanager
 def typed_reads(path: str) -> Iterator[None]:
-    """Raise StorageFailure for a system call that fails inside.
+    """Inside the context, raise StorageFailure if a system call fails.
 
     A missing file still raises FileNotFoundError; a reader then refreshes its view.
     """

@@ -204,7 +204,7 @@ class AppendTimes:
         self._times = array("q")
         self._floors = array("q")  # the last known time at each row, for binary search
         self._batch_crcs = array("I")
-        self._crc = self._header_crc()  # checksum of the last row, or of the header
+        self._crc = self._header_crc()  # checksum of the last row; without rows, of the header
         self._unknown_slots: list[int] = []
 
     @property

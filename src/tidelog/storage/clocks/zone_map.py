@@ -511,7 +511,7 @@ class _RowFields:
     """Decoder of rows; the file's header has their layout."""
 
     def __init__(self, fields: list[tuple[int, int]]) -> None:
-        """Use (number, size) of each field; raises CorruptIndex for missing or invalid fields."""
+        """Create a decoder from each field's (number, size); raises CorruptIndex if it can't."""
         codes_by_number = {number: code for _, number, code in ROW_FIELDS}
         codes = [codes_by_number.get(number, f"{size}x") for number, size in fields]
         self._struct = Struct(">" + "".join(codes))

@@ -1,7 +1,7 @@
 """Types of an append (origin, pending append, result), and functions that build batches.
 
-The validator and the writer share the types. `validator` owns the rules; `append_writer` owns the
-order of writes.
+The validator and the writer share the types of this module. `validator` owns the rules;
+`append_writer` owns the order of writes.
 
 Source: Kafka 4.x AppendOrigin, LogAppendInfo, LogValidator.
 """
@@ -202,7 +202,8 @@ class PendingAppend:
 def first_proven_offset(batch: Batch) -> int:
     """Return a batch's first offset; for magic 0 and 1, a lower bound of it.
 
-    The exact first offset of such a batch would require decompression. Kafka uses the same bound.
+    The exact first offset of such a batch would require decompression. Kafka uses the same lower
+    bound.
     """
     return batch.base_offset if batch.magic == MAGIC_2 else batch.last_offset - INT32_MAX
 

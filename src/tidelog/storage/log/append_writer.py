@@ -44,7 +44,7 @@ from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.roll import RollReason
 from tidelog.types import UNKNOWN_MS
 
-_REPLICATION: Final = AppendOrigin.REPLICATION  # faster for each append than an enum member
+_REPLICATION: Final = AppendOrigin.REPLICATION  # a constant is faster than an enum member
 
 
 class SegmentRoller(LogPart):

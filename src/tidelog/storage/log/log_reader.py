@@ -530,7 +530,7 @@ class LogReader(LogView):
 
         Args:
             log_start_offset: Log start that the directory's checkpoint has now; None keeps the
-                known one.
+                known log start.
         """
         if log_start_offset is not None:
             self._list.checkpointed_start = log_start_offset

@@ -282,7 +282,7 @@ class ClosedSegment(Segment):
                     return False
                 next_offset = batch.last_offset + 1
         except CorruptData:
-            return False  # readers raise at the damage
+            return False  # reads raise an error at the damage
         return True
 
     def _walk(self, start: int, end: int) -> Iterator[tuple[int, Batch]]:
@@ -330,7 +330,7 @@ class ClosedSegment(Segment):
         return self._knowing(zone_map, clock)
 
     def _knowing(self, zone_map: ZoneMap | None, clock: ClockName) -> ZoneMap | None:
-        """Return the map if its times on that clock equal the segment's; else None."""
+        """Return the map if its times on this clock equal the segment's; else None."""
         if zone_map is None or clock is ClockName.RECORD:
             return zone_map
         return zone_map if zone_map_files.knows_times_of(zone_map, self) else None

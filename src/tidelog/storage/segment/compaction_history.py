@@ -226,7 +226,7 @@ def records_left(segment: "Segment") -> int | None:
 
 
 def cut_history(fs: FileSystem, directory: str, offset: int) -> None:
-    """Record that no record from `offset` on counts as cleaned; durable, for a truncation.
+    """Store durably, for a truncation, that no record from `offset` on counts as cleaned.
 
     Records below `offset` may have been removed because of later records that are now truncated, so
     the oldest times for which tables are exact become unknown. A damaged file is not changed,

@@ -186,7 +186,7 @@ def index_problem(
 
 
 def txn_problem(index: TxnIndex, sums: Mapping[str, FileSum]) -> str | None:
-    """Return how an index of aborted transactions differs from the zone map's checksum of it.
+    """Return how an index of aborted transactions differs from its checksum in the zone map.
 
     Return None if it does not differ.
     """

@@ -111,8 +111,9 @@ class SegmentTimes(NamedTuple):
             already includes this difference.
         is_append_known: Whether the append time of every record is known.
         seen_ms: Time by which every record had arrived, from the segment's note; -1 if unknown.
-        capped: Largest min(timestamp, append time) of the records, if it was computed. If None, a
-            bound is derived from the largest timestamp and the largest append time.
+        capped: Largest min(timestamp, append time) of the records, if it was computed. If this
+            value is None, a bound is derived from the largest timestamp and the largest append
+            time.
     """
 
     largest_timestamp: int

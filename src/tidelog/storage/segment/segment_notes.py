@@ -328,8 +328,8 @@ class NoteKeeper:
     def seen_ms(self, segment: Segment) -> int:
         """Return the time in ms by which all records of a segment had arrived.
 
-        -1 for an empty active segment. If the note of a finished segment describes other records,
-        the segment gets a new note.
+        The result is -1 for an empty active segment. If the note of a finished segment describes
+        other records, the segment gets a new note.
 
         Raises:
             OSError: The disk failed.
