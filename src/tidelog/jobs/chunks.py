@@ -1,9 +1,9 @@
 """Division of a replay's offsets into chunks, and the limit of its rate.
 
 The spans of offsets are planned once, when a replay starts. Each chunk has offsets of every
-partition that is not finished, about in proportion to the partition's number of remaining offsets,
-so that all partitions end at about the same time. A chunk never contains a gap between two spans of
-a partition, because the plan excludes the offsets in the gap.
+partition that is not finished. A partition's number of offsets in a chunk is about proportional to
+its number of remaining offsets, so all partitions end at about the same time. A chunk never
+contains a gap between two spans of a partition, because the plan excludes the offsets in the gap.
 
 The rate is an average number of records or bytes per second since the start of the replay. Before
 each chunk the pacer waits until everything written so far is within the rate. So the amount written

@@ -162,7 +162,7 @@ def thin(rows: tuple[MapRow, ...], rows_max: int) -> tuple[MapRow, ...]:
         half = len(rows) // 2
         merged = _merge_pairs(rows[:half])
         if len(merged) == half:
-            # No two rows of the older half have the same group, so they are merged with later rows.
+            # No two rows of the older half have the same group, so merge older with later rows.
             merged, half = _merge_pairs(rows), len(rows)
             if len(merged) == half:
                 return rows
@@ -237,7 +237,7 @@ class MapBatch:
     """Additions of one batch of a mirror to the map.
 
     Attributes:
-        batch_id: Number of the batch; each batch has the number of the batch before it, plus one.
+        batch_id: Number of the batch; the numbers of consecutive batches differ by 1.
         copied: Offsets that the batch has read, by source partition.
         ends: End offsets after the batch, for the target partitions that it has written to.
         rows: Rows for its records; rows with the same `MapRow.group` are ordered by source offset.
@@ -410,7 +410,7 @@ class OffsetMap:
     def _first(
         self, source: int, rows: Iterable[MapRow], offset: int | None = None
     ) -> dict[TopicPartition, TargetOffset]:
-        """Return the smallest start in each target partition; without a row, the partition's end.
+        """Return the smallest start in each target partition; the partition's end if it has no row.
 
         Args:
             source: Index of the source topic.
@@ -437,7 +437,7 @@ class OffsetMap:
     # -- additions ---------------------------------------------------------------------------
 
     def add(self, batch: MapBatch, *, rows_max: int = ROWS_MAX) -> "OffsetMap":
-        """Return the map with one more batch; the same map if it has that batch or a later one.
+        """Return the map with one more batch; unchanged if it already has this or a later batch.
 
         Args:
             batch: Additions of the next batch.

@@ -90,8 +90,8 @@ COMPRESSION: Final = Option(
     "Compression of batches if the topic sets none. Default: none.", "--compression", choices=CODECS
 )
 
-# Options of a sink that a job passes on. They determine how records are written, not to which place
-# and topic. The last two options determine where a repeated write finds its markers.
+# Options of a sink that a job passes on. They determine how records are written, but not the place
+# and topic of the target. The last two options determine where a repeated write finds its markers.
 SINK_OPTIONS: Final = (
     *("kafka.*", "compression", "batchBytes", "keyAs", "valueAs", "clock.ms", "lockWaitMs"),
     *("markerTopic", "transactionalIdPrefix"),

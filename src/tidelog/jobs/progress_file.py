@@ -50,8 +50,8 @@ class ProgressFile:
 
         Args:
             data: The content.
-            state_of: Converts the fields to a state. An exception that it raises for a wrong type
-                or value means that the file is damaged.
+            state_of: Converts the fields to a state. If it raises an exception for a wrong type or
+                value, the file counts as damaged.
 
         Raises:
             CorruptFile: The content is not a result of `encode`, or has an older version and

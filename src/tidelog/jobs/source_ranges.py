@@ -1,10 +1,10 @@
-"""Offset ranges that contain a time range, and facts of the expected records before a replay.
+"""Plan of a replay: offset ranges that contain a time range, and counts of expected records.
 
-Offsets are planned once, when a replay starts. They contain all records of the time range, and may
-contain other records. Each chunk filters out the other records by their times on the range's clock,
-so the result is exact for any order of records. The plan for a directory skips offsets that zone
-maps and indexes exclude. Brokers return only the first offset for a time, so this offset and all
-later ones are read.
+Offsets are planned once, when a replay starts. These offsets contain all records of the time range,
+and may contain other records. Each chunk filters out the other records by their times on the
+range's clock, so the result is exact for any order of records. The plan for a directory skips
+offsets that zone maps and indexes exclude. Brokers return only the first offset for a time, so this
+offset and all later ones are read.
 """
 
 from collections.abc import Mapping
@@ -62,7 +62,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFacts:
-    """Facts of a source topic for a request.
+    """Properties of a source topic, for a request.
 
     Attributes:
         partitions: Number of the topic's partitions.
@@ -79,7 +79,7 @@ class SourceFacts:
     between: Between
 
     def load(self, *, keeps_partitions: bool) -> ExpectedWrite:
-        """Return facts of the expected records, for checks of a target."""
+        """Return what is known of the expected records, for checks of a target."""
         return ExpectedWrite(
             records=Count(total(self.spans), is_exact=False),
             between=self.between,
@@ -92,7 +92,7 @@ class SourceFacts:
 
 
 def find(question: Question, *, env: Env | None = None) -> SourceFacts:
-    """Return offsets that contain all records of a request's time range, and facts of the source.
+    """Return offsets with all records of a request's time range, and the source's properties.
 
     Args:
         question: The request.
@@ -113,7 +113,7 @@ def find(question: Question, *, env: Env | None = None) -> SourceFacts:
 
 
 def load_left(question: Question, spans: Spans, *, env: Env | None = None) -> ExpectedWrite:
-    """Return facts of the source records in `spans`, which a restarted replay has yet to write."""
+    """Return counts of the source records in `spans`, which a restarted replay has yet to write."""
     from tidelog.objects.object_files import env_for
 
     if question.place.is_broker:

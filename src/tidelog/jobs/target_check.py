@@ -2,7 +2,7 @@
 
 This module has the findings, and the description of a target: partitions and settings of a topic in
 a directory or at brokers. The topic either exists, or the job will create it. Before a job starts,
-`check` compares the topic's settings with known facts of the records:
+`check` compares the topic's settings with the known properties of the records:
 
 - `message.timestamp.type=LogAppendTime` replaces every create time by the append time;
 - `message.timestamp.before.max.ms` and `.after.max.ms` refuse batches whose times are too far from
@@ -86,7 +86,7 @@ def _unknown(_start_ms: int | None, _end_ms: int | None) -> Count | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedWrite:
-    """Known facts of the records that a job will write; None for unknown facts.
+    """Known properties of the records that a job will write; None for an unknown property.
 
     Attributes:
         records: Number of records.
@@ -96,8 +96,8 @@ class ExpectedWrite:
         batch_bytes_max: Maximum size of a batch in bytes.
         partitions: Number of partitions that the topic must have so that records can keep their
             partition's number; None if records need not keep it.
-        has_times: Whether at least one record has a create time of its own. A record without one
-            gets the time of the write.
+        has_times: Whether at least one record has a create time of its own. A record without a
+            create time gets the time of the write.
     """
 
     records: Count | None = None
@@ -156,7 +156,7 @@ def check(target: Target, load: ExpectedWrite, now_ms: int) -> list[Finding]:
 
     Args:
         target: The target topic.
-        load: Known facts of the expected records.
+        load: Known properties of the expected records.
         now_ms: Current time on the target's clock, in ms.
     """
     findings = [*_partitions(target, load), *_batch_size(target.config, load)]

@@ -3,10 +3,11 @@
 The records of both places (side A and side B) are read once: one task for each split reduces the
 split's records to one row per key. Then other tasks compare the rows of both sides; each task
 compares one range of the keys' hashes (see `key_verdicts` for the kinds of differences). Rows
-contain hashes of keys instead of the keys; the keys of listed differences are read afterwards. No
-sampling is used: two different keys, or two different values that are compared, count as equal only
-if their hashes collide (see `AuditResults.chance`). If the option `state` names a folder, a later
-audit with this folder reuses its rows, and compares new records without reading the old ones again.
+contain hashes of keys instead of the keys; the keys of listed differences are read afterwards. The
+audit compares all records, not a sample. Two different keys, or two different compared values,
+count as equal only if their hashes collide (see `AuditResults.chance`). If the option `state` names
+a folder, a later audit with this folder reuses its rows, and compares new records without reading
+the old ones again.
 """
 
 from collections.abc import Iterator

@@ -144,7 +144,7 @@ def compare(
 def _are_in(rows: "Longs", keys: KeyTable | None) -> "Mask":
     """Return a mask of the rows whose key is in a table.
 
-    A row whose number of records is 0 stands for a missing key, and is False.
+    A row whose number of records is 0 stands for a missing key; the mask is False for it.
     """
     if keys is None:
         return np.zeros(len(rows), np.bool_)
@@ -155,8 +155,8 @@ def _are_in(rows: "Longs", keys: KeyTable | None) -> "Mask":
 def _alone(rows: "Longs", *, history: bool) -> "tuple[Longs, int]":
     """Return the rows that are differences, and the number of other rows.
 
-    All rows are of keys that only one side has. Without `history`, a key that this side has deleted
-    is not a difference.
+    Each row is the row of a key that only one side has. Without `history`, a key that this side has
+    deleted is not a difference.
     """
     if history:
         return rows, 0
@@ -219,7 +219,7 @@ def _pairs(left: "Longs", right: "Longs") -> "Longs":
 
 
 def differences_of_pairs(pairs: "Longs") -> "Longs":
-    """Return rows of differences for displaced pairs; in them, B's number of records is UNKNOWN."""
+    """Return rows of differences for displaced pairs, with UNKNOWN as B's number of records."""
     left = np.zeros((len(pairs), key_rows.FIELDS), np.int64)
     right = np.zeros_like(left)
     for fields, rows in ((_PAIR_OF_A, left), (_PAIR_OF_B, right)):
@@ -309,7 +309,7 @@ def _displaced_in(block: "Longs") -> "Longs":
 
 
 def _out_of_order(numbers: Sequence[int]) -> list[int]:
-    """Return the indexes of a smallest set of numbers whose removal leaves the others ascending."""
+    """Return the indexes of a smallest set of numbers whose removal leaves an ascending rest."""
     smallest_ends: list[int] = []  # at n: smallest end of n + 1 ascending numbers
     end_indexes: list[int] = []  # index of each of these ends
     before = [-1] * len(numbers)

@@ -58,8 +58,8 @@ class AuditOptions(TypedDict, total=False):
             "Compare with this consumer group: list keys whose last record it has not read."
             " Default: no group.",
             "--group",
-            keyword="Consumer group of B (without B: of A): lists keys whose last record it has"
-            " not read.",
+            keyword="Consumer group of B, or of A if there is no B: lists keys whose last"
+            " record the group has not read.",
             metavar="G",
         ),
     ]

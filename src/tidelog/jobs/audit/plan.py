@@ -4,9 +4,9 @@
 of each partition, and the reused runs. A run is a range of offsets that was already reduced to rows
 by key. Runs and their file are defined in `state`, the order of the steps in `run`.
 
-Records are compared up to the partition's end at the time of the plan (with an offset map, up to
-the end in the map), so records that are appended later are not compared. Valid runs of earlier
-audits are reused; only the compared offsets that no reused run covers are read.
+Records are compared up to the partition's end at the time of the plan; records that are appended
+later are not compared. With an offset map, records are compared up to the end in the map. Valid
+runs of earlier audits are reused; only the compared offsets that no reused run covers are read.
 
 A run of brokers is valid as long as the topic has the same id. A run of a directory is valid as
 long as the log also has the bytes that the run was computed from. A finished segment is identified
@@ -221,8 +221,8 @@ class SidePlan:
 def chosen(names: Iterable[str], patterns: Sequence[str] | None) -> set[str]:
     """Return the names that patterns select, except names that begin with `__`; None selects all.
 
-    A pattern selects the name that it equals or, if it equals no name, the names that it matches as
-    a whole.
+    If a pattern equals a name, the pattern selects only this name. Otherwise it selects the names
+    that it matches as a whole.
 
     Raises:
         InvalidRequest: A pattern is not a valid regular expression.

@@ -62,8 +62,9 @@ class Difference:
         kind: Kind of the difference.
         key: The key; None if its record was deleted before the key was read.
         bucket_ms: Start in ms of the time span that contains the create time of the key's last
-            record. That record is on B for ahead and duplicated keys, and if A has no last record;
-            otherwise on A. None if the create time is unknown.
+            record. For ahead and duplicated keys, and for keys that A does not have, this is the
+            last record on B; for all other keys, the last record on A. None if the create time is
+            unknown.
         a: Last record of the key on A; None if A has none, or if the kind is undelivered and there
             is a side B. Without a side B, this is the record that the group has not read.
         b: Last record of the key on B; None if B has none, or if there is no side B.
@@ -114,7 +115,7 @@ class TopicFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """A span of create time, in one partition or, if A and B have different partitions, in all.
+    """A span of create time in a partition, or in all if A and B have different partitions.
 
     Attributes:
         topic: Name of the topic.
@@ -139,7 +140,7 @@ class AuditResults:
 
     Attributes:
         differences: Keys that differ; at most `keys_max` of each kind in each topic.
-        topics: Figures of each topic; they count all differences, also those that are not listed.
+        topics: Figures of each topic; they count all differences, listed or not.
         buckets: Spans of create time; empty if there is only one side.
         cuts: Compared offsets [start, end) by side and partition.
         log_bytes: Number of bytes of log that were read from directories.

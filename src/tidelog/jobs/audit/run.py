@@ -6,22 +6,24 @@ results of the tasks by topic (`TopicResult`). The tasks are in `work`, the plan
 Rows of keys are in a folder that the driver and all workers share. If a file in the folder is
 damaged, the run that it belongs to is read again.
 
-An audit compares the records before an offset, or in a time range. If a log was compacted up to a
-later offset, compaction may have removed a key's record in favor of a later one that is not
-compared. Then the key seems to be missing, or to have an older value. The later record is still in
-the log, unless it was removed in turn in favor of an even later one. So the log has a record of the
-affected key that is not compared. Exception: if the key's last record was a tombstone that has been
-removed, the key is reported as a difference. Therefore the records that are not compared are read,
-up to the log end. If a cleaning has gone beyond this log end in the meantime, the records after
-this log end are read, too (`read_later_records`). If a differing key has a record that is not
-compared, the key is counted as `superseded`, not reported as a difference.
+An audit compares the records before an offset, or in a time range. If a log was compacted beyond
+these records, compaction may have removed a key's compared record in favor of a later record that
+is not compared. In that case, the key seems to be missing, or to have an older value. The later
+record is still in the log, unless it was removed in turn in favor of an even later one. So the log
+has a record of the affected key that is not compared. Exception: if the key's last record was a
+tombstone that has been removed, the key is reported as a difference. Therefore an audit also reads
+the records that it does not compare, up to the log end. If a cleaning has gone beyond this log end
+in the meantime, the records after this log end are read, too (`read_later_records`). If a differing
+key has a record that is not compared, the key is counted as `superseded`, not reported as a
+difference.
 
 tidelog's cleaner stores a history, which has the offset up to which a partition was compacted.
 Later records are read if this offset is after the end of the compared offsets (with a time range:
 after the start of the compared offsets). Apache Kafka's cleaner stores no history. For its logs,
 later records are not read in two cases: the log has a record at every offset before the end of the
 compared offsets; or there is no time range, and this end is in the last segment. Brokers don't
-report any of this, so later records are read from them for each compacted topic with a difference.
+report any of this, so later records of each compacted topic with a difference are read from
+brokers.
 """
 
 import json
@@ -153,7 +155,7 @@ def _plan(
     scope: ReadScope,
     times: Times,
 ) -> SidePlan:
-    """Plan reads of the partitions in `starts`, each from its offset there on, in a time range."""
+    """Plan reads of the partitions in `starts`, from their offsets in `starts`, in a time range."""
     if not starts:
         return SidePlan()
     limits = {name: (starts[name], INT64_MAX) if name in starts else _NOTHING for name in compared}
@@ -261,8 +263,8 @@ _ROWS_WORTH_A_TASK: Final = 100_000
 # by tasks, one for each pair of partitions.
 _PAIRS_ON_DRIVER_MAX: Final = 4 << 20
 
-# Maximum number of keys in a pair of partitions: the order of more keys is not checked, because one
-# task needs 3.8 GB for the pairs of so many keys.
+# Maximum number of keys in a pair of partitions whose order is checked: for this number of keys,
+# one task needs 3.8 GB.
 _PAIRS_MAX: Final = 64 << 20
 
 _TRIES: Final = 3
@@ -494,9 +496,9 @@ def _has_history(work: AuditWork, plans: Mapping[str, SidePlan], state: State, p
 
 
 def _positions_in(pair: Pair, work: AuditWork) -> Mapping[int, int] | None:
-    """Return a group's positions by partition on B (if there is only A, on A).
+    """Return a group's positions by partition of B, or of A if there is no B.
 
-    None without a group, or if that side does not have the topic.
+    Returns None without a group, or if that side does not have the topic.
     """
     topic, positions = pair.on("b" if "b" in work.plan.sides else "a"), work.plan.positions
     if positions is None or topic is None:

@@ -6,8 +6,8 @@
    chunks contain a range of hashes in all files of all partitions, so each key is compared by one
    task.
 3. `KeyPart` reads the keys of listed differences, since rows contain only the hashes of keys. For
-   each of these keys, it looks up one record by offset, which reads some kilobytes of the log, from
-   an index entry on.
+  each of these keys, it looks up one record by offset. The lookup begins at an index entry, and
+  reads some kilobytes of the log.
 
 The parts are planned in `plan`, the order of the steps is in `run`, the rules of the comparison are
 in `key_verdicts`, and the tables of rows in `record.columns.key_tables`.

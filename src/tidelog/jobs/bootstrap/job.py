@@ -1,14 +1,14 @@
 """`bootstrap`: loads a table into a topic, as segments built in parallel, in one commit.
 
-This module has the public function, its run, and the lookup of the offsets that a job has written
-(the directory stores them with each commit).
+This module has the public function, its run, and the lookup of the offsets that a job has written.
+The directory stores these offsets with each commit.
 
-1. The topic's settings, or those of the topic to create, are checked against the table
+1. The settings of the existing topic, or of the topic to create, are checked against the table
    (`target_check`). Then a missing topic is created.
 2. Rows are converted to records (`columns`). If the order is `time` or `key`, the records are then
-   assigned to partitions as by Kafka's clients (records without a key: by a hash of the value).
-   Across all tasks, they are sorted by partition, then by time or key. With the order `none`, they
-   are neither assigned here nor sorted.
+   assigned to partitions as by Kafka's clients; records without a key are assigned by a hash of the
+   value. Across all tasks, they are sorted by partition, then by time or key. With the order
+   `none`, they are neither assigned here nor sorted.
 3. Each task stages finished segments next to the partitions. The driver attaches all of them in one
    commit, so offsets are contiguous in each partition, in the order of the rows.
 
@@ -323,7 +323,7 @@ class Bootstrap:
         return facts, findings
 
     def _report(self, target: "Target", facts: TableFacts | None) -> None:
-        """Report to the listener facts that are neither findings nor errors."""
+        """Report notes to the listener that are neither findings nor errors."""
         if target.end_offset:
             self._listener.note(f"{target} already has records: the table is appended after them")
         if facts is not None and facts.without_time and self._columns.time is not None:

@@ -5,21 +5,21 @@ parallel.
 
 The driver holds the directory's lock from the first inspection to the last swap. For each
 partition, the driver creates a cleaning job and divides it into parts, one for each task. Each task
-makes the same map of keys, with the same seed and from all segments that the job maps, and rewrites
-its own groups of segments by this map. So the result has exactly the records that a single cleaner
-would keep. After the last task has ended, the new segments are swapped in group by group, each
-group in one step. After a kill, the next run starts again from the cleaner's checkpoint; segments
-that were already swapped in stay in place.
+makes the same map of keys, with the same seed and from all segments that the job maps. By this map,
+the task rewrites its own groups of segments. So the result has exactly the records that a single
+cleaner would keep. After the last task has ended, the new segments are swapped in group by group,
+each group in one step. After a kill, the next run starts again from the cleaner's checkpoint;
+segments that were already swapped in stay in place.
 
 If a broker has locked the directory, the broker creates the job and swaps in the segments; the
 driver requests this through the broker's control channel (`lend`, `take_back`). The tasks write
 `.cleaned` files next to the partition's segments.
 
 A job is divided if its segments are known to have no records of transactions, and if offsets, not
-versions, decide which record of a key is the latest. Otherwise, one task does the whole job:
-earlier records of the log determine whether the marker of a transaction is kept, and
-`SparkWorker.clean` gives the reason for versions. Workers must be able to open the directory under
-its path.
+versions, decide which record of a key is the latest. Otherwise, one task does the whole job. The
+reason for transactions is that earlier records of the log determine whether the marker of a
+transaction is kept; for versions, see `SparkWorker.clean`. Workers must be able to open the
+directory under its path.
 
 For the tier of a partition, the driver also changes the manifest. A task reads its part of the log
 from the store, cleans it in a temporary folder on its machine, and copies the result to the store

@@ -6,9 +6,9 @@ in `rules`, the measurement of latencies in `measure`, and the check of a plan b
 `verify`.
 
 The mirror has stored the offsets that A's records have on B (`offset_map`). With this map, the
-start on B for a position on A is found without a measured latency: unconsumed records are at or
-after the position, and the map has an offset on B at or after which all these records are. A map
-may describe another topic or cluster, contain offsets after the end of a log, or begin after the
+start on B for a position on A is found without a measured latency. All unconsumed records are at or
+after the position on A; the map has an offset on B before which none of these records is. A map may
+describe another topic or cluster, contain offsets after the end of a log, or begin after the
 group's position. In these cases, the starts of the affected partitions are searched by time
 instead, and the plan contains the reason.
 
@@ -73,7 +73,8 @@ class ByMap:
 def topics_on_b(offset_map: OffsetMap | None, topics: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """Return the source topics on A by topic on B.
 
-    A topic has the same name on B unless the map has exactly one target topic for it.
+    If the map has exactly one target topic for a topic, that is its name on B. Otherwise the topic
+    has the same name on both clusters.
 
     Args:
         offset_map: The map; None without one.
@@ -239,8 +240,8 @@ class _SourceStarts:
     Attributes:
         source: Partition of A; None for all partitions of a topic.
         starts: Start by partition of B; None if the map has no starts for the source.
-        reason: Reason for the starts (for a partition of A only the position, such as `offset 5 of
-            orders-0`), or why the map has none.
+        reason: Reason for the starts; for a partition of A only the position, such as `offset 5 of
+            orders-0`. If `starts` is None, the reason why the map has no starts.
     """
 
     source: TopicPartition | None
@@ -372,7 +373,7 @@ class FailoverPlan:
         return self.origins.get(topic, (topic,))
 
     def position_of(self, partition: TopicPartition) -> int | None:
-        """Return the group's offset in the partition of A that has the number of a partition of B.
+        """Return the group's offset in the partition of A with the same number as a partition of B.
 
         Returns None if the group has no commit in this partition on A, or if the topic on B has
         several source topics on A.

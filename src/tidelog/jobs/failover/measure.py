@@ -10,10 +10,10 @@ measurement takes the whole sampling time.
 
 For a LogAppendTime topic, a broker writes the append time into a batch's header and leaves the
 producer's times in the records. Consumers don't return these times, but the batches contain them,
-so latencies of existing records are measured exactly and at once. This is impossible for records
-that a conversion or a compaction has rewritten: if all create times of a batch equal its append
-time, the create times count as lost. Batches are fetched with the requests of a follower, without
-TLS and SASL. If batches can't be fetched, the error of `judge` says so.
+so latencies of existing records are measured exactly and at once. Exception: a conversion or a
+compaction may have replaced the create times by the append time. So if all create times of a batch
+equal its append time, the create times count as lost. Batches are fetched with the requests of a
+follower, without TLS and SASL. If batches can't be fetched, the error of `judge` says so.
 
 At the tail, arrival times are from this machine's clock instead of the brokers' clocks. If the
 clocks differ by a constant, all latencies shift by this constant: the largest latency grows by as
@@ -406,7 +406,7 @@ class _Poll:
         self.responsive_partitions: set[TopicPartition] = set()
 
     def next(self) -> Arrival | None:
-        """Return the next record; None at a partition's end, or if none comes in `_POLL_S`."""
+        """Return the next record; None at a partition's end, or if no record comes in `_POLL_S`."""
         with self._cluster.typed("read the tail"):
             message = self._consumer.poll(_POLL_S)
         if message is None:

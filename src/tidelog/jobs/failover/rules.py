@@ -4,8 +4,9 @@ This module computes the time from which B must be read, and checks whether part
 keys on both clusters. Latencies are measured in `measure`, the plan is made in `job`, and `verify`
 checks the plan by records.
 
-Each cluster has its own order of a topic's records (producers write to both, or a mirror copies),
-so offsets can't be compared across clusters, but times can. For a record r:
+Each cluster has its own order of a topic's records, because producers write to both clusters or a
+mirror copies the records. So offsets can't be compared across clusters, but times can. For a record
+r:
 
     c(r)          its create time, the same on both clusters
     a(r), b(r)    its append times on A and B; a(r) never decreases along a partition of A
@@ -66,7 +67,7 @@ from tidelog.remote.view import ClusterView, Committed, RemoteRecord, Watermarks
 from tidelog.types import ClockName, TimestampType, TopicPartition
 
 # Number of offsets directly before a position that are first searched for the last record before
-# it. Then twice as many offsets before these are searched, and so on until a record is found.
+# it. If there is none, the search continues in twice as many offsets directly before, and so on.
 _STEP_BACK: Final = 64
 
 # Maximum accepted difference in ms between this machine's clock and other clocks.
@@ -167,9 +168,9 @@ def search_time(references: Iterable[Reference], margin: Margin, *, now_ms: int)
         now_ms: Current time in ms; a later create time proves nothing.
 
     Returns:
-        Time in ms to search for; None if the group has to start at the beginning of the log,
-        because the time of a reference that is not bare is unknown or too far in the future, or
-        because no partition of A ever had a record.
+        Time in ms to search for; None if the group has to start at the beginning of the log. There
+        are two such cases: the time of a reference that is not bare is unknown or too far in the
+        future; or no partition of A ever had a record.
     """
     lowest: list[int] = []
     for reference in references:
@@ -240,7 +241,7 @@ def _unknown(
 ) -> Reference:
     """Return a reference without a time, with the reason why it is unknown.
 
-    The reason names the partition of A, whose number may differ from that of the partition of B.
+    The reason names the partition of A, which may have another number than the partition of B.
     """
     if committed is None and marks.end == 0:
         reason = f"nothing was ever appended to {partition} on A"
@@ -260,8 +261,8 @@ def _records_before(
 ) -> dict[TopicPartition, RemoteRecord | None]:
     """Return the last data record before each offset; None if there is none.
 
-    Usually this record is at the offset directly before, so that offset is tried first, with one
-    request for all partitions.
+    Usually this record is at the offset directly before the given one, so this offset is tried
+    first, with one request for all partitions.
     """
     near = view.first_records({p: at - 1 for p, at in offsets.items() if at > marks[p].start})
     records: dict[TopicPartition, RemoteRecord | None] = {}
@@ -296,8 +297,9 @@ def last_before(
 def _reference(at: RemoteRecord | None, before: RemoteRecord | None) -> Reference:
     """Return a reference, made from the record at the position and the last record before it.
 
-    Step 1 of the proof holds for both records. The earlier of their create times is used: the group
-    may then read more records twice, but a create time from a clock that is far ahead does no harm.
+    Step 1 of the proof holds for both records. The earlier of their create times is used. So the
+    group may read more records twice, but a create time from a clock that is far ahead does no
+    harm.
     """
     for record in (at, before):
         if record is not None and record.timestamp_type is TimestampType.LOG_APPEND_TIME:

@@ -23,8 +23,8 @@ The records are read in three steps:
 2. Records before the start on B, from `look_back_ms` before the time that was searched for (or, for
    a start from an offset map, before the earliest create time of the unconsumed records in the
    map). Exception: if some unconsumed records are not after the start, this step begins at the
-   earliest time of the unconsumed records if that is earlier. If create times can't be compared, it
-   then begins at the log start.
+   earliest time of the unconsumed records if that time is earlier; or, if create times can't be
+   compared, at the log start.
 3. Consumed records on A, from the earliest time of the records that were read on B (if create times
    can't be compared: from this time minus the margin).
 
@@ -78,7 +78,7 @@ _COUNT_MASK: Final = (1 << _COUNT_BITS) - 1
 class Side(IntEnum):
     """Cluster of a record, and whether the record is before the group's position or start.
 
-    A record at the position or start is after it.
+    A record at the position or start counts as after it.
     """
 
     A_AFTER = 0

@@ -4,7 +4,8 @@ Positions of groups are read from the cluster, from a broker's files (`__consume
 standby's `tidelog-groups.json`, or from a table of the caller. The lag of a partition is computed
 as in `tidelog lag` (`tidelog.remote.group_lag`). Unread records are counted by hour. Each record is
 read only once, even if many groups have not read it. If the directory (the source, or the option
-`data`) has the partition, its records are read from the directory, otherwise from the brokers.
+`data`) has the partition, the partition's records are read from the directory, otherwise from the
+brokers.
 """
 
 import json

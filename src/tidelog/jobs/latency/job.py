@@ -98,8 +98,8 @@ def measure_brokers(
     Args:
         spark: The session.
         place: The cluster.
-        topics: Topics or single partitions. None for all topics (with a range: for all topics that
-            brokers can search by append time).
+        topics: Topics or single partitions. None for all topics; with a range, None for all topics
+            that brokers can search by append time.
         delays_ms: Watermark delays in ms, ascending.
         requested_range: Range of append times. All brokers can search topics with LogAppendTime by
             append time; tidelog's brokers can also search topics with
@@ -307,7 +307,8 @@ def latency(
         spark: The session.
         source: A directory of topics, local or in an object store; or a cluster. With a range, the
             topics of a cluster must have LogAppendTime or, at tidelog's brokers,
-            `tidelog.lookup.clock=append`; if `topics` is None, other topics are left out.
+            `tidelog.lookup.clock=append`. If `topics` is None, all topics without these settings
+            are left out.
         topics: Topics or single partitions; None for all topics.
         **options: Options, see `LatencyOptions`.
 

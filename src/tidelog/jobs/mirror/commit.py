@@ -15,8 +15,9 @@ separate Python process, which gets plan and options from the pickled function a
 from the checkpoint. So the checkpoint must be a folder that client and server see under the same
 path. Before the server writes anything to the target, it checks that the checkpoint is the
 client's. A process holds `mirror.batch.lock` while it writes a batch, and the client holds this
-lock while it stops the query. Any other process is refused meanwhile, and its batch is repeated
-later. `batches.json` lists the last batches, so that the client can report them.
+lock while it stops the query. If another process tries to write a batch in the meantime, it gets
+DirectoryLocked, and its batch is repeated later. `batches.json` lists the last batches, so that the
+client can report them.
 
 Spark waits ten seconds for the start of the Python process of a stream's source, and over Spark
 Connect also for the start of the process that writes the batches. No setting changes this limit,
@@ -207,8 +208,8 @@ def relative_to_batch(reports: Sequence[Report], routes: Routes) -> LedgerRows:
     """Join the map rows of all tasks, and make target offsets relative to the batch.
 
     In the reports, target offsets are relative to the task's first record in each partition; in the
-    result, to the batch's first record. Segments are attached in the order of the tasks, so a
-    task's records are after those of all earlier tasks.
+    result, they are relative to the batch's first record. Segments are attached in the order of the
+    tasks, so a task's records are after those of all earlier tasks.
     """
     before: dict[tuple[int, int], int] = {}
     numbers = routes.target_numbers()
@@ -306,7 +307,9 @@ def target_of(
 
 @dataclass(slots=True)
 class Batches:
-    """Writer of a query's batches, in order. Spark calls it on the driver, in a separate thread.
+    """Writer of a query's batches, in order.
+
+    Spark calls the writer on the driver, in a separate thread.
 
     Attributes:
         target: Target that the records are written to.

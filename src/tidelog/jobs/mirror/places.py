@@ -1,9 +1,9 @@
 """Topics, offsets and settings at a mirror's sources and target, and their changes.
 
-This module reads the checkpoint, topics and settings before a mirror starts (without Spark), finds
-or creates the topics at the target, checks them against the expected records, and creates the first
-offset map. While the mirror runs, `Growth` copies changes: new topics that match a pattern, new
-partitions, and changed settings.
+Before a mirror starts, this module reads the checkpoint, topics and settings, without Spark. It
+finds or creates the topics at the target, checks them against the expected records, and creates the
+first offset map. While the mirror runs, `Growth` copies changes: new topics that match a pattern,
+new partitions, and changed settings.
 
 Names at the target are chosen in `plan`; batches are written in `commit`; the rules of offset maps
 are in `offset_map`.
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicFacts:
-    """Current facts of a topic.
+    """Current properties of a topic.
 
     Attributes:
         topic_id: Id as Kafka prints it; "" if the topic has none.
@@ -87,7 +87,7 @@ class TopicFacts:
 
 
 def read_topic(place: Place, topic: str, isolation: IsolationLevel, env: Env) -> TopicFacts:
-    """Return the facts of a topic; raises UnknownTopic, ClusterFailure."""
+    """Return the properties of a topic; raises UnknownTopic, ClusterFailure."""
     if place.is_broker:
         with open_cluster(place) as cluster:
             return _of_cluster(cluster, topic, isolation)
@@ -149,8 +149,8 @@ def first_map(
 
     Args:
         plan: The plan.
-        sources: Facts of the source topics, by number of the pair.
-        targets: Facts of the target topics, by name.
+        sources: Properties of the source topics, by number of the pair.
+        targets: Properties of the target topics, by name.
         starts: Start offsets as (pair, partition, offset).
     """
     return OffsetMap(
@@ -214,8 +214,8 @@ def widened(
     Args:
         offset_map: The map.
         plan: The plan with all pairs.
-        sources: Facts of topics that are new or have new partitions, by number of the pair.
-        targets: Facts of the target topics of all topics in `sources`.
+        sources: Properties of topics that are new or have new partitions, by number of the pair.
+        targets: Properties of the target topics of all topics in `sources`.
 
     Raises:
         InvalidRequest: A topic at the target was recreated or has fewer partitions; or keys choose
@@ -323,11 +323,11 @@ def find_targets(
     force: bool,
     is_new_from: int | None,
 ) -> tuple[dict[str, TopicFacts], list[Finding]]:
-    """Return the target topics' facts; create missing topics if `create` is true.
+    """Return the target topics' properties; create missing topics if `create` is true.
 
     Args:
         plan: The plan.
-        sources: Facts of the source topics to check, by number of the pair.
+        sources: Properties of the source topics to check, by number of the pair.
         env: Files and clock.
         create: Whether to create missing topics and, if records keep their partition's number,
             missing partitions.
@@ -337,7 +337,7 @@ def find_targets(
             of earlier pairs were accepted when these pairs were new.
 
     Returns:
-        Facts of the target topics by name, and the findings of the checks.
+        Properties of the target topics by name, and the findings of the checks.
 
     Raises:
         UnknownTopic: A target topic is missing, and `create` is false.
@@ -475,7 +475,7 @@ def _is_missing(place: Place, env: Env) -> bool:
 def _as_planned(
     plan: MirrorPlan, topic: str, planned: _Planned, env: Env, created_topics: list[str]
 ) -> TopicFacts:
-    """Create a topic or its missing partitions as planned; return the topic's facts.
+    """Create a topic or its missing partitions as planned; return the topic's properties.
 
     A created topic is added to `created_topics`.
     """
@@ -589,7 +589,7 @@ def _target(plan: MirrorPlan, number: int, target: _Planned) -> Target:
 
 
 def _load(plan: MirrorPlan, number: int, source: TopicFacts, *, is_new: bool) -> ExpectedWrite:
-    """Return facts of the expected records.
+    """Return properties of the expected records.
 
     Existing records are counted only for a new pair, and only if the mirror copies them.
     """
@@ -764,7 +764,7 @@ def _set_to(name: str, text: str) -> str | None:
 def _changed(
     plan: MirrorPlan, counts: Sequence[Mapping[str, int]], offset_map: OffsetMap
 ) -> list[int]:
-    """Return the numbers of pairs that are not in the map, or not with all of their partitions."""
+    """Return the numbers of pairs that are, or have partitions that are, missing in the map."""
     mapped_counts = Counter(name.source for name in offset_map.copied)
     return [
         number
@@ -789,7 +789,7 @@ def _note(plan: MirrorPlan, number: int, facts: TopicFacts, first_new: int) -> s
 
 
 def read_sources(plan: MirrorPlan, env: Env) -> dict[int, TopicFacts]:
-    """Return the facts of source topics, by their pair's index in `plan.pairs`.
+    """Return the properties of source topics, by their pair's index in `plan.pairs`.
 
     A deleted topic is left out if a pattern had matched it.
 

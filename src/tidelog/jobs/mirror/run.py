@@ -76,8 +76,9 @@ if TYPE_CHECKING:
 _COLUMNS: Final = (*RECORD, "topic", "partition", "offset", "timestampType")
 _CREATE_TIME: Final = "createTimestamp"
 
-# Split size, in bytes, with which one task reads a whole partition. From a directory to brokers,
-# this keeps the order of records; with a directory as target, the commit orders the segments.
+# Split size, in bytes, with which one task reads a whole partition. In a mirror from a directory to
+# brokers, this keeps the order of records. If the target is a directory, the commit orders the
+# segments instead.
 _ONE_TASK_BYTES: Final = str(1 << 58)
 
 

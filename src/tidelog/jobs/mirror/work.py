@@ -7,8 +7,8 @@ rows of the offset map. If such a task is repeated, it finds the marker, writes 
 these rows again.
 
 `Ledger` makes the rows of the offset map. A run of consecutive offsets becomes one dense row.
-Exception: the offsets of a record batch have too many gaps, or several of its records have the same
-source offset. Then one row for each pair of a source partition and a target partition describes the
+Exception: if the offsets of a record batch have too many gaps, or several of its records have the
+same source offset, one row for each pair of a source partition and a target partition describes the
 batch's records. No object is created for a single record.
 
 The batch and the map are committed in `commit`.
