@@ -147,7 +147,7 @@ def resolve(
 def append_time_notes(
     reader: LogView, requested_range: RequestedRange, question: Question, start: int
 ) -> tuple[str, ...]:
-    """Return a report if records before `start`, found by time, have no append time; else ()."""
+    """Return a report if records before a `start` found by time have no append time; else ()."""
     is_position = question.times is TimeMode.POSITIONS and requested_range.start_ms is not None
     if not is_position or question.clock is ClockName.RECORD:
         return ()

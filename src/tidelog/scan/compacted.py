@@ -103,7 +103,7 @@ def _part_of(log: "LogView", requested: RequestedRange, cleaned_end: int) -> Com
 def _of_first_gap(
     log: "LogView", start: int, end: int, part: CompactedPart
 ) -> CompactedPart | None:
-    """Return the part with the gap that offsets [start, end) begin with; None if they have none."""
+    """Return the part, with the gap at `start` if there is one; None if no record is missing."""
     expected, has_gap = start, False
     try:
         for offset, is_marker in islice(_offsets_from(log, start), _READ_MAX):

@@ -136,7 +136,7 @@ def by_unit(
     starts = [start for start, _ in ranges]
     records = [0] * len(starts)
     for quarter, count in quarters.items():
-        # The quarter of a requested start may begin before it.
+        # The quarter that contains a requested start may begin before this start.
         records[max(bisect_right(starts, quarter * QUARTER_MS) - 1, 0)] += count
     return tuple(
         TimeCount(start, end, count) for (start, end), count in zip(ranges, records, strict=True)

@@ -161,8 +161,8 @@ def split_winners(
     `table_rows`.
 
     Returns:
-        The columns, followed by `version`, int64. Of a key's winners in all splits of a partition,
-        the one with the highest (version, offset) wins.
+        The columns, followed by `version`, int64. If a key has winners in several splits of a
+        partition, the winner with the highest (version, offset) wins.
     """
     needed = tuple(dict.fromkeys((*columns, *how.columns(with_times=False))))
     for winners in fold_keys(source, splits, how, stats):

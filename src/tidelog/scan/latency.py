@@ -168,7 +168,7 @@ def latency(  # noqa: PLR0913 - the range, and how it is divided
         zone_cache: As for `plan`.
         unit: A unit of the calendar for `TopicLatency.by_unit`. A segment is read if its zone map
             has a span with instants of two units.
-        zone: Its time zone.
+        zone: Time zone of the unit.
         env: Files and clock, if `source` is a path.
 
     Returns:

@@ -253,7 +253,8 @@ class _Zones:
     """Context manager that returns a segment's zone map, or None if there is no usable one.
 
     A plan may have about 100,000 segments, so a map that is loaded here is kept in memory only in
-    the `with` block. In it, the map also saves the check of each row of append times.
+    the `with` block. In the block, the map also makes it unnecessary to check each row of append
+    times.
     """
 
     def __init__(self, finder: PieceFinder, segment: Segment) -> None:

@@ -185,7 +185,7 @@ def next_offsets(
 def is_over(
     nexts: Mapping[TopicPartition, int], ranges: Mapping[TopicPartition, RequestedRange]
 ) -> bool:
-    """Return whether no partition has a requested offset left.
+    """Return whether all partitions were read up to the end offsets of their ranges.
 
     Args:
         nexts: Next offset to read in each partition.

@@ -248,9 +248,9 @@ def with_directory(
 ) -> _Result:
     """Call `action` with the current state of the directory, and return its result.
 
-    A directory open for reading shows its state at its last refresh, so it is opened again for the
-    call. Unless the directory is open for writing, the call is repeated if a file is deleted during
-    the call.
+    A directory that was opened for reading shows its state at the last refresh, so it is opened
+    again for the call. Unless the directory is open for writing, the call is repeated if a file is
+    deleted during the call.
     """
     path, files = (source, env) if isinstance(source, str) else (source.path, source.env)
     with typed_reads(path):

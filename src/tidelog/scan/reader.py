@@ -90,7 +90,7 @@ def check_end(piece: Piece, position: int, next_offset: int) -> None:
 def lost_behind(
     split: Split, piece: Piece, walked: PieceSummary, env: Env
 ) -> tuple[LostOffsets, ...]:
-    """Return the offsets at the end of a finished piece that no batch has, if they are a loss.
+    """Return the offsets after the last batch of a finished piece if their records are lost.
 
     See `storage.segment.gaps`.
     """

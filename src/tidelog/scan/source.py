@@ -145,7 +145,8 @@ class RecordSource(ABC):
     ) -> int | None:
         """Return the number of records in a range that have no time on the clock.
 
-        `stats` are those of a complete read of the range. None if brokers don't report the number.
+        `stats` are the statistics of a complete read of the range. None if brokers don't report the
+        number.
         """
 
     # -- tables by key -------------------------------------------------------------------------
@@ -180,7 +181,7 @@ class RecordSource(ABC):
         clock: ClockName,
         columns: Sequence[str],
     ) -> dict[TopicPartition, list[Split]]:
-        """Plan splits of all committed records, or of those up to and including a time."""
+        """Plan splits of all committed records, or of the records up to and including a time."""
         splits: dict[TopicPartition, list[Split]] = {name: [] for name in names}
         if not names:
             return splits

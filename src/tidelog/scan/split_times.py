@@ -283,7 +283,7 @@ def recount(
     end_offset: int,
     env: Env | None = None,
 ) -> tuple[Late, Late]:
-    """Return a split head's late records: as if no record preceded the split, and the real ones.
+    """Return a split head's late records: as if no record preceded the split, and as they are.
 
     Args:
         split: The split.
@@ -330,7 +330,7 @@ def _text(lost: LostOffsets) -> str:
 
 
 def correct(times: SplitTimes, alone: Late, behind: Late, end_offset: int) -> Late:
-    """Return a split's real late records: the head's from `recount`, the others unchanged."""
+    """Return a split's real late records: in the head from `recount`, after the head unchanged."""
     late = Late(LatencyHistogram(), {})
     for bucket, count in times.late.histogram.buckets.items():
         rest = count - alone.histogram.buckets.get(bucket, 0)

@@ -189,7 +189,7 @@ def _cut(
 
 
 def _bounded(part: RequestedRange, ms: int, *, backward: bool) -> RequestedRange:
-    """Return the part of a range with times up to the bound, or if `backward` from the bound on."""
+    """Return the part of a range up to the bound in time; if `backward`, from the bound on."""
     if backward:
         return replace(part, start_ms=max(ms, part.start_ms or 0))
     end_ms = min(ms, INT64_MAX - 1) + 1

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 # Default limit in bytes for a map of keys; above it, the keys are folded in shares.
 MEMORY_BYTES: Final = 512 << 20
 _ENTRIES_FIRST: Final = 4096
-# Number of keys up to which a map may grow beyond the limit: a smaller share would not be worth a
-# pass.
+# Number of keys up to which a map may grow beyond the limit, because a smaller share would not be
+# worth a pass.
 _ENTRIES_SURE: Final = 1024
 _KEY_BYTES_FIRST: Final = 1 << 16
 _SHARE_BITS_MAX: Final = 30

@@ -130,7 +130,7 @@ def judge_of(question: ZoneQuestion) -> Callable[[Zone], Judged]:
 def find_ranges(
     zones: ZoneMap, question: ZoneQuestion, *, gap_bytes: int | None = None
 ) -> Iterator[ZoneRange]:
-    """Yield the ranges of a segment to read, and those whose counts are known, ascending.
+    """Yield the ranges of a segment to read, and the ranges with known counts, ascending.
 
     Args:
         zones: The segment's zone map.

@@ -488,10 +488,10 @@ class BrokerBackend(Closing):
     ) -> dict[TopicPartition, int]:
         """Return the offset from which each partition is read.
 
-        This is the offset of the first record at or after the start of the time range, but at least
-        the start in `bounds`. If there is no such record, this is the end in `bounds`. On the
-        append clock, without a time range, or if brokers can't look up that record, it is the start
-        in `bounds`.
+        The result is the offset of the first record at or after the start of the time range, but at
+        least the start in `bounds`. If there is no such record, the result is the end in `bounds`.
+        Exception: on the append clock, without a time range, or if brokers can't look up that
+        record, the result is the start in `bounds`.
         """
         starts = {name: limits.start for name, limits in bounds.items()}
         if clock is ClockName.APPEND:

@@ -76,9 +76,9 @@ class Claim:
     Attributes:
         transactional_id: Transactional id of the task, the same for all batches of its writer.
         batch: Number of the batch, 0 or more; later batches of the writer have larger numbers.
-        note: Called after all rows have offsets; None for no text. Returns a text that the marker
-            stores; if the batch is repeated, the outcome has this text again. Most brokers refuse a
-            text of a megabyte.
+        note: Function that is called after all rows have offsets, and returns a text that the
+            marker stores; None for no text. If the batch is repeated, the outcome has the stored
+            text. Most brokers refuse a text of a megabyte.
         topics_of: Plain key of the markers if each topic has a marker of its own (see `topic_key`);
             None if all topics have one marker, whose key is the transactional id.
     """
@@ -224,7 +224,7 @@ def send(
         WriterFenced: A newer attempt of the task has replaced this one.
         NotAuthorized, ClusterFailure, ConfigError: The brokers refuse a request or can't be
             reached, or a setting is invalid. With a claim, none of the task's rows is visible after
-            such an error, unless only the response to the commit was lost: then all rows are
+            such an error. Exception: if only the response to the commit was lost, all rows are
             visible. The next attempt reads the markers, which show the result.
     """
     with connect(options.bootstrap, client_settings(options.client)) as cluster:

@@ -383,7 +383,7 @@ class _PartitionRows:
 
 
 def row_facts(table: pa.Table, now_ms: int) -> RowFacts:
-    """Return facts that a topic's rules check: earliest create time, and whether a key is null.
+    """Return values that a topic's rules check: earliest create time, and whether a key is null.
 
     The time is in ms; INT64_MAX if no row has a create time.
     """

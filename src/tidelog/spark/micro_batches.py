@@ -10,8 +10,8 @@ offsets by time. A query that continues from a checkpoint needs no start.
 
 Spark accepts no metrics from Python sources, but shows the result of `reportLatestOffset` as the
 source's `latestOffset`. So this result contains the log ends, the lost ranges, and how far the
-query is behind. The latter is also given as the metrics of Spark's Kafka connector, with the same
-names.
+query is behind. How far the query is behind is also given as the metrics of Spark's Kafka
+connector, with the same names.
 """
 
 import logging
@@ -445,7 +445,7 @@ class MicroBatches:
 
 
 def _is_equivalent(start: StreamOffset, end: StreamOffset) -> bool:
-    """Return whether no batch is needed: `end` has no starts, and the positions of `start`."""
+    """Return whether no batch is needed: `end` has no starts, and the same positions as `start`."""
     return not start.is_initial and start.positions == end.positions and not end.starts
 
 

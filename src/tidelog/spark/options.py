@@ -5,9 +5,9 @@ all partitions or one for each. Options of streams are in `stream_options`, opti
 `sink_options`, and settings of clients in `broker_settings`.
 
 Invariants: an option that means the same as an option of Spark's Kafka connector has the same name.
-Names are case-insensitive. An unknown option is an error, because with a misspelled option that is
-ignored, a query could read a whole topic, or write to another place. The message suggests a similar
-known option, if any. A date or a local time needs a zone; numbers are times in ms, as in the Kafka
+Names are case-insensitive. An unknown option is an error. Otherwise, a query with a misspelled
+option could read a whole topic, or write to another place. The message suggests a similar known
+option, if any. A date or a local time needs a zone; numbers are times in ms, as in the Kafka
 connector. An option that applies only to directories or only to brokers is refused for the other
 kind of source, with the reason.
 """
@@ -300,8 +300,8 @@ def read_offset_option(options: Options, side: tuple[str, str, int]) -> Partitio
         raise InvalidRequest(f"option {name}={text}: {READ_OPTIONS[name]}")
 
     def read(where: str, value: object) -> int:
-        # The special number of the other option is invalid: no batch starts at the log's end, or
-        # ends at its beginning.
+        # The special number of the other option is invalid: no batch starts at the log's end, and
+        # no batch ends at the log's beginning.
         if type(value) is int and (value >= 0 or value == special):
             return value
         raise InvalidRequest(

@@ -3,10 +3,10 @@
 Contains the limits (`FilterLimits`), and the range of each partition that options and filters
 request. Options are parsed in `options`.
 
-Invariants: if the limits implement a filter exactly, Spark need not apply it again; if they only
-reduce what is read, the filter is returned to Spark. Topic, partition and offset are never null, so
-a filter on them is either true or false. A comparison with a time is never true for a record
-without a time.
+Invariants: if the limits implement a filter exactly, Spark need not apply the filter again; if the
+limits only reduce what is read, the filter is returned to Spark. Topic, partition and offset are
+never null, so a filter on them is either true or false. A comparison with a time is never true for
+a record without a time.
 """
 
 import operator

@@ -302,8 +302,8 @@ class Router:
             topic: Topic of all rows; None if each row names its own.
             count_of: Returns the number of partitions of a topic; raises UnknownTopic.
             task: Number of the task. All rows without a key in one record batch go to one
-                partition, and those in the next record batch to the next partition; the task's
-                number determines the first partition.
+                partition, and the rows without a key in the next record batch go to the next
+                partition. The task's number determines the first of these partitions.
         """
         self._topic = topic
         self._count_of = count_of
@@ -339,7 +339,7 @@ class Router:
             yield str(name), rows
 
     def _numbers(self, topic: str, batch: pa.RecordBatch) -> "Numbers":
-        """Return each row's partition: the given one, or the one that Kafka's clients choose."""
+        """Return each row's partition: as given in the row, or as chosen by Kafka's clients."""
         count = self._counts.get(topic) or self._count_of(topic)
         self._counts[topic] = count
         if "partition" not in batch.schema.names:

@@ -5,11 +5,11 @@ another Python. That Python may lack tidelog, and Spark's own error does not say
 sets PYSPARK_PYTHON for its sessions. For other sessions, `setup` sets PYSPARK_PYTHON for workers
 that start afterwards, and checks the Python of a worker.
 
-The data source is tested with the supported versions and refuses all others: Spark's Python data
-sources change from one version to the next, so with another version a query could fail only at run
-time. Each process that imports pyspark knows Spark's version. Java's version is read from the
-process that started Spark's Python (`driver_java`) or, if there is a session, from Spark
-(`check_session`), which also works over Spark Connect.
+The data source is tested with the supported versions and refuses all others. The reason is that
+Spark's Python data sources change from one version to the next, so with another version a query
+could fail only at run time. Each process that imports pyspark knows Spark's version. If there is a
+session, Java's version is read from Spark (`check_session`), which also works over Spark Connect.
+Otherwise, it is read from the process that started Spark's Python (`driver_java`).
 
 Python and packages of the workers are handled in `workers`.
 """
@@ -198,7 +198,7 @@ class SessionOptions:
     Attributes:
         master: Spark's master, or `sc://HOST:PORT` for Spark Connect; None for all local cores.
         name: Name of the application in Spark's UI.
-        time_zone: Spark's session time zone: that of times without a zone, and of times in output.
+        time_zone: Spark's session time zone, for times without a zone and for times in output.
         conf: Settings of Spark, which take precedence over tidelog's.
     """
 

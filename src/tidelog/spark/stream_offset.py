@@ -32,8 +32,8 @@ A position is checked for these cases, in this order:
   left out.
 - The log starts after the position: the unread records before the log start were deleted, and
   reading continues at the log start.
-- The log was rewritten before the position: the leader epoch of the last batch read now ends
-  earlier, or the log has no batch of that epoch any more (consumers find this by
+- The log was rewritten before the position: the leader epoch of the last batch that was read now
+  ends earlier, or the log has no batch of that epoch any more (consumers find this by
   OffsetForLeaderEpoch, KIP-320). The records that were read beyond that end are no longer in the
   log. Reading continues at the offset where the old and the new log diverge, so that every record
   now in the log is read. If this offset is unknown, all offsets from the log start to the position
@@ -393,8 +393,8 @@ def _add_existing(
 ) -> None:
     """Add the result for a partition that exists and whose log starts at or below the position.
 
-    `extent` is that of the whole log: a reader with READ_COMMITTED may see an end below the
-    position that an earlier reader with READ_UNCOMMITTED reached, without a loss.
+    `extent` is the extent of the whole log. A reader with READ_COMMITTED may see an end below the
+    position that an earlier reader with READ_UNCOMMITTED reached, although no record is lost.
     """
     if epoch_end.epoch == position.epoch and epoch_end.end_offset >= position.offset:
         checked.positions[name] = position

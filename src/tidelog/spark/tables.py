@@ -148,8 +148,8 @@ class TableTask:
         """Yield the rows; log a warning for records that can't be in a table.
 
         Raises:
-            InexactTable: Inexact tables are refused, and one of two facts is true: records without
-                a time exist, or compaction or retention has removed records since the plan.
+            InexactTable: Inexact tables are refused, and one of two conditions applies: records
+                without a time exist, or compaction or retention has removed records since the plan.
             OffsetsGone: Records were compacted or deleted during the read.
             CorruptData: A batch is damaged.
             ClusterFailure: A broker refuses a request, or can't be reached.

@@ -7,9 +7,9 @@ records were deleted or are not visible yet. The function
 A backend belongs to one query and stays on the driver. Workers get only tasks, which are plain
 values.
 
-If a plan leaves nothing to read, `explain` derives the reason from facts that the backend has
-looked up (`LogFacts`). Reasons that only a read would find (all records were compacted away, or
-aborted) remain unknown.
+If a plan leaves nothing to read, `explain` derives the reason from offsets and times that the
+backend has looked up (`LogFacts`). Reasons that only a read would find (all records were compacted
+away, or aborted) remain unknown.
 """
 
 import gc
@@ -83,7 +83,7 @@ class EmptyRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFacts:
-    """Facts of a partition, from which `explain` derives the reason.
+    """Offsets and times of a partition, from which `explain` derives the reason.
 
     Attributes:
         start: Log start offset.

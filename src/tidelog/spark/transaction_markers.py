@@ -183,10 +183,10 @@ class Markers:
     def committed(self, key: str, at_least: int) -> dict[str, Marker]:
         """Return the valid markers under a key and its topic keys, of batch `at_least` or later.
 
-        The caller has fenced older producers with its transactional id, so these have no open
-        transaction. The first read includes uncommitted markers, so it does not wait for open
-        transactions of other keys. Almost always, it finds no marker of batch `at_least` or later.
-        If it finds such a marker, a second read checks whether the marker's transaction was
+        The caller has fenced older producers with its transactional id, so the older producers have
+        no open transaction. The first read includes uncommitted markers, so it does not wait for
+        open transactions of other keys. Almost always, it finds no marker of batch `at_least` or
+        later. If it finds such a marker, a second read checks whether the marker's transaction was
         committed.
 
         Raises:
