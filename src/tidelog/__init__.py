@@ -1,7 +1,7 @@
 """A commit log in Kafka's files, with two times for every record.
 
 Records can be found, read, retained and counted by creation time and by arrival time. The names in
-this package and the documented ones of `tidelog.scan` and `tidelog.spark` are the public API;
+this package and the documented names of `tidelog.scan` and `tidelog.spark` are the public API;
 everything else is private. Names are loaded at their first use, so `import tidelog` is cheap.
 
 >>> import tidelog

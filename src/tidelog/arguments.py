@@ -228,7 +228,7 @@ def kinds_of(annotation: object) -> frozenset[object]:
 def _typed(annotation: object) -> _Reader | None:
     """Return the reader of a parameter that is neither a choice, a path, nor in `READERS`.
 
-    The result is None if the annotation is one that is not checked.
+    The result is None for an annotation that is not checked.
     """
     kinds = kinds_of(annotation)
     lists = frozenset[object]().union(*map(_elements_of, kinds))
@@ -276,7 +276,7 @@ def _as_int64(argument: int, name: str) -> int:
 
 
 def _digits(argument: int) -> str:
-    """Return a number as text, or the number of its bits: Python refuses to format huge numbers."""
+    """Return a number as text; of a huge number, which Python can't format, only the bit count."""
     return (
         str(argument)
         if argument.bit_length() <= _PRINTED_BITS_MAX

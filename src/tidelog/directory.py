@@ -304,7 +304,7 @@ class Directory(FrontDoor):
         codec: Compression = Codec.NONE,
         batch_bytes: int = BATCH_BYTES,
     ) -> "LoadResult":
-        """Append those rows of a source that a topic doesn't have yet, all together or none.
+        """Append the rows of a source that a topic doesn't have yet: all of these rows, or none.
 
         Args:
             topic: Name of the topic.

@@ -1,8 +1,8 @@
 """Public objects in a REPL and in a notebook: short texts and small HTML tables.
 
 The functions only format their arguments: they read no log. Text from records and users is escaped
-as in the terminal (`tidelog.report.html_text`). The printed table of records leaves out each of
-topic, partition and timestamp type that is the same in all shown records. It leaves out append
+as in the terminal (`tidelog.report.html_text`). The printed table of records has no column for
+topic, partition or timestamp type if all shown records have the same value. It leaves out append
 times if all append times are unknown. The records themselves keep these columns. `amounts`,
 `report` and `timespec` are imported only when an object is printed, because every start of a broker
 loads this module.

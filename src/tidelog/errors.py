@@ -1,4 +1,6 @@
-"""Tree of exceptions. Each exception has facts as fields, Kafka's error code and a line of text.
+"""Tree of exceptions.
+
+Each exception has its details as fields, Kafka's error code, and a line of text.
 
 `TidelogError`
 - `CorruptData`: bytes from disk or network break a rule (`CorruptBatch`, `CorruptRecord`,
@@ -392,7 +394,7 @@ class UnsupportedVersion(TidelogError):
 
 
 class UnsupportedRequest(UnsupportedVersion):
-    """A request's API or version is not supported; has the facts for a response.
+    """A request's API or version is not supported; the fields have the values for a response.
 
     Attributes:
         api_key: Key of the API.
@@ -461,7 +463,7 @@ class DamagedLog(CorruptBatch, StorageFailure):
     restored. Clients get error 56 (KAFKA_STORAGE_ERROR), as for any offline partition.
 
     Attributes:
-        offset: First offset that can't be read; all earlier ones can.
+        offset: First offset that can't be read; all earlier offsets can be read.
     """
 
     code: ClassVar[int | None] = ErrorCode.KAFKA_STORAGE_ERROR
@@ -494,7 +496,7 @@ class ClusterFailure(TidelogError):
         bootstrap: The cluster's address, as given.
         operation: The failed operation, e.g. `look up offsets`.
         reason: Text of the broker or the client library.
-        error_code: Kafka's error code; negative ones are librdkafka's own; None if there is no
+        error_code: Kafka's error code; negative codes are librdkafka's own; None if there is no
             code, as for a timeout.
     """
 
@@ -583,7 +585,7 @@ class ConfigError(TidelogError):
 
 
 class ConfigErrors(ConfigError):
-    """Several settings are invalid; `key`, `value` and `allowed` are those of the first one.
+    """Several settings are invalid; `key`, `value` and `allowed` describe the first one.
 
     Attributes:
         errors: All errors, in the order of the settings.

@@ -195,8 +195,8 @@ class Scan(ArrowSource):
                 thread.
             stats: Statistics of the read, updated while reading.
             views: Return keys and values as Arrow's `binary_view`: views of the log's own bytes
-                instead of copies. Polars and DuckDB accept them, some of pyarrow's functions don't.
-                Such rows keep files mapped, even deleted ones. For directories only.
+                instead of copies. Polars and DuckDB accept these views; some of pyarrow's functions
+                don't. Such rows keep files mapped, even deleted ones. For directories only.
 
         Returns:
             Exactly the records in the range that exist at the time of the call, by topic, partition
@@ -364,7 +364,7 @@ def first_rows(reader: "pa.RecordBatchReader") -> list[dict[str, object]]:
 
 
 def directory_text(log_dir: LogDir) -> str:
-    """Return a directory's facts on one line: `'data', read only, 2 topics, 126 MB`.
+    """Describe a directory on one line: `'data', read only, 2 topics, 126 MB`.
 
     The size is left out for object stores and for more than `PARTITIONS_SIZED` partitions, because
     every partition has to be opened for it.

@@ -69,7 +69,7 @@ class FrontDoor(Closing):
     def log_sizes(self, topics: Iterable[str]) -> dict[str, list[int]]:
         """Return the sizes in bytes of each topic's log files, one size for each segment.
 
-        The result is empty for a cluster, which doesn't report them. For a directory, no log is
+        The result is empty for a cluster, which doesn't report sizes. For a directory, no log is
         opened, and UnknownTopic is raised if a topic doesn't exist.
         """
 
@@ -221,8 +221,8 @@ class FrontDoor(Closing):
             An entry for every partition; both times are None if it has no records. Transaction
             markers are ignored. On the append clock, the times are the first and the last known
             append time. The smallest record time is None if large segments without a zone map would
-            have to be read. For a cluster the smallest record time is always None, because brokers
-            don't report it, and the largest record time is None if a marker has a larger time.
+            have to be read. For a cluster, the smallest record time is always None, because brokers
+            don't report it. The largest record time is None if a marker has a larger time.
 
         Raises:
             UnknownTopic, ClusterFailure: The topic doesn't exist, or the cluster doesn't respond.

@@ -94,7 +94,7 @@ def _ensure_supported(kind: type) -> None:
 
 
 def _ensure_order(kind: type) -> None:
-    """Raise TypeError for a field without a default after a field with one, as `dataclass` does."""
+    """Raise TypeError if a field without a default follows a field with a default."""
     has_default = False
     for each in fields(kind):
         if not each.init or each.kw_only:
@@ -183,7 +183,7 @@ def _is_given(default: object) -> bool:
 
 
 class _Created:
-    """Stands for the default of a parameter that a factory creates."""
+    """Placeholder for a parameter's default that a factory creates."""
 
     def __repr__(self) -> str:
         return "<factory>"

@@ -1,11 +1,11 @@
 """Reports as one self-contained HTML file: a verdict, texts, lists, tables, plots, a footer.
 
 The module has the page, its style sheet and its sections; `tidelog.plots` has the plots. A page
-begins with one sentence that sums up the result, and ends with the facts for repeating the command.
+begins with one sentence that sums up the result, and ends with the data for repeating the command.
 
 Invariants: all text from records or users is escaped, as in the terminal. A page has no script and
-loads nothing from elsewhere. A table shows `ROWS_FIRST` rows, folds the others, and has at most
-`ROWS_MAX`, so that a page stays below a few MB. Only `write_report` writes a file.
+loads nothing from elsewhere. A table shows `ROWS_FIRST` rows, folds the remaining rows, and has at
+most `ROWS_MAX` rows, so that a page stays below a few MB. Only `write_report` writes a file.
 """
 
 import re
@@ -33,7 +33,7 @@ _SECRETS: Final = ("--store-option", "--to-store-option", "--option", "--conf")
 
 
 class Align(Enum):
-    """Type of a column, which decides how its cells are aligned; the value is their CSS class."""
+    """Type of a column, which decides how the cells are aligned; the value is a CSS class."""
 
     TEXT = "t"
     NUMBER = "n"
@@ -196,7 +196,7 @@ def _cell(text: str, align: Align, name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """Origin of a page: what is needed to repeat it.
+    """Origin of a page: the data for repeating the command.
 
     Attributes:
         time: Time at which it was written, with the zone.

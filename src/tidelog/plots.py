@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 # Minimum number of steps with values for a plot.
 POINTS_MIN: Final = 3
-# Maximum number of steps on a time axis: the shortest step that needs no more is chosen.
+# Maximum number of steps on a time axis; the axis has the shortest step that needs no more steps.
 STEPS_MAX: Final = 240
 # Maximum number of rows in the table below a plot.
 VALUES_MAX: Final = STEPS_MAX
@@ -79,7 +79,7 @@ _SCALES: Final[Mapping[Unit, Sequence[tuple[str, float]]]] = {
     Unit.PERCENT: (("%", 1),),
     Unit.MINUTES: (("h", 60), ("min", 1)),
 }
-# Minimum of an axis' largest value in the axis' unit; the largest unit with such a value is used.
+# An axis uses the largest unit in which its largest value is at least this number.
 _UNITS_MIN: Final = 3.0
 # Steps between ticks, to be multiplied by powers of ten. True: for minutes and seconds, with steps
 # of 15 and 30. False: for other units.
@@ -732,7 +732,7 @@ class _Drawing:
             )
 
     def _annotate(self, labels: Sequence[tuple[float, float, float]]) -> None:
-        """Write values at points; labels that would cover others are left out.
+        """Write values at points; labels that would cover other labels are left out.
 
         The value of the last point is written to the right of that point, where no mark is, if the
         value fits there. All other values are written above their points.

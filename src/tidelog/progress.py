@@ -43,7 +43,7 @@ def show_progress(shown: bool | None) -> None:
         shown: True: every call in the main thread shows a bar from its start, also in terminals.
             False: no call shows one. None: only long calls in notebooks show one. Until this
             function is called, TIDELOG_PROGRESS=1 or 0 in the environment has the effect of True or
-            False, and without it None is in effect.
+            False; without this variable, None is in effect.
     """
     global _chosen  # noqa: PLW0603 - a choice for the whole process, as a logger's level
     _chosen = shown

@@ -26,7 +26,7 @@ def target_bytes(total_bytes: int, split_bytes: int, min_splits: int) -> int:
     Args:
         total_bytes: Bytes of log to be read.
         split_bytes: Maximum size of a split.
-        min_splits: Number of splits to reach, as long as none is below `SPLIT_BYTES_MIN`.
+        min_splits: Number of splits to reach, as long as no split is below `SPLIT_BYTES_MIN`.
     """
     target = min(split_bytes, -(-total_bytes // min_splits))
     return max(target, min(SPLIT_BYTES_MIN, split_bytes))

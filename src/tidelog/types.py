@@ -164,8 +164,8 @@ class TimeMatch(NamedTuple):
     Attributes:
         hit: The first record at the time or later, None if there is none.
         without_time: On the append clock, the number of records before `hit` whose append time is
-            unknown (if `hit` is None, of all such records); None if the brokers don't report the
-            number. 0 on the record clock.
+            unknown; if `hit` is None, the number of all such records. None if the brokers don't
+            report the number. 0 on the record clock.
     """
 
     hit: OffsetAndTimestamp | None
@@ -335,7 +335,7 @@ class NewRecord:
         value: Serialized value; None makes a record with a key a tombstone. Text is stored as
             UTF-8.
         timestamp: Create time in ms, or a datetime with a time zone, which is rounded down to ms.
-            None means the log's current time, -1 that the record has no time.
+            None means the log's current time; -1 means that the record has no time.
         headers: In the producer's order; keys may repeat. Pairs (key, value) and a dict are
             accepted.
 

@@ -6,11 +6,11 @@ A reader or writer is one Python function per message, without calls between str
   before them. If a buffer ends early, the unpacking fails. Lengths and counts are compared with the
   remaining bytes before anything is sliced or allocated.
 - Allowance: objects take more memory than their encoded bytes (a list of empty strings takes eight
-  times as much). So each object is charged to a limit: lists and structs before they are allocated,
-  strings, bytes and ids right after. The objects of a request may take 7 bytes of memory per byte
-  of the request plus nearly 1 MiB (16 MiB in the sliced form), at most 128 MiB. The objects of a
-  response may take 63 bytes per byte of the response plus nearly 1 MiB. Strings count four times
-  their length, for the widest characters.
+  times as much). So each object is charged to a limit: lists and structs before their allocation,
+  strings, bytes and ids right after their allocation. The objects of a request may take 7 bytes of
+  memory per byte of the request plus nearly 1 MiB (16 MiB in the sliced form), at most 128 MiB. The
+  objects of a response may take 63 bytes per byte of the response plus nearly 1 MiB. Strings count
+  four times their length, for the widest characters.
 - Long messages: if a message has more list elements than `Reader.items`, TooManyItems is raised
   before the elements are read. The sliced form of a reader or writer is a generator that yields
   after every `SLICE_ITEMS` elements, so that an event loop can do other work.
@@ -71,8 +71,9 @@ ALLOWANCE_BYTES: Final = 2**20 - 3 * 2**16
 # more objects would block the event loop for a second.
 ALLOWANCE_BYTES_MAX: Final = 2**27
 
-# The same number for the sliced form. It is larger, because only a few long requests are read at a
-# time. A Fetch request of 30,000 partitions has 500 KB and takes 9 MB.
+# Number of bytes that replaces `ALLOWANCE_BYTES` in the sliced form. The number is larger, because
+# only a few long requests are read at a time. A Fetch request of 30,000 partitions has 500 KB and
+# takes 9 MB.
 LONG_ALLOWANCE_BYTES: Final = 2**24
 
 # Number of bytes of memory that the objects of a response may take, per byte of the response. The

@@ -3,8 +3,9 @@
     version, subscription = SUBSCRIPTION.read(data)
     data = OFFSET_COMMIT_VALUE.write(3, OffsetCommitValue(offset=42))
 
-In the key of a record the int16 is the kind of record (in `__consumer_offsets`, 0 and 1 mean an
-offset, 2 a group), elsewhere it is the version. The messages are declared in `protocol.messages`.
+In the key of a record, the int16 is the kind of record. In `__consumer_offsets`, for example, 0 and
+1 mean an offset, 2 a group. Everywhere else, the int16 is the version. The messages are declared in
+`protocol.messages`.
 
 Source: Kafka's guide to the consumer protocol and to `__consumer_offsets`.
 """
@@ -37,8 +38,8 @@ class DataMessage(NamedTuple, Generic[Message]):
         first: Lowest version.
         last: Highest version that the declaration knows, inclusive.
         flexible: First version with compact lengths and tagged fields.
-        open_ended: Whether a later version is read as the last known one, without its additional
-            fields. Members of a group read each other's messages in this way.
+        open_ended: Whether a later version is read as the last known version, without the later
+            version's additional fields. Members of a group read each other's messages in this way.
     """
 
     kind: type[Message]

@@ -292,7 +292,7 @@ class Frames:
         self._start = self._end = 0
 
     def _move_chunk(self, least: int, have: int) -> None:
-        """Move the remaining bytes to the beginning of the chunk, or of a new one if necessary."""
+        """Move the remaining bytes to the beginning of the chunk, or of a new chunk if needed."""
         rest = bytes(memoryview(self._chunk)[self._start : self._end])
         if least > len(self._chunk):
             self._chunk = bytearray(max(2 * least, CHUNK_BYTES_MIN))

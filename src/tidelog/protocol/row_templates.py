@@ -17,9 +17,9 @@ Invariants:
   same bytes of a response.
 - Every length is compared with the rest of the frame before bytes are taken.
 - Memory is bounded: one template per API and connection, of at most `FRAME_BYTES_MAX` bytes.
-- Learning a template takes as much time as the template saves in some tens of requests. It also
-  uses up credit, which later requests restore. So if a client varies its requests, templates are
-  rarely learned for the client.
+- Learning a template takes as much time as the template saves in some tens of requests. Learning
+  also uses up credit, which later requests restore. So if a client varies its requests, templates
+  are rarely learned for the client.
 
 Source: `protocol.messages`; KIP-482 (compact lengths, tagged fields).
 """
@@ -79,8 +79,8 @@ TopicRef: TypeAlias = str | UUID
 # Topic of a request: its name or id as bytes of the frame, and its rows. A plain tuple, because one
 # is created for each topic of each request.
 RequestTopic: TypeAlias = tuple[bytes, Sequence[Row]]
-# For each topic of a response, in the request's order: the facts of its rows, and the rows' records
-# (None for a row without records). `AllRecords` is None if responses have no records.
+# For each topic of a response, in the request's order: the fixed-size values of its rows, and the
+# rows' records (None for a row without records). `AllRecords` is None if responses have no records.
 AllFacts: TypeAlias = Sequence[Sequence[Facts]]
 AllRecords: TypeAlias = Sequence[Sequence[Buffer | None]] | None
 
@@ -333,7 +333,7 @@ class _Response:
         """Learn from `response`, which must have a row.
 
         Raises:
-            _Unusual: The response can't be a template for others.
+            _Unusual: The response can't be a template for other responses.
         """
         names, tags = layout.response, layout.tags
         rows = [row for _, rows in names.keys_and_rows(response) for row in rows]
@@ -704,7 +704,7 @@ def _prove_response(
     written: _Response,
     layout: _Layout,
 ) -> None:
-    """Raise _Unusual unless codec and template also write equal bytes for other facts."""
+    """Raise _Unusual unless codec and template also write equal bytes for other rows."""
     names = layout.response
     marks = {name: -2 - number for number, name in enumerate(names.present)}
     keys, facts, marked = [], [], []

@@ -136,9 +136,9 @@ def struct(kind: type[Message]) -> Kind[Message]:
 
 
 def nullable_struct(kind: type[Message]) -> Kind[Message | None]:
-    """Return the type of a nullable nested declaration; a byte precedes it, which is -1 for null.
+    """Return the type of a nullable nested declaration, written after a byte that is -1 for null.
 
-    As a tagged field it is always written, and the byte is 0 for null.
+    A tagged field of this type is always written, and its byte is 0 for null.
     """
     return Kind(Form.STRUCT, None, 0, None, kind)
 

@@ -1,6 +1,6 @@
 """Fetch: record batches as they are stored in the log.
 
-Versions below 13 identify topics by name, later ones by id.
+Versions below 13 identify topics by name, later versions by id.
 
 Source: Kafka's protocol guide, API 1; KIP-227 (sessions), KIP-320 and KIP-595 (epochs), KIP-516
 (topic ids).
@@ -124,7 +124,7 @@ class AbortedTransaction:
 
 @message
 class PartitionData:
-    """Partition in the response: whole record batches, except that the last one may be cut off."""
+    """Partition in the response: whole record batches; only the last batch may be cut off."""
 
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)

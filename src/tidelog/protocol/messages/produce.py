@@ -1,7 +1,7 @@
 """Produce: record batches to append.
 
-Versions below 13 identify topics by name, later ones by id. Versions 0 to 2 belong to clients that
-don't know record batches.
+Versions below 13 identify topics by name, later versions by id. Versions 0 to 2 belong to clients
+that don't know record batches.
 
 Source: Kafka's protocol guide, API 0; KIP-516 (topic ids), KIP-467 (errors of records), KIP-951
 (the new leader in the response).
