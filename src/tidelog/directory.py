@@ -316,8 +316,9 @@ class Directory(FrontDoor):
             batch_bytes: Uncompressed size in bytes at which a batch is closed.
 
         Raises:
-            InvalidRequest: The name is invalid, or the first rows differ from those loaded under
-                this name, or fewer rows are given than were loaded. Nothing was appended.
+            InvalidRequest: The name is invalid, or the first rows differ from the rows that were
+                loaded under this name, or fewer rows are given than were loaded. Nothing was
+                appended.
             StorageFailure: The disk failed. If partitions are then offline, reopening shows whether
                 the rows were appended; otherwise nothing was appended.
             UnknownTopic, ReadOnly, and the other errors of `Log.append`: Nothing was appended.

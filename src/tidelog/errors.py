@@ -12,7 +12,7 @@ Each exception has its details as fields, Kafka's error code, and a line of text
 - `ClusterFailure`: a cluster's brokers can't be reached, or refuse a request.
 - `ConfigError`: a setting has a wrong name or value.
 
-Codes are those of Kafka's protocol; an error without a code in the protocol has None.
+The codes are Kafka's error codes; an error that Kafka's protocol does not have has the code None.
 """
 
 from collections.abc import Sequence

@@ -196,7 +196,7 @@ class Scan(ArrowSource):
             stats: Statistics of the read, updated while reading.
             views: Return keys and values as Arrow's `binary_view`: views of the log's own bytes
                 instead of copies. Polars and DuckDB accept these views; some of pyarrow's functions
-                don't. Such rows keep files mapped, even deleted ones. For directories only.
+                don't. Rows with views keep files mapped, even deleted files. For directories only.
 
         Returns:
             Exactly the records in the range that exist at the time of the call, by topic, partition

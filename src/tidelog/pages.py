@@ -23,8 +23,8 @@ from tidelog.report import html_text, visible
 ROWS_FIRST: Final = 50
 ROWS_MAX: Final = 1_000
 # Maximum number of characters of a cell. A text of several words may be longer, because it is
-# broken into lines. `_WHOLE_MAX` limits such a text, and the text that a browser shows on hovering
-# over a cut cell.
+# broken into lines. `_WHOLE_MAX` limits a text of several words, and the text that a browser shows
+# on hovering over a cut cell.
 CELL_MAX: Final = 40
 _WHOLE_MAX: Final = 1_000
 # Number of lines of a list that are not folded.

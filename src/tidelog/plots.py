@@ -5,7 +5,7 @@ and the drawing. matplotlib is imported when a plot is drawn. Each panel is draw
 and for narrow screens, so that text keeps its size; the page's style sheet shows one of the two
 pictures. Small panels are drawn once.
 
-Colors are placeholders that become CSS variables of the page: one picture serves light and dark.
+Colors are placeholders that become CSS variables of the page, so one picture serves light and dark.
 Texts stay texts, in the page's font. A picture has no script, no link and no metadata. Values can
 be read without a pointer: at the largest and the last point, and in a table below.
 
@@ -476,7 +476,7 @@ class _Scale:
         high: Its largest value.
         divisor: Value of one unit of the ticks.
         unit: Unit beside the title; empty if there is none, or if each tick has a unit.
-        is_log: Whether it is logarithmic, except for a linear part around 0.
+        is_log: Whether the axis is logarithmic; around 0, such an axis has a linear part.
     """
 
     low: float

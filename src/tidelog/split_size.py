@@ -16,7 +16,7 @@ TABLE_SPLIT_BYTES: Final = 256 << 20
 # dominates.
 JOB_SPLIT_BYTES: Final = 1 << 30
 
-# Minimum size: for a smaller split, the fixed cost of a task exceeds the cost of reading.
+# Minimum size, because for a smaller split the fixed cost of a task exceeds the cost of reading.
 SPLIT_BYTES_MIN: Final = 64 << 10
 
 

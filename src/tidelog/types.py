@@ -95,7 +95,10 @@ class ClockName(StrEnum):
 
 
 class IsolationLevel(IntEnum):
-    """Visibility of transactional records to a reader. The values are those of Kafka's protocol."""
+    """Visibility of transactional records to a reader.
+
+    The values are the same as in Kafka's protocol.
+    """
 
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1

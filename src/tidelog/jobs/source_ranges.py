@@ -4,7 +4,7 @@ Offsets are planned once, when a replay starts. These offsets contain all record
 and may contain other records. Each chunk filters out the other records by their times on the
 range's clock, so the result is exact for any order of records. The plan for a directory skips
 offsets that zone maps and indexes exclude. Brokers return only the first offset for a time, so this
-offset and all later ones are read.
+offset and all later offsets are read.
 """
 
 from collections.abc import Mapping

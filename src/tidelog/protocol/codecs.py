@@ -392,7 +392,7 @@ class _ReadCode(Source):
     # -- tagged fields
 
     def _tags(self, fields: list[Field]) -> dict[str, str]:
-        """Append the lines that read tagged fields in any order; unknown ones are skipped."""
+        """Append the lines that read tagged fields in any order; unknown fields are skipped."""
         count = self._take("B", "n")
         values = {field.name: self.fresh("v") for field in fields}
         self._flush()

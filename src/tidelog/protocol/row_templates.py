@@ -102,7 +102,7 @@ class _Rows(NamedTuple):
         present: The fields of `names` that exist in this version.
         missing: The other fields of `names`, with their default values.
         struct: Layout of the fields in `present`.
-        between: Fields between those in `present` and the records.
+        between: Fields between the fields in `present` and the records.
         records: Name of the field with the records; None without one.
     """
 

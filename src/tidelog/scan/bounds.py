@@ -62,9 +62,9 @@ class TimeMode(StrEnum):
     """Meaning of a time bound.
 
     `EXACT`: only records whose time is in the range are read, wherever they are in the log.
-    `POSITIONS`: each time is replaced by the offset of the first record at that time or later; all
-    records from the start offset (inclusive) to the end offset (exclusive) are read, including
-    records whose time is outside the range, as in Spark's Kafka connector.
+    `POSITIONS`: each time is replaced by the offset of the first record at that time or later. All
+        records from the start offset (inclusive) to the end offset (exclusive) are read, even
+        records whose time is outside the range. Spark's Kafka connector does the same.
     """
 
     EXACT = "exact"

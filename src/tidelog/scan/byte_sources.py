@@ -135,8 +135,9 @@ class LocalRanges:
             return files.read_file(self._files, path)
 
 
-# Size in bytes of a range read from an object store: large enough that the wait for the first byte
-# matters little, small enough that many tasks can each have such ranges in memory.
+# Size in bytes of a range that is read from an object store. The size is large enough that the wait
+# for the first byte matters little, and small enough that many tasks can have their ranges in
+# memory.
 STORE_READ_BYTES: Final = 8 << 20
 
 

@@ -48,7 +48,7 @@ def compacted_parts(
     """Return the compacted part of each range that has one; reads at most a few records.
 
     A part is left out if zone maps show that its segments still have all their records. A time
-    range that begins after all times of the compacted segments has no such part, either.
+    range that begins after all times of the compacted segments has no compacted part, either.
     """
     path = f"{log_dir.path}/{files.CLEANER_CHECKPOINT_FILE}"
     cleaned: Mapping[TopicPartition, int] = {}

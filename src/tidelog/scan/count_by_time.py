@@ -45,7 +45,7 @@ class CountsByTime:
     """Counts of consecutive ranges of time; a REPL shows them as lines, a notebook as a table.
 
     Attributes:
-        counts: All ranges from the first to the last, including those without records. A requested
+        counts: All ranges from the first to the last, including ranges without records. A requested
             start or end cuts the first or last range. Without a start, the counts begin with the
             first range that has records; this range is cut at 1970 if no record has an earlier
             time. Without an end, the counts end with the last range that has records.

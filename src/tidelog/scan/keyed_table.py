@@ -2,8 +2,8 @@
 
 Records up to and including the time are ranked by the topic's compaction rule: highest offset,
 record timestamp, or version in a header. A key whose winner is a tombstone is not in the table;
-records without a key are ignored. Each partition has its own keys: a key in two partitions appears
-twice, as it does in a compacted topic. Only committed records count.
+records without a key are ignored. Each partition has its own keys, so a key in two partitions
+appears twice, as it does in a compacted topic. Only committed records count.
 
 The log is usually read twice: the first pass folds records to the winner of each key (`winners`),
 and the second pass returns the winners' rows. So memory holds the keys, but values of only a few
@@ -11,7 +11,7 @@ rows at a time. Nothing is written, no lock is taken.
 
 A difference folds both tables in one pass, then reads the rows of the keys whose winners differ,
 and leaves out keys whose values have the same bytes at both times. Memory holds a partition's keys,
-and the rows of those keys whose winner is another record at the second time. Columns:
+and the rows of the keys whose winner is another record at the second time. Columns:
 
 | column | type | content |
 |---|---|---|
@@ -157,8 +157,8 @@ def split_winners(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the winning record of each key of some splits, including tombstones.
 
-    The winners of several groups of splits can be combined. Arguments and errors are those of
-    `table_rows`.
+    The winners of several groups of splits can be combined. Arguments and errors are the same as
+    for `table_rows`.
 
     Returns:
         The columns, followed by `version`, int64. If a key has winners in several splits of a
@@ -281,8 +281,8 @@ def rows_at(
     """Yield the rows of these offsets, ascending.
 
     Raises:
-        OffsetsGone: Some of the records were compacted or deleted meanwhile; the other rows were
-            yielded.
+        OffsetsGone: Some of the records were compacted or deleted meanwhile; the rows of all other
+            offsets were yielded.
     """
     if not len(offsets):
         return

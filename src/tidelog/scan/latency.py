@@ -200,7 +200,7 @@ def latency(  # noqa: PLR0913 - the range, and how it is divided
 def _spans_to_read(
     reader: LogView, hours: _Range, cache: ZoneCache | None, result: TopicLatency
 ) -> Iterator[tuple[int, int]]:
-    """Count from zone maps, and yield the remaining spans of offsets, adjacent ones merged."""
+    """Count from zone maps, and yield the remaining spans of offsets, merged if adjacent."""
     pending: tuple[int, int] | None = None
     for segment in reader.segments:
         start = max(segment.base_offset, reader.log_start_offset)

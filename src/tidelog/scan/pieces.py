@@ -182,8 +182,9 @@ class PieceFinder:
     ) -> Iterator[Piece] | None:
         """Return the pieces of a tiered segment for a range of append times, from its manifest.
 
-        The manifest is enough if all append times are known, and all are inside the range or all
-        are outside; otherwise the result is None, and the segment's append time rows are needed.
+        The manifest is enough if all append times are known, and either all or none of them are
+        inside the range. Otherwise the result is None, and the segment's append time rows are
+        needed.
         """
         zones = segment.zones_on(ClockName.APPEND) if segment.is_tiered else None
         if zones is None or zones.total.stamped_records < zones.total.data_records:

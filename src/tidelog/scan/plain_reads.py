@@ -29,7 +29,7 @@ from tidelog.storage.segment.slices import (
 )
 from tidelog.types import NO_TIMESTAMP, ClockName, IsolationLevel, TopicPartition
 
-# Seconds between two checks for new records: another process that appends sends no notification.
+# Seconds between two checks for new records, because a process that appends sends no notification.
 FOLLOW_SECONDS: Final = 0.2
 
 # Yields partitions, each with its records and their append times (ms), in order of offsets.

@@ -52,7 +52,8 @@ class ScanPlan:
     Attributes:
         splits: In order of topic, partition and offset.
         lost: Requested offsets that are not in the log. If the range is given by times, lost
-            offsets inside it are included only if the search for the start position passed them.
+            offsets inside the range are included only if the search for the start position passed
+            these offsets.
         bounds: By partition: the requested offsets [start, end) that are in the log.
         log_bytes: Size of all log files of the planned partitions.
         sidecar_bytes: Bytes of zone maps read for the plan.
@@ -393,7 +394,8 @@ class _Planner:
             plan = self.plan(drafts, size)
         if min_split_bytes:
             return plan
-        # There are a few large batches: cut by offsets, so that several tasks read the same batch.
+        # There are a few large batches. Cut them by offsets, so that several tasks read the same
+        # batch.
         spans = (u.piece.end_offset - u.piece.start_offset for d in drafts for u in d.uncut)
         limit = max(sum(spans) // least, 1)
         while len(plan) < least and limit < self._how.max_offsets:

@@ -111,8 +111,8 @@ def lost_behind(
     return (lost_gap(split.topic_partition, start, end),) if is_loss else ()
 
 
-# Maximum number of attempts: compaction or deletion may interrupt a reader repeatedly, but not
-# forever.
+# Maximum number of attempts, because compaction or deletion may interrupt a reader repeatedly, but
+# not forever.
 _REPLANS_MAX: Final = 10
 
 
@@ -124,8 +124,8 @@ class ReadOptions:
         rows: Maximum number of rows in an Arrow record batch.
         check_crc: Check every batch's checksum.
         strict: Raise if a record that is read has no time on the chosen clock. The plan must be
-            `strict` as well. Otherwise, batches with such records may be skipped, and then these
-            records raise no error.
+            `strict` as well. Otherwise, batches with records without a time may be skipped, and
+            these records raise no error.
         fail_on_data_loss: Raise if offsets are missing; otherwise report them in `ScanStats.lost`.
         env: Files and clock for `ranges` and for planning again. Default: the machine's, or the
             store's if the split's directory is a URL.

@@ -151,7 +151,8 @@ class AppendRuns:
         owner = uuid.UUID(hex=topic_id) if topic_id else uuid.UUID(int=0)
         rows = sound_rows(data, piece.base_offset, owner)
         if rows is None:
-            # The plan has checked the end of the file: rows missing there are after `times_end`.
+            # The plan has checked the end of the file, so rows that are missing there are after
+            # `times_end`.
             times, _ = AppendTimes.decode(data, piece.base_offset, owner, open_end=True)
             rows = offsets_and_times(times)
         end = max(min(piece.end_offset, piece.times_end), piece.start_offset)

@@ -31,7 +31,7 @@ class RequestedRange:
         end_ms: End of the time range, exclusive, in ms; INT64_MAX is no end.
         least_offset: Leaves out smaller offsets. Unlike a `start_offset`, a `least_offset` before
             the log start is not reported as a loss.
-        limit_offset: Leaves out this offset and all larger ones. Unlike an `end_offset`, a
+        limit_offset: Leaves out this offset and all larger offsets. Unlike an `end_offset`, a
             `limit_offset` after the log end is not reported as a loss.
         filter_ms: Leaves out records whose time is not in [a, b), in both modes (`TimeMode`) of
             `start_ms` and `end_ms`.
@@ -181,7 +181,7 @@ def pack(
 ) -> list[tuple[Piece, ...]]:
     """Group the pieces of one partition, in order, into groups of about `split_bytes` each.
 
-    No group spans more than `max_offsets` offsets, unless a single piece does.
+    A group spans at most `max_offsets` offsets. Exception: a piece with more offsets is a group.
     """
     groups: list[tuple[Piece, ...]] = []
     group: list[Piece] = []

@@ -169,7 +169,7 @@ def _may_be_cleaned(log_dir: "LogDir", name: TopicPartition) -> bool:
     """Return whether a cleaner that keeps no history may have compacted the partition.
 
     Cleaners write their progress to the directory's checkpoint. A partition that was copied from
-    another directory may have no entry in it.
+    another directory may have no entry in the checkpoint.
     """
     path = f"{log_dir.path}/{files.CLEANER_CHECKPOINT_FILE}"
     if not log_dir.env.files.exists(path):

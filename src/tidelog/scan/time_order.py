@@ -2,10 +2,10 @@
 
 Times may be in any order inside a partition, so the first records by time may be at any offsets. A
 page of the result is found in two steps. First, windows of offsets are read from one end of the
-partitions until they hold as many records as the page needs; the time of the last of these records
-is a bound. Then, from the rest of each partition, only records whose time is not beyond this bound
-are read. Zone maps, time indexes and brokers exclude most other records without a read. So only a
-page or two are in memory, however unordered the times are.
+partitions until the windows have as many records as the page needs. The time of the last record
+that the page needs is a bound. Then, from the rest of each partition, only records whose time is
+not beyond this bound are read. Zone maps, time indexes and brokers exclude most other records
+without a read. So only a page or two are in memory, however unordered the times are.
 
 Pure: `TimeOrder` gets a function that reads a range.
 """
@@ -51,7 +51,7 @@ class OrderedRecord(NamedTuple):
 
 
 class _Best:
-    """The first (or the last) records in order among those added so far."""
+    """The first (or the last) records in order among the records added so far."""
 
     def __init__(self, count: int, after: tuple[int, int, int] | None, *, backward: bool) -> None:
         self._count = count

@@ -2,8 +2,8 @@
 
 Contains the backend (`BrokerBackend`) and its requests for leader epochs (`BrokerEpochs`). Epochs
 are requested with tidelog's own wire client, because librdkafka doesn't return the ends of epochs.
-The ends are unknown if the wire client doesn't support the settings, such as those of TLS and SASL.
-The tasks, and the division of ranges into tasks, are in `broker_tasks` and `offset_ranges`.
+The ends are unknown if the wire client doesn't support the settings, such as settings of TLS and
+SASL. The tasks, and the division of ranges into tasks, are in `broker_tasks` and `offset_ranges`.
 
 Invariants: nothing is committed for a group, and nothing on the cluster is changed.
 

@@ -66,7 +66,8 @@ _IGNORED: Final = frozenset(
     }
 )
 
-# Settings that only a read through librdkafka uses: a direct fetch names no group and doesn't poll.
+# Settings that only a read through librdkafka uses, because a direct fetch names no group and
+# doesn't poll.
 _IGNORED_DIRECTLY: Final = frozenset({"group.id", "max.poll.records"})
 
 _LOG: Final = logging.getLogger("tidelog.spark")

@@ -6,10 +6,10 @@ rows are written at most once. Markers, the records that show which batches were
 
 Invariants: with `delivery=exactly-once`, the log contains the rows of each task of a batch exactly
 once, even if the task, its executor or the driver is restarted several times. Each task's rows
-become visible on their own, not together with those of other tasks. The transactional id contains
-the writer and the task's number, so initializing the producer fences every older attempt of the
-same task and aborts its open transaction. Then the task reads the marker. If the marker names this
-batch or a later one, the task writes nothing. Otherwise it writes rows and marker in one
+become visible on their own, not together with the rows of other tasks. The transactional id
+contains the writer and the task's number, so initializing the producer fences every older attempt
+of the same task and aborts its open transaction. Then the task reads the marker. If the marker
+names this batch or a later one, the task writes nothing. Otherwise it writes rows and marker in one
 transaction. (A batch write with `txnAppId` has a marker for each topic, so this is decided topic by
 topic.)
 """

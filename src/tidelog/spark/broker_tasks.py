@@ -40,8 +40,8 @@ class BrokerTask:
         start_offset: First offset, inclusive.
         end_offset: End offset, exclusive.
         topic_id: Expected id of the topic as 32 hexadecimal digits, "" if unknown. If a direct
-            fetch finds a topic with another id, the task's offsets count as lost: the topic was
-            deleted and recreated. Reads through librdkafka don't check the id.
+            fetch finds a topic with another id, the task's offsets count as lost, because the topic
+            was deleted and recreated. Reads through librdkafka don't check the id.
         columns: Columns of a row, in order.
         options: Options of the query.
         clock: Clock of `time_range`.

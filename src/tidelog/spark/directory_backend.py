@@ -332,8 +332,8 @@ class DirectoryBackend(Closing):
     ) -> tuple[EmptyRange, ...]:
         """Return for each requested range the reason why nothing is read from it.
 
-        A range that is read can have a reason, too: if the log starts after the range, only records
-        that are out of order can match.
+        A range that is read can have a reason, too. For example, if the log starts after the time
+        range, only records that are out of order can match.
         """
         if not requested:
             return ()

@@ -362,7 +362,7 @@ class _PartitionRows:
         self._batch_bytes = min(options.batch_bytes, limit)
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Add rows to the collected ones."""
+        """Add rows to the collected rows."""
         self._waiting.append(rows)
         self.waiting_bytes += rows.nbytes
 

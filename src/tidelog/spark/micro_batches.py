@@ -245,7 +245,7 @@ class MicroBatches:
         return self._progress
 
     def freeze(self) -> None:
-        """Set the end of the query to the current log ends: later records are not read."""
+        """Set the end of the query to the current log ends, so later records are not read."""
         self._frozen = self._log.snapshot()
 
     # -- the first offset --------------------------------------------------------------------

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from tidelog.env import Env
 
 
-# Earliest and latest time in ms that `timestamp` returns: times from 1900 to 9998 stay inside
-# Python's calendar in every time zone. Results contain other times only in ms.
+# Earliest and latest time in ms that `timestamp` returns, because times from 1900 to 9998 stay
+# inside Python's calendar in every time zone. Results contain other times only in ms.
 _TIMESTAMP_MS_MIN: Final = -2_208_988_800_000
 
 _TIMESTAMP_MS_MAX: Final = 253_370_764_799_999

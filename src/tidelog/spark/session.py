@@ -166,7 +166,7 @@ def _release_of(home: Path) -> str | None:
 
 
 # Setting that makes Spark push filters down to a source; Spark accepts readers with `pushFilters`
-# only if it is true.
+# only if this setting is true.
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 
 LOCAL: Final = "local[*]"

@@ -74,7 +74,7 @@ class TidelogSource(DataSource):
         return row_type(options.columns, options.serdes)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return a reader of the columns in `schema`, perhaps fewer than those in the options."""
+        """Return a reader of the columns in `schema`, perhaps fewer columns than in the options."""
         check_driver()
         from tidelog.spark.rows import check_row_type
 

@@ -79,7 +79,7 @@ class StreamLog:
         return self._snapshot(self.backend)
 
     def snapshot(self) -> LogSnapshot:
-        """Return a snapshot of those chosen partitions that exist."""
+        """Return a snapshot of the chosen partitions that exist."""
         for _ in range(_TRIES - 1):
             with suppress(UnknownTopic):
                 return self.snapshot_named()
@@ -97,7 +97,7 @@ class StreamLog:
         if assigned := set(self._options.assigned):
             names = [name for name in names if name in assigned]
         bounds = backend.bounds(names)
-        # The ids are read after the bounds: if a topic is recreated in between, the check finds
+        # The ids are read after the bounds. So if a topic is recreated in between, the check finds
         # another id. In the other order, the offsets of the new topic would pass as offsets of the
         # old topic.
         ids = backend.topic_ids({name.topic for name in names})
@@ -135,8 +135,8 @@ class StreamLog:
     def commit(self, group: str, offset: StreamOffset) -> None:
         """Commit the query's progress to a consumer group.
 
-        The commit is only for monitoring, so a failure is only logged: the query continues from its
-        checkpoint.
+        The commit is only for monitoring, so a failure is only logged, and the query continues from
+        its checkpoint.
         """
         from tidelog.remote.view import Committed
 

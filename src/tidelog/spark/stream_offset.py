@@ -288,7 +288,7 @@ class LossCheck:
         self._leader_epochs = leader_epochs
         self._log_ends = log_ends
         # Partitions whose log has no known epochs. The epoch of their last batch is not requested
-        # again, because such a request reads records.
+        # again, because this request would read records.
         self._without_epochs: set[TopicPartition] = set()
 
     def check(
@@ -431,8 +431,8 @@ def find_new(
     """Return start offsets and lost ranges of partitions for which the check returned no position.
 
     These are new and recreated partitions with records. They are read from their log start. If the
-    log start is above 0, the offsets before it count as lost: their records may have been written
-    and deleted between two snapshots.
+    log start is above 0, the offsets before it count as lost, because their records may have been
+    written and deleted between two snapshots.
     """
     starts, lost = {}, []
     for name, (start, end) in sorted(snapshot.extents.items()):

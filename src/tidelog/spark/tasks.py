@@ -139,7 +139,7 @@ def may_be_deleted(requested: RequestedRange, bounds: Bounds) -> bool:
 
 
 def is_doubtful(empty: EmptyRange) -> bool:
-    """Return whether a range is before the log start: only records out of order can match."""
+    """Return whether a range is before the log start, so only records out of order can match."""
     return empty.why is WhyEmpty.DELETED
 
 

@@ -5,9 +5,9 @@ id, and its value is `{"version": 1, "batch": N, "note": TEXT}`. So a task's row
 as written if and only if a marker of that batch or of a later batch is committed.
 
 A numbered write (a batch write with `txnAppId` and `txnVersion`) writes a marker for each of its
-topics, under the key that `topic_key` returns and with the topic's id (`"topic_id"`) if the cluster
-has ids. So a topic that is deleted and recreated starts without markers. A marker without an id
-applies to any topic of that name.
+topics. Such a marker has the key that `topic_key` returns, and the topic's id (`"topic_id"`) if the
+cluster has ids. So a topic that is deleted and recreated starts without markers. A marker without
+an id applies to any topic of that name.
 
 The partition of a marker is a hash of its plain key (without a topic) modulo `PARTITION_COUNT`,
 even if partitions are added to the topic, so that a marker is always found.

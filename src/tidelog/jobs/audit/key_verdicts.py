@@ -1,10 +1,10 @@
 """Rules by which an audit compares a key's rows of both sides. Pure; reads no records.
 
-A key's row contains its last record (partition, offset, create time, digest of the value), its
-number of records, and two digests of all its records: one that depends on their order and one that
-does not. A key is of the first kind below that applies; if none applies, it is equal. But some
-equal keys are `reordered` too, because the last records of several keys in a partition are in
-another order (see `displaced`).
+A key's row contains the key's last record (partition, offset, create time, digest of the value),
+the number of the key's records, and two digests of all these records. One digest depends on the
+order of the records, the other digest does not. A key is of the first kind below that applies; if
+none applies, the key is equal. But some equal keys are `reordered` too, because the last records of
+several keys in a partition are in another order (see `displaced`).
 
 | kind | when |
 |---|---|
@@ -16,7 +16,7 @@ another order (see `displaced`).
 | ahead | the last records differ, and B's is newer by create time |
 | changed | the last records differ, and create times don't show which is older |
 | duplicated | the last records are equal, and B has more records of the key |
-| versions | the last records are equal, earlier ones are not, and B has no more records than A |
+| versions | the last records are equal, earlier records differ, and B has no more records than A |
 
 If `history` is false, only a key's last records are compared. Then a key also counts as equal if it
 is deleted on one side (its last record's value is null) and missing on the other side. Two last
@@ -112,7 +112,7 @@ def compare(
     Args:
         a: The keys of A.
         b_rows: int64[n, FIELDS], one row for each key of B.
-        history: Whether the records before a key's last one are compared, too.
+        history: Whether the records before a key's last record are compared, too.
         unsure: Keys of records that are not compared, but may be the reason why records of A or B
             were compacted away; None if there are none.
     """

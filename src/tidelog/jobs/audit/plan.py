@@ -12,8 +12,8 @@ A run of brokers is valid as long as the topic has the same id. A run of a direc
 long as the log also has the bytes that the run was computed from. A finished segment is identified
 by base offset, size and, if there are zone maps, the checksum of all its bytes. Each segment,
 finished or not, is also identified by the checksum of the last bytes before the end of the run.
-This is sufficient because a log is append-only: a rewrite of the segment (compaction, or a
-truncation followed by other records) moves these bytes or replaces them by another batch with
+This is sufficient because a log is append-only. If the segment is rewritten (by compaction, or by a
+truncation followed by other records), these bytes are moved, or replaced by another batch with
 another checksum.
 """
 

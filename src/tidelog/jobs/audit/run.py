@@ -19,11 +19,11 @@ difference.
 
 tidelog's cleaner stores a history, which has the offset up to which a partition was compacted.
 Later records are read if this offset is after the end of the compared offsets (with a time range:
-after the start of the compared offsets). Apache Kafka's cleaner stores no history. For its logs,
-later records are not read in two cases: the log has a record at every offset before the end of the
-compared offsets; or there is no time range, and this end is in the last segment. Brokers don't
-report any of this, so later records of each compacted topic with a difference are read from
-brokers.
+after the start of the compared offsets). Apache Kafka's cleaner stores no history. For logs of
+Apache Kafka, later records are not read in two cases: the log has a record at every offset before
+the end of the compared offsets; or there is no time range, and this end is in the last segment.
+Brokers don't report any of this, so later records of each compacted topic with a difference are
+read from brokers.
 """
 
 import json
@@ -90,8 +90,9 @@ Read = Callable[[Sequence[ReadPart], Times], list[Run]]
 
 # Maximum number of rounds in which later records are read (see `read_later_records`). Records that
 # arrive during the last round are not read; they are only seconds old, so it is unlikely that a
-# cleaning has removed other records in favor of them. For a log that stores the offset up to which
-# it was cleaned, a second round is needed only after a cleaning that ended during the first round.
+# cleaning has removed other records in favor of these records. For a log that stores the offset up
+# to which it was cleaned, a second round is needed only after a cleaning that ended during the
+# first round.
 _ROUNDS: Final = 5
 
 _NO_TIMES: Final[Times] = (None, None)
@@ -214,7 +215,7 @@ class TopicResult:
     """Result of comparing one topic.
 
     Attributes:
-        history: Whether the records before a key's last one were compared, too.
+        history: Whether the records before a key's last record were compared, too.
         counts: Values of `a_keys`, `b_keys`, `deleted` and `superseded`, and the number of keys for
             each kind.
         differences: Rows of keys that differ; fields as in `key_verdicts`.
@@ -263,8 +264,8 @@ _ROWS_WORTH_A_TASK: Final = 100_000
 # by tasks, one for each pair of partitions.
 _PAIRS_ON_DRIVER_MAX: Final = 4 << 20
 
-# Maximum number of keys in a pair of partitions whose order is checked: for this number of keys,
-# one task needs 3.8 GB.
+# Maximum number of keys in a pair of partitions whose order is checked, because one task needs 3.8
+# GB for this number of keys.
 _PAIRS_MAX: Final = 64 << 20
 
 _TRIES: Final = 3

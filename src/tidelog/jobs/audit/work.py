@@ -202,11 +202,15 @@ class ComparePart:
     def __call__(self, part: str) -> tuple[object, ...]:
         """Run one task; `part` is a JSON object.
 
-        The fields of `part` are: `files` (for each side a list of partitions, each with its number
-        and its files ordered by offset; null for a missing side), `chunks` ([start, end)),
-        `history` (see `key_verdicts.compare`), `positions` (a group's position by partition on B
-        or, without B, on A; null without a group), `behind` (files of later records that are not
-        compared, see `run`).
+        The fields of `part` are:
+
+        - `files`: for each side a list of partitions, each with its number and its files ordered by
+          offset; null for a missing side;
+        - `chunks`: [start, end);
+        - `history`: see `key_verdicts.compare`;
+        - `positions`: a group's position by partition of B, or of A if there is no B; null without
+          a group;
+        - `behind`: files of later records that are not compared, see `run`.
         """
         fields, env = json.loads(part), os_env()
         start, end = fields["chunks"]

@@ -70,7 +70,8 @@ class PartitionResult:
         partition: Number of the partition.
         first_offset: First loaded offset, inclusive.
         end_offset: End of the loaded offsets, exclusive.
-        size_bytes: Size in bytes of those log files with loaded records that still exist.
+        size_bytes: Size in bytes of the log files with loaded records, without files that were
+            deleted meanwhile.
         segments: Number of these files.
         append_ms: Append time of all records in ms, -1 without an append clock.
     """

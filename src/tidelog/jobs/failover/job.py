@@ -106,7 +106,7 @@ def starts_by_map(
         positions: The group's positions by partition of A; or a time in ms, if the group has
             consumed everything that A appended before that time.
         margin: If `positions` is a time, the margin's skew is subtracted from it, since the clocks
-            of A and the mirror may differ by so much.
+            of A and the mirror may differ by this skew.
 
     Raises:
         ClusterFailure: A cluster can't be reached.

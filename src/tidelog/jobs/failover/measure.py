@@ -158,8 +158,8 @@ def _stamped(batch: RecordBatch) -> Iterator[StampedRecord]:
             yield StampedRecord(record.offset, record.timestamp, record.create_timestamp)
 
 
-# Maximum number of latencies that are stored for percentiles (8 MB); the first ones are stored.
-# `count`, `max_ms` and `skew_ms` include all records.
+# Maximum number of latencies that are stored for percentiles (8 MB); of more latencies, only the
+# first are stored. `count`, `max_ms` and `skew_ms` include all records.
 _LATENCIES_MAX: Final = 1_000_000
 
 _TYPE_SETTING: Final = "message.timestamp.type"

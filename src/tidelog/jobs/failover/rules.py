@@ -376,8 +376,8 @@ def find_starts(
                 )
             )
         elif (last := latest.get(partition)) is not None and last.timestamp >= time_ms:
-            # Kafka searches only the first segment that contains a match. If all matches in it are
-            # below the log start, Kafka finds none.
+            # Kafka searches only the first segment that contains a match. If all matches in this
+            # segment are below the log start, Kafka finds none.
             text = "B's search by time found no record, although later records exist"
             starts.append(_beginning(partition, mark, text))
         else:

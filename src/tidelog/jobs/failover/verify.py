@@ -1,4 +1,4 @@
-"""Check of a failover: compares records of both clusters, and counts missed and repeated ones.
+"""Check of a failover: compares records of both clusters, and counts missed and repeated records.
 
 This module has the comparison (`verify`), and its counts of digests in bounded memory
 (`DigestCounts`). The checked starts are computed in `job`. Only committed records count. Records
@@ -20,13 +20,13 @@ records occur several times, each of them counts.
 The records are read in three steps:
 
 1. Unconsumed records on A, and records after the start on B.
-2. Records before the start on B, from `look_back_ms` before the time that was searched for (or, for
-   a start from an offset map, before the earliest create time of the unconsumed records in the
-   map). Exception: if some unconsumed records are not after the start, this step begins at the
+2. Records before the start on B, from `look_back_ms` before the time that was searched for. For a
+   start from an offset map, this time is the earliest create time of the unconsumed records in the
+   map. Exception: if some unconsumed records are not after the start, this step begins at the
    earliest time of the unconsumed records if that time is earlier; or, if create times can't be
    compared, at the log start.
-3. Consumed records on A, from the earliest time of the records that were read on B (if create times
-   can't be compared: from this time minus the margin).
+3. Consumed records on A, from the earliest time of the records that were read on B. If create times
+   can't be compared, the margin is subtracted from this time.
 
 Records are not stored: each becomes a digest of 16 bytes. Digests are divided into buckets by their
 first bytes. Buckets stay in memory up to `BUFFER_BYTES` (64 MB) in total, and are then written to
@@ -409,9 +409,9 @@ class _Comparison:
         """Return the last part of each range.
 
         The part begins at the first record whose time is at or after the partition's time in
-        `times`. It is empty if the partition has no such record. If a topic's brokers search by
-        append time, the whole range is returned, because `times` are record timestamps, which this
-        search ignores.
+        `times`. The part is empty if the partition has no such record. If a topic's brokers search
+        by append time, the whole range is returned, because `times` are record timestamps, which
+        this search ignores.
         """
         by_append = searched_by_append(view, {p.topic for p in times})
         search_times = {

@@ -5,7 +5,7 @@ counted in Spark's workers (`CountSplit`, `CountRows`). The report is made in `j
 
 Groups have different positions in a partition, and the partition's end was observed at a different
 moment for each group. The partition is divided at all of these positions and ends, and each record
-is counted once, in the interval that contains it. A group's unread records are those in the
+is counted once, in the interval that contains it. A group's unread records are the records in the
 intervals from the group's position to the end that was observed for the group.
 """
 
@@ -344,7 +344,7 @@ class CountSplit:
 class CountRows:
     """Function that counts rows that Spark has read from brokers.
 
-    In such rows, only records with the timestamp type LogAppendTime have an append time.
+    In rows from brokers, only records with the timestamp type LogAppendTime have an append time.
 
     Attributes:
         cuts: Offsets that divide each partition, by topic and partition.

@@ -157,8 +157,8 @@ def _has_range(time_range: RequestedRange) -> bool:
 def _range(time_range: RequestedRange) -> dict[str, str]:
     """Return read options for a range of append times.
 
-    Append times that brokers know never decrease along a partition, so such a range is also a range
-    of offsets.
+    Append times that brokers know never decrease along a partition, so a range of append times is
+    also a range of offsets.
     """
     if not _has_range(time_range):
         return {}

@@ -7,17 +7,17 @@ writes (`Batches`: first the target, then the map), and the batches of a Spark C
 At a directory, one commit attaches the segments of all tasks. The commit contains the batch's
 number and the batch's rows of the offset map. The target offsets of these rows are relative to the
 first offset that the commit assigns in each partition. A batch that is repeated after a crash is
-not attached again: the directory returns the offsets and rows of the first commit. With brokers,
-the tasks' reports have the final offsets.
+not attached again; instead, the directory returns the offsets and rows of the first commit. With
+brokers, the tasks' reports have the final offsets.
 
 Over Spark Connect, the client plans, starts the query and waits. The server runs each batch in a
 separate Python process, which gets plan and options from the pickled function and everything else
 from the checkpoint. So the checkpoint must be a folder that client and server see under the same
 path. Before the server writes anything to the target, it checks that the checkpoint is the
 client's. A process holds `mirror.batch.lock` while it writes a batch, and the client holds this
-lock while it stops the query. If another process tries to write a batch in the meantime, it gets
-DirectoryLocked, and its batch is repeated later. `batches.json` lists the last batches, so that the
-client can report them.
+lock while it stops the query. If another process tries to write a batch in the meantime, this
+process gets DirectoryLocked, and its batch is repeated later. `batches.json` lists the last
+batches, so that the client can report them.
 
 Spark waits ten seconds for the start of the Python process of a stream's source, and over Spark
 Connect also for the start of the process that writes the batches. No setting changes this limit,
@@ -209,7 +209,7 @@ def relative_to_batch(reports: Sequence[Report], routes: Routes) -> LedgerRows:
 
     In the reports, target offsets are relative to the task's first record in each partition; in the
     result, they are relative to the batch's first record. Segments are attached in the order of the
-    tasks, so a task's records are after those of all earlier tasks.
+    tasks, so a task's records are after the records of all earlier tasks.
     """
     before: dict[tuple[int, int], int] = {}
     numbers = routes.target_numbers()
@@ -268,7 +268,7 @@ def map_batch(batch_id: int, noted: LedgerRows, ends: Mapping[TopicPartition, in
 def batch_ends(noted: LedgerRows, routes: Routes) -> dict[TopicPartition, int]:
     """Return the offset after a batch's last record in each partition.
 
-    Transaction markers may follow; they are not included.
+    Transaction markers after this record are not included.
     """
     ends: dict[TopicPartition, int] = {}
     for row in noted.rows:
@@ -354,10 +354,10 @@ class Batches:
             self.is_closed = True
 
     def release(self) -> None:
-        """Do nothing: there is no lock to release after the query has ended."""
+        """Do nothing, because there is no lock to release after the query has ended."""
 
     def report_done(self) -> None:
-        """Do nothing: each batch was reported when it was finished."""
+        """Do nothing, because each batch was reported when it was finished."""
 
     def keep_up(self) -> tuple[str, ...]:
         """Copy new topics, partitions and settings of the sources to the target.

@@ -399,7 +399,7 @@ def _check_planned(
 def check_targets(
     plan: MirrorPlan, sources: Mapping[int, TopicFacts], env: Env, *, create: bool
 ) -> "dict[str, _Planned]":
-    """Find the target topics, or plan to create missing ones; changes nothing.
+    """Find the target topics, or plan to create missing topics; changes nothing.
 
     Raises:
         UnknownTopic: A target topic is missing, and `create` is false.
@@ -415,7 +415,7 @@ def check_targets(
 
 
 def _numbers(plan: MirrorPlan, topic: str, sources: Mapping[int, TopicFacts]) -> list[int]:
-    """Return the numbers of those pairs in `sources` whose target is `topic`."""
+    """Return the numbers of the pairs in `sources` whose target is `topic`."""
     return [number for number in sorted(sources) if plan.pairs[number].target == topic]
 
 

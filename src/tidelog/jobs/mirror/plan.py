@@ -5,7 +5,7 @@ checkpoint's files and the state in `mirror.json` (`MirrorState`). Sources and t
 `places`. Only `read_state` and `MirrorState.save` do I/O.
 
 Topics are either named or found by a pattern. Topics found by a pattern are numbered after the
-named ones, in the order in which they were found.
+named topics, in the order in which they were found.
 """
 
 import json
@@ -230,7 +230,7 @@ class MirrorPlan:
         return pairs
 
     def with_pattern_pairs(self, pairs: Iterable[Pair]) -> "MirrorPlan":
-        """Return the plan with more topics found by patterns, after the existing ones."""
+        """Return the plan with more topics found by patterns, after the existing topics."""
         return replace(self, pattern_pairs=(*self.pattern_pairs, *pairs))
 
     @property

@@ -2,9 +2,9 @@
 
 Tasks run in `mapInArrow` and return one small report each; the rows stay in the workers. For a
 directory, a task stages segments, and the driver attaches the segments of all tasks together. For
-brokers, a task writes its rows and a marker in one transaction; the marker contains the task's
-rows of the offset map. If such a task is repeated, it finds the marker, writes nothing, and reports
-these rows again.
+brokers, a task writes its rows and a marker in one transaction; the marker contains the task's rows
+of the offset map. If the task is repeated, it finds the marker, writes nothing, and reports these
+rows again.
 
 `Ledger` makes the rows of the offset map. A run of consecutive offsets becomes one dense row.
 Exception: if the offsets of a record batch have too many gaps, or several of its records have the

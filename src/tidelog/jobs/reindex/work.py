@@ -214,8 +214,8 @@ def verify_zones(
 def _equals_rebuilt_map(zone_map: ZoneMap, segment: ClosedSegment, done: PartDone) -> bool:
     """Return whether a zone map equals one that is built from the log now.
 
-    If the log is damaged, this is unknown: the result is True, and the damage is added to
-    `problems`.
+    If the log is damaged, the zone map can't be compared. In this case, the result is True, and the
+    damage is added to `problems`.
     """
     try:
         fresh = ZoneMap.decode(zone_map_files.build(segment))

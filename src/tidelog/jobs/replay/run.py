@@ -221,7 +221,7 @@ _COLUMNS: Final = ("key", "value", "headers", "topic", "partition", "timestamp",
 # Maximum number of tasks for ordering rows.
 _TASKS_MAX: Final = 64
 
-# Largest time in ms that Spark can read: its times are 64 bits of microseconds.
+# Largest time in ms that Spark can read, because Spark's times are 64 bits of microseconds.
 _SPARK_MS_MAX: Final = (2**63 - 1) // 1000
 
 

@@ -55,7 +55,7 @@ class ReplayTarget(Protocol):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns that the target writes in addition to those that every target writes."""
+        """Columns that the target writes in addition to the columns of every target."""
         ...
 
     def arrange(self, rows: "DataFrame", tasks: int) -> "DataFrame":
