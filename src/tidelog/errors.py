@@ -12,7 +12,7 @@ Each exception has its details as fields, Kafka's error code, and a line of text
 - `ClusterFailure`: a cluster's brokers can't be reached, or refuse a request.
 - `ConfigError`: a setting has a wrong name or value.
 
-The codes are Kafka's error codes; an error that Kafka's protocol does not have has the code None.
+The codes are Kafka's error codes; the code is None if Kafka's protocol has no such error.
 """
 
 from collections.abc import Sequence
@@ -520,7 +520,7 @@ class TierConflict(TidelogError):
 
 
 class CleaningAborted(TidelogError):
-    """A partition changed during its compaction: the compaction is aborted, and may be retried."""
+    """A partition changed during a compaction, which was aborted and may be retried."""
 
 
 class CleaningFailed(TidelogError):
