@@ -74,7 +74,7 @@ _ANY: Final = (
 )
 
 # The log end of each partition, None if unknown. A partition's offset in a checkpoint must not be
-# larger.
+# larger than its log end.
 LogEnds = Mapping[TopicPartition, int | None]
 
 

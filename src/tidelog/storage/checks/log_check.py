@@ -112,7 +112,7 @@ class LogFacts:
         return self.timestamps[self.rises[-1]] if self.rises else NO_TIMESTAMP
 
     def slot_at_position(self, position: int) -> int | None:
-        """Return the slot of the batch that starts at a position, None if none does."""
+        """Return the slot of the batch that starts at a position, None if no batch does."""
         return _find(self.positions, position)
 
     def positions_in(self, start: int, end: int) -> "array[int]":
@@ -128,7 +128,7 @@ class LogFacts:
         return _find(self.first_offsets, offset)
 
     def rise_at(self, slot: int) -> bool:
-        """Return whether a batch's timestamp is larger than those of all batches before it."""
+        """Return whether a batch has a larger timestamp than every earlier batch."""
         return _find(self.rises, slot) is not None
 
     def largest_up_to(self, slot: int) -> int:
@@ -377,7 +377,7 @@ class LogCheck:
     def _check_epoch(self, batch: Batch, position: int) -> Iterator[Finding]:
         """Check that leader epochs never decrease.
 
-        If one batch breaks this, that batch is reported, not its neighbors.
+        If one batch breaks this rule, that batch is reported, not its neighbors.
         """
         replay, epoch = self.replay, batch.leader_epoch
         if epoch == NO_LEADER_EPOCH:
@@ -552,7 +552,7 @@ class LogCheck:
 
 
 class _Gap(NamedTuple):
-    """The last batch added, if offsets are missing before it: position, and expected offset."""
+    """Position and expected offset of the last batch added, if offsets are missing before it."""
 
     position: int
     next_offset: int

@@ -10,9 +10,10 @@
 - Index of aborted transactions: if the log is complete and was never compacted, exactly one content
   is right. Otherwise each entry must lead to an abort marker of its producer, and each marker of a
   transaction that is still in the log needs an entry.
-- Producer snapshots: the checksum, and the states of producers that both the snapshot and the log
-  contain. A snapshot may lack expired producers, and may have producers whose batches were deleted.
-- `leader-epoch-checkpoint`: the epochs of the batches.
+- Producer snapshots: the checksum is checked, and the states of producers that both the snapshot
+  and the log contain are compared. A snapshot may lack expired producers, and may have producers
+  whose batches were deleted.
+- `leader-epoch-checkpoint`: it must have the epochs of the batches.
 """
 
 from collections.abc import Callable, Iterator, Sequence

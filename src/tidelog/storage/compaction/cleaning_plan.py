@@ -414,7 +414,8 @@ def inspect_log(
     Args:
         log_dir: Open for writing.
         name: The partition.
-        is_asked: Whether a cleaning was requested. If so, it is due if there is anything to clean.
+        is_asked: Whether a cleaning was requested. A requested cleaning is due if there is anything
+            to clean.
         options: Options of the cleaning; the defaults if None.
 
     Raises:
@@ -445,7 +446,8 @@ def inspect_tier(
     Args:
         log_dir: Open for writing.
         name: The partition.
-        is_asked: Whether a cleaning was requested. If so, it is due if there is anything to clean.
+        is_asked: Whether a cleaning was requested. A requested cleaning is due if there is anything
+            to clean.
         options: Options of the cleaning.
 
     Raises:

@@ -3,10 +3,10 @@
 A log is a cleaned tail followed by a dirty head. The head begins at the cleaner's checkpoint and
 ends at the first segment that must not be cleaned: the active segment, a segment with records of an
 open transaction, a segment that is not durable yet, or a segment with records younger than
-`min.compaction.lag.ms`. A cleaning is due if the head's bytes reach a limit, or if the head's share
-of the cleanable bytes, or the age of its records, exceeds a limit. A cleaning is also due when the
-delete horizon of tombstones in the tail has passed, even if there is no head. So an idle log loses
-its tombstones too.
+`min.compaction.lag.ms`. A cleaning is due in three cases: the head's bytes reach a limit; the
+head's share of the cleanable bytes exceeds a limit; or the age of the head's records exceeds a
+limit. A cleaning is also due when the delete horizon of tombstones in the tail has passed, even if
+there is no head. So an idle log loses its tombstones too.
 
 Source: Kafka 4.x LogCleanerManager; KAFKA-8522 for delete horizons.
 """
@@ -39,7 +39,7 @@ class DueReason(StrEnum):
 
 
 class WaitingSegment(Protocol):
-    """Times of a segment that `max.compaction.lag.ms` is checked against."""
+    """Times of a segment that are compared with `max.compaction.lag.ms`."""
 
     @property
     def first_timestamp(self) -> int:
@@ -140,7 +140,8 @@ def judge(
         state: The log.
         config: The topic's settings.
         now_ms: Wall time.
-        is_asked: Whether a cleaning was requested. If so, it is due if the log has cleanable bytes.
+        is_asked: Whether a cleaning was requested. A requested cleaning is due if the log has
+            cleanable bytes.
     """
     first_dirty, is_reset = _first_dirty(state)
     end, what_ends = _uncleanable(state, config, first_dirty, now_ms)
@@ -241,8 +242,8 @@ def waits_since_ms(segment: WaitingSegment, config: TopicConfig, now_ms: int) ->
 def horizon_of(now_ms: int, delete_retention_ms: int) -> int:
     """Return the time in ms of the next cleaning for tombstones first cleaned at `now_ms`.
 
-    The time is after the tombstones' delete horizon by 0 to a tenth of the retention. So one later
-    run removes the tombstones of several cleanings that follow one another quickly.
+    The time is after the tombstones' delete horizon by at most a tenth of the retention. So one
+    later run removes the tombstones of several cleanings that follow one another quickly.
     """
     step = max(delete_retention_ms // HORIZON_PART, 1)
     return min(-(-(now_ms + delete_retention_ms) // step) * step, INT64_MAX)

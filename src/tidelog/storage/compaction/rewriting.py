@@ -225,7 +225,7 @@ def _empty_plan(count: int) -> "Longs":
 
 
 def legacy_horizon_ms(job: CleaningJob) -> int:
-    """Return a file time in ms: a segment modified after it keeps tombstones of old formats.
+    """Return a file time in ms: segments modified after this time keep tombstones of old formats.
 
     The result is the file time of the last segment that was cleaned before, minus the retention. It
     replaces the delete horizon, which batches of formats 0 and 1 don't have.
@@ -318,7 +318,7 @@ class SourcePass:
         return PieceFacts(numbers, counts, left_counts, tombstones.astype(np.int64), lost_bits)
 
     def _hold(self, piece: Piece, opened: OpenedBatches, numbers: "Longs", marks: Marks) -> None:
-        """Look up records before the mapped offsets in the map, and mark the superseded ones."""
+        """Look up in the map the records before the mapped offsets; mark superseded records."""
         job, offset_map = self._cleaning.job, self._cleaning.offset_map
         rules = offset_map.key_rules(0, job.map_from, job.log_start_offset, is_look_up=True)
         status = map_batches(opened.bodies, opened.table, numbers, rules, offset_map.keys, marks)

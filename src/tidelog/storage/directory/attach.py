@@ -218,7 +218,7 @@ def ensure_finished(log_dir: DirectoryAccess) -> None:
 def find_done(log_dir: DirectoryAccess, version: WriterVersion) -> AttachResult | None:
     """Return a result if the writer has committed this version or a later one before; else None.
 
-    With `WriterVersion.topics`, this must be true for each of these topics.
+    With `WriterVersion.topics`, a result requires such a version for each of these topics.
 
     Raises:
         InvalidRequest: An invalid name, version or note.

@@ -11,9 +11,9 @@ The JSON files are replaced atomically and are durable before the change is ackn
 `"version": 1`.
 
 - Cluster: `{"quotas": [], "settings": {BROKER: {NAME: TEXT}}, "groups": {GROUP: {NAME: TEXT}},
-  "topic_defaults": {NAME: TEXT}}`; BROKER is a number, or '' for all brokers. With the topic
-  defaults, retention by a tool deletes only records that the broker would delete, too. `quotas` is
-  always an empty list (decision 0019).
+  "topic_defaults": {NAME: TEXT}}`; BROKER is a number, or '' for all brokers. A tool that applies
+  retention uses the topic defaults, so it deletes only records that the broker would delete, too.
+  `quotas` is always an empty list (decision 0019).
 - Groups: `{"fetched_ms": MS, "groups": {GROUP: [{"topic", "partition", "offset", "leader_epoch" (or
   null), "metadata"}]}}`. A record has the same offset in the leader's log and on the standby.
 - Producer ids: `{"next": ID}`, written before the first id of a block is used. A kill loses at most

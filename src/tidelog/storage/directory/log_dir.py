@@ -284,7 +284,8 @@ class LogDir(Closing):
         fs = self.env.files
         if files.parse_partition_dir(posixpath.basename(posixpath.abspath(self.path))) is not None:
             # This may be the directory of one partition, which is refused here, before a file is
-            # written. Behind a link with another name, it is refused only when the topics are read.
+            # written. If the path is a link with another name, the directory is refused only when
+            # the topics are read.
             find_partitions(fs, self.path)
         self._lock = self._take_lock()
         self._watch.accept(text_files.read_accepted_clock(fs, self.path, self.report))

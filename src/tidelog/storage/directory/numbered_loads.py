@@ -34,7 +34,7 @@ class LoadedRange(NamedTuple):
     """Offsets of the rows of one partition.
 
     Attributes:
-        rows: Number of rows. On brokers, records of other producers may be between them.
+        rows: Number of rows. On brokers, records of other producers may be between the rows.
         first_offset: Offset of the first row.
         last_offset: Offset of the last row, inclusive.
         append_time_ms: Append time of the rows, -1 if unknown.

@@ -3,10 +3,10 @@
 `OpenPartitions` alone holds open logs, readers, their handles and maps. It does not use the files
 of the lock, the registry and the checkpoints: `TopicAdmin` knows the partitions, and
 `OffsetCheckpoints` stores their offsets. The opening of a log reads files, may recover the log, and
-syncs files. The opening takes too long for an event loop, so another thread can open the log. Such
-a log counts as open only after the directory's thread has taken it over. If the directory's thread
-needs the log earlier, it waits for the other thread, or cancels an opening that has not begun. So
-no partition is opened twice at a time.
+syncs files. The opening takes too long for an event loop, so another thread can open the log. A log
+that another thread has opened counts as open only after the directory's thread has taken it over.
+If the directory's thread needs the log earlier, it waits for the other thread, or cancels an
+opening that has not begun. So no partition is opened twice at a time.
 
 A partition has at most one open log. A log that is offline because its disk failed is kept until
 `reopen` replaces it.
@@ -124,7 +124,7 @@ class OpenPartitions:
         """Return a reader of the partition's current state.
 
         Refreshes `reader`, which keeps the data that it has loaded. Opens a new reader instead if
-        there is none, if the topic was created again or its settings changed, or if `reader` was
+        `reader` is None, if the topic was created again or its settings changed, or if `reader` was
         opened while a commit was changing the partition's files.
         """
         info = self._topics.topic_of(name)
@@ -296,8 +296,8 @@ class OpenPartitions:
 
         The log of a partition that is not offline is returned unchanged. A commit that the
         failure interrupted is completed first. Data that is not synced is rewritten before the
-        recovery: after a failed sync, the system may report pages as written that never reached the
-        disk.
+        recovery, because after a failed sync the system may treat pages as written that never
+        reached the disk.
 
         Raises:
             UnknownTopic: No such topic or partition.
@@ -417,7 +417,7 @@ class OpenPartitions:
         """
         failure: StorageFailure | None = None
         # If the last stop was clean, damage does not prevent another clean stop. If the last stop
-        # was hard, damage prevents a clean stop, because only recovery would find it again.
+        # was hard, damage prevents a clean stop, because only recovery would find the damage again.
         has_new_damage = False
         for name in list(self._openings):
             with suppress(TidelogError, OSError):  # no caller needs this log

@@ -12,8 +12,8 @@ This module owns:
   The writer is not thread-safe. The offsets in each file begin at 0.
 - The topic's rules for these files.
 - `SegmentPass`, the pass over a staged file that makes a segment of it. The pass checks every
-  batch, and makes the indexes and append times of the new segment. To a batch that is attached, it
-  assigns offset, leader epoch and, with LogAppendTime, timestamp.
+  batch, and makes the indexes and append times of the new segment. It assigns an offset, a leader
+  epoch and, with LogAppendTime, a timestamp to each batch that is attached.
 
 `publication` owns the commit.
 

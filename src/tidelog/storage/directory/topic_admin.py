@@ -11,11 +11,11 @@ first record, as in Kafka, and before the directory of topics is marked as clean
 loss before this write can leave the file missing or torn. The file is then written again, with the
 registry's id.
 
-Topics of one call are deleted by one write of the registry's file. The file lists them as deleted:
-directories with their names are ignored until the directories are durably renamed. So after a crash
-each topic is either whole or deleted, even if some renames were lost; the next open for writing
-removes directories that have kept their names. The content of a renamed directory is removed
-afterwards.
+Topics of one call are deleted by one write of the registry's file. The file lists these topics as
+deleted: directories with their names are ignored until the directories are durably renamed. So
+after a crash each topic is either whole or deleted, even if some renames were lost; the next open
+for writing removes directories that have kept their names. The content of a renamed directory is
+removed afterwards.
 
 Source: Kafka 4.x LogManager (a deleted partition's directory is renamed first; the partition is
 removed from the checkpoints).
@@ -85,8 +85,8 @@ class DirectoryContext(NamedTuple):
 class TopicAdmin:
     """The topics of an open directory.
 
-    Only the directory's thread calls the methods, except those that are marked "in any thread". A
-    writer calls `remove_deleted`, `load` and `remove_leftovers` in this order.
+    Only the directory's thread calls the methods. Exception: methods that are marked "in any
+    thread". A writer calls `remove_deleted`, `load` and `remove_leftovers` in this order.
 
     Attributes:
         set_aside: Renamed directories of deleted topics, left for `remove_set_aside`.

@@ -1,8 +1,8 @@
 """The topics of a directory, from `tidelog-topics.json` and the partition directories.
 
 Kafka keeps names, ids, partition counts and settings of topics in its controllers' metadata log,
-which a tidelog directory does not have. So tidelog keeps them in a small file at the top of the
-directory. Each change replaces this file atomically. Only the holder of the directory's lock
+which a tidelog directory does not have. So tidelog keeps these values in a small file at the top of
+the directory. Each change replaces this file atomically. Only the holder of the directory's lock
 changes the file, through `TopicRegistry`, which creates no partition directory and takes no lock.
 The functions of this module only read, except `give_ids`.
 
@@ -474,7 +474,7 @@ Make: TypeAlias = Callable[[Collection[TopicInfo]], Mapping[str, OSError]]
 class TopicRegistry:
     """The topics of a writable directory.
 
-    One thread at a time changes them; other threads may read them at the same time.
+    One thread at a time changes the topics; other threads may read them at the same time.
 
     `create`, `grow`, `alter` and `delete_hidden` write a change to the file, durably, before they
     return. If the write fails, the change is not made in memory; the file has its old or its new

@@ -425,7 +425,7 @@ class Mover:
     def missing(self) -> list[ClosedSegment]:
         """Return the local segments to copy, oldest first.
 
-        They are finished, not empty, below the high watermark, and after the tier's end.
+        These segments are finished, not empty, below the high watermark, and after the tier's end.
         """
         end = self.record.manifest.end_offset
         return [

@@ -391,7 +391,7 @@ def compact_tier(
     options: CleanerOptions,
     worker: TierWorker | None = None,
 ) -> CleaningReport:
-    """Compact the segments that only a partition's tier has, if due or requested.
+    """Compact the segments that only a partition's tier has, if compaction is due or requested.
 
     Args:
         log_dir: Open for writing; no other task may move this partition's segments meanwhile.

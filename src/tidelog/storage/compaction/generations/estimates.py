@@ -23,10 +23,10 @@
 
       keys = (samples << shift) + counted - (sampled << shift)
 
-`SegmentFacts` are the input of a plan. `cleaned_to` is what makes the cleaning safe: no record of
-the segment is superseded by a record below that offset. It is proven, never estimated. `live_bytes`
-and `keys` are estimates: if they are wrong, a cleaning costs more or comes at another time, but no
-live record is dropped.
+`SegmentFacts` are the input of a plan. `cleaned_to` makes the cleaning safe: no record of the
+segment is superseded by a record below that offset. It is proven, never estimated. `live_bytes` and
+`keys` are estimates: if they are wrong, a cleaning costs more or comes at another time, but no live
+record is dropped.
 
 Source: the difference estimator of survey sampling.
 """

@@ -4,7 +4,8 @@ The file is derived data. If it is lost or damaged, or describes other segments,
 unknown. In this case the partition's `cleaner-offset-checkpoint` gives the end of the clean part,
 and sampling begins again. A row is valid only for a segment with the same base, end, size and
 modification time. Its `cleaned_to` is valid only up to the base of the first segment that has
-changed. So a log that was truncated and then appended to is clean up to the truncation point only.
+changed. So if a log was truncated and then appended to, it is clean only up to the truncation
+point.
 
 The file is a list of entries: a full snapshot, then the changes since. An entry has two lines: the
 CRC-32C of the second line in 8 hexadecimal digits, and a JSON object (docs/format.md#text-files). A
