@@ -434,7 +434,7 @@ class Mapper:
         """Map all dirty sources, or as many offsets as fit.
 
         Raises:
-            CorruptData: A batch or a record is damaged; the error has its position.
+            CorruptData: A batch or a record is damaged; the error has the position of the damage.
             UnsupportedCompression: The codec number is undefined.
             CleaningFailed: A key is larger than the memory for keys.
             OSError: The disk failed.

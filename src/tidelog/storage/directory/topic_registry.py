@@ -201,7 +201,8 @@ class TopicInfo(TopicDisplay):
         topic_id: Its id; None if neither the file nor any directory has one.
         partitions: Number of partitions, including those without a directory.
         present: Numbers of the partitions that have a directory, ascending.
-        given: The settings that were set, under Kafka's names; all others have their defaults.
+        given: The settings that were set, under Kafka's names; all other settings have their
+            defaults.
         config: All settings.
         foreign: Whether the directory's file does not list the topic, so that its settings are
             unknown.

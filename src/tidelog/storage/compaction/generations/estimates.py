@@ -74,7 +74,8 @@ class SegmentFacts:
         return max(self.size_bytes - self.live_bytes, 0.0)
 
 
-# Number of neighbors' keys that are added to a segment's own, and number of neighbors on each side.
+# Number of neighbors' keys that are added to a segment's own keys, and number of neighbors on each
+# side.
 PRIOR_SAMPLES: Final = 128
 
 NEIGHBOURS: Final = 4

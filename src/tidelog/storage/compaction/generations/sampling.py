@@ -62,7 +62,7 @@ def sample_segment(file: File, path: str, seed: bytes, samples: KeySamples) -> S
         samples: Receives the records of sampled keys.
 
     Raises:
-        CorruptData: A batch or a record is damaged; the error has its position.
+        CorruptData: A batch or a record is damaged; the error has the position of the damage.
         UnsupportedCompression: The codec number is undefined.
         OSError: The disk failed.
     """
