@@ -202,8 +202,8 @@ class PendingAppend:
 def first_proven_offset(batch: Batch) -> int:
     """Return a batch's first offset; for magic 0 and 1, a lower bound of it.
 
-    The exact first offset of such a batch would require decompression. Kafka uses the same lower
-    bound.
+    The exact first offset of a batch of magic 0 or 1 would require decompression. Kafka uses the
+    same lower bound.
     """
     return batch.base_offset if batch.magic == MAGIC_2 else batch.last_offset - INT32_MAX
 
@@ -255,7 +255,7 @@ def writable(data: Buffer, last: Batch, terms: AppendTerms) -> bytearray | memor
 def stamps_by_append_clock(config: TopicConfig) -> bool:
     """Return whether a topic has LogAppendTime, but stores no append times.
 
-    The append clock then gives the timestamps, so that they never decrease.
+    For such a topic the append clock gives the timestamps, so that they never decrease.
     """
     is_stamped = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
     return is_stamped and not config.tidelog_append_time_enable

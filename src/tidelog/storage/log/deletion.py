@@ -127,8 +127,8 @@ class Deleter(LogPart):
         not contain these copies.
 
         Args:
-            by_age: Whether to apply `retention.ms`. The caller sets it to False if the settings of
-                the topic's broker are unknown.
+            by_age: Whether to apply `retention.ms`. The caller passes False if the settings of the
+                topic's broker are unknown.
 
         Raises:
             StorageFailure: The disk failed; the partition is offline.

@@ -133,7 +133,7 @@ class FailureGuard:
         self._is_in_doubt = False  # the state of the disk is unknown
 
     def call_on_failure(self, call: Callable[[], None]) -> None:
-        """Set the callback for failures, except those of a close; it runs on the owner's thread."""
+        """Set the callback for failures, except of a close; it runs on the owner's thread."""
         self._on_failure = call
 
     @property
@@ -325,7 +325,7 @@ class Flusher:
         self.last_flush_ms = self._segments.context.env.clock.now_ms()
 
     def cut(self, end_offset: int) -> None:
-        """Lower the recovery point to the log end after a truncation that begins now."""
+        """Lower the recovery point for a truncation that begins now and ends at `end_offset`."""
         self.recovery_point = min(self.recovery_point, end_offset)
         self._flushed_end = min(self._flushed_end, end_offset)
 

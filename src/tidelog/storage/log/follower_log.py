@@ -115,8 +115,8 @@ class FollowerLog(LogPart):
     def _observe_stamps(self, batches: Sequence[Batch]) -> None:
         """Advance the append clock to the LogAppendTime of the leader's batches.
 
-        If this log takes appends of its own later, they must not get an earlier time, as the draft
-        of KIP-32 requires.
+        If this log later takes appends of its own, these appends must not get an earlier time, as
+        the draft of KIP-32 requires.
         """
         for batch in batches:
             stamped = stamped_ms(batch)

@@ -112,7 +112,7 @@ class LeaderEpochs:
     def end_offset_for(self, epoch: int, log_end: int) -> tuple[int, int]:
         """Return the largest known epoch <= `epoch` and its end offset, exclusive.
 
-        A follower uses this to find where its log diverges from the leader's.
+        A follower uses the result to find where its log diverges from the leader's log.
 
         Args:
             epoch: The requested epoch.

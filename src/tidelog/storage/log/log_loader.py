@@ -76,9 +76,9 @@ class LogOptions:
         tiers: Reads segments in the tier; None if a log has local files only.
         deferral: Runs work that the log may do later; by default immediately.
         leaves_flushes: What an append does if `flush.messages` or `flush.ms` requires a flush. If
-            True, the append only sets `Log.is_flush_due`, and the append's caller calls
-            `flush_later`. If False, the append flushes.
-        producer_expiration_ms: Returns a time in ms. A producer that was idle for that long is
+            `leaves_flushes` is True, the append only sets `Log.is_flush_due`, and the append's
+            caller calls `flush_later`. Otherwise the append flushes.
+        producer_expiration_ms: Returns a time in ms. A producer that was idle for this time is
             dropped when the log is opened.
     """
 

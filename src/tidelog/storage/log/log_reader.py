@@ -90,7 +90,7 @@ def _records_of(part: LogSlice, aborted: AbortedFilter) -> Iterator[Record]:
 
 
 class LogView(ABC):
-    """Reads over a partition's list of segments, without state of its own.
+    """Read methods over a partition's list of segments, without state of their own.
 
     `LogReader` is the view for processes that only read; another process may write to the
     directory. `Log` is the writer's view.
@@ -145,7 +145,7 @@ class LogView(ABC):
         return self._list.all
 
     def finished_segments(self) -> list[ClosedSegment]:
-        """Return segments that take no more appends, oldest first, including those of the tier."""
+        """Return finished segments, oldest first, including the tier's segments."""
         return self._list.finished()
 
     def tiered_segments(self) -> "Sequence[RemoteSegment]":
@@ -190,14 +190,14 @@ class LogView(ABC):
         return max(stable, self.log_start_offset)
 
     def end_offset(self, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED) -> int:
-        """Return the end of the records visible with that isolation, exclusive. Source: KIP-79."""
+        """Return the end, exclusive, of the records that `isolation` shows. Source: KIP-79."""
         if isolation is IsolationLevel.READ_COMMITTED:
             return self.last_stable_offset
         return self.log_end_offset
 
     @_typed_read
     def size_bytes(self) -> int:
-        """Return the size of all log files in bytes, including those in the tier."""
+        """Return the size in bytes of all log files, including log files in the tier."""
         return sum(segment.size_bytes for segment in self._list.all)
 
     @_typed_read
@@ -217,7 +217,7 @@ class LogView(ABC):
 
     @_typed_read
     def append_times_of(self, segment: Segment) -> AppendTimes:
-        """Return a segment's append times, limited to those that are proven."""
+        """Return a segment's append times, as far as they are proven."""
         return self._list.append_times_of(segment)
 
     @_typed_read

@@ -260,7 +260,7 @@ class MessageSets:
 
         Args:
             data: Bytes of the messages. If the context's terms have `owned`, this method may change
-                these bytes. After an error they are unchanged.
+                these bytes. After an error the bytes are unchanged.
             batches: Views of the messages. The caller has already checked their sizes and
                 checksums. The first message has magic 0 or 1.
             context: Terms, next offset and times of the append.

@@ -54,7 +54,7 @@ def recall_batches(states: ProducerStates, segments: Sequence[Segment], offset: 
 
     Args:
         states: States from the snapshot at `offset`.
-        segments: Segments of the log, ascending; those of the tier are not read.
+        segments: Segments of the log, ascending; segments of the tier are not read.
         offset: Offset of the snapshot.
     """
     local = [segment for segment in segments if not segment.is_tiered]
@@ -108,7 +108,7 @@ def _recall_start(segments: Sequence[Segment], offset: int) -> int:
 
 
 def _indexed_offset(segment: Segment, position: int) -> int:
-    """Return the offset of the last index entry at or before a position, the base if none."""
+    """Return the offset of the last index entry at or before a position, or the base offset."""
     slot = segment.offset_index.slot_at_or_before_position(position)
     return segment.base_offset if slot < 0 else segment.offset_index.entry(slot)[0]
 
@@ -322,8 +322,8 @@ def rebuild_txn_index(
         context: The partition.
         segment: A local segment.
         earlier: All segments before it, ascending.
-        end: Offset at which to stop: the first batch whose last offset is at or above it, and all
-            later batches, are ignored. None includes all batches.
+        end: Offset at which to stop. The first batch whose last offset is at or above `end`, and
+            all later batches, are ignored. None includes all batches.
 
     Raises:
         CorruptData: A batch is damaged, even if it is not part of a transaction. Or batches that
@@ -410,8 +410,8 @@ def _newest_snapshot(snapshots: Mapping[int, SegmentContext]) -> tuple[ProducerS
     If no snapshot is readable, return states without producers and 0.
 
     Args:
-        snapshots: For each snapshot's offset, the context of its file: the partition's, or that of
-            a segment in the tier.
+        snapshots: By offset of the snapshot, the context of its file: the partition's context or
+            the context of a segment in the tier.
     """
     for offset, context in sorted(snapshots.items(), reverse=True):
         path = context.path(offset, files.SNAPSHOT_SUFFIX)

@@ -1,8 +1,8 @@
 """A topic's rules for records and sizes, and a function that checks a batch's records in one pass.
 
 The rules hold for every format. The function in plain Python, `check_body`, is the reference. A
-kernel can replace it (`BodyCheck`), but is not required: storage works without numba. A pass checks
-the structure of every record and copies no key and no value.
+kernel can replace `check_body` (see `BodyCheck`), but is not required: storage works without numba.
+A pass checks the structure of every record and copies no key and no value.
 
 Source: docs/format.md#record; Kafka 4.x LogValidator, UnifiedLog.
 """

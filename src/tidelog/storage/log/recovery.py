@@ -5,9 +5,9 @@ hard stop `recover` scans the segment with the recovery point and all later segm
 checks the batches one by one, truncates the log at the first bad batch, removes the segments after
 this batch, and rebuilds the indexes, including the index of aborted transactions. The transactions
 that were open before the scan are unknown if a snapshot is missing and earlier batches are damaged.
-In this case the scan can't rebuild an index of aborted transactions. The old index is kept if it
-has all scanned abort markers. If the old index lacks a marker, the partition can be read, but takes
-no appends. After a clean stop nothing is scanned.
+In this case the scan can't rebuild an index of aborted transactions. The old index is kept if its
+entries fit the scanned abort markers (`_keep_txn_index`). If they do not fit, the partition can be
+read, but takes no appends. After a clean stop nothing is scanned.
 
 Only bytes that may be an unfinished write are truncated. If it is proven that the bytes were
 complete batches (`log_end`), or if a sound batch follows them, nothing is truncated. The partition
@@ -186,8 +186,8 @@ def recover(
         recorded: Recorded end of the log.
         epochs: The leader epochs. The scan adds later epochs that it finds in batches.
         report: Receives the actions.
-        log_start_offset: Log start. Gaps below it are not damage: they come from an interrupted
-            deletion.
+        log_start_offset: Log start. Gaps below the log start are not damage: they come from an
+            interrupted deletion.
         tier_segments: Returns the segments that only the tier has, ascending. The function's
             argument is the first offset of the local segments.
 
@@ -323,7 +323,7 @@ def _damage(
 
 
 def _has_sound_batch(context: SegmentContext, base: int) -> bool:
-    """Return whether a segment begins with a batch that can't be a torn write."""
+    """Return whether a segment begins with a whole, valid batch, which can't be a torn write."""
     path = context.path(base, files.LOG_SUFFIX)
     file = context.pool.get(path)
     for _, batch in sound_batches(file, path, base, 0, file.size()):
@@ -572,7 +572,7 @@ def sync_unsynced(context: SegmentContext, recovery_point: int) -> None:
     """Sync the files of the segments that end after `recovery_point`, and the directory.
 
     Raises:
-        OSError: The disk failed; the partition can't be opened, and is marked for the next open.
+        OSError: The disk failed. The partition can't be opened, and is marked for the next opening.
     """
     try:
         _sync_all(context, recovery_point)
@@ -599,7 +599,7 @@ def leaves_doubt(failure: StorageFailure) -> bool:
 def mark_unsynced(context: SegmentContext) -> None:
     """Mark in the partition's directory, for other processes, that the disk has failed.
 
-    The mark is not synced. A power loss may remove it, but also clears the operating system's
+    The mark is not synced. A power loss may remove the mark, but also clears the operating system's
     cache: the next opening then reads what is really on disk, and needs no mark. If the disk can't
     store the mark, there is no mark.
     """

@@ -382,7 +382,7 @@ class SegmentList:
         limit_times(segment, times, self.trusted_end())
 
     def append_times_of(self, segment: Segment) -> AppendTimes:
-        """Return a segment's append times, limited to those that are proven."""
+        """Return a segment's append times, as far as they are proven."""
         self.trusted_end()
         return segment.append_times
 

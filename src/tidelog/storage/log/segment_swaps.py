@@ -1,6 +1,6 @@
 """Adds finished segments at an open log's end, or replaces finished segments.
 
-This module makes an open log show new finished segments. Before that, other code has written the
+This module makes an open log show new finished segments. Before a swap, other code has written the
 new files durably under staged names, and a durable commit record lists these files
 (`directory.publication` writes and removes the record). `SegmentSwaps.show` renames the files into
 place and changes the list of segments in one call, so that no read of this process runs in between.
@@ -42,7 +42,7 @@ class Adoption(NamedTuple):
         leader_epoch: Epoch of every batch.
         append_ms: Append time of all records in ms; -1 if the append clock is off.
         now_ms: Wall time in ms, which create times are compared with. If the append clock gives
-            only timestamps, it is at least the last append time.
+            only timestamps, this time is at least the last append time.
     """
 
     base_offset: int
@@ -60,8 +60,8 @@ class Swap(NamedTuple):
     """New finished segments for one log, and the segments that they replace.
 
     Attributes:
-        bases: Base offsets of the new segments, ascending. The first base offset is that of the
-            first old segment, or the log end if there are no old segments.
+        bases: Base offsets of the new segments, ascending. The first of them is the first old
+            segment's base offset, or the log end if there are no old segments.
         end_offset: Offset after the last record of the new segments.
         old: The consecutive segments to replace: the objects in the log's list.
         keeps_old: Whether files of old segments are kept until `file.delete.delay.ms` is over.
@@ -185,8 +185,8 @@ class SegmentSwaps(LogPart):
             Paths of old segments' files that are no longer needed; the caller removes these files.
 
         Raises:
-            StorageFailure: The disk failed. The partition is offline until it is reopened; then it
-                shows the new segments.
+            StorageFailure: The disk failed. The partition is offline until it is reopened; after
+                reopening, it shows the new segments.
         """
         directory = self._segments.context.directory
         return self._guard.run(directory, operation, lambda: self._show(swap, commit))

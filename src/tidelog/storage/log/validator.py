@@ -15,11 +15,11 @@ sets of magic 0 and 1.
 Differences from Kafka:
 
 - Wrong offset deltas are repaired, in batches of at most `RENUMBERED_MAX` records. Kafka stores
-  them unchanged in an uncompressed batch, but refuses a compressed batch that has wrong offset
-  deltas.
+  wrong offset deltas unchanged in an uncompressed batch, but refuses a compressed batch that has
+  them.
 - If a producer sets the LogAppendTime flag in a batch on a CreateTime topic, the batch's largest
-  timestamp is set to the largest timestamp of its records. Kafka stores the timestamp that the
-  producer put into the header.
+  timestamp is set to the largest timestamp of its records. Kafka keeps the largest timestamp that
+  the producer put into the header.
 - Formats 0 and 1 are accepted only if the broker serves old clients, and are not converted.
 
 Source: Kafka 4.x LogValidator, UnifiedLog; KIP-32; docs/differences.md.
@@ -99,8 +99,8 @@ _SCRATCH: Final = Scratch()
 # it uses the buffer, so that two threads never share a buffer.
 _BLOCKS: Final[list[memoryview]] = []
 
-# Numbers of codecs, and append origins, as module constants, because looking up an enum member
-# costs as much as the CRC of a small batch.
+# Codec numbers and append origins are module constants, because looking up an enum member costs as
+# much as the CRC of a small batch.
 _UNCOMPRESSED: Final = int(Codec.NONE)
 _LZ4: Final = int(Codec.LZ4)
 _LAST_CODEC: Final = int(max(Codec))

@@ -102,7 +102,7 @@ class TailSegment(Segment):
 
     @property
     def has_known_end(self) -> bool:
-        """Whether the segment provably reaches `end_offset`; then a reader must not stop before."""
+        """Whether the segment provably reaches `end_offset`; if so, reads must reach it, too."""
         return self.damage is not None
 
     def scan_tail(self, file_size: int, *, check_crc: bool) -> None:
@@ -322,7 +322,7 @@ def load_tail(context: SegmentContext, base_offset: int) -> TailSegment:
     """Load the last segment from disk; check its indexes, and rebuild wrong ones in memory.
 
     Another process may be writing the segment, so damage is reported only if two successive reads
-    find the same damage. Every read after the first one also reads the recorded end again.
+    find the same damage. Every read after the first read also reads the recorded end again.
     """
     segment, damage = _loaded(context, base_offset, context.recorded_end(False))
     for _ in range(_LOOKS_MAX):
@@ -462,9 +462,10 @@ class ActiveSegment(TailSegment):
     ) -> "ActiveSegment":
         """Load the last segment after a clean stop or a recovery, and correct its index files.
 
-        Bytes after the last whole batch are truncated. Recovery has already checked them; after a
-        clean stop there are none. Exception: no file is changed if these bytes are proven to be
-        damage (`settle_end`), or if the partition takes no appends.
+        Bytes after the last whole batch are truncated. Recovery has already checked such bytes;
+        after a clean stop there are no such bytes. Exception: no file is changed if the bytes after
+        the last whole batch are proven to be damage (`settle_end`), or if the partition takes no
+        appends.
 
         Args:
             context: The partition.
@@ -552,7 +553,7 @@ class ActiveSegment(TailSegment):
     def first_timestamp(self) -> int:
         """Largest timestamp of the first batch in ms, for the segment's age; -1 if it has none."""
         if self._first_timestamp is None and self.size_bytes:
-            # The first 4 KiB may end inside the first batch, which does not mean damage.
+            # The first 4 KiB may end inside the first batch; this does not mean damage.
             first = next(self.walk_file(0, min(self.size_bytes, 1 << 12)), None)
             if first is None:
                 first = next(iterate_batches(self, 0, self.size_bytes))

@@ -2,8 +2,8 @@
 
 Rows of `.appendtime` refer to offsets. Between two runs of tidelog, another program (Apache Kafka)
 or a person may have truncated the log and appended other records at the same offsets. A crash may
-have kept a row and lost its records, or kept records and lost their row. So an offset alone proves
-nothing:
+have kept a row and lost its records, or kept records and lost their row. So the offset alone does
+not prove a row:
 
 1. `append-time-checkpoint`, written at every clean close, has the log end and the base offset and
    fingerprint of the last batch. If the last batch still exists, the log was never truncated below
@@ -43,7 +43,7 @@ class AppendTimeCheckpoint(NamedTuple):
     """Log end at the last clean close, and the batch that ended there.
 
     Attributes:
-        end_offset: Log end offset, exclusive; append times below it are trusted.
+        end_offset: Log end offset, exclusive. Append times below the log end are trusted.
         last_base_offset: Base offset of the last batch; -1 if the checkpoint names no batch.
         last_fingerprint: `fingerprint` of that batch.
         last_ms: Last append time that was assigned, in ms; -1 if unknown. No later append time may
@@ -82,7 +82,7 @@ def fingerprint(batch: Batch) -> int:
     """
     try:
         first = batch.base_offset
-    except CorruptData:  # an old wrapper that can't be opened, or a batch with a flipped magic
+    except CorruptData:  # an undecodable old wrapper, or a batch with a flipped magic
         first = batch.last_offset
     return fingerprint_of(batch.crc, batch.leader_epoch, first)
 
@@ -119,7 +119,7 @@ def _batch_reaching(segment: Segment, offset: int, fits: Callable[[Batch], bool]
 
 
 def batch_starting_at(segment: Segment, base_offset: int) -> Batch | None:
-    """Return the batch with exactly that base offset; None if it is missing or damaged."""
+    """Return the batch with exactly this base offset; None if it is missing or damaged."""
     return _batch_reaching(segment, base_offset, lambda batch: batch.base_offset == base_offset)
 
 
@@ -166,7 +166,7 @@ def _proven_end(segment: Segment, row: AppendTimeRow) -> int | None:
 
 
 def last_batch(segment: Segment) -> Batch | None:
-    """Return the last batch of a segment; None if it is empty, or damaged before that batch."""
+    """Return a segment's last batch; None if the segment is empty or damaged before the batch."""
     last = None
     start = position_floor(segment, segment.end_offset)
     try:

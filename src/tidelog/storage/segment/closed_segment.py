@@ -231,7 +231,7 @@ class ClosedSegment(Segment):
     def rebuild_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
         """Build both indexes from the log's batch headers, by Kafka's recovery rule.
 
-        The indexes end at the first damaged batch; reads raise an error there.
+        The indexes end at the first damaged batch; a read of this batch raises an error.
         """
         batches = iterate_batches(self, 0, self.size_bytes)
         indexes, damage = rebuild_indexes(self.context.config, self.base_offset, batches)
@@ -249,7 +249,7 @@ class ClosedSegment(Segment):
         return batches
 
     def set_whole(self, size_bytes: int) -> None:
-        """Store that batches fill the segment up to its end, as the segment's writer knows."""
+        """Store that batches fill the segment up to its end; the segment's writer knows this."""
         self.loaded_last_batches, self.is_whole = (
             LastBatches(self.end_offset, size_bytes, None),
             True,

@@ -48,8 +48,8 @@ class IndexBuilder:
     def add(self, batch: Batch, position: int) -> None:
         """Add the next batch, at `position`; `offset_order` must have checked its offsets.
 
-        An index stores a position in 31 bits. Batches at larger positions get no entry; they are
-        found by a scan from the last entry.
+        An index stores a position in 31 bits. Batches at larger positions get no entry. A scan from
+        the last entry finds such batches.
         """
         last_offset = batch.last_offset
         if batch.max_timestamp > self.max_timestamp:

@@ -11,8 +11,8 @@ precedes the gap. If a directory has neither `tidelog-topics.json` nor Kafka's c
 of a gap is unknown, and the gap is not treated as a loss. An example is a copy of a single
 partition.
 
-Derived files don't show whether a gap is a loss: a file that was built after a loss ends where the
-log ends. A zone map can only prove that the segment still has its last offset.
+A derived file doesn't show whether a gap is a loss: if the file was built after the loss, it ends
+where the log ends. A zone map can only prove that the segment still has its last offset.
 
 Only `Losses`, which searches use, holds state.
 """
@@ -61,8 +61,8 @@ def is_settled(segment: Segment) -> bool:
 def lost_at_end(segment: Segment) -> LostOffsets | None:
     """Return the offsets missing at a finished segment's end, if they are lost.
 
-    Return None if nothing is lost. Also return None if damage hides the segment's end; reads raise
-    an error at the damage. The segment stores a result of None, so that the next call reads no
+    Return None if nothing is lost. Also return None if damage hides the segment's end: reads raise
+    an error at this damage. The segment stores a result of None, so that the next call reads no
     file.
 
     Raises:

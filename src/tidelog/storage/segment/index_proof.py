@@ -8,12 +8,12 @@ an entry with an offset within a batch. Entries that can't be proven are not use
 are rebuilt in memory.
 
 An index file is checked when it is loaded: first the order and bounds of its entries
-(`derived_files`), then the checksum that a zone map stores for the file. Without such a checksum,
-the last entries are checked instead. The last offset index entry must point to a batch whose last
-offset is not greater than the entry's offset. No batch after the last time index entry may have a
-later time than this entry. These checks detect an index that was truncated, belongs to an older
-log, or ends in zeros. A wrong index would hide records from searches, and retention would delete
-these records too early. `tidelog doctor` checks every entry.
+(`derived_files`), then the checksum that a zone map stores for the file. If there is no such
+checksum, the last entries are checked instead. The last offset index entry must point to a batch
+whose last offset is not greater than the entry's offset. No batch after the last time index entry
+may have a later time than this entry. These checks detect an index that was truncated, belongs to
+an older log, or ends in zeros. A wrong index would hide records from searches, and retention would
+delete these records too early. `tidelog doctor` checks every entry.
 
 Holds no state. Source: KIP-33; Kafka 4.x TimeIndex, whose dump tool makes the same comparison;
 KAFKA-10207, KAFKA-19200.
@@ -48,7 +48,7 @@ def time_floor(segment: Segment, timestamp: int) -> tuple[int, int]:
 
 
 def position_floor(segment: Segment, offset: int) -> int:
-    """Return the position of a batch that is proven to end at or before `offset`, or 0."""
+    """Return the position of a batch that is proven to end at or before `offset`, else 0."""
     key, position = segment.offset_index.lookup(offset)
     if position and not leads_to(segment, key, position):
         segment.distrust_indexes(misfit(segment.log_path, key, position))
@@ -57,7 +57,7 @@ def position_floor(segment: Segment, offset: int) -> int:
 
 
 def position_before(segment: Segment, offset: int) -> int:
-    """Return the position of a batch that is proven to end before `offset`, or 0.
+    """Return the position of a batch that is proven to end before `offset`, else 0.
 
     A reader of `offset` begins at this position. From this position a reader reads at least one
     batch before the batch with `offset`. So the order of offsets shows whether the base offset of

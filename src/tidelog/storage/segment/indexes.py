@@ -15,9 +15,10 @@ faster. Indexes have no checksum; a doubtful index is rebuilt from the log (`der
   increase. 8 bytes, big-endian: int32 offset relative to the base offset, int32 position.
 - Time index `BASE.timeindex`. Entry (T, O): T is the segment's largest timestamp up to offset O
   (inclusive), and O is the last offset of the earliest batch with T. So all timestamps above T are
-  after O. The record at O need not have T (only its batch does), and timestamps <= T may be after
-  O. Timestamps strictly increase, offsets never decrease; batches without a timestamp get no entry.
-  12 bytes, big-endian: int64 timestamp in ms, int32 relative offset.
+  after O. The batch that ends at O contains T, but the record at O itself may have a smaller
+  timestamp. Timestamps <= T may be after O. In the entries, timestamps strictly increase and
+  offsets never decrease. A batch without a timestamp gets no entry. 12 bytes, big-endian: int64
+  timestamp in ms, int32 relative offset.
 
 Source: KIP-33; Kafka 4.x AbstractIndex, OffsetIndex, TimeIndex; KAFKA-806, KAFKA-10207, KAFKA-19200
 (zero tails); docs/format.md#offset-index, #time-index.
@@ -127,7 +128,7 @@ class Index:
         return self.size_bytes >= self.full_bytes
 
     def slot_at_or_after(self, offset: int) -> int:
-        """Return the first slot whose offset is >= `offset`, or the entry count if none is."""
+        """Return the first slot with an offset >= `offset`, the entry count if there is none."""
         return self._floor(offset - self.base_offset - 1, self._RELATIVE) + 1
 
     def truncate_to(self, offset: int) -> int:

@@ -1,8 +1,8 @@
 """The end of a log, and sound batches after damage, for readers, recovery and doctor.
 
-The last segment ends at its last whole, valid batch. Readers treat the bytes after this batch as
-not written yet, and recovery treats them as a torn write. Exception: one of the following proves
-that the log had more records:
+The last segment ends at its last whole, valid batch. Readers treat the bytes after the last whole,
+valid batch as not written yet. Recovery treats these bytes as a torn write. Exception: the bytes
+are damage if one of the following proves that the log had more records:
 
 1. The recovery point: all records below it were on disk. After a clean stop the recovery point is
    the log end.
@@ -12,8 +12,7 @@ that the log had more records:
 4. A valid checksum: a batch in which only the offsets or the magic are wrong was written
    completely.
 
-In these cases the bytes are damage (`DamagedLog`), and they are not truncated or overwritten
-automatically.
+Damaged bytes (`DamagedLog`) are not truncated or overwritten automatically.
 
 A batch's checksum doesn't cover the batch's offsets. So if there is a gap before the last batch,
 the offsets of this batch need a proof, too. The proof is a recovery point at or after the batch's
@@ -55,7 +54,7 @@ CHUNK_BYTES: Final = 1 << 20
 # Maximum number of positions that look like batches and are tried. Each position costs a checksum.
 CANDIDATE_LIMIT: Final = 20_000
 
-# The same maximum for a check or a repair, which may take some seconds.
+# Maximum number of such positions in a check or a repair, which may take some seconds.
 PATIENT_LIMIT: Final = 1_000_000
 
 CHECKED_LIMIT_BYTES: Final = 1 << 32

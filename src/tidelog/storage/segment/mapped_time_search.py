@@ -3,12 +3,12 @@
 This module connects the log's search (`time_search`), which chooses the segment, with the kernel
 (`record/kernels/time_search`).
 
-First the mapped part of a segment is searched, then pieces after this part that are read by
-position. A finished segment is mapped completely. The active segment is mapped up to the size that
-it had when it was last mapped. A reader's last segment and a segment in an object store are not
-mapped. This module decompresses compressed batches for the kernels. Legacy batches are searched by
-plain Python code. The checksum of the result's batch is verified before the result is returned. For
-a batch of a mapped part this is done only once.
+A search first uses the mapped part of a segment. Then it reads the rest of the segment in pieces,
+by position. A finished segment is mapped completely. The active segment is mapped up to the size
+that it had when it was last mapped. A reader's last segment and a segment in an object store are
+not mapped. This module decompresses compressed batches for the kernels. Legacy batches are searched
+by plain Python code. The checksum of the result's batch is verified before the result is returned.
+The checksum of a batch of a mapped part is verified only once.
 
 `KernelSearch` keeps arrays over the maps of at most `PARTS_MAX` segments, but keeps no decoded
 batch. `KernelSearch` returns the same results as `time_search.search_segment`, but is faster.
@@ -140,7 +140,7 @@ class KernelSearch:
         floor_offset: int,
         may_block: bool,
     ) -> OffsetAndTimestamp | None:
-        """Decompress and verify batches for the kernel; if needed, search on after the part."""
+        """Decompress and verify batches for the kernel; if needed, continue after the part."""
         segment, log = part.segment, part.log
         status, offset, timestamp, position = result
         while status == NEED_PLAIN:

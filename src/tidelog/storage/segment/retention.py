@@ -16,8 +16,8 @@ The third pass deletes a segment if its newest record is older than `retention.m
 
 If a record's append time is unknown, the time in its segment's note is used: by this time all
 records of the segment had arrived. Without a note, the file's modification time is used. If
-computing the exact time would cost too much, an upper bound is used. So a record may be kept too
-long, but is never deleted too early.
+computing the exact time would cost too much, an upper bound is used. Because of the upper bound, a
+record may be kept too long, but is never deleted too early.
 
 Source: Kafka 4.x UnifiedLog.deleteOldSegments; KAFKA-10207, KAFKA-18929, KAFKA-19112.
 """

@@ -2,7 +2,7 @@
 
 If the segment's first batch has a timestamp, the segment's age is the append's largest timestamp
 minus the first batch's largest timestamp. Otherwise the age is the wall time since the segment was
-created or opened. The age is checked only at an append, so it never rolls an idle segment.
+created or opened. The age is checked only at an append, so an idle segment is never rolled.
 
 In a roll storm, each of many successive appends ends a segment. Possible causes are: a producer
 whose clock runs further and further ahead, an import of the records of many weeks, or a small limit
@@ -136,8 +136,7 @@ STORM_WINDOW_MS: Final = 3_600_000
 SIZE_STORM_WINDOW_MS: Final = 60_000
 SMALL_PART: Final = 10
 
-# If the reason is the size, it is a storm only if the segments' mean size in bytes is below this
-# value.
+# Rolls by size are a storm only if the segments' mean size in bytes is below this value.
 TINY_BYTES: Final = 4 << 20
 
 _BY_APPEND: Final = (

@@ -82,9 +82,9 @@ class SegmentContext:
         report: Called with one line about each problem that does not prevent reading, such as a
             damaged index that was rebuilt.
         overlay: Current names of files, by final name. For a file that a commit record has made
-            visible, the current name is its staged name. For a file that the commit has removed, it
-            ends with `.removed`. For a file that was renamed to its `.deleted` name, it is this
-            name.
+            visible, the current name is its staged name. For a file that the commit has removed,
+            the current name ends with `.removed`. For a file that was renamed to its `.deleted`
+            name, the current name is this name.
         recorded_end: Returns, for readers, the end of the log that the directory's checkpoints
             record. If the argument is true, the checkpoints are read again.
     """
@@ -181,8 +181,8 @@ class Segment(ABC):
 
     Attributes:
         context: Shared state of the partition's segments.
-        base_offset: First offset that the segment may contain, inclusive. The file names contain
-            it.
+        base_offset: First offset that the segment may contain, inclusive. The names of the
+            segment's files contain this offset.
         end_offset: End of the segment's offsets, exclusive: the next segment's base offset or the
             log end.
         is_active: Whether this is the log's last segment, which may grow and must not be mapped.
@@ -227,7 +227,7 @@ class Segment(ABC):
     @property
     @abstractmethod
     def has_known_end(self) -> bool:
-        """Whether the segment provably reaches `end_offset`; then a reader must not stop before."""
+        """Whether the segment provably reaches `end_offset`; if so, reads must reach it, too."""
 
     @property
     @abstractmethod
@@ -470,7 +470,7 @@ def open_log(segment: _HasLogPath, opening: Callable[[str], _Opened]) -> _Opened
     """Call `opening` with a log file's path; call it again if the path changed meanwhile.
 
     If a compaction has replaced a segment, the segment can still be read under another name. The
-    replaced segment's old name then belongs to another file.
+    old name of the replaced segment then belongs to another file.
     """
     while True:
         path = segment.log_path

@@ -18,8 +18,8 @@ only if the segment still ends with the offset and the batch that the note has.
 When a partition is opened, `NoteKeeper` adds a note for every segment without a note. So a later
 copy of the files, which changes their modification times, does not change the recorded arrival
 times. Later, `NoteKeeper` adds a note for each segment that is rolled, attached or written by a
-cleaning. At a clean close it adds a note for the active segment. The active segment's time is kept
-in memory until the close, because it changes with every append.
+cleaning. At a clean close `NoteKeeper` adds a note for the active segment. The active segment's
+time is kept in memory until the close, because it changes with every append.
 
 Kafka ignores the file. Source: docs/format.md#text-files; docs/retention.md.
 """

@@ -61,16 +61,16 @@ class LogSlice(NamedTuple):
         """Yield the batches that may have offsets in the range, with their positions.
 
         Raises:
-            CorruptBatch: A frame is invalid. Or a batch before a gap is damaged, and it may have
-                records of the range.
+            CorruptBatch: A frame is invalid. Or a damaged batch before a gap may have records of
+                the range.
             StorageFailure: The disk failed.
         """
         with typed_reads(self.segment.log_path):
             yield from self._batches()
 
     def _batches(self) -> Iterator[tuple[int, Batch]]:
-        # The last batch before the range. If a gap follows it, its checksum is verified, because a
-        # flipped bit in its header must not hide records.
+        # The last batch before the range. If a gap follows this batch, the batch's checksum is
+        # verified, because a flipped bit in its header must not hide records.
         before: tuple[int, Batch] | None = None
         for position, batch in iterate_batches(
             self.segment, self.start_position, self.end_position, end_offset=self.limit_offset
@@ -141,9 +141,9 @@ def slices(
         segments: Segments of the log.
         start: First offset, inclusive.
         end: Last offset, exclusive.
-        on_empty: Called, in order, for each segment without such a part. The arguments of the call
-            are the segment, and the start and the exclusive end of the requested offsets that the
-            segment should have.
+        on_empty: Called, in order, for each segment that has no such part. The arguments of the
+            call are the segment, and the start and the exclusive end of the requested offsets that
+            the segment should have.
 
     Raises:
         DamagedLog: Offsets that were on disk are in no file. The error is raised after the last
@@ -201,7 +201,7 @@ NO_ABORTED: Final = AbortedFilter(())
 def records_of(
     part: LogSlice, aborted: AbortedFilter = NO_ABORTED
 ) -> Generator[Record, None, tuple[int, int]]:
-    """Yield the data records of a slice, except those of aborted transactions.
+    """Yield the data records of a slice, except records of aborted transactions.
 
     Returns:
         Missing offsets [start, end) after the last batch of the slice. The range is empty in three

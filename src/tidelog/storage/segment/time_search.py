@@ -1,7 +1,7 @@
 """Finds the offset for a time in the segments of a log, on either clock, exact to the record.
 
-This module searches the whole log. A search inside one segment in plain Python is in this module,
-too; a faster search with kernels is in `mapped_time_search`.
+This module searches the whole log. This module also has a search inside one segment, in plain
+Python. `mapped_time_search` has a faster search with kernels.
 
 A search by record time has these steps. Bisection of the segments' running maxima gives the first
 segment that can have a match. This segment's time index gives the batch to start at. Batches are

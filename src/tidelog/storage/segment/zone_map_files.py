@@ -66,8 +66,8 @@ def load_or_build(segment: Segment, cache: "ZoneCache | None" = None) -> ZoneMap
     is only in memory.
 
     Returns:
-        The map. None if the log is damaged; the damage is reported, and reads of the log raise an
-            error there.
+        The map. None if the log is damaged. The damage is reported; reads of the log raise an error
+            at the damage.
     """
     zone_map = segment.zones
     if zone_map is not None and knows_times_of(zone_map, segment):
