@@ -250,7 +250,7 @@ class TopicConfig:
         int64(1, None, -1),
         "-1",
         "Number of uncompacted bytes from which a log is compacted regardless of"
-        " min.cleanable.dirty.ratio; -1: no such number.",
+        " min.cleanable.dirty.ratio; -1: only min.cleanable.dirty.ratio counts.",
         synonyms=(Synonym("tidelog.compaction.min.dirty.bytes"),),
     )
     tidelog_compaction_strategy: CompactionStrategy = config_field(
@@ -271,11 +271,11 @@ class TopicConfig:
     tidelog_compaction_scheduler: CompactionScheduler = config_field(
         COMPACTION_SCHEDULER,
         "brute-force",
-        "Segments that a compaction rewrites: `brute-force`: all, as in Kafka, when"
-        " min.cleanable.dirty.ratio or tidelog.compaction.min.dirty.bytes is reached;"
-        " `generational`: the segments with the most garbage per rewritten byte, when"
-        " tidelog.compaction.space.factor is reached. `generational` writes far less and"
-        " reads more.",
+        "Selects the segments that a compaction rewrites. `brute-force` rewrites all segments,"
+        " as in Kafka, when min.cleanable.dirty.ratio or tidelog.compaction.min.dirty.bytes is"
+        " reached. `generational` rewrites the segments with the most garbage per rewritten"
+        " byte, when tidelog.compaction.space.factor is reached; it writes far less and reads"
+        " more.",
         synonyms=(Synonym("tidelog.compaction.scheduler"),),
     )
     tidelog_compaction_space_factor: float = config_field(
@@ -360,8 +360,8 @@ class TopicConfig:
     tidelog_lookup_clock: ClockName = config_field(
         LOOKUP_CLOCK,
         "record",
-        "Time by which a broker looks up records (ListOffsets, offsetsForTimes), and"
-        " which it returns: `record`, as in Kafka, or `append`.",
+        "Clock by which a broker looks up records (ListOffsets, offsetsForTimes): `record`,"
+        " as in Kafka, or `append`. The times that these lookups return are times of this clock.",
     )
     tidelog_expose_append_time: bool = config_field(
         FLAG,
@@ -403,9 +403,8 @@ class TopicConfig:
     remote_storage_enable: bool = config_field(
         FLAG,
         "false",
-        "Whether `tidelog tier` copies finished segments to the store of"
-        " tidelog.tier.url, and local.retention.* apply; see docs/tiers.md. Apache Kafka"
-        " can open the local part.",
+        "If true, `tidelog tier` copies finished segments to the store of tidelog.tier.url, and"
+        " local.retention.* apply; see docs/tiers.md. Apache Kafka can open the local part.",
     )
     remote_log_copy_disable: bool = config_field(
         FLAG,
