@@ -16,7 +16,7 @@ _KILO: Final = 1000
 _MINUTE_S: Final = 60
 # An estimate of at least `_MANY` of a unit, such as 10 hours, is given in that unit alone. An
 # estimate of at least one unit but less than `_MANY` is given in that unit and the next smaller
-# unit (3h10m). It is rounded to the larger unit's step in `_STEPS_S`.
+# unit (3h10m). Such an estimate is rounded to the larger unit's step in `_STEPS_S`.
 _MANY: Final = 10
 _STEPS_S: Final = (2 * 3_600.0, 5 * 60.0, 5.0, 0.1)
 
@@ -86,8 +86,8 @@ def rate_text(number: float, seconds: float, unit: str = "records") -> str:
 def share_text(share: float) -> str:
     """Format a share from 0 to 1 in percent: `0.12%`, `34%`, `99.9988%`.
 
-    The text has two significant digits of the share, or of its difference from 100 % if that is
-    smaller.
+    The text has two significant digits of the share, or of 100 % minus the share if this difference
+    is smaller.
     """
     percent = share * 100
     distance = min(abs(percent), abs(100 - percent))

@@ -97,7 +97,7 @@ def codec_of(argument: Compression) -> Codec: ...
 @overload
 def codec_of(argument: None) -> None: ...
 def codec_of(argument: Compression | None) -> Codec | None:
-    """Return a codec given as a member or as text, or None for None; raises InvalidChoice."""
+    """Return the codec for a member or a text, and None for None; raises InvalidChoice."""
     return None if argument is None else choice(Codec, argument, "codec")
 
 
@@ -395,7 +395,8 @@ _WORDS: Final = {
     float: "a number",
     type(None): "None",
 }
-# Maximum bits of a number that an error shows; of a longer number only the bit count is shown.
+# Maximum number of bits of a number in an error; of a longer number, the error has only the number
+# of bits.
 _PRINTED_BITS_MAX: Final = 128
 _PLAIN: Final = frozenset({str, int, bool, float, type(None)})
 
@@ -406,7 +407,7 @@ def _is_path(kind: object) -> bool:
 
 
 def _path_reader(annotation: object) -> _Reader | None:
-    """Return the reader for an annotation of only paths and plain types; None for others."""
+    """Return the reader if an annotation has only paths and plain types, else None."""
     kinds = kinds_of(annotation)
     if not any(map(_is_path, kinds)) or not all(_is_path(kind) or kind in _PLAIN for kind in kinds):
         return None

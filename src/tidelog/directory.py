@@ -1,8 +1,8 @@
 """`Directory`, the result of `tidelog.open`: topics in a local directory or in an object store.
 
 `Directory` implements `FrontDoor` over `storage.directory.log_dir.LogDir`, and adds the calls that
-only a directory has: single logs, retention, the control channel. It owns no format and no file.
-Arrow, numpy and numba are imported by the calls that need them.
+only a directory has: single logs, retention, the control channel. `Directory` owns no format and no
+file. Arrow, numpy and numba are imported by the calls that need them.
 
 Life cycle: `tidelog.open`, calls, close; best used in a `with` block. Only one thread may change a
 directory.
@@ -308,7 +308,7 @@ class Directory(FrontDoor):
 
         Args:
             topic: Name of the topic.
-            records: All rows of the source, from the first one; rows already loaded under the
+            records: All rows of the source, from the first row; rows already loaded under the
                 source's name are skipped.
             source: Name of the source.
             partition: Partition for all rows; chosen by key if None.
@@ -343,7 +343,7 @@ class Directory(FrontDoor):
         codec: Compression = Codec.NONE,
         batch_bytes: int = BATCH_BYTES,
     ) -> "dict[int, AppendResult]":
-        """Append a table; return each partition's last result, for partitions that received rows.
+        """Append a table; return the last result of each partition that received rows.
 
         Rows keep their order within a partition. A table may need several appends. Each append
         writes batches of at most 1 MiB in total, or one larger batch. After a failed append, the
@@ -477,7 +477,8 @@ class Directory(FrontDoor):
         """Return a context manager that blocks requests of the control channel, if it is served.
 
         Calls of this class block these requests themselves. Use the context manager around calls of
-        the logs, partitions and scans that this class returns: they don't block requests.
+        the logs, partitions and scans that this class returns, because these calls don't block
+        requests.
         """
         return nullcontext()
 

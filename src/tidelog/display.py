@@ -2,8 +2,8 @@
 
 The functions only format their arguments: they read no log. Text from records and users is escaped
 as in the terminal (`tidelog.report.html_text`). The printed table of records has no column for
-topic, partition or timestamp type if all shown records have the same value. It leaves out append
-times if all append times are unknown. The records themselves keep these columns. `amounts`,
+topic, partition or timestamp type if all shown records have the same value. The table leaves out
+append times if all append times are unknown. The records themselves keep these columns. `amounts`,
 `report` and `timespec` are imported only when an object is printed, because every start of a broker
 loads this module.
 """

@@ -440,8 +440,9 @@ class StorageFailure(TidelogError):
 class MissingFile(StorageFailure, FileNotFoundError):
     """A file of a log, or an object of its tier, is missing.
 
-    It may have been deleted or replaced since the reader was opened. Reopen or refresh the reader
-    to find a replacement. If the error persists, the records are lost in this directory or tier.
+    The file or object may have been deleted or replaced since the reader was opened. Reopen or
+    refresh the reader to find a replacement. If the error persists, the records are lost in this
+    directory or tier.
     """
 
     def __init__(self, path: str, operation: str, reason: str) -> None:
@@ -585,7 +586,7 @@ class ConfigError(TidelogError):
 
 
 class ConfigErrors(ConfigError):
-    """Several settings are invalid; `key`, `value` and `allowed` describe the first one.
+    """Several settings are invalid; `key`, `value` and `allowed` describe the first error.
 
     Attributes:
         errors: All errors, in the order of the settings.

@@ -1,7 +1,7 @@
 """Records for other tools: Arrow, Polars, DuckDB, pandas, and notebooks.
 
-A `Scan` is a selection of records. It reads nothing until a call needs records. Each call plans and
-reads again, so it returns the current content of a growing log. Polars, DuckDB and pandas are
+A `Scan` is a selection of records. A scan reads nothing until a call needs records. Each call plans
+and reads again, so it returns the current content of a growing log. Polars, DuckDB and pandas are
 imported by the calls named after them; numpy, pyarrow and numba by all calls that decode records.
 """
 
@@ -201,7 +201,7 @@ class Scan(ArrowSource):
         Returns:
             Exactly the records in the range that exist at the time of the call, by topic, partition
             and offset. Records are read as batches are requested. Threads start with the first
-            batch. They end with the last batch, or when the reader is dropped.
+            batch. The threads end with the last batch, or when the reader is dropped.
 
         Raises:
             UnknownTopic, InvalidRequest, ClusterFailure: At once.

@@ -1,8 +1,8 @@
 """`Table` and `Diff`: a topic by key, as of a time or between two times (docs/tables.md).
 
-Both are selections over a `RecordSource`, a directory or a cluster. They read nothing until a call
-needs rows, and each call plans and reads again. `scan.keyed_table` finds the winning record of each
-key; `scan.table_rules` decides whether a table is exact.
+Tables and diffs are selections over a `RecordSource`, a directory or a cluster. A selection reads
+nothing until a call needs rows, and each call plans and reads again. `scan.keyed_table` finds the
+winning record of each key; `scan.table_rules` decides whether a table is exact.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -472,8 +472,8 @@ class _Scale:
     """The y axis.
 
     Attributes:
-        low: Its smallest value.
-        high: Its largest value.
+        low: Smallest value of the axis.
+        high: Largest value of the axis.
         divisor: Value of one unit of the ticks.
         unit: Unit beside the title; empty if there is none, or if each tick has a unit.
         is_log: Whether the axis is logarithmic; around 0, such an axis has a linear part.

@@ -208,7 +208,7 @@ class RecordCount(int):
         return count
 
     def __repr__(self) -> str:
-        """Return the number, with the number of records without a time unless that is 0."""
+        """Return the number; also `without_time` if it is not 0 or may be too small."""
         if self.without_time == 0 and not self.is_least:
             return int.__repr__(self)
         least = ", is_least=True" if self.is_least else ""

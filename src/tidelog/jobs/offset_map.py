@@ -26,11 +26,12 @@ merged to limit the map's size. All invariants also hold for merged rows. Merged
 ranges, so a group reads more records again; a row that is merged from two adjacent dense rows is
 dense.
 
-The map describes only the mirror's writes. It contains neither writes of other producers to the
-target topics nor later deletions.
+The map describes only the mirror's writes. The map contains neither writes of other producers to
+the target topics nor later deletions.
 
-The file consists of one header, rows of equal size, and one checksum. It is replaced as a whole by
-a rename, so a reader gets the map of one batch or of the next one. All numbers are big-endian.
+The file consists of one header, rows of equal size, and one checksum. The file is replaced as a
+whole by a rename, so a reader gets the map of one batch or of the next batch. All numbers are
+big-endian.
 
 | at | bytes | what |
 |---|---|---|
@@ -275,7 +276,7 @@ class OffsetMap:
         partition_counts: Number of partitions of each topic at the target.
         sources: The source topics.
         partitioning: How partitions at the target are chosen.
-        batch_id: Number of the last batch, -1 before the first one.
+        batch_id: Number of the last batch, -1 before the first batch.
         copied: Offsets that the mirror has read, by source partition.
         ends: End offsets of all target partitions, as the mirror last saw them.
         rows: Rows, in the order in which they were added.

@@ -1,10 +1,10 @@
 """Options of jobs; each option is declared once, for the job's function and command, and the docs.
 
 A job's options are the keys of a `TypedDict` in `jobs/NAME/options.py`, each annotated with an
-`Option`. The public function accepts them as keywords (`takes_options`), `tidelog.cli.options`
-creates the command's options from them, and docs/jobs.md has a table of them (tools/job_docs.py).
-Modules of options have few imports: `--help` imports no other module of a job. Texts (times,
-settings of stores) are parsed by the command or the job, not in these modules.
+`Option`. The public function accepts the keys as keywords (`takes_options`). From the annotations,
+`tidelog.cli.options` creates the command's options, and tools/job_docs.py creates the table in
+docs/jobs.md. Modules of options have few imports: `--help` imports no other module of a job. Texts
+(times, settings of stores) are parsed by the command or the job, not in these modules.
 
 Some jobs need their options before Spark has started (replay, bootstrap, audit, mirror). Such a job
 passes the options to the object that plans the work. This object checks the options, and all steps
@@ -90,8 +90,9 @@ COMPRESSION: Final = Option(
     "Compression of batches if the topic sets none. Default: none.", "--compression", choices=CODECS
 )
 
-# Options of a sink that a job passes on. They determine how records are written, but not the place
-# and topic of the target. The last two options determine where a repeated write finds its markers.
+# Options of a sink that a job passes on. These options determine how records are written, but not
+# the place and topic of the target. The last two options determine where a repeated write finds its
+# markers.
 SINK_OPTIONS: Final = (
     *("kafka.*", "compression", "batchBytes", "keyAs", "valueAs", "clock.ms", "lockWaitMs"),
     *("markerTopic", "transactionalIdPrefix"),
@@ -113,7 +114,7 @@ def check_passed_on(
         reasons: Reasons for names that are not allowed, with what to do instead.
 
     Raises:
-        InvalidRequest: An option is not allowed; the message names the first one.
+        InvalidRequest: An option is not allowed; the message names the first such option.
     """
     reasons_by_name = {name.lower(): reason for name, reason in reasons.items()}
     for option in options or {}:
@@ -179,9 +180,9 @@ def takes_options(kind: type, **choices: type[Enum]) -> Callable[[_Function], _F
     """Return a decorator for a function whose `**options` are the keys of a TypedDict.
 
     The decorated function passes all options to the original one, with defaults for options that
-    the caller leaves out. Its signature has the options as keywords, and its docstring lists them
-    instead of the line `**options`. Arguments are parsed as by `reads_arguments`; numbers and words
-    have the same limits as in the command.
+    the caller leaves out. Its signature has the options as keywords, and its docstring lists the
+    options instead of the line `**options`. Arguments are parsed as by `reads_arguments`; numbers
+    and words have the same limits as in the command.
 
     Args:
         kind: The TypedDict with the options.

@@ -2,8 +2,8 @@
 
 A consumer or producer sends the same request again and again, and only its rows differ: the topics
 and partitions with an offset, a time or a batch. A `Template` keeps the bytes before and after the
-rows. It reads rows by a `Struct` made from the message's declaration, and writes the response's
-rows in the same way. `Templates` holds the last template of each API for one connection.
+rows. The template reads rows by a `Struct` made from the message's declaration, and writes the
+response's rows in the same way. `Templates` holds the last template of each API for one connection.
 
 The module handles bytes only. A row is processed by the API's row function (`server/api`), which
 makes every check that the API's handler makes; the function's caller applies authorization and
@@ -13,8 +13,8 @@ and is decoded by its codec.
 Invariants:
 
 - A template is proven before it is used. Codec and template have read the same rows from the frame,
-  and also from a copy of the frame with every field of every row changed. Both have written the
-  same bytes of a response.
+  and also from a copy of the frame with every field of every row changed. Codec and template have
+  also written the same bytes of a response.
 - Every length is compared with the rest of the frame before bytes are taken.
 - Memory is bounded: one template per API and connection, of at most `FRAME_BYTES_MAX` bytes.
 - Learning a template takes as much time as the template saves in some tens of requests. Learning
@@ -630,7 +630,7 @@ def learned(
     _ensure_same(others, decoded, layout)
     _ensure_same_settings(decoded, request, layout)
     template = Template(decoded, layout, data[:at], data[end:], written)
-    for _ in range(2):  # the second call takes the path of a frame that repeats the last one
+    for _ in range(2):  # the second call takes the path of a frame that repeats the last frame
         if template.rows(frame) != topics:
             raise _Unusual
     return template

@@ -87,7 +87,7 @@ class Reader:
         return value
 
     def unsigned_varint(self) -> int:
-        """Read a number of at most 32 bits, seven bits per byte, the lowest first."""
+        """Read a number of at most 32 bits, seven bits per byte, the lowest bits first."""
         try:
             value, self.at = read_varint(self.view, self.at)
         except IndexError:
@@ -107,7 +107,7 @@ class Reader:
 def read_varint(view: memoryview, at: int) -> tuple[int, int]:
     """Return an unsigned number of at most 32 bits, and the position after it.
 
-    It has seven bits per byte, the lowest first.
+    The number has seven bits per byte, the lowest bits first.
 
     Raises:
         IndexError: The buffer ends inside the number.
@@ -277,7 +277,7 @@ class Writer:
         self._pack(_INT32, value)
 
     def unsigned_varint(self, value: int) -> None:
-        """Write a number of at most 32 bits, seven bits per byte, the lowest first."""
+        """Write a number of at most 32 bits, seven bits per byte, the lowest bits first."""
         self.add(varint_bytes(value))
 
     def nullable_string(self, value: str | None) -> None:

@@ -151,7 +151,7 @@ def aborted_spans(
     the marker is not in `data`, the last offset is INT64_MAX.
 
     Args:
-        data: Whole batches; the last one may be truncated.
+        data: Whole batches; the last batch may be truncated.
         aborted: Producer id and first offset of each transaction.
 
     Raises:
@@ -173,7 +173,7 @@ def _abort_markers(data: Buffer) -> Iterator[tuple[int, int]]:
 
 
 def _tables(data: Buffer) -> "Iterator[Longs]":
-    """Yield tables of the batches before the first one with an invalid frame or wrong offsets."""
+    """Yield tables of the batches before the first batch with an invalid frame or wrong offsets."""
     log = np.frombuffer(data, np.uint8)
     log.flags.writeable = False
     at, status, between = 0, layout.FULL, ANY_OFFSETS

@@ -150,7 +150,7 @@ class RemoteSource:
     read_bytes = STORE_READ_BYTES
 
     def __init__(self, store: ObjectStore, key: str, piece: Piece) -> None:
-        """Fetch the first range, and prefetch the next one.
+        """Fetch the first range, and prefetch the next range.
 
         Raises:
             FileNotFoundError: The object was deleted or replaced.

@@ -310,7 +310,7 @@ def latest_records(
     Args:
         log_dir: The directory.
         names: Partitions.
-        by_hour: Their latencies, from `latency` for the same range.
+        by_hour: Latencies of the partitions, from `latency` for the same range.
         count: Maximum number of records.
         start_ms: As for `latency`.
         end_ms: As for `latency`.

@@ -211,7 +211,7 @@ class PieceFinder:
                 part.end_position,
                 start,
                 end,
-                # The index proves the first offset of a batch in the middle of the file.
+                # In the middle of the file, an index entry proves the first offset of a batch.
                 floor_offset=first_offset_at(segment, at) if at else segment.base_offset,
                 limit_offset=part.limit,
             )

@@ -443,7 +443,7 @@ class _Planner:
     def _aborted(self, reader: LogView, start: int, end: int) -> tuple[AbortedSpan, ...]:
         """Return the aborted transactions that overlap [start, end).
 
-        Their markers may be far after `end`.
+        The markers of these transactions may be far after `end`.
         """
         if self._question.isolation is IsolationLevel.READ_UNCOMMITTED or start >= end:
             return ()

@@ -1,6 +1,7 @@
 """Filter of records by key and content, on single records and on columns.
 
-Both forms give the same result. Only `rows` needs Arrow, and imports it.
+The filter of single records and the filter of columns give the same result. Only `rows` needs
+Arrow, and imports it.
 """
 
 import json

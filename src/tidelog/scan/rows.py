@@ -190,7 +190,7 @@ def _as_ms(column: "pa.Array[pa.Scalar[pa.DataType]]") -> Longs:
 
 
 def distances(later: Longs, earlier: Longs) -> Longs:
-    """Return later - earlier, at most INT64_MAX; `later` must not be negative."""
+    """Return `later` minus `earlier`, at most INT64_MAX; `later` must not be negative."""
     distance: Longs = later - np.maximum(earlier, later - INT64_MAX)
     return distance
 

@@ -2,7 +2,7 @@
 
 `Scan`, `Table` and `Diff` work on a `RecordSource`: `DirectoryRecords` here, or
 `tidelog.remote.records.ClusterRecords`. A source plans and reads again for each call and keeps no
-state. Only `read` needs Arrow, and imports it; `count` does if zone maps are not enough.
+state. `read` needs Arrow, and imports it; `count` needs Arrow only if zone maps are not enough.
 """
 
 from abc import ABC, abstractmethod

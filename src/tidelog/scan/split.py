@@ -26,7 +26,7 @@ class RequestedRange:
     Attributes:
         start_offset: First offset, inclusive; `EARLIEST_OFFSET` for the log start, `LATEST_OFFSET`
             for the end of the visible records.
-        end_offset: Offset after the last one; `LATEST_OFFSET` for the end at planning.
+        end_offset: End of the offsets, exclusive; `LATEST_OFFSET` for the end at planning.
         start_ms: Start of the time range, inclusive, in ms.
         end_ms: End of the time range, exclusive, in ms; INT64_MAX is no end.
         least_offset: Leaves out smaller offsets. Unlike a `start_offset`, a `least_offset` before
@@ -80,13 +80,13 @@ class Piece:
 
     Attributes:
         path: The log file.
-        identity: Identity that distinguishes the file from a later one of the same name.
+        identity: Identity that distinguishes the file from a later file of the same name.
         is_closed: Whether the file does not change any more.
         base_offset: Base offset of the segment.
         start_position: First byte, the start of a batch.
         end_position: Position after the last byte.
         start_offset: First offset to read, inclusive.
-        end_offset: Offset after the last one to read.
+        end_offset: End of the offsets to read, exclusive.
         times_path: File with the append times, None if there is none.
         times_end: First offset for which that file is not trusted.
         is_unknown: Whether append times are needed but unknown: only batches with a LogAppendTime
@@ -135,10 +135,10 @@ class Split:
     """A part of one partition, for one task.
 
     Attributes:
-        topic: Its topic.
-        partition: Its partition.
+        topic: Name of the topic.
+        partition: Number of the partition.
         start_offset: First offset to read, inclusive.
-        end_offset: Offset after the last one to read.
+        end_offset: End of the offsets to read, exclusive.
         directory: The directory of topics, for planning again if files are gone.
         topic_id: The topic's id as 32 hexadecimal digits, "" if it has none; distinguishes it from
             another topic of the same name.

@@ -82,7 +82,7 @@ class SplitTimes:
         by_create: The same latencies by hour of create time.
         late: Late records, as if no record preceded the split.
         smallest_ms: Smallest create time, INT64_MAX if there is none.
-        marks: Marks inside the split, ascending; the last one is the end.
+        marks: Marks inside the split, ascending; the last mark is the end.
         head: Create times of records up to the first mark (those that have one), int64[n].
         log_bytes: Bytes read from log files.
         lost: Offsets that were missing at the time of the read, one line each.

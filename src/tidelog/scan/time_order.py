@@ -119,7 +119,7 @@ class TimeOrder:
             limit = None if limit is None else limit - count
 
     def last(self, count: int) -> list[OrderedRecord]:
-        """Return the last `count` records of the order, in order; all of them are in memory."""
+        """Return the last `count` records in order; all these records are in memory at once."""
         return self._page(count, None, backward=True)[::-1] if count else []
 
     def _page(

@@ -15,8 +15,8 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.storage.clocks.zone_map import Question, Zone, ZoneMap
 from tidelog.types import INT64_MAX, ClockName
 
-# Maximum size in bytes of a gap between two ranges. Such a gap is read, too, because reading two
-# separate ranges would cost as much.
+# Maximum size in bytes of a gap between two ranges. A gap of this size is read, too, because
+# reading two separate ranges would cost as much.
 GAP_BYTES: Final = 128 << 10
 
 # Factor of the maximum size of a gap for counts, because counting records is faster than decoding
@@ -37,7 +37,7 @@ class ZoneRange(NamedTuple):
         start_position: First byte.
         end_position: Position after the last byte; equal to `start_position` if nothing is read.
         start_offset: First offset, inclusive.
-        end_offset: Offset after the last one.
+        end_offset: End of the offsets, exclusive.
         without_time: For a range that is not read: records that have no time on the clock.
         records: For a range that is not read: records in the time range.
         opens_all: For a range that is read: whether it has records without a time.
@@ -92,7 +92,7 @@ _NOTHING: Final[Judged] = (Verdict.NOTHING, 0, 0)
 def judge_of(question: ZoneQuestion) -> Callable[[Zone], Judged]:
     """Return the function that judges zones and blocks of them.
 
-    It is a single function over plain numbers, because it runs for each zone of a plan.
+    The result is a single function over plain numbers, because it runs for each zone of a plan.
     """
     clock, start_ms, end_ms, first_offset, end_offset = question.limits
     if end_ms == INT64_MAX:

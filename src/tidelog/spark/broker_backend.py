@@ -258,7 +258,7 @@ class BrokerBackend(Closing):
     def _retry(self, request: Callable[[], _Result]) -> _Result:
         """Return the result of a request; repeat it after a ClusterFailure.
 
-        `fetchOffset.numRetries` is the maximum number of attempts, including the first one.
+        `fetchOffset.numRetries` is the maximum number of attempts, including the first attempt.
         """
         for _ in range(self._options.offset_tries - 1):
             try:

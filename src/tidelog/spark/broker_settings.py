@@ -47,9 +47,9 @@ _RENAMED: Final = {
     "send.buffer.bytes": "socket.send.buffer.bytes",
 }
 
-# Settings of Kafka's clients that have no effect on a read. Most of them have none because a read
-# writes nothing, joins no group and commits no offsets. These settings are ignored with a warning,
-# so that an application can use one set of settings for all its clients.
+# Settings of Kafka's clients that have no effect on a read. Most of these settings have no effect
+# because a read writes nothing, joins no group and commits no offsets. These settings are ignored
+# with a warning, so that an application can use one set of settings for all its clients.
 _IGNORED: Final = frozenset(
     {
         *("acks", "linger.ms", "batch.size", "buffer.memory", "compression.type", "max.block.ms"),

@@ -9,9 +9,9 @@ once, even if the task, its executor or the driver is restarted several times. E
 become visible on their own, not together with the rows of other tasks. The transactional id
 contains the writer and the task's number, so initializing the producer fences every older attempt
 of the same task and aborts its open transaction. Then the task reads the marker. If the marker
-names this batch or a later one, the task writes nothing. Otherwise it writes rows and marker in one
-transaction. (A batch write with `txnAppId` has a marker for each topic, so this is decided topic by
-topic.)
+names this batch or a later batch, the task writes nothing. Otherwise the task writes rows and
+marker in one transaction. (A batch write with `txnAppId` has a marker for each topic, so this is
+decided topic by topic.)
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -98,7 +98,7 @@ class WriteOutcome(NamedTuple):
             written before. In both cases this attempt wrote nothing.
         note: Text returned by the claim's `note`, in this attempt or in the attempt that wrote the
             rows; "" if there is no text, or if a later batch had been written.
-        skipped: Topics that already had this batch or a later one, with the number of their last
+        skipped: Topics that already had this batch or a later batch, with the number of their last
             batch. This attempt wrote no rows to these topics.
     """
 
@@ -328,8 +328,9 @@ class _Task:
         """Return the error for a record that was reported as delivered, but without an offset.
 
         The broker has refused the record's sequence number as a duplicate. Brokers before 4.4 also
-        refuse the sequence number of a request that was overtaken by the next one (KAFKA-15591),
-        and then the record is not in the log. The next attempt of the task writes it again.
+        refuse the sequence number of a request that was overtaken by the next request
+        (KAFKA-15591). In this case, the record is not in the log. The next attempt of the task
+        writes it again.
         """
         reason = (
             f"{message.topic()}-{message.partition()}: the broker returned no offset for a"

@@ -162,8 +162,8 @@ class DirectoryBackend(Closing):
         A crash can't lose records below the recovery point. A reader without the directory's lock
         sees only the recovery points that the log's owner has written to the checkpoint. So records
         that were flushed later are not read until the owner writes the checkpoint again. A
-        partition without an entry has the recovery point 0, so nothing of it is read. If the
-        checkpoint is damaged, this applies to all partitions.
+        partition without an entry has the recovery point 0, so no record of the partition is read.
+        If the checkpoint is damaged, this applies to all partitions.
         """
         from tidelog.storage import files, text_files
 

@@ -354,7 +354,8 @@ def read_by_partition(
     Args:
         options: Options of the read.
         name: Name of the option.
-        read: Reads a value. Its first argument names the option and partition, for errors.
+        read: Reads a value. The first argument of this function names the option and partition, for
+            errors.
     """
     values_by_partition: dict[TopicPartition, int] = {}
     for topic, values in options.json(name).items():

@@ -18,7 +18,7 @@ class Progress:
 
     Attributes:
         topics: Topics that the query reads.
-        batch: Number of the micro-batch, -1 before the first one.
+        batch: Number of the micro-batch, -1 before the first micro-batch.
         offsets_behind: Number of unread offsets.
         seconds_behind: Largest age in seconds of the partitions' first unread records, by their
             timestamps; 0 if no record is unread, None if unknown (brokers don't report times of

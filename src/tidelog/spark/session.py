@@ -9,7 +9,7 @@ The data source is tested with the supported versions and refuses all others. Th
 Spark's Python data sources change from one version to the next, so with another version a query
 could fail only at run time. Each process that imports pyspark knows Spark's version. If there is a
 session, Java's version is read from Spark (`check_session`), which also works over Spark Connect.
-Otherwise, it is read from the process that started Spark's Python (`driver_java`).
+Otherwise, Java's version is read from the process that started Spark's Python (`driver_java`).
 
 Python and packages of the workers are handled in `workers`.
 """

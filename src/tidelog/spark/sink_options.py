@@ -18,8 +18,8 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.spark.options import WRITE_OPTIONS, Options, not_of_directories, read_serdes
 from tidelog.types import INT64_MAX, Codec
 
-# Size in bytes, before compression, at which a batch is closed by default. It is four times the
-# default batch size of Kafka's producer, because a bulk write doesn't wait for records, and the
+# Size in bytes, before compression, at which a batch is closed by default. The size is four times
+# the default batch size of Kafka's producer, because a bulk write doesn't wait for records, and the
 # overhead of a batch equals the work for several hundred records.
 BATCH_BYTES: Final = 65_536
 LOCK_WAIT_MS: Final = 10_000
@@ -64,7 +64,7 @@ def log_skipped(txn: AppVersion, skipped: Mapping[str, int], target: str) -> Non
 
     Args:
         txn: The write.
-        skipped: Topics that had this number or a later one, with their last number.
+        skipped: Topics that had this number or a later number, with their last number.
         target: The directory or brokers, for the log line.
     """
     for topic, last in sorted(skipped.items()):
@@ -82,7 +82,7 @@ def log_skipped(txn: AppVersion, skipped: Mapping[str, int], target: str) -> Non
 
 
 def log_repeated(batch: "StreamBatch", target: str) -> None:
-    """Log that this batch of a streaming query, or a later one, was written before."""
+    """Log that this batch of a streaming query, or a later batch, was written before."""
     _LOG.warning(
         "batch %d of query %s to %s, or a later one, was committed before, so nothing was"
         " written now",

@@ -202,8 +202,8 @@ def cut_by_bytes(
 
     Returns:
         The exclusive end offset of each range: the range's own end if the whole range fits, else
-        the offset after the last batch that fits. If not even the first batch fits, the offset
-        after the first batch, so that every partition makes progress.
+        the offset after the last batch that fits. If not even the first batch fits, the result is
+        the offset after the first batch, so that every partition makes progress.
     """
     readers = {name: log_dir.reader(name.topic, name.partition) for name in ranges}
     sizes = {name: _size(readers[name], *ranges[name]) for name in ranges}

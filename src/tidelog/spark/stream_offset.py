@@ -407,7 +407,8 @@ def _add_existing(
             f" {position.offset} had leader epoch {position.epoch}, now they have {epoch_end.epoch}"
         )
     elif ends_before:
-        # Batches after that end have later epochs than the position, so none of them was read.
+        # Batches after that end have later epochs than the position, so none of these batches was
+        # read.
         lost_from = next_offset = max(epoch_end.end_offset, extent.start)
         reason = (
             f"rewritten after they were read: records were read up to leader epoch"
@@ -430,9 +431,9 @@ def find_new(
 ) -> tuple[dict[TopicPartition, int], list[LostOffsets]]:
     """Return start offsets and lost ranges of partitions for which the check returned no position.
 
-    These are new and recreated partitions with records. They are read from their log start. If the
-    log start is above 0, the offsets before it count as lost, because their records may have been
-    written and deleted between two snapshots.
+    These are new and recreated partitions with records. These partitions are read from their log
+    start. If the log start is above 0, the offsets before it count as lost, because their records
+    may have been written and deleted between two snapshots.
     """
     starts, lost = {}, []
     for name, (start, end) in sorted(snapshot.extents.items()):

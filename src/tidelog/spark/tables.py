@@ -12,8 +12,8 @@ belong to a table.
   table.
 
 Invariants: the driver plans the splits only once, and so determines which records are read. If a
-DataFrame is computed again or a task is repeated, it reads the same records. If some of these
-records have been deleted since, it raises an error.
+DataFrame is computed again or a task is repeated, the same records are read. If some of these
+records have been deleted since, an error is raised.
 """
 
 import logging

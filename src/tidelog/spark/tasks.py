@@ -328,8 +328,8 @@ class Backend(AbstractContextManager["Backend"], Protocol):
         """Return record time and append time in ms of the first record at or after each offset.
 
         A time is None if unknown. The result leaves out partitions without such a record and
-        damaged partitions. It also leaves out all partitions of brokers, because their records
-        would have to be fetched for the times.
+        damaged partitions. The result also leaves out all partitions of brokers, because their
+        records would have to be fetched for the times.
         """
         ...
 

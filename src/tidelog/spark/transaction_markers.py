@@ -185,9 +185,9 @@ class Markers:
 
         The caller has fenced older producers with its transactional id, so the older producers have
         no open transaction. The first read includes uncommitted markers, so it does not wait for
-        open transactions of other keys. Almost always, it finds no marker of batch `at_least` or
-        later. If it finds such a marker, a second read checks whether the marker's transaction was
-        committed.
+        open transactions of other keys. Almost always, the first read finds no marker of batch
+        `at_least` or later. If the first read finds such a marker, a second read checks whether the
+        marker's transaction was committed.
 
         Raises:
             ClusterFailure, NotAuthorized: The topic can't be read within the timeout.

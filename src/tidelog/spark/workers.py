@@ -2,9 +2,9 @@
 
 A worker process runs one or more tasks. Compiled kernels are stored on disk, so that one process on
 a machine compiles them and all other processes load them. `prepare` lets one process of the machine
-compile while all other processes wait. It chooses the folder for compiled kernels if the
-environment names no folder and the usual folders are not writable. docs/deploy.md describes how to
-install packages and set up the folder on a cluster.
+compile while all other processes wait. `prepare` also chooses the folder for compiled kernels if
+the environment names no folder and the usual folders are not writable. docs/deploy.md describes how
+to install packages and set up the folder on a cluster.
 
 `check_workers` runs a small job to check that a session's workers have tidelog. Spark runs the
 Python on each machine's PATH by default, and its own errors only report a missing module or
@@ -225,7 +225,7 @@ def _probe() -> "Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]"
 _DESCRIPTORS: Final = "/proc/self/fd"
 
 # Maximum number of descriptors to check. A worker has few descriptors, and the connection of its
-# task is among the first ones.
+# task is among the first descriptors.
 _DESCRIPTORS_MAX: Final = 64
 
 

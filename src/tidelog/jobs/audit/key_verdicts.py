@@ -252,9 +252,9 @@ def undelivered(rows: "Longs", partitions: Sequence[int], positions: Sequence[in
 def displaced(pairs: "Longs") -> "Longs":
     """Return the pairs of the keys whose last records are in another order on B than on A.
 
-    The keys of one partition on A and one partition on B are checked together. On each side, they
-    are ranked by the offset of their last record. The ranks are divided into the smallest ranges
-    that contain the same keys on both sides. In each range, the keys whose two ranks differ are
+    The keys of one partition on A and one partition on B are checked together. On each side, the
+    keys are ranked by the offset of their last record. The ranks are divided into the smallest
+    ranges that contain the same keys on both sides. In each range, the keys whose ranks differ are
     displaced. Exception: in a range of at most BLOCK_MAX keys, find a smallest set of keys whose
     removal leaves the other keys in the same order on both sides. If this set is less than half as
     large as the set of keys whose two ranks differ, only the keys of the smaller set are displaced.

@@ -9,13 +9,13 @@ damaged, the run that it belongs to is read again.
 An audit compares the records before an offset, or in a time range. If a log was compacted beyond
 these records, compaction may have removed a key's compared record in favor of a later record that
 is not compared. In that case, the key seems to be missing, or to have an older value. The later
-record is still in the log, unless it was removed in turn in favor of an even later one. So the log
-has a record of the affected key that is not compared. Exception: if the key's last record was a
-tombstone that has been removed, the key is reported as a difference. Therefore an audit also reads
-the records that it does not compare, up to the log end. If a cleaning has gone beyond this log end
-in the meantime, the records after this log end are read, too (`read_later_records`). If a differing
-key has a record that is not compared, the key is counted as `superseded`, not reported as a
-difference.
+record is still in the log, unless this record was removed in turn in favor of an even later record.
+So the log has a record of the affected key that is not compared. Exception: if the key's last
+record was a tombstone that has been removed, the key is reported as a difference. Therefore an
+audit also reads the records that it does not compare, up to the log end. If a cleaning has gone
+beyond this log end in the meantime, the records after this log end are read, too
+(`read_later_records`). If a differing key has a record that is not compared, the key is counted as
+`superseded`, not reported as a difference.
 
 tidelog's cleaner stores a history, which has the offset up to which a partition was compacted.
 Later records are read if this offset is after the end of the compared offsets (with a time range:
@@ -479,7 +479,7 @@ def _compare(
 
 
 def _has_history(work: AuditWork, plans: Mapping[str, SidePlan], state: State, pair: Pair) -> bool:
-    """Return whether all records of a key are compared, not only the last one.
+    """Return whether all records of a key are compared, not only the last record.
 
     The option `history` determines this if it is given. Otherwise, only the last record is compared
     in two cases: a log is compacted, or one log has overwritten create times that the other log

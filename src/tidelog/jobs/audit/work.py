@@ -1,13 +1,13 @@
 """Tasks of an audit: reduce records to rows by key, compare rows, and read keys of differences.
 
-1. `ReducePart` reads a part of one side and reduces it to rows by key. It writes the rows to the
-   audit's folder, and returns only the run to the driver.
+1. `ReducePart` reads a part of one side and reduces it to rows by key. The task writes the rows to
+   the audit's folder, and returns only the run to the driver.
 2. `ComparePart` compares some chunks of both sides; `OrderPart` checks the order of keys. A task's
    chunks contain a range of hashes in all files of all partitions, so each key is compared by one
    task.
 3. `KeyPart` reads the keys of listed differences, since rows contain only the hashes of keys. For
-  each of these keys, it looks up one record by offset. The lookup begins at an index entry, and
-  reads some kilobytes of the log.
+   each of these keys, the task looks up one record by offset. The lookup begins at an index entry,
+   and reads some kilobytes of the log.
 
 The parts are planned in `plan`, the order of the steps is in `run`, the rules of the comparison are
 in `key_verdicts`, and the tables of rows in `record.columns.key_tables`.
@@ -290,8 +290,9 @@ class ComparePart:
     def _write_pairs(self, env: Env, pairs: "Longs") -> list[object]:
         """Write the rows of equal keys to a file; return the file's name and its sections.
 
-        A section contains the rows with the same partition on A and the same partition on B. It is
-        returned as a list: both partitions' numbers, the number of rows, and their checksum.
+        A section contains the rows with the same partition on A and the same partition on B. A
+        section is returned as a list: both partitions' numbers, the number of rows, and their
+        checksum.
         """
         order = np.lexsort(
             (pairs[:, key_verdicts.PAIR_B_PARTITION], pairs[:, key_verdicts.PAIR_A_PARTITION])

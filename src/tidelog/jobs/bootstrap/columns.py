@@ -1,9 +1,9 @@
 """Conversion of a table's columns to a record's key, value, create time, headers and partition.
 
-This module creates Spark's column expressions for records. Before the write, it also counts the
-records before given times, the records of each hour, and the records without a key. The counts need
-one pass over the table, which uses only the columns of key, time and partition. Sorting and writing
-are in `job`.
+This module creates Spark's column expressions for records. Before the write, this module also
+counts the records before given times, the records of each hour, and the records without a key. The
+counts need one pass over the table, which uses only the columns of key, time and partition. Sorting
+and writing are in `job`.
 
 In keys and values, text and bytes stay unchanged. Arrays, maps and structs become JSON. SQL's cast
 converts other values to text. Creating the expressions reads no rows.

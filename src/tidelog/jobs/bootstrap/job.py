@@ -7,10 +7,10 @@ The directory stores these offsets with each commit.
    (`target_check`). Then a missing topic is created.
 2. Rows are converted to records (`columns`). If the order is `time` or `key`, the records are then
    assigned to partitions as by Kafka's clients; records without a key are assigned by a hash of the
-   value. Across all tasks, they are sorted by partition, then by time or key. With the order
-   `none`, they are neither assigned here nor sorted.
-3. Each task stages finished segments next to the partitions. The driver attaches all of them in one
-   commit, so offsets are contiguous in each partition, in the order of the rows.
+   value. Across all tasks, the records are sorted by partition, then by time or key. With the order
+   `none`, the records are neither assigned here nor sorted.
+3. Each task stages finished segments next to the partitions. The driver attaches all segments in
+   one commit, so offsets are contiguous in each partition, in the order of the rows.
 
 Invariants: the commit contains the job's id. So a job that is killed at any moment and started
 again with the same id adds the table exactly once. Before the commit, no record is visible.

@@ -217,8 +217,8 @@ def compact(
 
     Args:
         spark: The session. Its workers must be able to open the directory under this path.
-        directory: A directory of topics. If a broker has locked it, the broker
-            creates the cleaning jobs and lends them to Spark.
+        directory: A directory of topics. If a broker has locked the directory, the broker creates
+            the cleaning jobs and lends them to Spark.
         topics: Topics or partitions; None for all compacted topics.
         **options: Options, see `CompactOptions`.
 

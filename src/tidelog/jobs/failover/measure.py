@@ -5,8 +5,8 @@ This module has the samples (`TopicLatency`), and checks whether a sample is lar
 
 Kafka's brokers don't store the append times of a CreateTime topic. A consumer at the tail (the log
 end) receives a record soon after the append, so arrival time minus create time is the latency plus
-a short delay. If the clocks agree, this difference is never less than the latency. Such a
-measurement takes the whole sampling time.
+a short delay. If the clocks agree, this difference is never less than the latency. This measurement
+takes the whole sampling time.
 
 For a LogAppendTime topic, a broker writes the append time into a batch's header and leaves the
 producer's times in the records. Consumers don't return these times, but the batches contain them,

@@ -21,9 +21,10 @@ does not miss r, because:
 2. If A returns append times (LogAppendTime), let R = a(q). Otherwise only c(q) is known; since
    a(q) >= c(q) - S, let R = c(q) - S. In both cases a(r) >= R.
 3. c(r) >= a(r) - L >= R - L: no unconsumed record was created before R - L.
-4. If B searches by create time, it finds r with c(r) >= R - L. If B searches by append time (in a
-   LogAppendTime topic, or on a tidelog broker with `tidelog.lookup.clock=append`), it finds r with
-   b(r) >= c(r) - S >= R - L - S. So the time of r in a search on B is at least T = R - L - S.
+4. If B searches by create time, the search finds r with c(r) >= R - L. If B searches by append time
+   (in a LogAppendTime topic, or on a tidelog broker with `tidelog.lookup.clock=append`), the search
+   finds r with b(r) >= c(r) - S >= R - L - S. So the time of r in a search on B is at least T = R -
+   L - S.
 5. A search returns the FIRST offset whose time is >= T, so every record before it has a time < T.
    So r is not before that offset, whatever the order of records on B is. B's own latency does not
    matter.

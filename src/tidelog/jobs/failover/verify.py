@@ -14,8 +14,8 @@ the position or start counts as after it:
     never on A  before the start on B, and not on A, so the group can't have consumed the record
 
 Two records match if key, value and create time are equal. If a topic has append times as timestamps
-on one of the clusters, consumers don't get create times, so only key and value must match. If equal
-records occur several times, each of them counts.
+on one of the clusters, consumers don't get create times, so only key and value must match. If a
+record occurs several times, each occurrence counts.
 
 The records are read in three steps:
 

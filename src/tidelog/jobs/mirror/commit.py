@@ -13,7 +13,7 @@ brokers, the tasks' reports have the final offsets.
 Over Spark Connect, the client plans, starts the query and waits. The server runs each batch in a
 separate Python process, which gets plan and options from the pickled function and everything else
 from the checkpoint. So the checkpoint must be a folder that client and server see under the same
-path. Before the server writes anything to the target, it checks that the checkpoint is the
+path. Before the server writes anything to the target, the server checks that the checkpoint is the
 client's. A process holds `mirror.batch.lock` while it writes a batch, and the client holds this
 lock while it stops the query. If another process tries to write a batch in the meantime, this
 process gets DirectoryLocked, and its batch is repeated later. `batches.json` lists the last

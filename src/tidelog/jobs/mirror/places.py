@@ -1,9 +1,9 @@
 """Topics, offsets and settings at a mirror's sources and target, and their changes.
 
-Before a mirror starts, this module reads the checkpoint, topics and settings, without Spark. It
-finds or creates the topics at the target, checks them against the expected records, and creates the
-first offset map. While the mirror runs, `Growth` copies changes: new topics that match a pattern,
-new partitions, and changed settings.
+Before a mirror starts, this module reads the checkpoint, topics and settings, without Spark. The
+module finds or creates the topics at the target, checks them against the expected records, and
+creates the first offset map. While the mirror runs, `Growth` copies changes: new topics that match
+a pattern, new partitions, and changed settings.
 
 Names at the target are chosen in `plan`; batches are written in `commit`; the rules of offset maps
 are in `offset_map`.
@@ -721,7 +721,8 @@ class Growth:
                 source.place, {pair.topic for pair in copies.values()}, self.env
             )
             for topic, pair in copies.items():
-                # A deleted topic is left out here; the next read or write of it raises an error.
+                # A deleted topic is left out here; the next read or write of this topic raises an
+                # error.
                 if topic in target_configs and pair.topic in source_configs:
                     yield from self._compare_one(
                         topic, pair, source_configs[pair.topic], target_configs[topic]

@@ -93,7 +93,8 @@ def rows_of_group(
         source, target, create_ms = source[order], target[order], create_ms[order]
     steps = np.diff(source)
     cuts = np.flatnonzero((steps != 1) | (np.diff(target) != 1)) + 1
-    # If a transform makes several records from one record, they have the same source offset.
+    # If a transform makes several records from one record, these records have the same source
+    # offset.
     if len(cuts) >= RUNS_MAX or (steps == 0).any():
         flags, starts, ends = 0, [0], [len(source)]
     else:
@@ -140,7 +141,7 @@ class Ledger:
         rows: Rows of the map so far.
         counts: Number of records so far, by target topic's number and partition.
         copied: For each pair of source and target topic, and each source partition: the first
-            copied offset, and the offset after the last copied one, at the source.
+            copied offset, and the offset after the last copied offset, at the source.
         records: Number of records so far.
     """
 
@@ -218,7 +219,7 @@ class LedgerRows:
     Attributes:
         rows: Rows for the offset map.
         copied: For each pair of source and target topic, and each source partition: the first
-            copied offset, and the offset after the last copied one, at the source.
+            copied offset, and the offset after the last copied offset, at the source.
         records: Number of written records.
     """
 

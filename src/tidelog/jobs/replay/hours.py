@@ -171,7 +171,7 @@ def _collected(grouped: object) -> Hours:
         f.sum("count").alias("total"), f.count("count").alias("times")
     ).collect():
         if row["kind"] == _SIZES:
-            # In a row with sizes, the column `hour` contains the number of records.
+            # In rows of kind `_SIZES`, the column `hour` contains the number of records instead.
             number = row["partition"]
             records[number] = records.get(number, 0) + row["hour"] * row["times"]
             size_bytes[number] = size_bytes.get(number, 0) + row["total"]

@@ -446,7 +446,8 @@ class Replay:
     def _is_cut(self) -> bool:
         """Whether the replay runs in several chunks.
 
-        It does if there is a rate or a journal, or if the target is a cluster or a console.
+        A replay has several chunks if it has a rate or a journal, or if the target is a cluster or
+        a console.
         """
         is_broker = isinstance(self._to, Place) and self._to.is_broker
         has_progress = bool(self._options["progress"])

@@ -34,7 +34,7 @@ GROUP_KEY_TYPE: Final = 0
 class FindCoordinatorRequest:
     """Request for the coordinators of groups (key type 0) or transactional ids (1).
 
-    It has one key up to version 3, several keys from version 4.
+    The request has one key up to version 3, several keys from version 4.
     """
 
     key: str = wire(STRING, until=3)

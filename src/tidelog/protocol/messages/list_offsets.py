@@ -141,7 +141,8 @@ class OffsetForLeaderEpochRequest:
 class EpochEndOffset:
     """Partition in the response: largest epoch not above the requested one, and its end offset.
 
-    The end offset is exclusive. Both are -1 if the requested epoch is above all epochs of the log.
+    The end offset is exclusive. Epoch and end offset are -1 if the requested epoch is above all
+    epochs of the log.
     """
 
     error_code: int = wire(INT16)
