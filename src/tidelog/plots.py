@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 # Minimum number of steps with values for a plot.
 POINTS_MIN: Final = 3
-# Maximum number of steps on a time axis; the axis has the shortest step that needs no more steps.
+# Maximum number of steps on a time axis; a step is as short as this maximum allows.
 STEPS_MAX: Final = 240
 # Maximum number of rows in the table below a plot.
 VALUES_MAX: Final = STEPS_MAX

@@ -121,7 +121,7 @@ def _of_first_gap(
 
 
 def _offsets_from(log: "LogView", start: int) -> Iterator[tuple[int, bool]]:
-    """Yield offsets of records and markers, from `start` on, and whether each is of a marker."""
+    """Yield offsets of records and markers from `start` on, each with a flag for markers."""
     for part in log.slices(start, log.log_end_offset):
         for position, batch in part.batches():
             for record in checked_records(part.segment, position, batch):

@@ -115,7 +115,9 @@ class TopicFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """A span of create time in a partition, or in all if A and B have different partitions.
+    """A span of create time.
+
+    A span belongs to one partition or, if A and B have different partitions, to all partitions.
 
     Attributes:
         topic: Name of the topic.
