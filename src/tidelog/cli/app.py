@@ -46,7 +46,7 @@ _SECTIONS: Final = {
         "erase": ("compact", "Erase all records of a key from a topic's files."),
     },
     "Keep": {
-        "why": ("retention", "Explain why segments were rolled, and how long they stay."),
+        "why": ("retention", "Explain why records are gone, and how long the others stay."),
         "retain": ("retention", "Delete segments that are past their topics' retention."),
         "compact": ("compact", "Keep the last record of each key in compacted topics."),
         "tier": ("tier", "Move finished segments to an object store."),

@@ -1,7 +1,7 @@
 """`tidelog why` and `tidelog retain`: show until when each segment is kept, and apply retention.
 
-`why` explains each segment of a partition and changes nothing. `retain` deletes the segments that
-retention no longer keeps, in a directory that no broker serves.
+`why` explains which records of a topic are gone, and each segment, and changes nothing. `retain`
+deletes the segments that retention no longer keeps, in a directory that no broker serves.
 """
 
 from enum import StrEnum
@@ -27,12 +27,18 @@ from tidelog.cli.options import (
 from tidelog.cli.output import Cell
 from tidelog.cli.places import Place, open_directory, parse_target
 from tidelog.cli.surroundings import Surroundings, interrupted_as
-from tidelog.config import CLEANUP_DELETE, TopicConfig
+from tidelog.config import (
+    CLEANUP_COMPACT,
+    CLEANUP_DELETE,
+    RetentionClock,
+    TopicConfig,
+    amount_text,
+)
 from tidelog.timespec.zones import zone_of
 from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from tidelog.storage.directory.topic_retention import (
         DueSegment,
@@ -78,10 +84,11 @@ def why(
     kind: Format,
     zone: str | None,
 ) -> None:
-    """Explain why segments were rolled, and how long they stay.
+    """Explain why records are gone, and how long the others stay.
 
-    For each segment, shows the record and the rule that keep it, the rule that will delete it, and
-    how long Kafka would keep it. Also shows the deleted offsets.
+    Shows the offsets that retention deleted, and how many records compaction left: compaction
+    leaves holes in the offsets. For each segment, shows why it was rolled, the record and the rule
+    that keep it, the rule that will delete it, and how long Kafka would keep it.
     """
     from tidelog.storage.directory.topic_retention import applied_config, explain, why_verdict
 
@@ -100,18 +107,24 @@ def why(
             (name, explain(directory.log_dir.reader(topic, name.partition), config))
             for name in partitions
         ]
+        own_config = directory.log_dir.topic(topic).config
     if kind is Format.TABLE:
         form = show or (WhyShow.DETAILS if len(stories) == 1 else WhyShow.SEGMENTS)
+        is_compacted = CLEANUP_COMPACT in config.cleanup_policy
         verdict = why_verdict(
             target,
             [story for _, story in stories],
             zone,
             is_age_known=is_age_known or CLEANUP_DELETE not in config.cleanup_policy,
+            is_compacted=is_compacted,
         )
         output.print_verdict(surroundings, verdict, kind)
-        _print_line(surroundings, _settings_line(config, zone, is_age_known=is_age_known))
-        print_stories = _print_details if form is WhyShow.DETAILS else _print_segments
-        print_stories(surroundings, stories, _forever(config, is_age_known=is_age_known), zone)
+        _print_line(surroundings, _settings_line(own_config, zone, is_age_known=is_age_known))
+        forever = _forever(config, is_age_known=is_age_known)
+        if form is WhyShow.DETAILS:
+            _print_details(surroundings, stories, forever, zone, is_compacted=is_compacted)
+        else:
+            _print_segments(surroundings, stories, forever, zone)
     elif kind is Format.JSON:
         for name, story in stories:
             for segment in story.segments:
@@ -131,6 +144,8 @@ def segment_object(
         "base_offset": segment.base_offset,
         "end_offset": segment.end_offset,
         "bytes": segment.size_bytes,
+        "records": segment.records,
+        "removed_by_compaction": segment.removed,
         "rolled": {"reason": segment.reason, **output.time_fields("at", segment.roll_ms, zone)},
         "record": {
             **output.time_fields("smallest", segment.smallest_timestamp, zone),
@@ -213,12 +228,27 @@ _INDENT: Final = "    "
 _LABEL: Final = f"{_INDENT}record times  "
 
 
+# Value of tidelog.retention.clock -> the age that retention compares with retention.ms.
+RETENTION_CLOCKS: Final = {
+    RetentionClock.RECORD: "age by timestamp",
+    RetentionClock.APPEND: "age by append time",
+    RetentionClock.RECORD_CAPPED: "age by the earlier of timestamp and append time",
+}
+
+
 def _settings_line(config: TopicConfig, zone: str | None, *, is_age_known: bool) -> str:
-    age = f"retention.ms={config.retention_ms}" if is_age_known else "retention.ms not set"
+    number = config.text("retention.ms")
+    amount = amount_text("retention.ms", number)
+    age = f"retention.ms={number}" + ("" if amount is None else f" ({amount})")
+    policy, clock = config.text("cleanup.policy"), config.tidelog_retention_clock
+    times = f"; times in {zone or 'UTC'}"
+    if CLEANUP_DELETE not in config.cleanup_policy:
+        return f"settings: cleanup.policy={policy}, so {age} is not used{times}"
+    if not is_age_known:
+        age = f"retention.ms not set (only brokers apply the default, {amount or number})"
     return (
-        f"settings: tidelog.retention.clock={config.tidelog_retention_clock}, {age},"
-        f" retention.bytes={config.retention_bytes},"
-        f" cleanup.policy={config.text('cleanup.policy')}; times in {zone or 'UTC'}"
+        f"settings: tidelog.retention.clock={clock} ({RETENTION_CLOCKS[clock]}), {age},"
+        f" retention.bytes={config.retention_bytes}, cleanup.policy={policy}{times}"
     )
 
 
@@ -232,18 +262,56 @@ def _print_details(
     stories: "Sequence[tuple[TopicPartition, PartitionStory]]",
     forever: str,
     zone: str | None,
+    *,
+    is_compacted: bool,
 ) -> None:
-    """Print all facts about each segment."""
+    """Print all facts about each segment; facts that all segments share are printed once."""
     for name, story in stories:
         if len(stories) > 1:
             _print_line(surroundings, f"{name.topic}:{name.partition}")
         for line in _partition_lines(story):
             _print_line(surroundings, f"  {line}")
+        if story.first_record is not None:
+            reason = (
+                "compaction keeps only the last record of each key"
+                if is_compacted
+                else "compaction or `tidelog erase` removed the records before it"
+            )
+            _print_line(
+                surroundings, f"  the first record has offset {story.first_record}: {reason}"
+            )
         if not story.segments:
             _print_line(surroundings, "  no segments yet")
-        for segment in story.segments:
-            for line in _segment_lines(segment, forever, zone):
-                _print_line(surroundings, line)
+        every = [_segment_facts(segment, forever, zone) for segment in story.segments]
+        shared = _shared_facts([facts for facts in every if facts])
+        if shared:
+            _print_line(surroundings, "  all segments")
+            _print_facts(surroundings, shared)
+        for segment, facts in zip(story.segments, every, strict=True):
+            _print_line(surroundings, f"  {_segment_heading(segment, zone)}")
+            own = {label: text for label, text in facts.items() if label not in shared}
+            _print_facts(surroundings, own)
+
+
+def _print_facts(surroundings: Surroundings, facts: "Mapping[str, str]") -> None:
+    for label, text in facts.items():
+        _print_line(surroundings, f"{_INDENT}{label}".ljust(len(_LABEL)) + text)
+
+
+# Minimum number of segments whose shared facts are printed once.
+_SHARED_LEAST: Final = 2
+
+
+def _shared_facts(every: "Sequence[dict[str, str]]") -> dict[str, str]:
+    """Return the facts on deletion that all of several segments share."""
+    if len(every) < _SHARED_LEAST:
+        return {}
+    first, *others = every
+    return {
+        label: first[label]
+        for label in ("kept until", "deletion", "in Kafka")
+        if all(facts[label] == first[label] for facts in others)
+    }
 
 
 def _partition_lines(story: "PartitionStory") -> list[str]:
@@ -286,7 +354,7 @@ def _print_segments(
         row: list[Cell] = [name.partition, segment.base_offset]
         row.append(segment.end_offset - 1 if segment.end_offset > segment.base_offset else None)
         if is_compacted:
-            row.append(_left(segment))
+            row.append(segment.records)
         row += [segment.size_bytes, _CAUSES.get(segment.reason, "takes appends")]
         until_ms = segment.keeping.until_ms
         row.append("forever" if until_ms is None else until_ms)
@@ -296,13 +364,6 @@ def _print_segments(
     output.print_rows(surroundings, columns, rows, Format.TABLE, zone=zone)
     if rows:
         surroundings.hint("`tidelog why TOPIC:P` or --show details explains each segment")
-
-
-def _left(segment: "SegmentStory") -> int | None:
-    """Return the number of a segment's records; None if it is unknown."""
-    if segment.removed is None:
-        return None
-    return segment.end_offset - segment.base_offset - segment.removed
 
 
 def _forever(config: TopicConfig, *, is_age_known: bool) -> str:
@@ -317,14 +378,21 @@ def _forever(config: TopicConfig, *, is_age_known: bool) -> str:
     return f"forever: retention.ms={config.retention_ms}"
 
 
-def _segment_lines(segment: "SegmentStory", forever: str, zone: str | None) -> list[str]:
+def _segment_heading(segment: "SegmentStory", zone: str | None) -> str:
     if segment.base_offset == segment.end_offset:
-        return [f"  segment at {segment.base_offset}: no records yet"]
-    times, lost = segment.times, segment.lost
+        return f"segment at {segment.base_offset}: no records yet"
     offsets = f"{segment.base_offset}..{segment.end_offset - 1}"
+    return f"segment {offsets}, {output.bytes_text(segment.size_bytes)}, {_rolled(segment, zone)}"
+
+
+def _segment_facts(segment: "SegmentStory", forever: str, zone: str | None) -> dict[str, str]:
+    """Return the facts about a segment, by label; none if it has no offsets yet."""
+    if segment.base_offset == segment.end_offset:
+        return {}
+    lost = segment.lost
     facts = {} if segment.removed == 0 else {"compaction": _compaction(segment)}
     facts |= {
-        "record times": _span(segment.smallest_timestamp, times.largest_timestamp, zone),
+        "record times": _span(segment.smallest_timestamp, segment.times.largest_timestamp, zone),
         "append times": _appends(segment, zone),
         "kept until": _kept_text(segment, forever, zone),
         "deletion": _deletion(segment),
@@ -332,22 +400,18 @@ def _segment_lines(segment: "SegmentStory", forever: str, zone: str | None) -> l
     }
     if lost is not None:
         facts["lost"] = f"{lost.start}..{lost.end - 1}: {lost.reason}"
-    size = output.bytes_text(segment.size_bytes)
-    return [
-        f"  segment {offsets}, {size}, {_rolled(segment, zone)}",
-        *(f"{_INDENT}{label}".ljust(len(_LABEL)) + text for label, text in facts.items()),
-    ]
+    return facts
 
 
 def _compaction(segment: "SegmentStory") -> str:
-    offsets = plural(segment.end_offset - segment.base_offset, "offset")
-    left = _left(segment)
-    if left is None:
+    from tidelog.storage.directory.topic_retention import left_text
+
+    if segment.records is None:
         return (
-            f"may have removed records of its {offsets}; their number is unknown, as there is no"
-            " zone map"
+            f"may have removed records of its {plural(segment.offsets, 'offset')}; their number is"
+            " unknown, as there is no usable zone map"
         )
-    return f"left {plural(left, 'record')} of {offsets}"
+    return f"left {left_text(segment.records, segment.markers, segment.offsets)}"
 
 
 # Reason of a roll -> the setting or event that caused it.
@@ -359,7 +423,7 @@ _CAUSES: Final[dict[str, str]] = {
     "offset-overflow": "an offset out of range",
     "request": "a request",
     "retention": "retention",
-    "attach": "attached segments",
+    "attach": "a bulk load",
     "compaction-lag": "max.compaction.lag.ms",
     "unknown": "another program",
 }
@@ -367,7 +431,7 @@ _CAUSES: Final[dict[str, str]] = {
 _EXPLANATIONS: Final[dict[str, str]] = {
     "request": ", such as `tidelog compact --roll`",
     "retention": " of all its records",
-    "attach": ", which a job or a load added to the log",
+    "attach": ", which added whole segments",
 }
 
 
@@ -389,16 +453,28 @@ def _span(first_ms: int | None, last_ms: int, zone: str | None) -> str:
 
 
 def _appends(segment: "SegmentStory", zone: str | None) -> str:
-    unknown = sum(end - start for start, end in segment.unknown_append)
+    if segment.records == 0:
+        return "none"
     if segment.first_append_ms is None:
         return "unknown"
     first = output.time_text(segment.first_append_ms, zone)
     last = output.time_text(segment.last_append_ms, zone)
-    offsets = plural(segment.end_offset - segment.base_offset, "offset")
-    hidden = f"; none is stored for {unknown:,} of {offsets}" if unknown else ""
-    if unknown and segment.removed != 0:
-        hidden += ", whose records compaction may have removed"
-    return f"first {first}, last {last}{hidden}"
+    if not segment.unknown_append:
+        return f"first {first}, last {last}"
+    maybe = ", which may have no records" if segment.removed is None else ""
+    unknown = ranges_text(segment.unknown_append)
+    return f"first {first}, last {last}; unknown for offsets {unknown}{maybe}"
+
+
+# Maximum number of ranges of offsets in one text for people; JSON has all of them.
+_RANGES_SHOWN: Final = 3
+
+
+def ranges_text(ranges: "Sequence[tuple[int, int]]") -> str:
+    """Format ranges [start, end) of offsets as `first..last`, inclusive."""
+    text = ", ".join(f"{start}..{end - 1}" for start, end in ranges[:_RANGES_SHOWN])
+    more = len(ranges) - _RANGES_SHOWN
+    return f"{text} and {more} more" if more > 0 else text
 
 
 def _kept_text(segment: "SegmentStory", forever: str, zone: str | None) -> str:
@@ -444,9 +520,9 @@ def _deletion(segment: "SegmentStory") -> str:
         ways.append("by age after that")
     if segment.size_room_bytes is not None:
         ways.append(f"by size once {output.bytes_text(segment.size_room_bytes)} more are appended")
-    if segment.reason != "open":
-        ways.append(f"by `tidelog delete-records` up to offset {segment.end_offset}")
-    return f"possible {'; '.join(ways)}" if ways else "none: no setting deletes it"
+    if not ways:
+        return "only by `tidelog delete-records`"
+    return f"possible {'; '.join(ways)}; by `tidelog delete-records`"
 
 
 def _kafka(segment: "SegmentStory", zone: str | None) -> str:

@@ -31,9 +31,10 @@ from tidelog.cli.places import (
     parse_target,
     place_options,
 )
-from tidelog.cli.retention import segments_text
+from tidelog.cli.retention import RETENTION_CLOCKS, ranges_text, segments_text
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.config import (
+    CLEANUP_DELETE,
     ConfigNote,
     RetentionClock,
     TopicConfig,
@@ -425,17 +426,6 @@ def changes_of(settings: Sequence[str], cleared: Sequence[str]) -> dict[str, str
     return changes
 
 
-# Value of tidelog.retention.clock -> the age that retention compares with retention.ms.
-_RETENTION_CLOCKS: Final = {
-    RetentionClock.RECORD: "age by timestamp (record)",
-    RetentionClock.APPEND: "age by append time (append)",
-    RetentionClock.RECORD_CAPPED: "age by the earlier of timestamp and append time (record-capped)",
-}
-
-# Maximum number of ranges of offsets in one text for people; JSON has all of them.
-_RANGES_SHOWN = 3
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFacts:
     """Facts of a partition for `describe`; times are in ms, or None if no time is known.
@@ -684,8 +674,9 @@ def _print_tables(
 ) -> None:
     stdout, kind = surroundings.stdout, Format.TABLE
     stamped = info.config.message_timestamp_type.config_name
-    retention = _RETENTION_CLOCKS[info.config.tidelog_retention_clock]
-    _print_facts(surroundings, info, {"timestamps": stamped, "retention": retention})
+    _print_facts(
+        surroundings, info, {"timestamps": stamped, "retention": _retention_text(info.config)}
+    )
     names = ("partition", "start", "end", "last_stable")
     columns = output.columns(output.number(*names), output.count("segments"), output.size("bytes"))
     rows = [[f.partition, f.start, f.end, f.last_stable, f.segments, f.size_bytes] for f in facts]
@@ -702,9 +693,19 @@ def _print_tables(
             " time"
         )
         output.print_text(surroundings, text)
+    if any(fact.unknown for fact in facts) and not _is_stamped(info):
+        text = "append clock: no append time is stored for the offsets listed as unknown"
+        output.print_text(surroundings, text)
     for line in (line for fact in facts for line in _remarks(fact)):
         stdout.write("\n")
         output.print_text(surroundings, line)
+
+
+def _retention_text(config: TopicConfig) -> str:
+    if CLEANUP_DELETE not in config.cleanup_policy:
+        return f"none: cleanup.policy={config.text('cleanup.policy')} has no `delete`"
+    clock = config.tidelog_retention_clock
+    return f"{RETENTION_CLOCKS[clock]} ({clock})"
 
 
 def _print_facts(
@@ -775,7 +776,4 @@ def _spans(unknown: list[tuple[int, int]], *, stamped: bool = False) -> str | No
     """Format ranges [start, end) of offsets as `first..last`, inclusive; None without ranges."""
     if not unknown:
         return None
-    text = ", ".join(f"{start}..{end - 1}" for start, end in unknown[:_RANGES_SHOWN])
-    more = len(unknown) - _RANGES_SHOWN
-    hint = " (their timestamps are append times)" if stamped else ""
-    return f"{text}{f' and {more} more' if more > 0 else ''}{hint}"
+    return f"{ranges_text(unknown)}{' (their timestamps are append times)' if stamped else ''}"

@@ -84,6 +84,13 @@ def test_due_segments_have_the_limit_that_applies(tides: Cli) -> None:
     assert dues == ["time"] * 3
 
 
+def test_an_age_is_rounded_down(cli: Cli) -> None:
+    cli.ok("create", "old", "-c", "retention.ms=1d")
+    cli.append(at(NOW), topic="old")
+    cli.clock.advance(29 * 3_600_000 - 1)
+    assert "largest record timestamp is 1d4h old" in cli.ok("why", "old").out
+
+
 def test_the_remaining_bytes_before_retention_by_size_are_shown(tides: Cli) -> None:
     segments = tides.ok("why", "tides", "-o", "json").objects
     sizes = [cast("int", s["bytes"]) for s in segments]
@@ -93,15 +100,17 @@ def test_the_remaining_bytes_before_retention_by_size_are_shown(tides: Cli) -> N
 
 def test_the_text_has_reasons_and_times(tides: Cli) -> None:
     text = tides.ok("why", "tides:0").out
-    assert "tidelog.retention.clock=record-capped" in text
-    assert text.splitlines()[1].endswith("; times in UTC")
+    earlier = "record-capped (age by the earlier of timestamp and append time), retention.ms="
+    settings = text.splitlines()[1]
+    assert settings.startswith(f"settings: tidelog.retention.clock={earlier}604800000 (7d), ")
+    assert settings.endswith("cleanup.policy=delete; times in UTC")
     assert "rolled by segment.bytes at 2023-11-14 22:13:21" in text
     assert "the timestamp of record 0" in text
     assert "record 1, 2023-11-14 22:13:21; its timestamp is 2024-11-13" in text
     assert "because the earlier segment at 1 is kept that long" in text
     assert "takes appends" in text
     assert "deletion      possible by age after that; by size once" in text
-    assert "by `tidelog delete-records` up to offset 1\n" in text
+    assert "more are appended; by `tidelog delete-records`\n" in text
     assert "in Kafka      kept as long as here" in text
     assert "in Kafka      kept until 2024-11-20" in text
 
@@ -118,7 +127,7 @@ class TestSegments:
         verdict, settings, heading, *rows = tides.ok("why", "tides").lines
         assert verdict.startswith("tides has 3 segments of ")
         assert verdict.endswith(" in 2 partitions; the next one is kept until 2023-11-20 22:13:20")
-        assert settings.startswith("settings: tidelog.retention.clock=record-capped, ")
+        assert settings.startswith("settings: tidelog.retention.clock=record-capped (age by ")
         assert heading.split()[:5] == ["PARTITION", "FIRST", "OFFSET", "LAST", "OFFSET"]
         assert [row.split()[:3] for row in rows] == [["0", str(n), str(n)] for n in range(3)]
         assert rows[0].split()[-3:] == ["segment.bytes", "2023-11-20", "22:13:20"]
@@ -143,18 +152,68 @@ class TestSegments:
 
 def test_the_records_that_compaction_left_are_counted(cli: Cli) -> None:
     cli.ok("create", "planes", "-p", "2", "-c", "cleanup.policy=compact")
-    cli.append(*(at(NOW + number, key=b"k") for number in range(4)), topic="planes")
+    value = b"v" * 150_000
+    cli.append(*(at(NOW + number, b"k", value) for number in range(4)), topic="planes")
     assert "compaction" not in cli.ok("why", "planes", "--show", "details").out
     cli.ok("compact", "planes", "--roll")
     text = cli.ok("why", "planes:0").out
-    assert "; compaction left 1 record of 4 offsets; none has an age limit\n" in text
+    verdict = text.splitlines()[0]
+    rule = "compaction, which keeps the last record of each key,"
+    assert verdict.endswith(f"; {rule} left 1 record of 4 offsets; none has an age limit")
     assert "    compaction    left 1 record of 4 offsets\n" in text
+    first = "  the first record has offset 3: compaction keeps only the last record of each key\n"
+    assert first in text
+    assert "cleanup.policy=compact, so retention.ms=604800000 (7d) is not used;" in text
     assert "rolled by a request at 2023-11-14 22:13:20, such as `tidelog compact --roll`" in text
-    heading, row = cli.ok("why", "planes").lines[3:5]
-    assert "RECORDS LEFT" in heading
-    assert row.split()[:4] == ["0", "0", "3", "1"]
+    (heading,) = [line for line in cli.ok("why", "planes").lines if "RECORDS LEFT" in line]
+    lines = cli.ok("why", "planes").lines
+    assert lines[lines.index(heading) + 1].split()[:4] == ["0", "0", "3", "1"]
     next((cli.data / "planes-0").glob("*.zones")).unlink()
-    assert "may have removed records of its 4 offsets" in cli.ok("why", "planes:0").out
+    text = cli.ok("why", "planes:0").out
+    assert "; compaction may have removed records of 4 offsets; none has" in text
+    assert "may have removed records of its 4 offsets" in text
+
+
+def test_records_below_the_log_start_are_not_records_that_compaction_left(cli: Cli) -> None:
+    cli.ok("create", "planes", "-c", "cleanup.policy=compact,delete", "-c", "retention.ms=-1")
+    cli.append(*(at(NOW, key=key) for key in (b"a", b"a", b"b", b"b", b"c")), topic="planes")
+    cli.ok("compact", "planes", "--roll")  # leaves 1, 3 and 4
+    cli.ok("delete-records", "planes:0", "--offset", "2", "--yes")
+    text = cli.ok("why", "planes:0").out
+    assert "    compaction    left 2 records of 3 offsets\n" in text
+    assert "  the first record has offset 3: " in text
+    (segment, _) = cli.ok("why", "planes:0", "-o", "json").objects
+    assert (segment["records"], segment["removed_by_compaction"]) == (2, 1)
+
+
+def test_offsets_that_compaction_emptied_do_not_lack_an_append_time(cli: Cli) -> None:
+    cli.ok("create", "planes", "-c", "cleanup.policy=compact")
+    for number in range(6):
+        cli.append(at(NOW, key=b"k%d" % (number == 2)), topic="planes")
+        cli.clock.advance(1_000)
+    cli.ok("compact", "planes", "--roll")  # leaves 2 and 5
+    (segment, _) = cli.ok("why", "planes:0", "-o", "json").objects
+    assert part(segment, "append")["unknown"] == []
+    assert cli.ok("describe", "planes").lines[-1].endswith("  -")
+    for path in (cli.data / "planes-0").glob("*.appendtime"):
+        path.unlink()
+    described = cli.ok("describe", "planes").out
+    assert described.splitlines()[-2].endswith("  2..5")
+    assert described.endswith(
+        "append clock: no append time is stored for the offsets listed as unknown\n"
+    )
+
+
+def test_facts_that_all_segments_share_are_printed_once(tides: Cli) -> None:
+    tides.ok("config", "tides", "--set", "cleanup.policy=compact")
+    lines = tides.ok("why", "tides:0").lines
+    at_all = lines.index("  all segments")
+    assert lines[at_all + 1 : at_all + 4] == [
+        "    kept until    forever: cleanup.policy=compact has no `delete`",
+        "    deletion      only by `tidelog delete-records`",
+        "    in Kafka      kept as long as here",
+    ]
+    assert [line.split()[0] for line in lines].count("in") == 1
 
 
 @pytest.mark.parametrize(
@@ -197,7 +256,8 @@ def test_no_retention_is_shown_that_retain_does_not_apply(tides: Cli) -> None:
     text = tides.ok("why", "tides").out
     assert "retention.ms not set" in text
     assert text.splitlines()[0].endswith("; none has a known age limit")
-    assert text.count("kept until    forever without a broker: the topic has no retention.ms") == 3
+    assert text.count("kept until    forever without a broker: the topic has no retention.ms") == 1
+    assert "(only brokers apply the default, 7d)" in text
 
 
 @pytest.mark.parametrize("target", ["tides:x", "tides:0:1", "tides:-1"])

@@ -9,7 +9,7 @@ Source: docs/retention.md.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -18,9 +18,9 @@ from tidelog.config import CLEANUP_DELETE, RetentionClock, TopicConfig
 from tidelog.errors import CorruptData, LostOffsets
 from tidelog.lazy_dataclass import dataclass
 from tidelog.storage.log.log_reader import LogView
-from tidelog.storage.log.segment_times import read_times
+from tidelog.storage.log.segment_times import READ_LIMIT_BYTES, read_times, unknown_appends
 from tidelog.storage.open_files import typed_reads
-from tidelog.storage.segment.compaction_history import cleaned_end, records_left
+from tidelog.storage.segment.compaction_history import cleaned_end
 from tidelog.storage.segment.log_end import has_copied_gaps
 from tidelog.storage.segment.retention import (
     CountedTime,
@@ -42,7 +42,7 @@ from tidelog.storage.segment.roll import (
 )
 from tidelog.storage.segment.segment import Segment
 from tidelog.storage.segment.segment_notes import last_fingerprint, read_notes
-from tidelog.storage.segment.slices import LogSlice, checked_records, slices
+from tidelog.storage.segment.slices import LogSlice, checked_records, records_of, slices
 from tidelog.timespec import time_text
 from tidelog.types import NO_OFFSET, UNKNOWN_MS, ClockName, TopicPartition
 
@@ -80,8 +80,11 @@ class SegmentStory:
         base_offset: Base offset of the segment.
         end_offset: End of the segment's offsets, exclusive.
         size_bytes: Size of its log file.
-        removed: Number of its offsets whose records compaction has removed, according to its zone
-            map; 0 if it was not compacted, None if the number is unknown.
+        offsets: Number of its offsets from the log start on.
+        removed: Number of these offsets whose records compaction has removed; 0 if the segment was
+            not compacted, None if it is unknown.
+        records: Number of these offsets with a record; None if it is unknown.
+        markers: Number of these offsets with a marker of a transaction; 0 if it is unknown.
         reason: Why it was rolled; OPEN if it is active, UNKNOWN if no note tells the reason.
         roll_ms: When it was rolled, in ms by the wall clock; None if unknown.
         times: The times from which retention computes the segment's age.
@@ -89,7 +92,8 @@ class SegmentStory:
             record with a timestamp.
         first_append_ms: Earliest known append time, None if none is known.
         last_append_ms: Latest known append time, None if none is known.
-        unknown_append: Ranges [start, end) of offsets whose append time is unknown.
+        unknown_append: Ranges [start, end) of offsets whose append time is unknown; see
+            `unknown_appends`.
         keeping: How long the topic's own policy keeps it.
         record: Offset and timestamp of the record from whose time `keeping` counts; None if
             `keeping` does not count from a record, or this record can't be read.
@@ -104,7 +108,10 @@ class SegmentStory:
     base_offset: int
     end_offset: int
     size_bytes: int
+    offsets: int
     removed: int | None
+    records: int | None
+    markers: int
     reason: RollReason
     roll_ms: int | None
     times: SegmentTimes
@@ -126,34 +133,41 @@ class PartitionStory:
 
     Attributes:
         start_offset: First offset that can be read; earlier records were deleted.
+        segments: The segments.
+        storm: The roll storm.
+        first_record: Offset of the first record if compaction removed the records before it; else
+            None.
     """
 
     start_offset: int
     segments: list[SegmentStory]
     storm: RollStorm | None
+    first_record: int | None = None
 
 
 def why_verdict(
-    topic: str, stories: Sequence[PartitionStory], zone: str | None, *, is_age_known: bool
+    topic: str,
+    stories: Sequence[PartitionStory],
+    zone: str | None,
+    *,
+    is_age_known: bool,
+    is_compacted: bool,
 ) -> str:
-    """Return in one sentence how many segments a topic has, and how long they are kept.
+    """Return in one sentence what compaction has left of a topic, and how long segments are kept.
 
     Args:
         topic: Name of the topic or partition.
         stories: Its partitions.
         zone: Zone of times; UTC if None.
         is_age_known: Whether the topic's age limit is known; see `applied_config`.
+        is_compacted: Whether the topic's `cleanup.policy` has `compact`.
     """
     segments = [segment for story in stories for segment in story.segments]
     size = bytes_text(sum(segment.size_bytes for segment in segments))
     where = f" in {plural(len(stories), 'partition')}" if len(stories) != 1 else ""
     parts = [f"{topic} has {plural(len(segments), 'segment')} of {size}{where}"]
-    offsets = sum(segment.end_offset - segment.base_offset for segment in segments)
-    removed = sum(segment.removed or 0 for segment in segments)
-    if removed:
-        at_most = "at most " if any(segment.removed is None for segment in segments) else ""
-        left = plural(offsets - removed, "record")
-        parts.append(f"compaction left {at_most}{left} of {plural(offsets, 'offset')}")
+    if left := _left_part(segments, is_compacted=is_compacted):
+        parts.append(left)
     due = [segment for segment in segments if segment.due is not None]
     if due:
         parts.append(f"{len(due):,} {verb(len(due), 'is', 'are')} due for deletion")
@@ -165,6 +179,30 @@ def why_verdict(
         a_limit = "an age limit" if is_age_known else "a known age limit"
         parts.append(f"{'no other' if due else 'none'} has {a_limit}")
     return "; ".join(parts)
+
+
+def _left_part(segments: Sequence[SegmentStory], *, is_compacted: bool) -> str | None:
+    """Return what compaction has left of segments as words; None if it has removed nothing."""
+    cleaned = [segment for segment in segments if segment.removed]
+    unknown = sum(segment.offsets for segment in segments if segment.removed is None)
+    remover = "compaction" if is_compacted else "compaction or `tidelog erase`"
+    if not cleaned:
+        offsets = plural(unknown, "offset")
+        return f"{remover} may have removed records of {offsets}" if unknown else None
+    left = left_text(
+        sum(segment.records or 0 for segment in cleaned),
+        sum(segment.markers for segment in cleaned),
+        sum(segment.offsets for segment in cleaned),
+    )
+    more = f", and an unknown number of {unknown:,} more" if unknown else ""
+    rule = ", which keeps the last record of each key," if is_compacted else ""
+    return f"{remover}{rule} left {left}{more}"
+
+
+def left_text(records: int, markers: int, offsets: int) -> str:
+    """Format what is left of offsets: `3 records and 1 marker of transactions of 9 offsets`."""
+    and_markers = f" and {plural(markers, 'marker')} of transactions" if markers else ""
+    return f"{plural(records, 'record')}{and_markers} of {plural(offsets, 'offset')}"
 
 
 class Notes:
@@ -267,7 +305,19 @@ class _Explanation:
             for number in range(len(self._segments))
         ]
         storm = storm_of(self._log, self._notes)
-        return PartitionStory(self._log.log_start_offset, stories, storm)
+        first_record = self._first_record() if any(one.removed != 0 for one in stories) else None
+        return PartitionStory(self._log.log_start_offset, stories, storm, first_record)
+
+    def _first_record(self) -> int | None:
+        """Return the first record's offset if records before it were removed, else None."""
+        start = self._log.log_start_offset
+        try:
+            for part in slices(self._segments, start, self._log.log_end_offset):
+                for record in records_of(part):
+                    return record.offset if record.offset > start else None
+        except CorruptData:
+            pass  # readers report the damage
+        return None
 
     def plan(self) -> list[Deletion]:
         """Return the segments that retention would delete now."""
@@ -334,6 +384,9 @@ class _Explanation:
         room: int | None,
     ) -> SegmentStory:
         segment, times = self._segments[number], self._times[number]
+        start = max(segment.base_offset, self._log.log_start_offset)
+        offsets = max(segment.end_offset - start, 0)
+        records, markers = _counts(segment, start) if offsets else (0, 0)
         roll_ms = self._notes.roll_ms(segment)
         rows = self._log.append_times_of(segment)
         first_append_ms, last_append_ms = rows.span(segment.base_offset, segment.end_offset) or (
@@ -346,14 +399,19 @@ class _Explanation:
             base_offset=segment.base_offset,
             end_offset=segment.end_offset,
             size_bytes=segment.size_bytes,
-            removed=self._removed(segment),
+            offsets=offsets,
+            removed=self._removed(segment, offsets, records, markers),
+            records=records,
+            markers=markers,
             reason=self._notes.reason(segment),
             roll_ms=None if roll_ms == UNKNOWN_MS else roll_ms,
             times=times,
             smallest_timestamp=zones.total.min_record_ms if zones and is_timed else None,
             first_append_ms=first_append_ms,
             last_append_ms=last_append_ms,
-            unknown_append=rows.unknown_in(segment.base_offset, segment.end_offset),
+            unknown_append=unknown_appends(
+                self._log, segment, segment.base_offset, segment.end_offset
+            ),
             keeping=keeping,
             record=_deciding_record(segment, keeping.counted),
             kafka=kafka,
@@ -362,11 +420,47 @@ class _Explanation:
             lost=self._lost.get(segment.end_offset),
         )
 
-    def _removed(self, segment: Segment) -> int | None:
+    def _removed(
+        self, segment: Segment, offsets: int, records: int | None, markers: int
+    ) -> int | None:
         if segment.base_offset >= self._cleaned_end:
             return 0
-        records = records_left(segment)
-        return None if records is None else segment.end_offset - segment.base_offset - records
+        return None if records is None else offsets - records - markers
+
+
+def _counts(segment: Segment, start: int) -> tuple[int | None, int]:
+    """Return the numbers of a segment's records and markers from offset `start` on.
+
+    They are None and 0 if they are unknown: the segment is damaged, or it has no zone map and is
+    too large to read.
+    """
+    zones = None if segment.is_active else segment.zones
+    records = markers = 0
+    spans = [(start, segment.end_offset)]
+    if zones is not None:
+        spans.clear()
+        for zone in zones.select(lambda block: block.first_offset >= start):
+            if zone.first_offset >= start:
+                records, markers = records + zone.data_records, markers + zone.control_records
+            elif zone.last_offset >= start:
+                spans.append((start, zone.last_offset + 1))
+    elif segment.size_bytes > READ_LIMIT_BYTES:
+        return None, 0
+    try:
+        for is_marker in (kind for span in spans for kind in _kinds(segment, *span)):
+            records, markers = records + (not is_marker), markers + is_marker
+    except CorruptData:
+        return None, 0  # readers report the damage
+    return records, markers
+
+
+def _kinds(segment: Segment, start: int, end: int) -> Iterator[bool]:
+    """Yield for each record of offsets [start, end) whether it is a marker of a transaction."""
+    for part in slices([segment], start, end):
+        for position, batch in part.batches():
+            for record in checked_records(segment, position, batch):
+                if start <= record.offset < end:
+                    yield batch.is_control
 
 
 def _same(times: SegmentTimes) -> SegmentTimes:

@@ -29,7 +29,7 @@ from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.segment.retention import CountedTime, SegmentTimes, TimeBasis
 from tidelog.storage.segment.segment import Segment, iterate_batches
 from tidelog.storage.segment.slices import records_of, slices
-from tidelog.types import INT64_MAX, NO_TIMESTAMP, UNKNOWN_MS, TimeSpan
+from tidelog.types import INT64_MAX, NO_TIMESTAMP, UNKNOWN_MS, ClockName, TimeSpan
 
 if TYPE_CHECKING:
     from tidelog.record.batch_walk import Batch
@@ -299,7 +299,7 @@ class AppendRange:
     Attributes:
         first_ms: Earliest known append time; None if no append time is known.
         last_ms: Latest known append time.
-        unknown: Ranges [start, end) of offsets whose append time is unknown.
+        unknown: Ranges [start, end) of offsets whose append time is unknown; see `unknown_appends`.
     """
 
     first_ms: int | None = None
@@ -341,9 +341,58 @@ def append_range(log: LogView, start_offset: int = 0, end_offset: int = INT64_MA
         span = rows.span(start, end)
         if span is not None:
             times.take(*span)
-        for first, last in rows.unknown_in(start, end):
+        for first, last in unknown_appends(log, segment, start, end):
             times.miss(first, last)
     return times
+
+
+def unknown_appends(log: LogView, segment: Segment, start: int, end: int) -> list[tuple[int, int]]:
+    """Return ranges of a segment's offsets in [start, end) whose append time is unknown.
+
+    If the segment has a zone map that shows missing records, each range begins and ends at a batch,
+    and ranges without a batch are left out, because compaction removed their records. Otherwise,
+    ranges may contain offsets without a record.
+    """
+    spans = log.append_times_of(segment).unknown_in(start, end)
+    zones = segment.zones if spans else None
+    if zones is None:
+        return spans
+    total = zones.total
+    if total.data_records + total.control_records == segment.end_offset - segment.base_offset:
+        return spans
+    held = (_between_batches(segment, zones, span) for span in spans)
+    return [span for span in held if span is not None]
+
+
+def _between_batches(
+    segment: Segment, zones: ZoneMap, span: tuple[int, int]
+) -> tuple[int, int] | None:
+    """Return the part of a range from its first to its last batch; None if it has no batch."""
+    start, end = span
+    knows_append = segment.zones_on(ClockName.APPEND) is not None
+
+    def parts(zone: "Zone") -> list[tuple[int, int]]:
+        return [
+            (max(start, batch.base_offset), min(end, batch.last_offset + 1))
+            for _, batch in iterate_batches(segment, zone.position, zone.end_position)
+            if batch.base_offset < end and batch.last_offset >= start
+        ]
+
+    some = [
+        zone
+        for zone in zones.zones()
+        if zone.first_offset < end
+        and zone.last_offset >= start
+        and not (knows_append and zone.stamped_records == zone.data_records + zone.control_records)
+    ]
+    try:
+        first = next((part for zone in some for part in parts(zone)), None)
+        if first is None:
+            return None
+        last = next(part for zone in reversed(some) for part in reversed(parts(zone)))
+    except CorruptData:
+        return span  # readers report the damage
+    return first[0], last[1]
 
 
 # -- spans of data records -------------------------------------------------------------------------
