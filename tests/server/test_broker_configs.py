@@ -6,6 +6,7 @@ import pytest
 from tests.worlds.brokers.running import start_with
 from tests.worlds.clients.raw import RawClient
 
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import ConfigError
 from tidelog.protocol.messages import (
     ALTER_CONFIGS,
@@ -131,6 +132,23 @@ def test_defaults_of_topics_apply_at_once_and_after_a_restart(data: str) -> None
         assert (codes(broker, "t"), codes(broker, "own")) == (TOO_LARGE, 0)
         assert alter(broker, ALL, ("message.max.bytes", DELETE, None)) == (0, "")
         assert codes(broker, "t") == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("1", "expected 0"),
+        ("2147483647", "expected 0"),
+        ("12345678901", "must be an integer"),
+        ("none", "must be an integer"),
+    ],
+)
+def test_a_name_that_is_not_of_this_broker_is_refused(data: str, name: str, words: str) -> None:
+    with start_with(data) as broker:
+        code, text = alter(broker, name, ("max.connections", SET, "800"))
+    assert code == ErrorCode.INVALID_REQUEST
+    assert words in text
+    assert name in text
 
 
 def test_lists_grow_and_shrink(data: str) -> None:

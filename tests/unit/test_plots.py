@@ -234,3 +234,19 @@ def test_an_axis_of_any_span_has_ticks(hours: int) -> None:
     values = Series("a", joined(dict.fromkeys(range(0, hours, 1 + hours // 90), 1.0), axis))
     page = Plot(panels={"": [values]}, y_title="records", axis=axis).html()
     assert all("1970" in " ".join(texts(one)) for one in pictures(page))
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (0, "0%"),
+        (0.123, "0.12%"),
+        (97.3, "97%"),
+        (99.4, "99%"),
+        (99.5, "99.5%"),
+        (99.996, "100%"),
+        (100, "100%"),
+    ],
+)
+def test_shares_have_more_digits_near_the_whole(share: float, text: str) -> None:
+    assert Unit.PERCENT.text(share) == text

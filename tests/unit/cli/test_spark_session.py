@@ -29,7 +29,13 @@ from tidelog.cli.jobs.session import (
     report_table,
 )
 from tidelog.cli.options import SparkAccess, pairs
-from tidelog.cli.surroundings import Interrupted, InvalidInput, Surroundings, UsageProblem
+from tidelog.cli.surroundings import (
+    ExitCode,
+    Interrupted,
+    InvalidInput,
+    Surroundings,
+    UsageProblem,
+)
 from tidelog.config import TopicConfig
 from tidelog.errors import InvalidRequest
 from tidelog.jobs.target_check import Effect, Finding, Target, TargetLoses
@@ -307,6 +313,22 @@ def test_without_spark_the_extra_is_named(arguments: str, tmp_path: Path) -> Non
         1,
         "error: Spark is missing; `pip install 'tidelog[spark]'`\n",
     )
+
+
+@pytest.mark.parametrize("option", ["--progress", "--report"])
+def test_a_file_that_cannot_be_written_is_named_before_spark_starts(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = [str(tmp_path / name) for name in ("source", "target")]
+    for place in places:
+        with tidelog.open(place, writable=True) as log:
+            log.create_topic("t", partitions=1)
+    missing = str(tmp_path / "none" / "file")
+    command = ["spark", "replay", places[0], "t", "--to", places[1], option, missing]
+    assert run(command, Surroundings()) == ExitCode.USAGE
+    told = capsys.readouterr().err
+    assert str(tmp_path / "none") in told
+    assert "Spark" not in told
 
 
 def test_help_loads_no_spark() -> None:

@@ -32,7 +32,7 @@ from tidelog.spark.parts import Work
 from tidelog.storage import files
 from tidelog.storage.compaction.cleaner import clean_partition
 from tidelog.storage.compaction.cleaning_plan import CleanerOptions
-from tidelog.storage.compaction.job import CleaningResult
+from tidelog.storage.compaction.job import CleaningJob, CleaningResult
 from tidelog.storage.compaction.worker import InProcess
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.log_reader import LogView
@@ -310,6 +310,22 @@ def test_a_running_broker_lends_the_job_and_swaps_in(
     seen = running.call(lambda node: len(list(node.partitions.get(TOPIC, 0).log.records())))
     assert seen == len(held(place, TOPIC)[0])
     assert [report.passes for report in job.run(NO_SPARK, place, if_due=True)] == [0, 0]
+
+
+def test_a_job_of_a_broker_uses_the_memory_of_the_call(
+    held_broker: tuple[str, Broker], tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, _ = held_broker
+    sizes: list[int] = []
+    clean = job.SparkWorker.clean
+
+    def noted(worker: job.SparkWorker, given: CleaningJob) -> CleaningResult:
+        sizes.append(given.rules.dedupe_buffer_bytes)
+        return clean(worker, given)
+
+    monkeypatch.setattr(job.SparkWorker, "clean", noted)
+    job.run(NO_SPARK, place, dedupe_buffer_bytes=3 << 20)
+    assert sizes == [3 << 20] * 2
 
 
 def test_a_job_that_another_has_taken_over_is_not_taken_back(

@@ -11,7 +11,7 @@ from tests.faults import DamageFileSystem, Keep, reopen
 
 from tidelog.errors import ConfigError, InvalidRequest, StorageFailure
 from tidelog.objects import ObjectStore, obstore_store, open_store
-from tidelog.objects.folder_store import FolderStore
+from tidelog.objects.folder_store import LOCK_NAME, PART_SUFFIX, FolderStore
 
 
 class TestMemory(StoreRules):
@@ -58,6 +58,14 @@ class TestFolder(StoreRules):
         assert list(opened.list("")) == []
         assert opened.head("a") is None
         assert list(tmp_path.iterdir()) == []
+
+    def test_files_that_serve_writing_are_no_objects(
+        self, opened: ObjectStore, tmp_path: Path
+    ) -> None:
+        opened.put_if("a", b"x", etag=None)
+        (tmp_path / "store" / f"b{PART_SUFFIX}").touch()
+        assert (tmp_path / "store" / LOCK_NAME).exists()
+        assert [info.key for info in opened.list("")] == ["a"]
 
     def test_a_disk_that_fails_is_typed(self, opened: ObjectStore, tmp_path: Path) -> None:
         (tmp_path / "store").write_bytes(b"a file where a folder should be")

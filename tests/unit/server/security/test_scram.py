@@ -53,16 +53,25 @@ def server(kind: ScramMechanism = SHA_256, *, nonce: bytes = b"server-nonce") ->
 
 
 def client_final(
-    kind: ScramMechanism, first: str, answer: bytes, password: str, binding: str = "n,,"
+    kind: ScramMechanism,
+    first: str,
+    answer: bytes,
+    password: str,
+    binding: str = "n,,",
+    nonce: str | None = None,
 ) -> bytes:
-    """Return the second message of an honest client, by RFC 5802, section 3."""
+    """Return the second message of an honest client, by RFC 5802, section 3.
+
+    With `nonce`, it has this nonce instead of the server's, and a proof that is right for it.
+    """
     name = kind.hash_name
     said = dict(part.partition("=")[::2] for part in answer.decode().split(","))
     salt, count = base64.b64decode(said["s"]), int(said["i"])
     salted = hashlib.pbkdf2_hmac(name, password.encode(), salt, count)
     client_key = hmac.digest(salted, b"Client Key", name)
     stored = hashlib.new(name, client_key).digest()
-    without = f"c={base64.b64encode(binding.encode()).decode()},r={said['r']}"
+    sent = said["r"] if nonce is None else nonce
+    without = f"c={base64.b64encode(binding.encode()).decode()},r={sent}"
     bare = first.removeprefix(binding)
     signature = hmac.digest(stored, f"{bare},{answer.decode()},{without}".encode(), name)
     proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
@@ -225,6 +234,21 @@ def test_names_with_commas_and_equals_signs() -> None:
 
     ScramExchange(SHA_256, find, nonce=b"n", pretender_key=b"k").step(b"n,,n=a=2Cb=3Dc,r=x")
     assert asked == ["a,b=c"]
+
+
+def test_a_final_message_repeats_nonce_and_binding_of_its_exchange() -> None:
+    first = "n,,n=user,r=abc"
+    for binding, nonce in (("n,,", "abc"), ("n,,", "abcother"), ("n,a=user,", None)):
+        found = server()
+        answer = found.step(first.encode())
+        final = client_final(SHA_256, first, answer, "pencil", nonce=nonce)
+        if nonce is None:
+            final = client_final(SHA_256, first, answer, "pencil").replace(
+                base64.b64encode(b"n,,"), base64.b64encode(binding.encode())
+            )
+        with pytest.raises(LoginFailed, match="of another exchange"):
+            found.step(final)
+        assert found.login is None
 
 
 @settings(max_examples=200)
