@@ -17,8 +17,8 @@ _PROCESS: Final = re.compile(r"\bprocess \d+\b")
 _PORT: Final = re.compile(
     r"(127\.0\.0\.1|localhost|\[::1\]|0\.0\.0\.0|\('127\.0\.0\.1')(:|, )[3-6]\d{4}\b"
 )
-# A thread draws this random value at a time that varies, so other draws may come before or after
-# it.
+# A thread draws this random value. The draw may be before or after other draws, so the value
+# differs between runs.
 _COMMIT: Final = re.compile(r"\btidelog-commit-[0-9a-f]{32}\b")
 # Lines whose number depends on how often librdkafka retries before its timeout.
 _TRIES: Final = re.compile(

@@ -36,7 +36,7 @@ def now_ms() -> int:
 
 
 def set_time(to_ms: int) -> None:
-    """Set wall time. Monotonic time advances by as much, and never decreases."""
+    """Set wall time. Monotonic time advances by the same amount, but never decreases."""
     advance(to_ms - now_ms())
 
 
@@ -52,9 +52,9 @@ def run(*, is_running: bool = True) -> None:
 
 
 def draw_for(name: str) -> None:
-    """Restart the random numbers; after each call with one name, the same numbers follow.
+    """Restart the random numbers; each call with the same name gives the same numbers.
 
-    Each size of a draw has its own sequence, so that ids don't change with draws of other sizes.
+    Each size of a draw has its own sequence, so draws of other sizes don't change an id.
     """
     _World.name = name
     _World.sources.clear()

@@ -75,7 +75,7 @@ def play_page(part: str, page: str, folder: "Folder") -> Iterator[Entry]:
 class Folder:
     """A folder that contains exactly a copy of one directory when a scene begins.
 
-    Files are copied again only if a scene has changed them, as their stamps show.
+    A file is copied again only if a scene has changed the file's size or times.
     """
 
     def __init__(self, path: Path, source: Path) -> None:

@@ -114,7 +114,8 @@ class World:
     def ls(self, path: str) -> list[str]:
         """Return the files below a directory, each with its size.
 
-        The size of a file is left out if the file contains the path of the current directory.
+        If a file contains the path of the current directory, its size depends on the path and is
+        left out.
         """
         files = sorted(one for one in Path(path).rglob("*") if one.is_file())
         here = str(Path.cwd()).encode()

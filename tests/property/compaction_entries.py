@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Entry:
-    """A record as written; `taken_ms` is the time of the first cleaning that may have read it."""
+    """A written record; `taken_ms` is the time of the first cleaning that may have read it."""
 
     offset: int
     key: bytes
@@ -16,7 +16,7 @@ class Entry:
     producer: int | None = None
     version: int = 0
     taken_ms: int | None = None
-    is_over: bool = False  # an expired tombstone that was removed, or a record that it covered
+    is_over: bool = False  # a removed expired tombstone, or a record covered by one
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -60,10 +60,10 @@ class Model:
         return {e.key: e for e in sorted(self.committed(), key=lambda e: e.rank)}
 
     def end_tombstone(self, gone: Entry) -> None:
-        """Remember that a tombstone has expired: the records that it has covered must never return.
+        """Mark the records that an expired tombstone has covered: they must never return.
 
-        Later records of the key are part of the table again, as are records that no cleaning had
-        read when the tombstone expired.
+        Other records of the key are part of the table again: later records, and records that no
+        cleaning had read when the tombstone expired.
         """
         for entry in self.entries.values():
             is_covered = entry.key == gone.key and entry.rank <= gone.rank

@@ -300,7 +300,7 @@ class Life:
             at = log.offset_for_time(record.timestamp)
             first = next(r.offset for r in found if r.timestamp >= record.timestamp)
             assert at is not None
-            # Markers have times as well.
+            # The lookup may find an earlier transaction marker, because markers have times too.
             assert at.offset == first or (at.offset < first and at.offset not in self.model.entries)
             at = log.offset_for_time(entry.append_ms, clock=ClockName.APPEND)
             assert at is None or at.timestamp >= entry.append_ms

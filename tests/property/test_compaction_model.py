@@ -1,8 +1,9 @@
 """Compaction compared with a dict: any order of appends, transactions, cleanings and crashes.
 
-A plain run has 200 sequences, a sweep 20,000; test_generations_model.py has as many for the
-generational scheduler. With versions, each combination of a strategy and a scheduler has 30
-sequences in a plain run, and 5,000 more in a sweep. See compaction_life.py for steps and checks.
+A plain run has 200 sequences, a sweep 20,000. test_generations_model.py has the same numbers of
+sequences for the generational scheduler. Records with versions have 30 sequences in a plain run,
+and 5,000 more in a sweep, for each combination of a strategy and a scheduler. See
+compaction_life.py for steps and checks.
 """
 
 import random

@@ -31,8 +31,8 @@ NAME = TopicPartition(TOPIC, 0)
 # Files that are rebuilt from others, or that are only informative. `segment-notes` and
 # `compaction-statistics` belong to the partition, the others to a segment.
 #
-# `.txnindex` is not in these lists: Kafka writes none for a segment without aborted transactions,
-# so without a zone map its deletion would not be noticed.
+# `.txnindex` is not in these lists. Kafka writes no `.txnindex` for a segment without aborted
+# transactions, so without a zone map nothing would show that the file was deleted.
 SIDECARS = (".zones", ".index", ".timeindex")
 WHOLE = ("segment-notes", "compaction-statistics")
 STEPS = 14

@@ -192,6 +192,6 @@ def test_repeats_are_bounded_by_the_margin(
     verdict = _verdict(a, b, plan, tmp_path_factory.getbasetemp())
     assert plan.mapped[TOPIC].mapping is PartitionMapping.SAME
     assert verdict.missed == 0
-    # One record more than the margin contains, because with create times the search begins at the
-    # time of the last consumed record.
+    # One record more than the margin covers, because a search by create time begins at the last
+    # consumed record.
     assert verdict.duplicates <= 100 // step + 1

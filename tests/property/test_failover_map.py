@@ -1,4 +1,4 @@
-"""A failover by a mirror's map misses no record, whatever is copied and wherever a group stops.
+"""A failover by a mirror's map misses no record, for any copies and any position of a group.
 
 `verify` confirms this.
 """

@@ -96,8 +96,8 @@ class Model:
             proven = after_merging(
                 after_cleaning(part.cleaned_to, map_from, mapped_to) for part in parts
             )
-            # If merged segments have new and marked tombstones, all wait for the horizon of the new
-            # ones.
+            # If merged segments have both new tombstones and tombstones with a horizon, all of them
+            # get the horizon of the new tombstones.
             made[bases[0]] = Segment(bases[0], parts[-1].end, entries, proven, is_marked=True)
             gone.update(bases)
         kept = [

@@ -1,4 +1,4 @@
-"""test_compaction_model.py's steps and checks with the generational scheduler.
+"""Steps and checks of test_compaction_model.py, with the generational scheduler.
 
 The limit of space is only a little larger than the live data, so that cleanings are often due.
 """

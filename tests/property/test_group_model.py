@@ -40,7 +40,7 @@ class Client:
     seen: list[JoinResult] = field(default_factory=list)
 
     def forget(self, *, whole: bool) -> None:
-        """Require a new join; with `whole` also drop the member id, which is invalid."""
+        """Require a new join; with `whole` also drop the member id, because it is invalid."""
         self.joined, self.has_assignment = None, False
         if whole:
             self.member_id = ""

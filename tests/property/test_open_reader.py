@@ -2,8 +2,8 @@
 
 Seeded lives of a topic: appends with any timestamps, transactions, rolls, deletions, retention,
 compaction, truncation, restarts, sidecars that are removed and restored, a folder that is replaced
-by its copy, a topic that is created again. Little or much time passes between two steps; on some
-disks modification times are coarse, on the others the clock is sometimes set back. While the
+by its copy, a topic that is created again. Short or long times pass between two steps. Some disks
+have coarse modification times; on the other disks the clock is sometimes set back. While the
 folder's modification time is unchanged, the open reader reads only the last segment again.
 """
 

@@ -49,7 +49,7 @@ def counted_ms(records: list[Appended], clock: RetentionClock) -> int:
 
 
 def may_be_rounded(records: list[Appended]) -> bool:
-    """Whether all append times are multiples of one step, so that the step may be a resolution."""
+    """Whether all append times are multiples of one step, as with a clock of low resolution."""
     times = {record.append_ms for record in records}
     return len(times) > 1 and gcd(*times) > 1
 

@@ -100,9 +100,9 @@ class Life:
 
 
 def closed_findings(env: SeededEnv) -> list[str]:
-    """Return the findings that count after a clean stop.
+    """Return the findings that make a directory invalid after a clean stop.
 
-    A zone map that recovery dropped may be built later.
+    Findings about zone maps are left out, because a zone map that recovery dropped is built later.
     """
     found = counting(look(env))
     return [str(each) for each in found if not each.path.endswith(files.ZONES_SUFFIX)]

@@ -51,7 +51,7 @@ class Writer:
         self.expected += [self.now_ms - self.now_ms % self.granularity_ms] * count
 
     def foreign(self, count: int) -> None:
-        """Append as another program does, which the writer notices when it opens the log again."""
+        """Append as another program does; the writer sees the records when it reopens the log."""
         if self.expected:
             self.disk += self.times.mark_unknown(self.end)
         self.batch_ends[self.end] = self.end + count
@@ -211,7 +211,7 @@ def test_a_lost_cut_under_later_rows_is_never_wrong(
 
 
 def test_a_lost_cut_without_any_later_row_needs_the_cut_to_be_durable() -> None:
-    """Shows why a cut has to be synced before further appends: else old times may return."""
+    """A cut has to be synced before further appends: without the sync, old times may return."""
     writer = written([("append", 1, 0), ("append", 1, 1)])
     old = writer.disk
     writer.run([("truncate", 2, 0), ("append", 1, 0)])

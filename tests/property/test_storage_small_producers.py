@@ -17,7 +17,8 @@ Step = tuple[str, int, int, int, int]
 
 TRANSACTIONAL = (2, 3)
 NEAR_THE_WRAP = 17  # a producer whose sequence numbers begin just below the maximum
-# Kind, producer, record count, and differences of sequence and epoch from the expected ones.
+# Draws a step: kind, producer, record count, and the amounts by which sequence and epoch differ
+# from the expected values.
 step = st.tuples(
     st.sampled_from(["data"] * 5 + ["again", "commit", "abort"]),
     st.sampled_from([1, *TRANSACTIONAL, NEAR_THE_WRAP]),
@@ -33,7 +34,7 @@ def sequence_after(sequence: int, count: int) -> int:
 
 @dataclass
 class Log:
-    """Every accepted batch, and facts derived from that list alone."""
+    """List of all accepted batches, and results computed from this list alone."""
 
     batches: list[Batch] = field(default_factory=list)
     end: int = 0

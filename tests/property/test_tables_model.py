@@ -299,7 +299,7 @@ def test_a_table_from_before_a_compaction_reports_since_when_tables_are_exact() 
     assert caught.value.exact_since_ms == middle + 10
     rows = Table(source=records_of(env), topic=TOPIC, at_ms=middle + 10).to_table()
     assert rows["value"].to_pylist() == [b"2"]
-    # If no history exists, another cleaner's checkpoint and a gap in the offsets show that a record
+    # Without a history, a checkpoint of another cleaner and a gap in the offsets show that a record
     # is missing.
     env.files.remove(f"{PATH}/{TOPIC}-0/{HISTORY_FILE}")
     with pytest.raises(InexactTable, match="keeps no history"):

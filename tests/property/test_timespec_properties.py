@@ -48,8 +48,8 @@ def test_a_printed_time_is_parsed_to_the_same_time(timestamp: int, zone: str | N
 def test_local_time_is_converted_as_by_a_search_of_the_zone(seconds: int, zone: str) -> None:
     target = ZoneInfo(zone)
     wall = datetime.fromtimestamp(seconds, target).replace(tzinfo=None, fold=0)
-    # Every instant up to 30 hours before or after `seconds` at which the zone's clock shows this
-    # wall time.
+    # Search all instants at most 30 hours before or after `seconds` at which the zone's clock shows
+    # this wall time.
     offsets = {
         datetime.fromtimestamp(seconds + hours * 1800, target).utcoffset()
         for hours in range(-60, 61)

@@ -145,7 +145,7 @@ def test_passes_equal_a_loop_over_all_records(batch: list[NewRecord]) -> None:
 
 
 def outcome(body_check: BodyCheck, body: bytes, count: int, base: int) -> BodyFacts | None:
-    """Return the facts about a body; None if the check refuses it."""
+    """Return the check's result for a body; None if the check refuses the body."""
     try:
         return BodyFacts(*body_check(body, count, base))
     except CorruptRecord:
@@ -187,7 +187,8 @@ def test_flipped_bit_is_refused_or_changes_nothing(
         result = Validator(PARTITION, config).validate(bytes(sent), context)
     except TidelogError:
         return
-    # Of the fields outside the CRC only the leader epoch is not checked: the leader overwrites it.
+    # The leader epoch is the only unchecked field outside the CRC, because the leader overwrites
+    # it.
     assert bit // 8 in range(12, 16)
     found = [record for view in result.batches for record in view.records()]
     assert [(r.key, r.value, r.timestamp) for r in found] == [

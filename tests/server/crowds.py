@@ -11,8 +11,7 @@ from typing import Final
 
 from tests.worlds.waiting import PATIENCE_S
 
-# Number of descriptors besides those of sockets: our files, and files of other code in this
-# process.
+# Number of descriptors that are not sockets: files of the test and of other code in this process.
 MARGIN: Final = 500
 # Hundredths of a second of CPU time that an idle process may use per second.
 RESTING_TICKS: Final = 4

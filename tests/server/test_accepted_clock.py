@@ -29,7 +29,7 @@ POLICY_VIOLATION = 44
 
 @pytest.fixture
 def ahead(tmp_path: Path) -> Path:
-    """Create a directory whose last append time is three hours ahead, from another clock."""
+    """Create a directory whose last append time is three hours ahead of the machine's clock."""
     env = replace(os_env(), clock=WallAheadClock(AHEAD_MS))
     data = tmp_path / "data"
     with tidelog.broker(str(data), settings=SETTINGS, env=env) as broker:

@@ -55,9 +55,9 @@ USERS: Final[dict[str, tuple[list[AclFields], str, str]]] = {
     ),
     "from-there": ([allow("ALL", name="*", host="10.1.2.3")], "", "open"),
 }
-# Seconds for which a reader without rights must get no record.
+# Seconds for which the test waits to see that a reader without rights gets no record.
 DENIED_S: Final = 2
-# Maximum number of reads within which the refusal has to arrive.
+# Maximum number of reads; one of them has to report the refusal.
 ATTEMPTS_MAX: Final = 20
 TOPICS: Final = ("flights", "fleet", "secret", "open")
 QUICK: Final = frozenset({("reader", "flights"), ("writer", "flights")})

@@ -346,7 +346,7 @@ class DrippingHead(Dripping):
 
 
 class EarlyTimer(threading.Timer):
-    """Timer whose time has passed when it is started, as if the connection took too long."""
+    """Timer that expires at its start, as if the connection took too long."""
 
     def start(self) -> None:
         self.function()

@@ -15,7 +15,7 @@ from tidelog.types import NewRecord, TopicPartition
 
 BATCHES, EACH = 20, 10
 NAME = TopicPartition("t", 0)
-# With this setting, which tidelog's own client does not support, reads go through librdkafka.
+# tidelog's own client does not support this setting, so reads go through librdkafka.
 THROUGH_LIBRDKAFKA = {"reconnect.backoff.ms": "50"}
 
 
@@ -27,8 +27,8 @@ def log_path(tmp_path: Path) -> Path:
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[RemoteDirectory]:
     """Run a broker with a topic of 20 batches, 10 records each."""
-    # Written without a client: librdkafka would divide the records of one call into batches by
-    # time, so a moved batch could keep its offset.
+    # The test writes without a client, because librdkafka would divide the records of one call into
+    # batches by time. So a moved batch could keep its offset.
     with tidelog.open(tmp_path / "data", writable=True) as directory:
         directory.create_topic("t")
         for _ in range(BATCHES):

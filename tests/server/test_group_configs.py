@@ -27,7 +27,7 @@ from tidelog.storage.directory.broker_files import CLUSTER_FILE
 
 GROUP = 32
 INVALID_CONFIG = 40
-# The offsets topic is being created or loaded.
+# Error codes while the offsets topic is being created or loaded.
 LOADING = (14, 15, 16)
 SET, DELETE = range(2)
 

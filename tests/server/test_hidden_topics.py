@@ -45,7 +45,7 @@ def test_a_cursor_names_no_topic_that_is_hidden(broker: Broker) -> None:
 def test_without_the_right_to_delete_a_missing_topic_is_looked_up_once(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A second lookup could find a topic that was created after the first one."""
+    """A second lookup could find a topic that was created after the first lookup."""
     add(broker, "alice", allow("READ", name="flights", prefix=True))
     add(broker, "alice", allow("DELETE", name="flights-mine"))
     looked_for: list[str] = []

@@ -30,7 +30,7 @@ def test_client_sees_broker_and_creates_a_topic_by_asking(broker: Broker) -> Non
 
 
 def test_an_auto_created_topic_is_in_the_second_response(broker: Broker) -> None:
-    """As in Kafka, the first response has an error, which also tells clients of a deletion."""
+    """As in Kafka, the first response has an error: UNKNOWN_TOPIC_OR_PARTITION."""
     message = MetadataRequest(
         topics=[MetadataRequestTopic(name="flights")], allow_auto_topic_creation=True
     )

@@ -33,7 +33,7 @@ def offsets_of_group(asking: RawClient, number: int) -> list[int] | None:
 
 
 def one_of_each(groups: int, partitions: int) -> dict[int, int]:
-    """Return a group for each partition that has one."""
+    """Return one group for each partition of the offsets topic that has groups."""
     return {partition_for(group_name(number), partitions): number for number in range(groups)}
 
 
@@ -53,7 +53,7 @@ def check_loading(path: Path, *, size_bytes: int, partitions: int, groups: int) 
             patience.check()
         for number in left:
             while (found := offsets_of_group(asking, number)) is None:
-                # Loaded groups, and all other requests, are served meanwhile.
+                # While a group is being loaded, loaded groups and all other requests are served.
                 assert offsets_of_group(asking, first) == [last_offset(first)] * PLACES
                 assert client.produce("t", batch).error_code == 0
                 patience.check()

@@ -116,7 +116,7 @@ def check(broker: Broker, end: int) -> None:
             assert set(magics) == {"0", "1"}
         else:
             assert set(magics) == {"0"}
-    for offset in (12, 17, 23, 40, end - 1):  # records with a time, found by it
+    for offset in (12, 17, 23, 40, end - 1):  # records with a time, found by a lookup of this time
         assert lookup(broker, NOW + offset) == (offset, NOW + offset)
 
 

@@ -42,7 +42,7 @@ def test_users_exist_after_a_restart(tmp_path: Path) -> None:
     data, given = str(tmp_path / "data"), settings_in(tmp_path)
     with tidelog.broker(data, settings=given) as running:
         add_users(running)
-        # The content before the stop, which a kill would leave.
+        # The file's content before the stop, as a killed broker would leave it.
         kept = (tmp_path / "data" / "tidelog-metadata.log").read_bytes()
     assert PASSWORD.encode() not in kept
     (tmp_path / "data" / "tidelog-metadata.log").write_bytes(kept)

@@ -150,7 +150,7 @@ def test_a_batch_that_takes_long_to_check_leaves_the_loop_to_others(
 def test_acknowledgements_of_one_session_epoch_are_not_processed_in_parts(
     metered: MeteredBroker,
 ) -> None:
-    """Only the first part would have the right epoch, and the later parts would be lost."""
+    """In parts, only the first part would have the right epoch, and the others would be lost."""
     batch = AcknowledgementBatch(first_offset=0, last_offset=2599, acknowledge_types=[1] * 2600)
     partitions = [
         ShareFetchPartition(partition_index=number, acknowledgement_batches=[batch])

@@ -1,9 +1,9 @@
 """Damaged requests of every announced API and version get a response, an error or a disconnect.
 
 A valid frame, filled randomly with existing names, is damaged and sent to a connection. Then no
-unexpected error is logged, the loop keeps running, and the next client is served; for a random
-share of the frames, the memory allocated meanwhile is at most eight times the frame's size plus 1
-MiB. Some frames are sent over a socket.
+unexpected error is logged, the loop keeps running, and the next client is served. For a random
+share of the frames, the test also checks the memory allocated meanwhile: at most eight times the
+frame's size plus 1 MiB. Some frames are sent over a socket.
 """
 
 import asyncio
@@ -85,7 +85,7 @@ def whole_frame(rng: random.Random, api: AnyApi, version: int, topic_id: UUID) -
 def damaged(rng: random.Random, frame: bytes) -> bytes:
     """Return a frame changed, cut, doubled or extended at up to four places, with a correct length.
 
-    One frame in seven stays undamaged: its random content is unusual enough to be a test.
+    One frame in seven stays undamaged, because its random content is already a test.
     """
     body = bytearray(frame[4:])
     for _ in range(rng.choice([0, 1, 1, 1, 1, 2, 4])):

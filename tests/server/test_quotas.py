@@ -107,7 +107,7 @@ class TestKept:
     def test_a_quota_that_is_no_positive_number_is_refused(
         self, key: str, value: float, tmp_path: Path
     ) -> None:
-        """An accepted value must be readable at the next start."""
+        """A broker must not accept a value that it could not read at its next start."""
         with (
             tidelog.broker(str(tmp_path / "d")) as broker,
             RawClient(broker.bootstrap_servers) as asking,

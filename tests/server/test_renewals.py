@@ -17,7 +17,8 @@ from tidelog.server.api.node import Node
 from tidelog.server.embedded import Broker
 
 BEARER: Final = "OAUTHBEARER"
-# Length of a session in seconds: more than the second after a renewal in which another is refused.
+# Length of a session in seconds. It is longer than 1 s, because the broker refuses another renewal
+# for a second after a renewal.
 LIFETIME_S: Final = 2
 RENEWALS: Final = 2
 PAUSE_S: Final = 0.05

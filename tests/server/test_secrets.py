@@ -69,7 +69,7 @@ class Watch:
         self.secrets["private key"] = lines[2].encode()
 
     def hide(self, name: str, *secrets: bytes) -> None:
-        """Add these secrets to those that are looked for."""
+        """Add secrets to the secrets that are searched for."""
         self.secrets |= {f"{name} {number}": secret for number, secret in enumerate(secrets)}
 
     def seen(self, text: str) -> list[str]:
@@ -150,7 +150,7 @@ def test_plain(
 
 
 def add_user(broker: Broker, watch: Watch, mechanism: str) -> None:
-    """Add a user of SCRAM, and its keys to the secrets that are looked for."""
+    """Add a user of SCRAM, and add the user's keys to the secrets that are searched for."""
     number, name = SCRAM[mechanism]
     salted = hashlib.pbkdf2_hmac(name, PASSWORD.encode(), SALT, ITERATIONS)
     client_key = hmac.digest(salted, b"Client Key", name)

@@ -1,4 +1,4 @@
-"""`tidelog serve` as a process: its one line, its exit, and the configurations that it refuses."""
+"""`tidelog serve` as a process: its line of output, its exit codes, and refused configurations."""
 
 import json
 import os

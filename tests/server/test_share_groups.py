@@ -57,7 +57,7 @@ from tidelog.server.api.table import handler_of
 from tidelog.server.embedded import Broker
 from tidelog.server.runtime.threads import THREADS
 
-# The offsets topic is being created or loaded.
+# Error codes while the offsets topic is being created or loaded.
 LOADING = (14, 15, 16)
 GROUP = "sharers"
 # Number of iterations of the loop, enough for a response that needs no waiting.
@@ -138,7 +138,7 @@ def test_groups_are_listed_by_type_and_state(data: str) -> None:
 
 
 def offsets(broker: Broker, *numbers: int) -> list[tuple[int, int, int, int]]:
-    """Return number, start, lag and error of these partitions of `routes`; of all by default."""
+    """Return number, start, lag and error of partitions of `routes`, by default of all."""
     topic = DescribeShareGroupOffsetsRequestTopic(topic_name="routes", partitions=list(numbers))
     group = DescribeShareGroupOffsetsRequestGroup(
         group_id=GROUP, topics=[topic] if numbers else None

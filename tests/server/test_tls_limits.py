@@ -1,4 +1,4 @@
-"""Connections to a TLS listener are counted before their handshakes, even if these never end."""
+"""Connections to a TLS listener are counted when accepted, even if the handshake never ends."""
 
 import asyncio
 import errno

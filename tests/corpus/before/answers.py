@@ -50,7 +50,7 @@ def alike(folder: Path) -> Iterator[Answer]:
 
 
 def facts(folder: Path) -> Iterator[Answer]:
-    """Yield facts that any version reads from the same files: records, counts, offsets by time."""
+    """Yield results that every version must read from the same files: records, counts, offsets."""
     os.chdir(folder)
     still.set_time(int(Path(NOW_FILE).read_text()))
     for topic in _topics():

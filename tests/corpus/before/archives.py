@@ -14,7 +14,7 @@ HERE: Final = Path(__file__).parent
 # the record is the same in every folder.
 PLACE: Final = Path("/tmp/tidelog-corpus-before")
 _SUFFIX: Final = ".tar.xz"
-# File with the still world's time at which the directory was finished.
+# File that contains the time, in the still world, at which the directory was finished.
 NOW_FILE: Final = "now-ms"
 
 

@@ -134,7 +134,7 @@ class _Watch:
             self.calls.append(Call(path, words, position, size))
 
     def _set_time(self, fd: object) -> None:
-        """Set the file's modification time, which tidelog may read, to the time of `still`."""
+        """Set the file's modification time to the time of `still`, because tidelog may read it."""
         if fd in self._paths:
             now_ns = still.now_ms() * 1_000_000
             self._real["utime"](fd, ns=(now_ns, now_ns))

@@ -54,7 +54,7 @@ def _filled(topic: str, turns: int = 6, **config: str) -> None:
 
 
 def compact(_home: Path, notes: Notes) -> None:
-    """Clean a topic as Kafka does: first, after more appends, and after `delete.retention.ms`."""
+    """Clean a topic by Kafka's rules, again after appends, and after `delete.retention.ms`."""
     _filled("t", cleanup_policy="compact", delete_retention_ms=f"{HOUR_MS}")
     _filled("u", cleanup_policy="compact", tidelog_compaction_strategy="timestamp")
     _filled("plain")
@@ -72,7 +72,7 @@ def compact(_home: Path, notes: Notes) -> None:
 
 
 def generations(_home: Path, notes: Notes) -> None:
-    """Compact generations by the space factor, and on request."""
+    """Compact with the generational scheduler: when the space limit is reached, and on request."""
     kind = {"tidelog_compaction_scheduler": "generational"}
     _filled("t", 10, cleanup_policy="compact", **kind)
     _command(notes, "compact", "--plan", "--data", "data")

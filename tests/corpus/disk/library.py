@@ -23,7 +23,7 @@ class Notes(list[str]):
 
     @contextmanager
     def refusal(self) -> Iterator[None]:
-        """Remember the error of a block that must fail, or its absence."""
+        """Note the error of a block that must fail; if nothing fails, note `not refused`."""
         try:
             yield
         except tidelog.TidelogError as error:
@@ -117,7 +117,7 @@ def tables(directory: tidelog.Directory, clock: tidelog.ManualClock, notes: Note
 
 
 def loads(directory: tidelog.Directory, clock: tidelog.ManualClock, notes: Notes) -> None:
-    """A source is loaded, loaded again, loaded in a longer version, and loaded by another name."""
+    """Load a source, load it again, load a longer version of it, and load it by another name."""
     directory.create_topic("t", partitions=2, config=SMALL)
     directory.load_once("t", some(clock, 6), source="a.csv")
     clock.advance(1000)

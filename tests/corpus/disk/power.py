@@ -15,8 +15,8 @@ from tests.faults import CrashState, DamageFileSystem, Keep, reopen, seeded_env
 import tidelog
 
 ROOT: Final = "/log"
-# Number of calls between two crashes; each crash has three forms: all bytes kept, only synced bytes
-# kept, random.
+# Number of calls between two crashes. Each crash is tried in three forms: all changes survive, only
+# synced changes survive, or a random part of the unsynced changes survives.
 STEP: Final = 3
 
 

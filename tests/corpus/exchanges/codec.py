@@ -1,7 +1,7 @@
 """Messages as bytes, by their fields: the corpus's own small codec.
 
-It encodes each message that it has decoded to the same bytes (`Line` asserts it), so the text
-beside the bytes describes them completely.
+`Line` asserts that each decoded message is encoded to the same bytes again. So the text beside the
+bytes describes the bytes completely.
 """
 
 import struct

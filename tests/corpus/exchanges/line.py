@@ -34,7 +34,7 @@ class Stopped(Exception):
 
 
 class Line:
-    """One connection. Its exchanges are recorded in the stage, except the exchanges of `quiet`."""
+    """One connection, whose exchanges are recorded in the stage. Exception: those of `quiet`."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class Line:
         self.close()
 
     def raw(self, given: bytes, words: str) -> None:
-        """Send bytes as `bare` does, on a connection used only for them."""
+        """Send bytes as `bare` does, on a separate connection."""
         self.close()
         self.bare(given, words)
         self.close()
@@ -165,7 +165,7 @@ class Line:
         self.note_closed()
 
     def note_closed(self) -> None:
-        """Wait for the broker to close the connection; record that, or the frame received."""
+        """Wait for the broker to close the connection; record this, or the frame that arrives."""
         try:
             self._hexed("<", self._take_frame())
         except ConnectionError:

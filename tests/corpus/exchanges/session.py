@@ -28,9 +28,9 @@ SETTINGS: Final[Mapping[str, str]] = {
     "share.coordinator.state.topic.num.partitions": "1",
     "connection.failed.authentication.delay.ms": "0",
 }
-# Fields that depend on the machine: (API, field) and their replacement. In every string, HOME_SHOWN
-# also replaces the path of the data directory, and the numbers from PORT_SHOWN on replace the ports
-# of listeners.
+# Fields whose values depend on the machine, as (API, field), each with the recorded value. In every
+# string, HOME_SHOWN also replaces the path of the data directory, and the numbers from PORT_SHOWN
+# on replace the ports of listeners.
 MASKS: Final[Mapping[tuple[str, str], Value]] = {
     ("describe_log_dirs", "total_bytes"): 1 << 40,
     ("describe_log_dirs", "usable_bytes"): 1 << 39,
@@ -82,11 +82,10 @@ class Stage:
     """A broker, and the recorded exchanges with it. Settings with an empty value are left out.
 
     Attributes:
-        clock: The broker's clock; `advance` moves it.
-        chapters: The recorded lines by chapter: one fact per line.
+        clock: The broker's clock; `advance` moves it. chapters: The recorded lines, by chapter.
         topics: Ids of topics, by their names.
-        asked: By API and version, the first normal request and its connection's listener.
-        stops: Whether a script ends, by `Stopped`, before its first normal request.
+        asked: By API and version, the first normal request and its connection's listener. stops:
+        Whether `Stopped` is raised instead of sending a script's first normal request.
     """
 
     def __init__(
@@ -125,7 +124,7 @@ class Stage:
     ) -> bool:
         """Close. A script's failure is recorded as a chapter; the other scripts are still played.
 
-        A broker that does not respond within `PATIENCE_S` ends everything.
+        A broker that does not respond within `PATIENCE_S` ends the whole part.
         """
         failures = [] if error is None else [error]
         try:

@@ -114,5 +114,5 @@ def listed(tree: Value, *path: str | int) -> list[Value]:
 
 
 def merged(first: Mapping[str, Value], second: Mapping[str, Value]) -> Tree:
-    """Return the values of both; where both have a name, the value of the second."""
+    """Return the values of both trees; if both have a name, return the second tree's value."""
     return {**first, **second}

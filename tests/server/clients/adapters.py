@@ -49,7 +49,7 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class Rebalance:
-    """Numbers of partitions of one member, of two, and of one member again; and the read values."""
+    """Result of a rebalance: each member's number of partitions in three stages, and the values."""
 
     sizes: list[int]
     values: set[str]

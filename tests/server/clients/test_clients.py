@@ -78,7 +78,7 @@ def test_a_partition_requested_twice_is_refused(served: Served) -> None:
 
 @pytest.mark.parametrize("version", [1, 5, 7, 8, 9, 10, 11])
 def test_times_below_zero(served: Served, version: int) -> None:
-    """Some negative timestamps have special meanings, depending on version; others are errors."""
+    """A negative timestamp has a special meaning from some version on, or is an error."""
     told = {}
     with RawClient(served.bootstrap) as raw:
         for value in range(-8, 0):
@@ -100,7 +100,7 @@ def test_times_below_zero(served: Served, version: int) -> None:
 
 
 def test_a_log_without_times_differs_from_one_without_a_match(served: Served) -> None:
-    """Kafka 4.3 responds to both alike; our broker reports an error for a log without times."""
+    """Kafka 4.3 reports no match in both cases; ours reports an error for a log without times."""
     with RawClient(served.bootstrap) as raw:
         found = {
             topic: raw.list_offsets(topic, START_MS + 2_000)[0]

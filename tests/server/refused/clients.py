@@ -58,7 +58,7 @@ def kafka_python_is_refused(bootstrap: str, key: Key) -> None:
 
 
 def aiokafka_is_refused(bootstrap: str, key: Key, caplog: pytest.LogCaptureFixture) -> None:
-    """A producer of aiokafka tries once; it logs why a login failed, except for tokens."""
+    """A producer of aiokafka tries once. It logs why a login failed, but not for tokens."""
 
     async def run() -> None:
         producer = AIOKafkaProducer(**key.aiokafka(bootstrap))

@@ -43,7 +43,7 @@ NAMES: Final = {
 
 
 class Question(NamedTuple):
-    """An operation of a user on a resource; with name None, on any resource of this type."""
+    """An operation of a user on a resource; if `name` is None, on any resource of the type."""
 
     user: str
     host: str
@@ -124,7 +124,7 @@ def _acl(acl: ModelAcl) -> Acl:
 
 
 def differences(oracle: Oracle, acls: ModelAcls, asked: list[Question]) -> list[object]:
-    """Return the questions, with the results, on which model, our authorizer and Kafka differ."""
+    """Return the questions with different results from model, our authorizer and Kafka."""
     authorizer = our_authorizer(acls)
     told = by_kafka(oracle, acls, asked)
     assert isinstance(told, list)

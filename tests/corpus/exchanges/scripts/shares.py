@@ -45,7 +45,7 @@ def acknowledged(stage: Stage, group: str, member: str, epoch: int, topics: Valu
 
 
 def earliest(stage: Stage, group: str) -> None:
-    """Set a share group to start with the first record; the request is not recorded."""
+    """Set a share group's start to the first record; the request is not recorded."""
     config: Tree = {
         "name": "share.auto.offset.reset",
         "config_operation": 0,

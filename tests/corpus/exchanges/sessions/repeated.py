@@ -1,7 +1,7 @@
 """Repeated requests, with changes between them.
 
-A broker may cache a response to repeat it. The cache must not be visible: not after a topic was
-changed, deleted or recreated, nor after a change of rights or quotas.
+A broker may cache a response to repeat it. A client must never see an outdated response: not after
+a topic was changed, deleted or recreated, and not after a change of rights or quotas.
 """
 
 from collections.abc import Iterator
