@@ -12,7 +12,7 @@ Invariants, for a record r that the mirror copied from offset s to offset t:
    its target range. Conversely, if no row's source range has an offset of a source partition, the
    mirror had copied no record from that offset when it wrote the map.
 2. In a row that is dense (flag `DENSE`), each offset of the source range has a record, and t - s is
-   the same for all of them, so t is known exactly.
+   the same for all these records. So t is known exactly.
 3. r's create time is from `create_ms_min` to `create_ms_max` of its row, inclusive. If
    `create_ms_max` is -1, some record of the row has no create time. r had arrived at the target by
    `arrival_ms`, so the mirror had read r before that time.

@@ -78,7 +78,8 @@ LONG_ALLOWANCE_BYTES: Final = 2**24
 
 # Number of bytes of memory that the objects of a response may take, per byte of the response. The
 # number is large, because the client chose the broker, and a response may describe thousands of
-# partitions: a partition in a Metadata response has 26 bytes and takes about 500 bytes of memory.
+# partitions. For example, a partition in a Metadata response has 26 bytes and takes about 500 bytes
+# of memory.
 ANSWER_ALLOWANCE_PER_BYTE: Final = 63
 
 # Number of list elements between two yields of a sliced reader or writer; reading or writing these

@@ -1,9 +1,10 @@
 """Splits a stream into frames: a length of 4 bytes, then that many bytes.
 
-Bytes arrive by `feed`, or without a copy by `room` (a buffer to fill) and `filled` (the number of
-bytes written into it), like `get_buffer` and `buffer_updated` of asyncio's BufferedProtocol. Small
-frames share a buffer, a large frame has its own. A frame is a view and stays valid as long as it is
-referenced, because a buffer is reused only when no view of it is left.
+Bytes arrive by `feed`. Without a copy, bytes arrive by `room`, which returns a buffer to fill, and
+`filled`, which gets the number of bytes written into this buffer. These two methods are like
+`get_buffer` and `buffer_updated` of asyncio's BufferedProtocol. Small frames share a buffer, a
+large frame has its own. A frame is a view and stays valid as long as it is referenced, because a
+buffer is reused only when no view of it is left.
 
 An announced length alone allocates at most about 128 KiB. For a larger frame the buffer grows with
 the received bytes, to at most twice their size. Exception: the buffer may grow at once to the size

@@ -6,7 +6,7 @@ rows. The template reads rows by a `Struct` made from the message's declaration,
 response's rows in the same way. `Templates` holds the last template of each API for one connection.
 
 The module handles bytes only. A row is processed by the API's row function (`server/api`), which
-makes every check that the API's handler makes; the function's caller applies authorization and
+makes every check that the API's handler makes. The function's caller applies authorization and
 quotas. A frame with any unusual byte (a tagged field, a cut row, another setting) does not match,
 and is decoded by its codec.
 

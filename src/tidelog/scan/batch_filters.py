@@ -68,8 +68,8 @@ class UnstampedBatches:
 
     Attributes:
         without_time: Number of records with an offset in the piece and an unknown append time. The
-            number may be too large if the piece cuts a batch that has gaps, and too small because a
-            legacy wrapper counts as one record.
+            number may be too large if the piece cuts a batch that has gaps. The number may be too
+            small because a legacy wrapper counts as one record.
     """
 
     def __init__(self, piece: Piece, time_range: tuple[int, int]) -> None:
@@ -89,8 +89,8 @@ class UnstampedBatches:
     def _count(self, table: "Longs") -> int:
         """Return the number of the table's data records that are in the piece's offsets.
 
-        The number may be too large if the range of offsets cuts a batch that has gaps, and too
-        small because a legacy wrapper counts as one record.
+        The number may be too large if the range of offsets cuts a batch that has gaps. The number
+        may be too small because a legacy wrapper counts as one record.
         """
         table = table[table[:, layout.ATTRIBUTES] & CONTROL_BIT == 0]
         start = np.maximum(table[:, layout.BASE_OFFSET], self._piece.start_offset)

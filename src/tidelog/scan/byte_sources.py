@@ -3,12 +3,12 @@
 A `Ranges` opens the file of a piece. `LocalRanges` reads files through `Env`. Object stores are
 read in large ranges of `STORE_READ_BYTES`, and the next range is prefetched. So usually two ranges
 are in memory, in addition to the bytes that the caller still uses. The first read checks that the
-object is still the planned one, and later reads request that version, so a piece needs no other
-requests than those for its bytes. No directory is listed.
+object is still the planned object, and later reads request that version. So a piece needs only the
+requests for its bytes. No directory is listed.
 
-The path of an object in a tier contains its length and checksum, and the object never changes
-(`storage.tier.tier_files`), so checking that the object is still the planned one needs no request.
-Ranges of tiers are read through the block cache.
+The path of an object in a tier contains the object's length and checksum, and the object never
+changes (`storage.tier.tier_files`). So no request is needed to check that the object is still the
+planned object. Ranges of tiers are read through the block cache.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -3,8 +3,8 @@
 Times are tallied by quarters of an hour first, so memory grows with the number of quarters that
 have records, and not with the number of records. Units usually begin at a quarter of an hour,
 because UTC offsets of time zones are multiples of 15 minutes. Ranges with a unit that begins at
-another time are refused. This concerns units in Liberia before 1972 and in Kiritimati before 1979,
-and the hours in which Newfoundland's clocks changed at 0:01, until 2011.
+another time are refused. These are units in Liberia before 1972, units in Kiritimati before 1979,
+and the hours until 2011 in which Newfoundland's clocks changed at 0:01.
 """
 
 from bisect import bisect_right

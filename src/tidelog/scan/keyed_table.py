@@ -9,8 +9,8 @@ The log is usually read twice: the first pass folds records to the winner of eac
 and the second pass returns the winners' rows. So memory holds the keys, but values of only a few
 rows at a time. Nothing is written, no lock is taken.
 
-A difference folds both tables in one pass, then reads the rows of the keys whose winners differ,
-and leaves out keys whose values have the same bytes at both times. Memory holds a partition's keys,
+A difference folds both tables in one pass, then reads the rows of the keys whose winners differ.
+Keys whose values have the same bytes at both times are left out. Memory holds a partition's keys,
 and the rows of the keys whose winner is another record at the second time. Columns:
 
 | column | type | content |

@@ -532,7 +532,7 @@ class BrokerBackend(Closing):
         first = last = None
         if view.log_start_offset < view.log_end_offset:
             # The two records are only for a message, so a failure of their lookup must not fail the
-            # read: for example, brokers before 3.0 don't report the largest timestamp.
+            # read. For example, brokers before 3.0 don't report the largest timestamp.
             with suppress(ClusterFailure):
                 first = self._cluster.offsets_for_times({name: 0})[name]
                 last = self._cluster.max_timestamps([name])[name]

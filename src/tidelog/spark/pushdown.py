@@ -106,8 +106,8 @@ class LimitMaker:
 
     def take(self, filters: Iterable[Filter]) -> None:
         """Convert filters; add the filters that Spark has to apply to `returned`."""
-        # The filter "is not null" on a time column is implied if another filter limits that time,
-        # so filters of this kind are checked after all other filters.
+        # If another filter limits a time, the filter "is not null" on that time's column is
+        # implied. So "is not null" filters are checked after all other filters.
         late = [one for one in filters if not self._take(one)]
         for one in late:
             if not self._is_implied(one):

@@ -256,8 +256,8 @@ def stream_batch() -> StreamBatch:
 def refuse_new_table() -> None:
     """Raise InvalidRequest if this task's batch write fills a new table of Spark's catalog.
 
-    Spark calls a sink for `saveAsTable` and `writeTo(...).create()` as for `save`, but runs the
-    write as an inner execution of the execution that creates the table. In `foreachBatch` every
+    Spark calls a sink for `saveAsTable` and `writeTo(...).create()` as for `save`. But Spark runs
+    the write as an inner execution of the execution that creates the table. In `foreachBatch` every
     write is an inner execution, so the check accepts all writes there.
     """
     context = TaskContext.get()

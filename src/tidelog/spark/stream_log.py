@@ -271,8 +271,9 @@ def _cut(reader: "LogView", start: int, end: int, max_bytes: int) -> int:
 def _last_offset(part: _Part, limit: int, *, is_first: bool) -> int | None:
     """Return the last offset of the last batch that ends at or before the position `limit`.
 
-    If no batch does, return the last offset of the part's first batch if the part is the range's
-    first (`is_first`), else the offset before the segment's base offset. None if there is no batch.
+    If no batch does, there are two cases. If the part is the range's first part (`is_first`),
+    return the last offset of the part's first batch. Otherwise, return the offset before the
+    segment's base offset. None if there is no batch.
     """
     from tidelog.storage.segment.segment import iterate_batches
 

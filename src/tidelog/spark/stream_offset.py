@@ -18,8 +18,8 @@ all names are sorted as text, and a position that did not move keeps its text.
 - `from` is the start offset of the batch that ends here, for partitions whose start does not follow
   from the previous offset: all partitions in a query's first batch, new partitions, and partitions
   that continue elsewhere after a loss. Without `from`, a batch that is repeated after a crash might
-  begin at another offset: Spark requests the initial offset of a query again until the first batch
-  is done, and `latest` has moved by then.
+  begin at another offset. The reason is that Spark requests the initial offset of a query again
+  until the first batch is done, and `latest` has moved by then.
 - `initial` marks the initial offset of a query.
 
 Offsets of Spark's Kafka connector, `{"tides": {"0": 57}}`, are accepted too.
@@ -33,8 +33,8 @@ A position is checked for these cases, in this order:
 - The log starts after the position: the unread records before the log start were deleted, and
   reading continues at the log start.
 - The log was rewritten before the position: the leader epoch of the last batch that was read now
-  ends earlier, or the log has no batch of that epoch any more (consumers find this by
-  OffsetForLeaderEpoch, KIP-320). The records that were read beyond that end are no longer in the
+  ends earlier, or the log has no batch of that epoch any more. Consumers find this by
+  OffsetForLeaderEpoch (KIP-320). The records that were read beyond that end are no longer in the
   log. Reading continues at the offset where the old and the new log diverge, so that every record
   now in the log is read. If this offset is unknown, all offsets from the log start to the position
   count as lost, and reading continues at the position or the log end, whichever is lower.

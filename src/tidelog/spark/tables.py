@@ -4,9 +4,9 @@ There are two ways to compute the same table. `tidelog.scan.keyed_table` defines
 belong to a table.
 
 - DataFrames (`table`, `diff`): one task for each split reduces the split by a kernel to one row per
-  key, including tombstones, which may replace rows of other splits. Spark then chooses the row with
-  the highest (version, offset) for each key of a partition, so the result is exact for any division
-  into splits. This way suits topics with few, large partitions.
+  key. The rows include tombstones, because tombstones may replace rows of other splits. Spark then
+  chooses the row with the highest (version, offset) for each key of a partition, so the result is
+  exact for any division into splits. This way suits topics with few, large partitions.
 - `format("tidelog")` with `table=true`: one task for each partition reduces the partition by a
   kernel. Each partition has its own keys, so Spark needs no shuffle and gets only the rows of the
   table.

@@ -9,8 +9,8 @@ topics. Such a marker has the key that `topic_key` returns, and the topic's id (
 cluster has ids. So a topic that is deleted and recreated starts without markers. A marker without
 an id applies to any topic of that name.
 
-The partition of a marker is a hash of its plain key (without a topic) modulo `PARTITION_COUNT`,
-even if partitions are added to the topic, so that a marker is always found.
+The partition of a marker is a hash of its plain key (without a topic) modulo `PARTITION_COUNT`.
+This applies even if partitions are added to the topic, so a marker is always found.
 """
 
 import json

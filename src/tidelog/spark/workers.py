@@ -271,7 +271,7 @@ def _set_option(descriptor: int, option: int) -> bool:
     """Set a TCP option on one socket; return whether it is a TCP connection.
 
     Calls setsockopt directly, because a Python socket for the descriptor would set the process's
-    default timeout, if any, and so make the connection non-blocking for its owner.
+    default timeout, if any. This would make the connection non-blocking for its owner.
     """
     on = ctypes.c_int(1)
     call = ctypes.CDLL(None).setsockopt

@@ -478,8 +478,8 @@ def pairs_of(
     Args:
         a: Side A.
         b: Side B; None if only a group is checked.
-        patterns: Names or regular expressions, which are compared with the name on A or, if A does
-            not have the topic, on B; None for all topics.
+        patterns: Names or regular expressions; None for all topics. A pattern is compared with the
+            name on A or, if A does not have the topic, with the name on B.
         rename: For topics with different names: the name on B, by the name on A.
 
     Raises:
@@ -508,8 +508,8 @@ def _sides(
 ) -> tuple[dict[str, Side], dict[str, str]]:
     """Return the sides, and a mapping from names on A to names on B for topics whose names differ.
 
-    With the offset map of a mirror, only the offsets that the mirror has read are compared on A,
-    and only the offsets before the ends in the map on B.
+    With the offset map of a mirror, only two kinds of offsets are compared: on A, the offsets that
+    the mirror has read; on B, the offsets before the ends in the map.
 
     Raises:
         CorruptFile, UnsupportedVersion, OSError: The offset map can't be read.

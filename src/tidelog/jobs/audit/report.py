@@ -195,8 +195,8 @@ def _compared(
 def _added(runs: Iterable[Run], span_ms: int) -> TimeSpans:
     """Return the sum of the runs' time spans.
 
-    The spans of the result are as long as the longest span of a run, but at least `span_ms`; they
-    are longer if there would be more than `TimeSpans.LIMIT` spans.
+    The spans of the result are as long as the longest span of a run, but at least `span_ms`.
+    Exception: the spans are longer if there would be more than `TimeSpans.LIMIT` spans.
     """
     total = TimeSpans(span_ms)
     for run in runs:

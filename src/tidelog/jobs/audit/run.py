@@ -18,12 +18,12 @@ beyond this log end in the meantime, the records after this log end are read, to
 `superseded`, not reported as a difference.
 
 tidelog's cleaner stores a history, which has the offset up to which a partition was compacted.
-Later records are read if this offset is after the end of the compared offsets (with a time range:
-after the start of the compared offsets). Apache Kafka's cleaner stores no history. For logs of
-Apache Kafka, later records are not read in two cases: the log has a record at every offset before
-the end of the compared offsets; or there is no time range, and this end is in the last segment.
-Brokers don't report any of this, so later records of each compacted topic with a difference are
-read from brokers.
+Later records are read if this offset is after the end of the compared offsets; with a time range,
+if it is after the start of the compared offsets. Apache Kafka's cleaner stores no history. For logs
+of Apache Kafka, later records are not read in two cases: the log has a record at every offset
+before the end of the compared offsets; or there is no time range, and this end is in the last
+segment. Brokers don't report any of this, so later records of each compacted topic with a
+difference are read from brokers.
 """
 
 import json
@@ -89,10 +89,10 @@ Times = tuple[int | None, int | None]
 Read = Callable[[Sequence[ReadPart], Times], list[Run]]
 
 # Maximum number of rounds in which later records are read (see `read_later_records`). Records that
-# arrive during the last round are not read; they are only seconds old, so it is unlikely that a
-# cleaning has removed other records in favor of these records. For a log that stores the offset up
-# to which it was cleaned, a second round is needed only after a cleaning that ended during the
-# first round.
+# arrive during the last round are not read. These records are only seconds old, so it is unlikely
+# that a cleaning has removed other records in favor of these records. For a log that stores the
+# offset up to which it was cleaned, a second round is needed only after a cleaning that ended
+# during the first round.
 _ROUNDS: Final = 5
 
 _NO_TIMES: Final[Times] = (None, None)

@@ -3,8 +3,9 @@
 A run is a range of offsets in one partition of one side, reduced to rows by key. A run can be used
 instead of the records as long as the log still has the bytes that the run was computed from. Marks
 in the state identify these bytes. `audit.json` in the state's folder is replaced atomically at the
-end of an audit. Files of rows that the new `audit.json` does not name are then removed: files of
-unfinished audits, of runs that are no longer valid, and of steps whose rows are not reused.
+end of an audit. Then all files of rows that the new `audit.json` does not name are removed. These
+are files of unfinished audits, of runs that are no longer valid, and of steps whose rows are not
+reused.
 """
 
 import json

@@ -16,7 +16,7 @@ equal its append time, the create times count as lost. Batches are fetched with 
 follower, without TLS and SASL. If batches can't be fetched, the error of `judge` says so.
 
 At the tail, arrival times are from this machine's clock instead of the brokers' clocks. If the
-clocks differ by a constant, all latencies shift by this constant: the largest latency grows by as
+clocks differ by a constant, all latencies shift by this constant. The largest latency grows by as
 much as the skew (the largest negative latency) shrinks, or the reverse. So the margin, which is the
 sum of latency and skew, does not change.
 """
@@ -220,7 +220,7 @@ class TopicLatency:
             the record's arrival at this process.
         max_ms: Largest latency in ms; 0 if none is positive.
         skew_ms: Maximum in ms by which a create time was ahead of the time at which the latency
-            ends; 0 if none was ahead.
+            ends; 0 if no create time was ahead.
     """
 
     cluster: str

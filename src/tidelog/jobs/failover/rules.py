@@ -39,10 +39,11 @@ records twice, but misses no record.
 If one clock differs from all other clocks by a constant, L + S stays right, because L increases by
 as much as S decreases, or the reverse.
 
-No margin covers a record with a latency above L (it may be before T), a record that never reached
-A, or a create time that is ahead by more than S. `verify` looks for such records. If R is unknown
-(for example, nothing was committed, records were deleted before they were read, or there is no
-timestamp), the group starts at the beginning of B's log.
+No margin covers a record with a latency above L, because the record may be before T. Nor does a
+margin cover a record that never reached A, or a create time that is ahead by more than S. `verify`
+looks for such records. If R is unknown, the group starts at the beginning of B's log. For example,
+R is unknown if nothing was committed, if records were deleted before they were read, or if there is
+no timestamp.
 
 Equal partition numbers prove nothing: producers may hash keys differently (Java's murmur2,
 librdkafka's crc32), and records without a key go to any partition. If the same function of the key

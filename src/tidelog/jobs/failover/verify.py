@@ -29,12 +29,11 @@ The records are read in three steps:
    can't be compared, the margin is subtracted from this time.
 
 Records are not stored: each becomes a digest of 16 bytes. Digests are divided into buckets by their
-first bytes. Buckets stay in memory up to `BUFFER_BYTES` (64 MB) in total, and are then written to
-one file each; at the end, one bucket after the other is counted. Digests are evenly distributed.
-The number of buckets is chosen so that each bucket has at most about 65,536 of the expected
-digests, because the counts of 65,536 digests need 16 MB (equal digests are counted together). But
-there are at most 4,096 buckets, so buckets are larger if more than 268 million records are
-expected.
+first bytes. Buckets stay in memory up to `BUFFER_BYTES` (64 MB) in total. Above this size, each
+bucket is written to a file of its own. At the end, one bucket after the other is counted. Digests
+are evenly distributed. The number of buckets is chosen so that each bucket has at most about 65,536
+of the expected digests, because the counts of 65,536 different digests need 16 MB. But there are at
+most 4,096 buckets, so buckets are larger if more than 268 million records are expected.
 
 Life cycle of the counts: add* -> walk -> add* -> walk ... -> close, best used in a `with` block.
 Not thread-safe.

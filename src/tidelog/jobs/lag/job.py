@@ -217,8 +217,9 @@ def lag(
 
     Args:
         spark: The session, whose workers read the directory or the brokers.
-        source: A cluster, or a directory of topics. The groups of a directory are known if it has a
-            broker's own files (Kafka's or tidelog's) or is a standby, or if `positions` are given.
+        source: A cluster, or a directory of topics. The groups of a directory are known in three
+            cases: the directory has the files of a broker of Kafka or tidelog; it is a standby; or
+            `positions` are given.
         groups: Names of groups; None for all groups with committed offsets.
         topics: Names of topics; None for all topics in which the groups have committed offsets.
         **options: Options, see `LagOptions`.

@@ -6,8 +6,8 @@ partition's lateness among tasks in `tidelog.scan.split_times`. Latencies are co
 append time, and by hour of create time.
 
 Tasks return histograms and counts instead of records. For a directory, one task reads each split.
-The lateness of records at the beginning of a split (its head) depends on the splits before it in
-the partition, so a second, small job reads some heads again. From brokers, one task reads a whole
+The lateness of records at the beginning of a split (its head) depends on the earlier splits of the
+partition. So a second, small job reads some heads again. From brokers, one task reads a whole
 partition, so no record's lateness depends on another task.
 
 Percentiles have a relative error of at most `RELATIVE_ERROR`, also over many splits, because

@@ -14,9 +14,9 @@ Batches are written in `commit`, the plan is made in `plan`, and sources and tar
 Invariants: Spark stores a batch's offsets before the batch runs, and stores after the run that the
 batch is done. In between, the batch is written to the target, then added to the offset map. After a
 kill before Spark has stored that the batch is done, Spark repeats the same batch. The target knows
-whether it already has the batch, and returns the batch's offsets, so each record is written once,
-and the map gets the batch's rows in any case. Over Spark Connect, the server writes the batches
-(see `commit`).
+whether it already has the batch, so each record is written once. In any case, the target returns
+the batch's offsets, so the map gets the batch's rows. Over Spark Connect, the server writes the
+batches (see `commit`).
 """
 
 import json

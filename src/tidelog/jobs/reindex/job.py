@@ -1,12 +1,12 @@
 """`reindex`: builds or verifies indexes and zone maps of whole directories, in parallel on Spark.
 
 The mode `verify` checks each partition like `tidelog doctor`, and only reads. The mode `build`
-repairs derived files of directories that tidelog wrote, and adds missing zone maps; the driver
-holds the directory's lock until the last task has ended. A directory that another program wrote, or
-a directory in an object store, is never changed. Instead, its zone maps are written to a separate
-folder (`zone_cache`), where readers find them. If this folder is given, both modes process only
-zone maps, and `build` writes only to this folder. This needs no lock, so a broker can use the
-directory at the same time.
+repairs derived files of directories that tidelog wrote, and adds missing zone maps. In this mode,
+the driver holds the directory's lock until the last task has ended. A directory that another
+program wrote, or a directory in an object store, is never changed. Instead, its zone maps are
+written to a separate folder (`zone_cache`), where readers find them. If this folder is given, both
+modes process only zone maps, and `build` writes only to this folder. This needs no lock, so a
+broker can use the directory at the same time.
 """
 
 import json
