@@ -493,8 +493,8 @@ def overlay(fs: FileSystem, directory: str, partition: TopicPartition) -> dict[s
 
     Returns:
         Current names by final names. For a file that is not renamed yet, the current name is its
-        staged name. For a file that the commits remove, it is a name that does not exist
-        (`files.REMOVED_SUFFIX`).
+        staged name. For a file that the commits remove, the current name is a name that does not
+        exist (`files.REMOVED_SUFFIX`).
     """
     return _overlay(fs, directory, partition, _commits(fs, directory))
 

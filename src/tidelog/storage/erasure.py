@@ -126,7 +126,7 @@ class SearchedFile:
 
 
 def search(log_dir: "DirectoryAccess", name: TopicPartition, key: bytes) -> list[SearchedFile]:
-    """Read all log files of a partition, including those in a tier, for records of the key."""
+    """Search all log files of a partition, including files in a tier, for records of the key."""
     reader = _reader(log_dir, name)
     searched = [
         _search_file(name, each.log_path, each.base_offset, key, log_dir, is_tiered=each.is_tiered)

@@ -1,8 +1,8 @@
 """Names of files and directories, the table of a log's files, and reads and writes of whole files.
 
 This module owns the names of files and directories, and `LOG_FILES`, the table of the files that
-belong to a log. The table shows which of them are primary, and in which order they are synced and
-removed. `text_files` and the modules of small text files own the content of such files.
+belong to a log. The table shows which of these files are primary, and in which order the files are
+synced and removed. `text_files` and the modules of small text files own the content of such files.
 
 Source: Kafka 4.x LogFileUtils; docs/format.md.
 """
@@ -100,7 +100,7 @@ INDEX_SUFFIXES: Final = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 LOCK_FILE: Final = ".lock"
 
 # File that reserves disk space for a directory's small files. If the disk is full, this file is
-# removed to make room for them, because freeing space needs some space first.
+# removed to make room for small files, because freeing space needs some space first.
 RESERVE_FILE: Final = "tidelog-reserve"
 
 RESERVE_BYTES: Final = 256 * 1024

@@ -2,13 +2,13 @@
 
 `ClockWatch` (one per directory) compares wall time with monotonic time. If tidelog used the time of
 a wall clock that has jumped ahead, every later record would get a wrong time until real time
-catches up. `AppendClock` (one per partition) returns max(last, now). This is so even if the wall
-clock is behind after a restart. Appends raise `ClockJump` in two cases: the wall clock has jumped
-ahead by more than the limit, or the last append time on disk is ahead of the wall clock by more
-than the limit. Appends fail until an operator accepts the clock. tidelog does not guess which time
-is right, because a wrong guess could freeze the append time for years. The acceptance covers append
-times up to the last append time at the moment of acceptance, inclusive. The directory stores this
-last append time.
+catches up. `AppendClock` (one per partition) returns max(last, now). This maximum is used even if
+the wall clock is behind after a restart. Appends raise `ClockJump` in two cases: the wall clock has
+jumped ahead by more than the limit, or the last append time on disk is ahead of the wall clock by
+more than the limit. Appends fail until an operator accepts the clock. tidelog does not guess which
+time is right, because a wrong guess could freeze the append time for years. The acceptance covers
+append times up to the last append time at the moment of acceptance, inclusive. The directory stores
+this last append time.
 
 Source: KIP-32, first draft (the leader appends max(last append time, now)).
 """

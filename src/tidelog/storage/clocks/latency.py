@@ -216,7 +216,7 @@ class LatencyByHour(Mapping[int, LatencyHistogram]):
         return self._spans.setdefault(append_ms // self.step_ms, LatencyHistogram())
 
     def widen(self) -> None:
-        """Double the step, and merge each two spans that become one span."""
+        """Double the step, and merge the spans that then belong together."""
         narrow, self._spans = self._spans, {}
         self.step_ms *= 2
         for number, histogram in narrow.items():

@@ -138,7 +138,7 @@ class Zone(NamedTuple):
 
     @property
     def end_position(self) -> int:
-        """Position in the log file after the last of these batches."""
+        """Position in the log file after the zone's last batch."""
         return self.position + self.size_bytes
 
     def times(self, clock: ClockName) -> tuple[int, int, int]:
