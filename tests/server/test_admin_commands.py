@@ -32,6 +32,8 @@ broker = broker_fixture(
 class Shell:
     """Runs commands on a broker, in this process."""
 
+    knows_counts = False
+
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
         self.err = ""
@@ -263,10 +265,13 @@ def check_unread(shell: Shell) -> None:
         assert shell.run(rewind)[0] == ExitCode.OK, shell.err
     assert shell.run("delete-records flights --before 1970-01-04Z")[0] == ExitCode.OK
     assert shell.err.splitlines()[1] == (
-        "note: 4 consumer groups would lose unread offsets: late 2, new 2, slow 2, ..."
+        "note: 4 of 5 consumer groups that committed offsets of flights would lose unread records:"
+        " late at most 2, new at most 2, slow at most 2, ..."
     )
-    assert shell.run("delete-records flights:0 --offset 1")[0] == ExitCode.OK
-    assert "new 1" in shell.err
+    code, out = shell.run("delete-records flights:0 --offset 1")
+    assert code == ExitCode.OK
+    assert out.startswith("dry run: would delete 1 offset, at most as many records; --yes")
+    assert "new at most 1" in shell.err
     assert "behind" not in shell.err
     for line in ("lag behnd", "groups describe behnd", "rewind --group behnd --to earliest"):
         assert shell.run(line)[0] == ExitCode.ERROR
@@ -283,13 +288,15 @@ def check_deletions(shell: "Shell | LocalShell") -> None:
         {"partition": 0, "start": 0, "new_start": 2, "end": 4, "offsets_deleted": 2}
     ]
     newest = "the newest record that would be deleted is of 1970-01-03T00:00:00.000Z (record clock)"
-    verdict = "dry run: would delete 2 offsets; --yes deletes them"
+    verdict = "dry run: would delete 2 records; --yes deletes them"
     assert shell.err.splitlines()[:2] == [verdict, f"note: {newest}"]
     assert shell.run(before)[1].startswith(f"{verdict}\n")
     whole = shell.run("delete-records flights:0 --offset 4")[1]
-    assert whole.startswith("dry run: would delete 4 offsets, all records of flights; --yes")
+    amount = "4 records" if shell.knows_counts else "4 offsets, at most as many records"
+    assert whole.startswith(f"dry run: would delete {amount}, all records of flights; --yes")
     assert shell.rows("offsets flights --at earliest")[0]["offset"] == 0
     assert shell.rows(f"{before} --yes")[0]["new_start"] == 2
+    assert shell.err == "deleted 2 records of flights\n"
     assert shell.rows("offsets flights --at earliest")[0]["offset"] == 2
     assert shell.rows(f"{before} --yes")[0]["offsets_deleted"] == 0
     assert shell.rows(before)[0]["offsets_deleted"] == 0
@@ -314,6 +321,8 @@ def check_deletions(shell: "Shell | LocalShell") -> None:
 class LocalShell(Shell):
     """Runs commands on a directory."""
 
+    knows_counts = True
+
     def __init__(self, cli: Cli) -> None:
         super().__init__("")
         self._cli = cli
@@ -322,6 +331,73 @@ class LocalShell(Shell):
         result = self._cli.run(*line.split(), stdin=stdin)
         self.err = result.err
         return result.code, result.out
+
+
+def test_a_dry_run_states_whether_groups_have_read_the_records(tmp_path: Path) -> None:
+    cli = Cli(tmp_path / "data")
+    cli.ok("create", "flights", "--config", "retention.ms=-1", "--partitions", "2")
+    cli.append(*records(4))
+    deletion = ("delete-records", "flights:0", "--offset", "3")
+    committed = "that committed offsets of flights"
+    groups = f"consumer groups {committed}"
+    assert cli.ok(*deletion).err.splitlines()[-1] == (
+        "note: not checked whether consumer groups have read these records, because this directory"
+        " has no committed offsets; --bootstrap HOST:PORT checks the groups of a cluster"
+    )
+
+    with tidelog.broker(str(cli.data), settings={"log.initial.task.delay.ms": "3600000"}) as own:
+        own_shell = Shell(own.bootstrap_servers)
+
+        def check(note: str) -> None:
+            """Check the last note for the broker, and for its directory."""
+            assert own_shell.run(" ".join(deletion))[0] == ExitCode.OK
+            assert own_shell.err.splitlines()[-1] == f"note: {note}"
+            assert cli.ok(*deletion).err.splitlines()[-1] == f"note: {note}"
+
+        assert own_shell.run(" ".join(deletion))[0] == ExitCode.OK
+        assert (
+            own_shell.err.splitlines()[-1]
+            == "note: no consumer group has committed offsets of flights"
+        )
+        rewind = "rewind --group a --topic flights:0 --to earliest --execute"
+        assert own_shell.run(rewind)[0] == ExitCode.OK, own_shell.err
+        only = f"consumer group a, the only one {committed},"
+        check(f"{only} would lose at most 3 unread records")
+        for group, readers in (
+            ("a", f"{only} has"),
+            ("b", f"both {groups} have"),
+            ("c", f"all 3 {groups} have"),
+        ):
+            rewind = f"rewind --group {group} --topic flights:0 --to latest --execute"
+            assert own_shell.run(rewind)[0] == ExitCode.OK, own_shell.err
+            check(f"{readers} read these records")
+        # Group d has committed an offset in the other partition only, so it may have read nothing.
+        rewind = "rewind --group d --topic flights:1 --to latest --execute"
+        assert own_shell.run(rewind)[0] == ExitCode.OK, own_shell.err
+        check(f"1 of 4 {groups} would lose unread records: d at most 3")
+
+
+def test_a_dry_run_counts_earlier_records_that_stay(tmp_path: Path) -> None:
+    cli = Cli(tmp_path / "data")
+    cli.ok("create", "flights", "--config", "retention.ms=-1")
+    cli.append(at(DAY_MS), at(3 * DAY_MS), at(DAY_MS), at(4 * DAY_MS), at(DAY_MS))
+    line = ("delete-records", "flights", "--before", "1970-01-03Z")
+    assert "note: 2 records before 1970-01-03Z stay, after a record of this time or later" in (
+        cli.ok(*line).err.splitlines()
+    )
+    assert " stay" not in cli.ok(*line, "--clock", "append", "--untimed").err
+
+
+def test_damaged_records_are_deleted_without_a_count(tmp_path: Path) -> None:
+    cli = Cli(tmp_path / "data")
+    cli.ok("create", "flights", "--config", "retention.ms=-1")
+    cli.append(*records(4))
+    (file,) = cli.data.glob("flights-0/*.log")
+    damaged = bytearray(file.read_bytes())
+    damaged[-1] ^= 1
+    file.write_bytes(damaged)
+    result = cli.ok("delete-records", "flights:0", "--offset", "3")
+    assert result.out.startswith("dry run: would delete 3 offsets, at most as many records; --yes")
 
 
 def test_records_without_an_append_time_are_not_deleted_by_one(tmp_path: Path) -> None:

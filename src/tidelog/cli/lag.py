@@ -1,6 +1,5 @@
 """`tidelog lag`: shows the lag of one consumer group or of all groups, once or repeatedly."""
 
-import contextlib
 from enum import StrEnum
 from math import isinf
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -220,12 +219,12 @@ def _partitions(
     for topic, _ in requested:
         cluster.partitions(topic)  # raises UnknownTopic
     chosen, without = {}, []
-    for group in cluster.groups():
-        committed = {name.topic for name in cluster.committed(group)}
-        topics = [one for one in requested if one[0] in committed]
-        if committed and (topics or not requested):
-            with contextlib.suppress(UnknownGroup):  # the group was deleted meanwhile
-                chosen[group] = chosen_partitions(cluster, group, topics)
+    for group, commits in cluster.committed_by_group(cluster.groups()).items():
+        committed = {name.topic for name in commits}
+        topics = requested or [(topic, None) for topic in sorted(committed)]
+        topics = [one for one in topics if one[0] in committed]
+        if topics:
+            chosen[group] = chosen_partitions(cluster, group, topics)
         elif group not in named:
             without.append(group)
     named.update(without)

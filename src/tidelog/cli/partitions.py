@@ -1,12 +1,12 @@
 """`tidelog partitions` adds partitions; `tidelog delete-records` deletes old records."""
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Final, cast
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 import click
 
-from tidelog.amounts import plural
+from tidelog.amounts import plural, verb
 from tidelog.cli import output, times
 from tidelog.cli.options import (
     Format,
@@ -23,16 +23,18 @@ from tidelog.cli.options import (
 )
 from tidelog.cli.places import Place, chosen, open_topics, parse_target, place_options
 from tidelog.cli.surroundings import Surroundings, UsageProblem
-from tidelog.errors import ClusterFailure, TidelogError
+from tidelog.errors import InvalidRequest, TidelogError
 from tidelog.lazy_dataclass import dataclass
 from tidelog.timespec import TIME_HELP, format_ms
-from tidelog.types import ClockName, IsolationLevel, TopicPartition
+from tidelog.types import OFFSETS_TOPIC, ClockName, IsolationLevel, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.cli.output import Cell
     from tidelog.directory import Directory
     from tidelog.remote.remote_directory import RemoteDirectory
-    from tidelog.remote.view import ClusterView
+
+Ranges: TypeAlias = Mapping[TopicPartition, tuple[int, int]]
+Counts: TypeAlias = Mapping[TopicPartition, int]
 
 
 @click.command(
@@ -119,28 +121,29 @@ def delete_records(surroundings: Surroundings, options: DeleteRecordsOptions) ->
     time on the clock, unless --untimed is given; in a cluster, the records are fetched to check
     this. Retention deletes the files later.
 
-    Without --yes, shows what would be deleted, the newest record of it, and which consumer groups
-    of a cluster have not read it.
+    Without --yes, shows what would be deleted, the newest record of it, and whether consumer groups
+    have read it. The number of records is exact in a directory; in a cluster it is exact if the
+    records are fetched to check their times, otherwise the number of offsets is an upper bound.
     """
     topic, number = _checked_target(options)
     with open_topics(surroundings, options.place, writable=options.yes) as directory:
         names = chosen(topic, directory.partitions(topic), number)
         starts = directory.beginning_offsets(names)
         ends = directory.end_offsets(names, isolation=IsolationLevel.READ_UNCOMMITTED)
-        targets = _targets(surroundings, directory, options, starts, ends)
+        targets, fetched = _targets(surroundings, directory, options, starts, ends)
         moved = {name: max(targets[name], starts[name]) for name in names}
         for name in names:
             if moved[name] > ends[name]:
                 raise UsageProblem(f"--offset {moved[name]}: {name} ends at {ends[name]}")
         deleted = {name: (starts[name], to) for name, to in moved.items() if to > starts[name]}
+        amount = _amount(directory, options.place, deleted, fetched)
         notes: list[str] = []
         if options.yes:
             moved |= directory.delete_records({name: to for name, (_, to) in deleted.items()})
-            total = sum(moved[name] - starts[name] for name in names)
-            verdict = f"deleted {plural(total, 'offset')} of {options.target}"
+            verdict = f"deleted {amount} of {options.target}"
         else:
-            verdict = _dry_run(directory, topic, deleted)
-            notes = _dry_run_notes(directory, options, deleted)
+            verdict = _dry_run(directory, topic, deleted, amount)
+            notes = _dry_run_notes(surroundings, directory, options, deleted)
     output.print_verdict(surroundings, verdict, options.kind)
     rows: list[list[Cell]] = [
         [name.partition, starts[name], moved[name], ends[name], moved[name] - starts[name]]
@@ -163,24 +166,53 @@ def _checked_target(options: DeleteRecordsOptions) -> tuple[str, int | None]:
     return topic, number
 
 
+def _amount(
+    directory: "Directory | RemoteDirectory", place: Place, deleted: Ranges, fetched: Counts
+) -> str:
+    """Return how many records are deleted, as text; the number of offsets if it is unknown.
+
+    Args:
+        directory: The directory, in which records are counted, or the cluster.
+        place: Place of `directory`.
+        deleted: Ranges [start, end) of offsets.
+        fetched: Numbers of records in these ranges, as far as they are known already.
+    """
+    from tidelog.remote.own_logs import count_records
+
+    counts = {name: fetched[name] for name in deleted if name in fetched}
+    if place.access is None:
+        local = cast("Directory", directory)
+        with suppress(TidelogError):  # damaged records can be deleted, but not counted
+            counts |= {
+                name: count_records(local.partition(name.topic, name.partition), start, end)
+                for name, (start, end) in deleted.items()
+                if name not in counts
+            }
+    if counts.keys() == deleted.keys():
+        return plural(sum(counts.values()), "record")
+    offsets = sum(end - start for start, end in deleted.values())
+    return f"{plural(offsets, 'offset')}, at most as many records,"
+
+
 def _dry_run_notes(
+    surroundings: Surroundings,
     directory: "Directory | RemoteDirectory",
     options: DeleteRecordsOptions,
-    deleted: Mapping[TopicPartition, tuple[int, int]],
+    deleted: Ranges,
 ) -> list[str]:
     """Return notes on the ranges [start, end) of offsets that `--yes` would delete."""
     if not deleted:
         return []
-    notes = [_newest(directory, options, deleted)]
-    if options.place.access is not None:
-        notes += _unread_groups(cast("RemoteDirectory", directory).cluster, deleted)
-    return notes
+    stay = _earlier_records(surroundings, directory, options, deleted)
+    return [
+        _newest(directory, options, deleted),
+        *([stay] if stay else []),
+        _groups_note(surroundings, directory, options.place, deleted),
+    ]
 
 
 def _dry_run(
-    directory: "Directory | RemoteDirectory",
-    topic: str,
-    deleted: Mapping[TopicPartition, tuple[int, int]],
+    directory: "Directory | RemoteDirectory", topic: str, deleted: Ranges, amount: str
 ) -> str:
     """Return in one sentence what `--yes` would delete of a topic."""
     if not deleted:
@@ -189,15 +221,12 @@ def _dry_run(
     starts, ends = directory.beginning_offsets(names), directory.end_offsets(names)
     spans = {name: (starts[name], ends[name]) for name in names if ends[name] > starts[name]}
     every = f", all records of {topic}" if deleted == spans else ""
-    total = sum(end - start for start, end in deleted.values())
-    offsets, pronoun = plural(total, "offset"), "it" if total == 1 else "them"
-    return f"dry run: would delete {offsets}{every}; --yes deletes {pronoun}"
+    pronoun = "it" if amount == "1 record" else "them"
+    return f"dry run: would delete {amount.removesuffix(',')}{every}; --yes deletes {pronoun}"
 
 
 def _newest(
-    directory: "Directory | RemoteDirectory",
-    options: DeleteRecordsOptions,
-    deleted: Mapping[TopicPartition, tuple[int, int]],
+    directory: "Directory | RemoteDirectory", options: DeleteRecordsOptions, deleted: Ranges
 ) -> str:
     """Return a note on the newest record in ranges [start, end) of offsets."""
     from tidelog.scan.split import RequestedRange
@@ -224,35 +253,140 @@ def _newest(
     return f"the newest record that would be deleted is of {time} ({options.clock} clock)"
 
 
+def _earlier_records(
+    surroundings: Surroundings,
+    directory: "Directory | RemoteDirectory",
+    options: DeleteRecordsOptions,
+    deleted: Ranges,
+) -> str:
+    """Return a note on records before the time that stay because they follow a later record.
+
+    The note is empty if there are none, or if only reading a cluster's records would find them.
+    """
+    from tidelog.scan.split import RequestedRange
+
+    if options.before is None or options.clock is not ClockName.RECORD or options.place.access:
+        return ""
+    end_ms = times.read_point(surroundings, options.before, options.zone)
+    stay = 0
+    try:
+        for name, (_, end) in deleted.items():
+            stay += directory.source.count(
+                [name],
+                RequestedRange(least_offset=end, end_ms=end_ms),
+                clock=options.clock,
+                isolation=IsolationLevel.READ_UNCOMMITTED,
+            ).records
+    except TidelogError as error:
+        return f"the number of earlier records that stay is unknown: {error}"
+    if not stay:
+        return ""
+    records = f"{plural(stay, 'record')} before {options.before} {verb(stay, 'stays', 'stay')}"
+    return f"{records}, after a record of this time or later"
+
+
 # Maximum number of groups that a note names.
 _GROUPS_NAMED: Final = 3
+_BOTH: Final = 2
 
 
-def _unread_groups(
-    cluster: "ClusterView", deleted: Mapping[TopicPartition, tuple[int, int]]
-) -> Iterator[str]:
-    """Yield a note on the groups that have not read these ranges [start, end) of offsets."""
+def _groups_note(
+    surroundings: Surroundings,
+    directory: "Directory | RemoteDirectory",
+    place: Place,
+    deleted: Ranges,
+) -> str:
+    """Return a note on whether consumer groups have read these ranges [start, end) of offsets."""
+    topic = next(iter(deleted)).topic
+    names = set(directory.partitions(topic))
+    try:
+        read = _next_offsets(surroundings, directory, place, names)
+    except (TidelogError, OSError) as error:
+        return f"not checked whether consumer groups have read these records: {error}"
+    if read is None:
+        return (
+            "not checked whether consumer groups have read these records, because this directory"
+            " has no committed offsets; --bootstrap HOST:PORT checks the groups of a cluster"
+        )
+    if not read:
+        return f"no consumer group has committed offsets of {topic}"
+    return _groups_text(topic, read, deleted)
+
+
+def _groups_text(
+    topic: str, read: Mapping[str, Mapping[TopicPartition, int]], deleted: Ranges
+) -> str:
+    """Return whether groups with these committed offsets, at least one, have read the ranges.
+
+    A group has not read the partitions in which it has no commit.
+    """
+    unread = {
+        group: sum(
+            max(end - max(offsets.get(name, start), start), 0)
+            for name, (start, end) in deleted.items()
+        )
+        for group, offsets in read.items()
+    }
+    committed = f"that committed offsets of {topic}"
+    losses = sorted((-count, group) for group, count in unread.items() if count)
+    if len(read) == 1:
+        group = f"consumer group {next(iter(read))}, the only one {committed},"
+        if losses:
+            return f"{group} would lose at most {plural(-losses[0][0], 'unread record')}"
+        return f"{group} has read these records"
+    if losses:
+        texts = [f"{group} at most {-count:,}" for count, group in losses[:_GROUPS_NAMED]]
+        more = ", ..." if len(losses) > _GROUPS_NAMED else ""
+        return (
+            f"{len(losses)} of {len(read)} consumer groups {committed} would lose unread records:"
+            f" {', '.join(texts)}{more}"
+        )
+    groups = "both" if len(read) == _BOTH else f"all {len(read)}"
+    return f"{groups} consumer groups {committed} have read these records"
+
+
+def _next_offsets(
+    surroundings: Surroundings,
+    directory: "Directory | RemoteDirectory",
+    place: Place,
+    names: Collection[TopicPartition],
+) -> dict[str, dict[TopicPartition, int]] | None:
+    """Return the committed offsets of each group that has any for these partitions.
+
+    None if the directory has no offsets of groups. Groups of numbered loads are left out, because
+    their offsets are numbers of rows.
+
+    Raises:
+        InvalidRequest: Other brokers store a part of the groups of this directory's cluster.
+        TidelogError, OSError: Raised by the cluster, or while the directory's files are read.
+    """
+    from tidelog.remote.group_lag import read_groups
     from tidelog.remote.numbered_loads import LOAD_GROUPS
 
-    unread = Counter[str]()
-    try:
-        for group in cluster.groups():
-            if group.startswith(LOAD_GROUPS):
-                continue  # its offsets are numbers of rows
-            for name, commit in cluster.committed(group, deleted).items():
-                if commit is not None:
-                    start, end = deleted[name]
-                    unread[group] += max(end - max(commit.offset, start), 0)
-    except ClusterFailure as error:
-        yield f"not checked whether consumer groups have read these records: {error}"
-        return
-    losses = [f"{group} {count:,}" for group, count in unread.most_common() if count]
-    more = ", ..." if len(losses) > _GROUPS_NAMED else ""
-    if losses:
-        yield (
-            f"{plural(len(losses), 'consumer group')} would lose unread offsets:"
-            f" {', '.join(losses[:_GROUPS_NAMED])}{more}"
-        )
+    positions: Mapping[str, Mapping[TopicPartition, int]]
+    if place.access is None:
+        groups = read_groups(cast("Directory", directory), surroundings.env)
+        if groups is None:
+            return None
+        if groups.missing:
+            raise InvalidRequest(
+                f"other brokers have {len(groups.missing)} of the"
+                f" {plural(groups.partitions, 'partition')} of {OFFSETS_TOPIC}; --bootstrap"
+                " HOST:PORT checks all groups"
+            )
+        positions = groups.positions
+    else:
+        cluster = cast("RemoteDirectory", directory).cluster
+        positions = {
+            group: {name: commit.offset for name, commit in commits.items() if commit is not None}
+            for group, commits in cluster.committed_by_group(cluster.groups(), names).items()
+        }
+    chosen = {
+        group: {name: offset for name, offset in offsets.items() if name in names}
+        for group, offsets in positions.items()
+        if not group.startswith(LOAD_GROUPS)
+    }
+    return {group: offsets for group, offsets in chosen.items() if offsets}
 
 
 def _targets(
@@ -261,11 +395,15 @@ def _targets(
     options: DeleteRecordsOptions,
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
-) -> dict[TopicPartition, int]:
-    """Return the first offset to keep of each partition."""
+) -> tuple[dict[TopicPartition, int], Counts]:
+    """Return the first offset to keep of each partition, and numbers of records before it.
+
+    Only records that were read to check their times are counted.
+    """
+    counts: dict[TopicPartition, int] = {}
     if options.before is None:
         assert options.offset is not None
-        return dict.fromkeys(starts, options.offset)
+        return dict.fromkeys(starts, options.offset), counts
     time_ms = times.read_point(surroundings, options.before, options.zone)
     first_matches = directory.offsets_for_times(dict.fromkeys(starts, time_ms), clock=options.clock)
     targets = {}
@@ -277,11 +415,11 @@ def _targets(
             continue
         untimed: int | None
         if options.clock is ClockName.RECORD:
-            untimed = directory.source.without_timestamp(name, start, targets[name])
+            counts[name], untimed = directory.source.timestamp_counts(name, start, targets[name])
         else:
             untimed = directory.without_append_time(name) if match is None else match.without_time
         _ensure_known(options, name, untimed, targets[name])
-    return targets
+    return targets, counts
 
 
 def _ensure_known(

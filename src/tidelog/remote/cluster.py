@@ -190,6 +190,10 @@ def connect(
     return Cluster(bootstrap, config or {}, timeout_s=timeout_s, clock=clock or SystemClock())
 
 
+# Maximum number of groups whose committed offsets are requested at the same time.
+_GROUPS_AT_ONCE: Final = 100
+
+
 class Cluster(Closing, Client):
     """One cluster; implements `ClusterView`."""
 
@@ -494,28 +498,31 @@ class Cluster(Closing, Client):
 
     def group(self, name: str) -> Group:
         """Return a consumer group with its members; raises UnknownGroup, ClusterFailure."""
-        described = self._describe_group(name)
+        described = self._describe_groups([name])[name]
         if described is None or described.state.name == _DEAD:
             raise self._unknown_group(name)
         members = tuple(_member(member) for member in described.members)
         return Group(name, _words(described.state.name), members)
 
-    def _describe_group(self, name: str) -> "ConsumerGroupDescription | None":
-        """Return the coordinator's description of a group; None if the group is unknown."""
+    def _describe_groups(
+        self, names: Sequence[str]
+    ) -> "dict[str, ConsumerGroupDescription | None]":
+        """Return the coordinators' descriptions of groups; None for a group that is unknown."""
 
-        def request() -> "ConsumerGroupDescription":
-            futures = self.admin().describe_consumer_groups([name], request_timeout=self.timeout_s)
-            described: ConsumerGroupDescription = self.results(f"describe group {name}", futures)[
-                name
-            ]
+        def request() -> "dict[str, ConsumerGroupDescription | None]":
+            described: dict[str, ConsumerGroupDescription | None] = dict.fromkeys(names)
+            futures = self.admin().describe_consumer_groups(
+                list(names), request_timeout=self.timeout_s
+            )
+            for name, future in futures.items():
+                try:
+                    described |= self.results(f"describe group {name}", {name: future})
+                except ClusterFailure as error:
+                    if error.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
+                        raise
             return described
 
-        try:
-            return self.retry(request, unready=codes.COORDINATOR_COMES)
-        except ClusterFailure as error:
-            if error.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
-                raise
-            return None
+        return self.retry(request, unready=codes.COORDINATOR_COMES)
 
     def _unknown_group(self, name: str) -> UnknownGroup:
         """Return the error for an unknown group, with the nearest name of an existing one."""
@@ -529,6 +536,12 @@ class Cluster(Closing, Client):
         self, group: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, Committed | None]:
         """Return a group's committed offsets, by default of all partitions; None for no commit."""
+        return self.committed_by_group([group], partitions)[group]
+
+    def committed_by_group(
+        self, groups: Sequence[str], partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[str, dict[TopicPartition, Committed | None]]:
+        """See `ClusterView`; at most `_GROUPS_AT_ONCE` groups are requested at a time."""
         from confluent_kafka import ConsumerGroupTopicPartitions
         from confluent_kafka import TopicPartition as CkPartition
 
@@ -536,22 +549,32 @@ class Cluster(Closing, Client):
             None if partitions is None else [CkPartition(p.topic, p.partition) for p in partitions]
         )
         if requested is not None and not requested:
-            return {}
-        group_request = ConsumerGroupTopicPartitions(group, requested)
-        operation = f"read the offsets of group {group}"
-        # Without a coordinator, a request for offsets crashes the process (librdkafka 2.16
-        # dereferences a null pointer); so the group's description is requested first, which fails
-        # without a coordinator.
-        self._describe_group(group)
+            return {group: {} for group in groups}
 
-        def request() -> dict[TopicPartition, Committed | None]:
-            futures = self.admin().list_consumer_group_offsets(
-                [group_request], request_timeout=self.timeout_s
-            )
-            committed = self.results(operation, futures)[group].topic_partitions or []
-            return {_partition(p): self._committed(operation, p) for p in committed}
+        def request(chosen: Sequence[str]) -> dict[str, dict[TopicPartition, Committed | None]]:
+            futures = {
+                group: self.admin().list_consumer_group_offsets(
+                    [ConsumerGroupTopicPartitions(group, requested)],
+                    request_timeout=self.timeout_s,
+                )
+                for group in chosen
+            }
+            results = {}
+            for group, future in futures.items():
+                operation = f"read the offsets of group {group}"
+                committed = self.results(operation, future)[group].topic_partitions or []
+                results[group] = {_partition(p): self._committed(operation, p) for p in committed}
+            return results
 
-        return self.retry(request, unready=codes.COORDINATOR_COMES)
+        results: dict[str, dict[TopicPartition, Committed | None]] = {}
+        for at in range(0, len(groups), _GROUPS_AT_ONCE):
+            chosen = groups[at : at + _GROUPS_AT_ONCE]
+            # Without a coordinator, a request for offsets crashes the process (librdkafka 2.16
+            # dereferences a null pointer); so the groups' descriptions are requested first, which
+            # fails without a coordinator.
+            self._describe_groups(chosen)
+            results |= self.retry(partial(request, chosen), unready=codes.COORDINATOR_COMES)
+        return results
 
     def _committed(self, operation: str, partition: "ck.TopicPartition") -> Committed | None:
         if partition.error is not None:

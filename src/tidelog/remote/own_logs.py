@@ -97,7 +97,7 @@ class OwnLogs:
         def count(log: LogView) -> Count:
             known_end = max(min(end, log.log_end_offset), start)
             first = max(start, log.log_start_offset)
-            counted = _count(log, first, known_end, isolation) if first < known_end else 0
+            counted = count_records(log, first, known_end, isolation)
             return Count(counted + end - known_end, is_exact=known_end == end)
 
         return self._retry(partition, count)
@@ -176,7 +176,15 @@ def _last_below(log: LogView, end: int) -> int | None:
         step *= 2
 
 
-def _count(log: LogView, start: int, end: int, isolation: IsolationLevel) -> int:
+def count_records(
+    log: LogView,
+    start: int,
+    end: int,
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+) -> int:
+    """Return the exact number of a log's data records with offsets in [start, end)."""
+    if start >= end:
+        return 0
     last = min(end, log.end_offset(isolation))
     aborted = log.aborted_filter(isolation, start, last)
     return sum(_count_segment(segment, start, last, aborted) for segment in log.segments)

@@ -46,7 +46,7 @@ from tidelog.remote.topics import describe
 from tidelog.scan import Count, PartitionCount, RequestedRange, ScanPlan, ScanStats, Split
 from tidelog.scan.compacted import CompactedPart
 from tidelog.scan.plain_reads import Parts, PlainReads, is_over, latest, next_offsets
-from tidelog.scan.source import RecordSource
+from tidelog.scan.source import RecordSource, timestamp_counts
 from tidelog.scan.split import ensure_times
 from tidelog.scan.table_rules import Doubt, Ranking, deleted_doubt, ranking_of
 from tidelog.scan.time_order import Timed
@@ -361,10 +361,10 @@ class ClusterRecords(RecordSource):
         """See `RecordSource`; librdkafka returns only one time for each record."""
         return self.is_direct
 
-    def without_timestamp(self, name: TopicPartition, start: int, end: int) -> int:
+    def timestamp_counts(self, name: TopicPartition, start: int, end: int) -> tuple[int, int]:
         """See `RecordSource`; fetches the records."""
         records = self.records(name, start, end, IsolationLevel.READ_UNCOMMITTED)
-        return sum(record.timestamp == NO_TIMESTAMP for record, _ in records)
+        return timestamp_counts(record for record, _ in records)
 
     def without_time(
         self,

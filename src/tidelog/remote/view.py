@@ -3,7 +3,7 @@
 `cluster.Cluster` implements the calls with brokers; tests implement them in memory.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from tidelog.lazy_dataclass import dataclass
@@ -184,6 +184,12 @@ class ClusterView(Protocol):
         self, group: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, Committed | None]:
         """Return a group's committed offsets, by default of all partitions; None for no commit."""
+        ...
+
+    def committed_by_group(
+        self, groups: Sequence[str], partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[str, dict[TopicPartition, Committed | None]]:
+        """Return the result of `committed` for each group, with concurrent requests."""
         ...
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, Committed]) -> None:

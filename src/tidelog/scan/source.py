@@ -16,6 +16,7 @@ from tidelog.env import Env
 from tidelog.errors import MissingDependency
 from tidelog.lazy_dataclass import dataclass
 from tidelog.progress import with_progress
+from tidelog.record.record import Record
 from tidelog.scan.count import Count
 from tidelog.scan.count import count as count_records
 from tidelog.scan.plan import ScanPlan, list_partitions, plan, with_directory
@@ -41,6 +42,15 @@ if TYPE_CHECKING:
 
 
 _Result = TypeVar("_Result")
+
+
+def timestamp_counts(records: Iterable[Record]) -> tuple[int, int]:
+    """Return the number of records, and of those without a timestamp."""
+    number = untimed = 0
+    for record in records:
+        number += 1
+        untimed += record.timestamp == NO_TIMESTAMP
+    return number, untimed
 
 
 class RecordSource(ABC):
@@ -129,10 +139,10 @@ class RecordSource(ABC):
         """Whether the source has the create times of records with a LogAppendTime timestamp."""
 
     @abstractmethod
-    def without_timestamp(self, name: TopicPartition, start: int, end: int) -> int:
-        """Return the exact number of records in offsets [start, end) that have no timestamp.
+    def timestamp_counts(self, name: TopicPartition, start: int, end: int) -> tuple[int, int]:
+        """Return how many records offsets [start, end) have, and how many have no timestamp.
 
-        `start` is less than `end`.
+        Both numbers are exact. `start` is less than `end`.
         """
 
     @abstractmethod
@@ -325,7 +335,7 @@ class DirectoryRecords(RecordSource):
         """See `RecordSource`."""
         return True
 
-    def without_timestamp(self, name: TopicPartition, start: int, end: int) -> int:
+    def timestamp_counts(self, name: TopicPartition, start: int, end: int) -> tuple[int, int]:
         """See `RecordSource`.
 
         A count's `without_time` may be too small (see `PartitionCount.is_least`). The difference
@@ -341,12 +351,12 @@ class DirectoryRecords(RecordSource):
                 [name], requested_range, clock=ClockName.RECORD, isolation=level
             ).records
 
-        def count_plainly(log_dir: LogDir) -> int:
-            records = log_dir.reader(name.topic, name.partition).records(start, end)
-            return sum(record.timestamp == NO_TIMESTAMP for record in records)
+        def count_plainly(log_dir: LogDir) -> tuple[int, int]:
+            return timestamp_counts(log_dir.reader(name.topic, name.partition).records(start, end))
 
         try:
-            return count(None) - count(0)
+            records = count(None)
+            return records, records - count(0)
         except MissingDependency:
             return self._call(count_plainly)
 

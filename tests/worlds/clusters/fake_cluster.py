@@ -1,6 +1,6 @@
 """Fake cluster with logs and groups in memory, to test code that uses a `ClusterView`."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tidelog.errors import GroupActive, OffsetOutOfRange, UnknownGroup, UnknownTopic
@@ -142,6 +142,11 @@ class FakeCluster:
     ) -> dict[TopicPartition, Committed | None]:
         known = self.offsets.get(group, {})
         return {p: known.get(p) for p in (known if partitions is None else partitions)}
+
+    def committed_by_group(
+        self, groups: Sequence[str], partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[str, dict[TopicPartition, Committed | None]]:
+        return {group: self.committed(group, partitions) for group in groups}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, Committed]) -> None:
         if self.members.get(group):

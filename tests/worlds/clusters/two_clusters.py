@@ -1,6 +1,6 @@
 """A cluster in memory (`ClusterView` on lists), and records for two such clusters."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tidelog.errors import GroupActive, OffsetOutOfRange, UnknownGroup, UnknownTopic
@@ -141,6 +141,11 @@ class MemoryCluster:
     ) -> dict[TopicPartition, Committed | None]:
         found = self.offsets.get(group, {})
         return {p: found.get(p) for p in (found if partitions is None else partitions)}
+
+    def committed_by_group(
+        self, groups: Sequence[str], partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[str, dict[TopicPartition, Committed | None]]:
+        return {group: self.committed(group, partitions) for group in groups}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, Committed]) -> None:
         if self.members.get(group):
