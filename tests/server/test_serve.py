@@ -249,6 +249,16 @@ def test_stderr_has_one_object_per_line(tmp_path: Path) -> None:
     assert lines[-1]["message"].startswith("num.partitions=two: must be")
 
 
+def test_an_error_in_the_form_of_an_object_keeps_its_hint(tmp_path: Path) -> None:
+    place = tmp_path / "file"
+    place.touch()
+    code, told = refused("--data", str(place))
+    error, _, hint = told.removeprefix("error: ").partition("\nhint: ")
+    assert hint
+    other, line = refused("--data", str(place), "--log-format", "json")
+    assert (other, json.loads(line)["message"]) == (code, f"{error}; {hint.strip()}")
+
+
 def test_stderr_has_objects_if_stdout_has_no_reader(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)

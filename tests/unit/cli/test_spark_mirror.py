@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tidelog.cli.app import run
+from tidelog.cli.jobs import mirror as mirror_command
 from tidelog.cli.jobs.mirror import (
     Request,
     batch_line,
@@ -14,13 +16,15 @@ from tidelog.cli.jobs.mirror import (
     start_line,
 )
 from tidelog.cli.options import Format, SparkAccess
-from tidelog.cli.surroundings import Surroundings, UsageProblem
+from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem
+from tidelog.config import TopicConfig
 from tidelog.errors import InvalidRequest
+from tidelog.jobs.mirror import places
 from tidelog.jobs.mirror.job import SummaryRow
 from tidelog.jobs.mirror.options import TOPIC_WORD, BatchDone, MirrorOptions
 from tidelog.jobs.mirror.plan import Pair
 from tidelog.jobs.offset_map import Partitioning
-from tidelog.jobs.target_check import Effect, Finding
+from tidelog.jobs.target_check import Effect, Finding, Target, TargetLoses
 
 REQUEST = Request(
     names=("kafka://east:1", "kafka://north:1", "orders", "bills"),
@@ -122,3 +126,29 @@ def test_a_report_shows_throughput_and_lag() -> None:
     for text in ("Throughput, by batch", "Offsets behind the ends", "worth a word"):
         assert text in page
     assert "0 records were copied in 0 batches" in report_of(plan, [], [], {}, []).html()
+
+
+def test_losses_at_a_secured_target_are_repaired_with_its_client_settings(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for name in ("source", "target"):
+        (tmp_path / f"{name}.properties").write_text("security.protocol=PLAINTEXT\n")
+    target = Target(place="kafka://west:1", topic="orders", partitions=1, config=TopicConfig())
+    loss = Finding(effect=Effect.REFUSED, setting="a=1", text="one", remedy="a=9")
+
+    def lose(*_given: object, **_options: object) -> None:
+        raise TargetLoses(target, [loss])
+
+    monkeypatch.setattr(mirror_command, "check_before", lambda *_given: None)
+    monkeypatch.setattr(places, "check_start", lose)
+    command = [
+        *("spark", "mirror", "kafka://east:1", "orders", "--to", "kafka://west:1"),
+        *("--checkpoint", str(tmp_path / "check")),
+        *("--command-config", str(tmp_path / "source.properties")),
+        *("--to-command-config", str(tmp_path / "target.properties")),
+    ]
+    assert run(command, Surroundings()) == ExitCode.FINDINGS
+    access = f"--bootstrap west:1 --command-config {tmp_path}/target.properties"
+    assert f"`tidelog config orders {access} --set a=9`" in " ".join(
+        capsys.readouterr().err.split()
+    )

@@ -187,9 +187,9 @@ def _may_lack(
     reader, fs = log_dir.reader(name.topic, name.partition), log_dir.env.files
     directory = reader.context.directory
     if not fs.exists(f"{directory}/{HISTORY_FILE}"):
-        # Only after it has finished, Apache Kafka's cleaner stores the offset that it has reached,
-        # so this offset may be too low. But the cleaner doesn't clean the last segment, and removes
-        # no record in favor of a record in the last segment.
+        # Apache Kafka's cleaner stores the offset that it has reached at the end of a cleaning, so
+        # this offset may be too low. But the cleaner doesn't clean the last segment, and removes no
+        # record in favor of a record in the last segment.
         if times is None and reader.segments[-1].base_offset <= end:
             return False
         before = [each for each in reader.segments if each.base_offset < end]
