@@ -5,7 +5,7 @@ A command is imported at its first use; `tidelog --help` needs only the table.
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
@@ -320,8 +320,36 @@ def _usage_text(error: click.UsageError) -> tuple[str, str]:
     missing = error.param if isinstance(error, click.MissingParameter) else None
     if missing is not None and "--group" in missing.opts:
         return text, "give --group GROUP; `tidelog groups list` lists the groups"
+    if text.startswith("Got unexpected extra argument") and (
+        hint := _extra_hint(error, command, options)
+    ):
+        return text, hint
     suggestion = f"did you mean {' or '.join(near)}? " if near else ""
     return text, f"{suggestion}`{command} --help` shows the options"
+
+
+def _extra_hint(error: click.UsageError, command: str, options: Collection[str]) -> str:
+    """Return the hint for too many arguments: the option for the first misplaced one, or empty."""
+    extra = error.message.partition("(")[2].rstrip(")").split()
+    params = {} if error.ctx is None else error.ctx.params
+    word = next(iter(extra), "")
+    if command == "tidelog topics" and os.sep not in word and ":" not in word:
+        return f"it lists all topics; `tidelog describe {word}` shows one"
+    takes_none = error.ctx is not None and not any(
+        isinstance(one, click.Argument) for one in error.ctx.command.params
+    )
+    for one in (*extra, *(value for value in params.values() if isinstance(value, str))):
+        if "--bootstrap" in options and ":" in one and os.sep not in one:
+            return f"give the cluster as an option: --bootstrap {one}"
+        if "--data" in options and (os.sep in one or takes_none):
+            return f"give the directory of topics as an option: --data {one}"
+    meant = {
+        "--partition": word.isdigit(),
+        "--partitions": word.isdigit(),
+        "--set": "=" in word,
+    }
+    near = next((option for option, fits in meant.items() if fits and option in options), None)
+    return "" if near is None else f"did you mean {near} {word}?"
 
 
 def _near(name: str, options: Iterable[str]) -> list[str]:

@@ -390,7 +390,8 @@ wide_option: Final = click.option(
 
 def _format(name: str, kind: type[StrEnum], text: str) -> _Decorator:
     """Declare the option for the format of rows, and `--wide`, which changes only tables."""
-    declare = one_of(name, "-o", "kind", kind=kind, default="table", text=text)
+    lines = f"{text} json: one JSON object per line."
+    declare = one_of(name, "-o", "kind", kind=kind, default="table", text=lines)
     return lambda command: declare(wide_option(command))
 
 

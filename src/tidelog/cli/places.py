@@ -395,6 +395,23 @@ def chosen(
     return names
 
 
+def ensure_files(
+    directory: "Directory | RemoteDirectory", topic: str, number: int | None, place: Place
+) -> None:
+    """Raise UnknownTopic if partition `number` of a topic has no files in the directory."""
+    from tidelog.errors import UnknownTopic
+
+    if number is None or place.access is not None:
+        return
+    present = cast("TopicInfo", directory.topic(topic)).present
+    if number in present:
+        return
+    held = ", ".join(map(str, present)) or "none"
+    raise UnknownTopic(
+        f"{topic}:{number} has no files in {place.data}; partitions with files: {held}"
+    )
+
+
 def partitions_of(directory: "Directory", topic: str, number: int | None) -> list[TopicPartition]:
     """Return partition `number`, or all partitions of the topic if None; raises UnknownTopic."""
     if number is None:

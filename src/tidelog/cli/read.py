@@ -7,17 +7,18 @@ import re
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import click
 from click.core import ParameterSource
 
+from tidelog.amounts import plural
 from tidelog.cli import times
 from tidelog.cli.missing import Limits, note_missing
-from tidelog.cli.options import examples, refuse_typed, with_options
+from tidelog.cli.options import ReadFormat, examples, refuse_typed, with_options
 from tidelog.cli.output import ROWS_AT_ONCE, Cell, Writer
-from tidelog.cli.places import chosen, open_topics
+from tidelog.cli.places import chosen, ensure_files, open_topics
 from tidelog.cli.records import (
     Order,
     ReadOptions,
@@ -105,6 +106,7 @@ def read(surroundings: Surroundings, options: ReadOptions) -> ExitCode:
     with open_topics(surroundings, options.place) as directory:
         topic = options.topic
         partitions = chosen(topic, directory.partitions(topic), options.number)
+        ensure_files(directory, topic, options.number, options.place)
         source = directory.source
         with source.plain_reads(partitions, options.clock, options.isolation) as reads:
             damage = _Damage(surroundings, partitions)
@@ -264,6 +266,8 @@ class _Reading:
         self._maker = RowMaker(options)
         self._stats = ScanStats()
         self._count = 0
+        self._last_row: list[Cell] = []
+        self._is_tied: bool | None = None
 
     def run(self) -> ExitCode:
         """Write the existing records and, with `--follow`, those that are appended later."""
@@ -281,7 +285,28 @@ class _Reading:
             return ExitCode.ERROR
         if not self._count and not wants_none and not self._options.follow:
             self._say_none()
+        if self._options.kind is ReadFormat.TABLE and self._count and self._left == 0:
+            self._note_limit()
         return ExitCode.OK
+
+    def _note_limit(self) -> None:
+        """Print that --limit ended the reading, unless it is known that no record follows."""
+        if self._options.is_ordered:
+            if self._is_tied is None:
+                return
+            more = "more follow"
+            if self._is_tied:
+                more += ", some with the same time as the last one"
+        else:
+            name = list(self._ranges)[-1]
+            _, end = self._reads.bounds()[name]
+            last_end = self._ranges[name].end_offset
+            at_end = end - 1 if last_end is None else min(last_end, end) - 1
+            if self._last_row[1:3] == [name.partition, at_end]:
+                return
+            more = "more may follow"
+        shown = plural(self._count, "record")
+        self._surroundings.note(f"--limit ended the reading after {shown}; {more}")
 
     def _say_none(self) -> None:
         """Print that no record matches, and the newest time, which is a likely reason."""
@@ -385,8 +410,16 @@ class _Reading:
             window=_COLUMN_WINDOW if is_columns else WINDOW_LEAST,
             stats=self._stats,
         )
-        count = options.tail
-        for one in order.first(options.limit) if count is None else order.last(count):
+        if options.tail is not None:
+            for last in order.last(options.tail):
+                yield last.partition, last.record, last.append_ms
+            return
+        # One more record shows whether records follow, and whether they have the last time.
+        limit = options.limit
+        records = order.first(None if limit is None else limit + 1)
+        for one, after in islice(pairwise(chain(records, (None,))), limit):
+            assert one is not None
+            self._is_tied = None if after is None else after.ms == one.ms
             yield one.partition, one.record, one.append_ms
 
     def _reads_columns(self) -> bool:
@@ -434,6 +467,7 @@ class _Reading:
         finally:
             out.write(chunk)
         self._count += len(chunk)
+        self._last_row = chunk[-1] if chunk else self._last_row
         if self._left is not None:
             self._left -= len(chunk)
         return len(chunk) == size and self._left != 0

@@ -24,6 +24,7 @@ from tidelog.cli.places import (
     Access,
     Place,
     chosen,
+    ensure_files,
     named,
     open_directory,
     open_remote,
@@ -41,7 +42,7 @@ from tidelog.config import (
     amount_text,
     plain_settings,
 )
-from tidelog.errors import OffsetsGone, TidelogError, UnknownTopic
+from tidelog.errors import OffsetsGone, TidelogError
 from tidelog.lazy_dataclass import dataclass
 from tidelog.storage import files
 from tidelog.types import (
@@ -500,11 +501,7 @@ def describe(
     with open_directory(surroundings, place.data) as directory:
         info = directory.topic(topic)
         names = chosen(topic, directory.partitions(topic), number)
-        if number is not None and number not in info.present:
-            held = ", ".join(map(str, info.present)) or "none"
-            raise UnknownTopic(
-                f"{target} has no files in {place.data}; partitions with files: {held}"
-            )
+        ensure_files(directory, topic, number, place)
         facts = [
             partition_facts(directory, topic, name.partition)
             for name in names

@@ -78,6 +78,31 @@ def test_a_partition_that_does_not_exist(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        ("serve /data/log", "give the directory of topics as an option: --data /data/log"),
+        ("accept-clock log", "give the directory of topics as an option: --data log"),
+        ("topics ./log", "give the directory of topics as an option: --data ./log"),
+        ("describe ./log flights", "give the directory of topics as an option: --data ./log"),
+        ("topics flights", "it lists all topics; `tidelog describe flights` shows one"),
+        ("topics b:9092", "give the cluster as an option: --bootstrap b:9092"),
+        ("count flights b:9092", "give the cluster as an option: --bootstrap b:9092"),
+        ("read flights 0", "did you mean --partition 0?"),
+        ("create flights 4", "did you mean --partitions 4?"),
+        ("config flights retention.ms=1d", "did you mean --set retention.ms=1d?"),
+        ("delete flights now", "`tidelog delete --help` shows the options"),
+    ],
+)
+def test_a_misplaced_argument_gets_the_option(
+    typed: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(typed.split(), Surroundings()) == ExitCode.USAGE
+    error, hinted = capsys.readouterr().err.splitlines()
+    assert error.startswith("error: Got unexpected extra argument (")
+    assert hinted == f"hint: {hint}"
+
+
+@pytest.mark.parametrize(
     ("typed", "meant"),
     [
         ("ls", "topics"),

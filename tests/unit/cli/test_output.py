@@ -170,7 +170,9 @@ def test_a_table_fits_by_stacked_headings_shorter_text_and_fewer_columns() -> No
     assert stacked[0].split() == ["LOG", "FIRST"]
     assert stacked[-1].endswith("all")
     shorter = printed(COLUMNS, [ROW, ROW], width=90)
-    assert shorter[-1].endswith("…")
+    assert shorter[-2].endswith("…")
+    assert shorter[-1].startswith("cut: ")
+    assert shorter[-1].endswith("; --wide shows it")
     fewer = printed(COLUMNS, [ROW, ROW], width=80)
     assert fewer[-1] == "not shown: topic id; --wide shows it"
     least = printed(COLUMNS, [ROW, ROW], width=12)
@@ -193,19 +195,20 @@ def test_a_narrow_table_has_the_day_of_a_rows_times_once() -> None:
         "        TIMESTAMP                TIME",
         "OFFSET  (UTC)                    (UTC)         KEY",
         *["     0  2013-02-08 17:00:00.007  17:01:00.123  kkkkkkk…"] * 2,
+        "cut: key; --wide shows it",
     ]
     next_day: list[Row] = [[0, STORM_MS, STORM_MS + 86_400_000, "k" * 20]] * 2
     lines = printed(TWICE, next_day, width=60)
-    assert lines[-1] == "     0  2013-02-08 17:00:00  2013-02-09 17:00:00  kkkkkkkkk…"
+    assert lines[-2] == "     0  2013-02-08 17:00:00  2013-02-09 17:00:00  kkkkkkkkk…"
     assert printed(TWICE, next_day, width=54)[-1] == "not shown: append time; --wide shows it"
-    assert "2013-02-08 17:00:00  k" in printed(TWICE, rows, width=62)[-1]
+    assert "2013-02-08 17:00:00  k" in printed(TWICE, rows, width=62)[-2]
 
 
 def test_a_later_heading_leaves_out_a_zone_that_would_widen_its_column() -> None:
     rows: list[Row] = [[0, STORM_MS, STORM_MS + 60_000, "k" * 20]] * 2
     lines = printed(TWICE, rows, width=50, zone=NEW_YORK)
     assert lines[1].split() == ["OFFSET", f"({NEW_YORK})", "TIME", "KEY"]
-    assert lines[-1].startswith("     0  2013-02-08 12:00:00  12:01:00  k")
+    assert lines[-2].startswith("     0  2013-02-08 12:00:00  12:01:00  k")
 
 
 def test_a_row_with_times_of_several_days_keeps_all_of_them() -> None:
@@ -254,7 +257,7 @@ def test_a_column_of_times_keeps_a_day_that_no_other_column_shows() -> None:
     columns = output.columns(output.minor(output.time("timestamp")), output.time("append_time"))
     columns = output.columns(output.number("offset"), columns, output.key("key", least=8))
     rows: list[Row] = [[0, STORM_MS, STORM_MS, "k" * 20]] * 2
-    assert printed(columns, rows, width=40)[-2].split()[1:3] == ["2013-02-08", "17:00:00"]
+    assert printed(columns, rows, width=40)[-3].split()[1:3] == ["2013-02-08", "17:00:00"]
 
 
 def test_a_wrapped_text_continues_on_further_lines() -> None:
@@ -281,7 +284,7 @@ def test_keys_are_shortened_before_columns_are_dropped_and_names_take_half_of_th
     assert lines[1].split() == ["PART", "(UTC)", "KEY", "NOTE"]
     assert lines[2].split()[-1] == "n" * 15 + "…"
     long = output.columns("topic", output.number("end"), "settings")
-    cells = printed(long, [["t" * 90, 1, "s" * 90]] * 2, width=80)[-1].split()
+    cells = printed(long, [["t" * 90, 1, "s" * 90]] * 2, width=80)[-2].split()
     assert [len(cell) for cell in cells] == [40, 1, 33]
 
 

@@ -1,6 +1,7 @@
 """`read` returns exactly the requested records in all formats."""
 
 import io
+from shutil import rmtree
 
 import pyarrow as pa
 import pytest
@@ -61,6 +62,52 @@ def test_offsets_limits_and_ranges(
     hours: Cli, arguments: tuple[str, ...], expected: list[int]
 ) -> None:
     assert offsets(hours, *arguments) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "more"),
+    [
+        (("-n", "3"), "3 records; more may follow"),
+        (("-n", "10"), None),
+        (("-n", "2", "--offset", "3..5"), None),
+        (("-n", "3", "--order", "time"), "3 records; more follow"),
+        (
+            ("-n", "5", "--order", "time"),
+            "5 records; more follow, some with the same time as the last one",
+        ),
+        (("-n", "8", "--order", "time"), None),
+        (("--tail", "3"), None),
+        (("-n", "3", "-o", "json"), None),
+    ],
+)
+def test_a_note_says_that_the_limit_ended_the_reading(
+    flights: Cli, arguments: tuple[str, ...], more: str | None
+) -> None:
+    for created in (0, 1, 2, 3, 4, 4, 6, 7):
+        flights.append(at(NOW + created))
+    flights.append(at(-1), at(-1))
+    err = flights.ok("read", "flights", *arguments).err
+    notes = [line for line in err.splitlines() if "--limit" in line]
+    note = f"note: --limit ended the reading after {more}"
+    assert notes == ([] if more is None else [note])
+
+
+def test_a_note_says_once_that_values_are_cut(flights: Cli) -> None:
+    flights.append(*(at(NOW, value=b"v" * 100) for _ in range(3)))
+    result = flights.ok("read", "flights")
+    assert result.err == "note: cut: value; --wide shows it\n"
+    assert flights.ok("read", "flights", "--wide").err == ""
+    assert flights.ok("read", "flights", "-o", "csv").err == ""
+
+
+def test_a_partition_without_files_is_no_empty_partition(flights: Cli) -> None:
+    flights.ok("partitions", "flights", "--to", "2")
+    flights.append(at(NOW), partition=1)
+    rmtree(flights.data / "flights-0")
+    result = flights.run("read", "flights:0")
+    files = f"flights:0 has no files in {flights.data}; partitions with files: 1"
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith(f"error: {files}\n")
 
 
 def test_arrow_output_has_the_same_records(hours: Cli) -> None:

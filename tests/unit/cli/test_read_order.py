@@ -234,7 +234,7 @@ def test_a_narrow_table_keeps_the_time_of_its_clock(hours: Cli, clock: str, hidd
     assert "09:13:20.001  10:13:20  kkk" in hours.ok(*narrow).out
     hours.variables["COLUMNS"] = "60"
     text = hours.ok(*narrow).out
-    assert f"not shown: {hidden}; --wide" in text
+    assert f"not shown: {hidden}; cut: key, value; --wide" in text
 
 
 def test_an_empty_topic_is_called_empty(flights: Cli) -> None:

@@ -278,6 +278,7 @@ class _Table(Writer):
         self._kept = {i for i, one in enumerate(self._shown) if not i or not one.is_optional}
         self._layout: Layout | None = None
         self._rows = 0
+        self._cut: set[int] = set()  # columns whose cells were cut at the column's limit
 
     def holds(self, row: Row) -> bool:
         """Whether a row fits into the width with all columns shown and no cell cut."""
@@ -323,21 +324,44 @@ class _Table(Writer):
         self._stdout.flush()
 
     def close(self, total: int | None = None) -> None:
-        """Write the number of rows and the names of the dropped columns; see `Writer`."""
+        """Write the number of rows and the names of dropped and cut columns; see `Writer`."""
         if self._layout is None and not self._rows:
             self._write_chunk([])
+        cut_columns = sorted(self._cut_columns())
         if self._room is None:
+            if cut_columns:  # a pipe gets only rows
+                self._surroundings.note(self._wide_text([], cut_columns))
             return
         if total is not None and total > self._rows:
             self._note(f"{count_text(self._rows)} of {plural(total, 'row')}")
         elif self._rows > _ROWS_COUNTED:
             self._note(plural(self._rows, "row"))
         shown = self._layout.shown if self._layout is not None else self._kept
-        hidden = [self._shown[i].words for i in sorted(self._kept.difference(shown))]
-        if hidden:
-            pronoun = "it" if len(hidden) == 1 else "them"
-            self._note(f"not shown: {', '.join(hidden)}; --wide shows {pronoun}")
+        hidden = sorted(self._kept.difference(shown))
+        if hidden or cut_columns:
+            self._note(self._wide_text(hidden, cut_columns))
         self._stdout.flush()
+
+    def _cut_columns(self) -> set[int]:
+        """Return the shown columns of which cells were cut."""
+        layout = self._layout
+        if layout is None:
+            return self._cut & self._kept
+        cells = self._shorts if layout.is_short else self._cells
+        return {
+            i
+            for i, width in zip(layout.shown, layout.widths, strict=True)
+            if i in self._cut or (cells[i] > width and not self._shown[i].is_wrapped)
+        }
+
+    def _wide_text(self, hidden: Sequence[int], cut_columns: Sequence[int]) -> str:
+        parts = [
+            f"{what}: {', '.join(self._shown[i].words for i in columns)}"
+            for what, columns in (("not shown", hidden), ("cut", cut_columns))
+            if columns
+        ]
+        pronoun = "it" if len(hidden) + len(cut_columns) == 1 else "them"
+        return f"{'; '.join(parts)}; --wide shows {pronoun}"
 
     def _note(self, text: str) -> None:
         """Write a line below the table."""
@@ -353,7 +377,10 @@ class _Table(Writer):
         texts = [cell_text(column, cell, self._zone) for column, cell in pairs]
         if self._surroundings.is_wide:
             return texts
-        return [cut(text, one.limit) for text, one in zip(texts, self._shown, strict=True)]
+        shown = [cut(text, one.limit) for text, one in zip(texts, self._shown, strict=True)]
+        if shown != texts:
+            self._cut.update(i for i, text in enumerate(texts) if shown[i] != text)
+        return shown
 
     def _write_chunk(self, chunk: list[list[str]]) -> None:
         shorts = chunk
