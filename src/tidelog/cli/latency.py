@@ -37,9 +37,16 @@ from tidelog.storage.clocks.latency import (
     LatencyHistogram,
 )
 from tidelog.timespec import TIME_HELP, parse_duration
-from tidelog.timespec.calendar import CalendarUnit, unit_for, unit_ranges, unit_start
+from tidelog.timespec.calendar import (
+    CalendarUnit,
+    ensure_quarters,
+    unit_for,
+    unit_ranges,
+    unit_start,
+    units_with,
+)
 from tidelog.timespec.zones import zone_of
-from tidelog.types import HOUR_MS, ClockName
+from tidelog.types import HOUR_MS, INT64_MAX, ClockName
 
 if TYPE_CHECKING:
     from tidelog.directory import Directory
@@ -134,8 +141,9 @@ class LatencyOptions:
 def latency(surroundings: Surroundings, options: LatencyOptions) -> None:
     """Show ingestion latency: append time minus create time.
 
-    A range is extended to whole hours of UTC. A negative latency means that a producer's clock was
-    ahead; CLOCK AHEAD is the largest such difference. Finished segments are counted from their zone
+    A range is extended to whole hours of UTC. A record with a negative latency was appended before
+    its create time, for example because the producer's clock was ahead; CLOCK AHEAD is the largest
+    such difference. Finished segments are counted from their zone
     maps, and active ones are read; --show records also reads the hours with the largest latencies.
     """
     from tidelog.scan.latency import latest_records, whole_hours
@@ -168,7 +176,8 @@ def latency(surroundings: Surroundings, options: LatencyOptions) -> None:
         rows = spans(measured.by_hour)
         if by is not None:
             zone = zone_of(options.zone) or UTC
-            rows = unit_rows(measured.by_unit, by, whole_hours(start_ms, end_ms), zone)
+            make = unit_rows if options.limit is None else rows_with_records
+            rows = make(measured.by_unit, by, whole_hours(start_ms, end_ms), zone)
         _print_latency(surroundings, options, topic, measured, rows, by, records)
         note_missing(surroundings, directory, ranges, ClockName.APPEND, options.zone)
 
@@ -315,6 +324,22 @@ def unit_rows(
     ]
 
 
+def rows_with_records(
+    units: Mapping[int, LatencyHistogram],
+    unit: CalendarUnit,
+    bounds: tuple[int | None, int | None],
+    zone: tzinfo,
+) -> list[LatencyRow]:
+    """Return the rows of units with records, however long the range is; see `unit_rows`."""
+    starts = sorted(units)
+    ensure_quarters(starts, unit, zone)
+    first_ms, end_ms = bounds[0] or 0, INT64_MAX if bounds[1] is None else bounds[1]
+    return [
+        (max(start, first_ms), min(end, end_ms), units[start])
+        for start, end in units_with(starts, unit, zone)
+    ]
+
+
 def worst(rows: Iterable[LatencyRow]) -> list[LatencyRow]:
     """Return the rows with records, those with the largest P99 first."""
     from tidelog.scan.latency_verdict import severity
@@ -387,7 +412,8 @@ def _print_latency(  # noqa: PLR0913 - all that is printed
     if by is CalendarUnit.HOUR:
         hours, step_ms = measured.by_unit, HOUR_MS
     if line := worst_line(topic, hours, step_ms, options.zone):
-        output.print_verdict(surroundings, line, kind)
+        step = "; --by hour shows single hours" if step_ms > HOUR_MS else ""
+        output.print_verdict(surroundings, f"{line}{step}", kind)
     if show is LatencyShow.HOURS:
         _print_hours(surroundings, options, topic, rows, by)
     elif show is LatencyShow.RECORDS:

@@ -41,10 +41,8 @@ from tidelog.storage.segment.zone_map_files import ZoneCache, load_or_build
 from tidelog.timespec.calendar import (
     QUARTER_MS,
     CalendarUnit,
-    ensure_countable,
-    next_start,
-    unit_start,
-    unit_starts,
+    ensure_few,
+    units_with,
 )
 from tidelog.types import HOUR_MS, INT64_MAX, INT64_MIN, ClockName, TopicPartition
 
@@ -130,17 +128,14 @@ def by_unit(
     """Return latencies by start of the unit; None if a span has instants of two units.
 
     Raises:
-        InvalidRequest: From `ensure_countable`.
+        InvalidRequest: From `units_with`.
     """
-    hours = [*by_hour]
-    if hours:
-        ensure_countable(hours[0], hours[-1] + by_hour.step_ms, unit)
     units: dict[int, LatencyHistogram] = {}
+    bounds = iter(units_with(by_hour, unit, zone))
     start_ms = end_ms = INT64_MIN
     for hour_ms, histogram in by_hour.items():
         if hour_ms >= end_ms:
-            start_ms = unit_start(hour_ms, unit, zone)
-            end_ms = next_start(start_ms, unit, zone)
+            start_ms, end_ms = next(bounds)
         if hour_ms + by_hour.step_ms > end_ms:
             return None
         units.setdefault(start_ms, LatencyHistogram()).merge(histogram)
@@ -177,7 +172,7 @@ def latency(  # noqa: PLR0913 - the range, and how it is divided
     Raises:
         UnknownTopic: A topic or partition doesn't exist.
         CorruptData: A batch that had to be read is damaged.
-        InvalidRequest: From `ensure_countable`.
+        InvalidRequest: Too many units have records; or from `units_with`.
         MissingDependency: Something must be read, and pyarrow, numpy or numba is not installed.
     """
     hours = _Range.around(start_ms, end_ms, unit, zone)
@@ -190,6 +185,8 @@ def latency(  # noqa: PLR0913 - the range, and how it is divided
             reader = log_dir.reader(name.topic, name.partition)
             for start, end in _spans_to_read(reader, hours, cache, topic):
                 _read_span(log_dir, name, (start, end), hours, topic)
+            if unit is not None:
+                ensure_few(len(topic.by_unit), unit)  # before the memory is full
         for topic in by_topic.values():
             topic.by_hour = _within(topic.by_hour, hours)
         return by_topic
@@ -273,6 +270,7 @@ def _read_span(
         counted += _count_batch(batch, result.by_hour)
         if hours.unit is not None:
             _count_units(batch, hours.unit, hours.zone, result.by_unit)
+            ensure_few(len(result.by_unit), hours.unit)
         if hours.is_open:
             result.without += batch.num_rows
     result.without -= counted if hours.is_open else 0
@@ -432,8 +430,7 @@ def _count_units(
         return
     late = distances(append, create)
     quarters, places = np.unique(append // QUARTER_MS, return_inverse=True)
-    first_ms, last_ms = int(quarters[0]) * QUARTER_MS, int(quarters[-1]) * QUARTER_MS
-    starts = unit_starts(first_ms, last_ms + 1, unit, zone)
+    starts = [start for start, _ in units_with((quarters * QUARTER_MS).tolist(), unit, zone)]
     numbers = np.searchsorted(starts, quarters * QUARTER_MS, side="right")[places] - 1
     for number in sorted(set(numbers.tolist())):
         chosen = late[numbers == number]

@@ -15,27 +15,26 @@ _ESTIMATE_ERROR: Final = 0.05
 
 
 def latency_verdict(name: str, total: LatencyHistogram) -> str:
-    """Return a topic's latency in a sentence, and how far producers' clocks were ahead."""
+    """Return a topic's latency in a sentence, and how far create times were ahead of appends."""
     if not total.count:
         return f"{name}: no record of the range has both an append and a create time"
     if total.count == 1 and total.max_ms < 0:
         before = duration_text(-total.max_ms / 1000)
-        return (
-            f"{name}: 1 record, appended {before} before its create time: a producer's clock was"
-            " ahead"
-        )
+        return f"{name}: 1 record, appended {before} before its create time"
     if total.count == 1:
         after = duration_text(total.max_ms / 1000)
         return f"{name}: 1 record, appended {after} after its create time"
     ahead = clock_ahead_ms(total)
-    clocks = f"; producers' clocks were up to {duration_text(ahead / 1000)} ahead" if ahead else ""
+    early = ""
+    if ahead:
+        early = f"; some were appended up to {duration_text(ahead / 1000)} before their create time"
     half, most = total.percentiles((50, 99))
     assert half is not None
     assert most is not None
     longest = duration_text(max(total.max_ms, 0) / 1000)
     return (
         f"{name}: of {total.count:,} records half were appended {percentile_text(half, total)},"
-        f" 99% {percentile_text(most, total)}, all within {longest}{clocks}"
+        f" 99% {percentile_text(most, total)}, all within {longest}{early}"
     )
 
 
@@ -43,6 +42,8 @@ def worst_line(
     name: str, by_hour: Mapping[int, LatencyHistogram], step_ms: int, zone: str | None
 ) -> str:
     """Return a line about the hour with the largest P99; empty if there is no late hour to choose.
+
+    If only spans of several hours are known, the line names such a span by its start and end.
 
     Args:
         name: Name of the topic.
@@ -56,11 +57,13 @@ def worst_line(
     if worst is None or ms is None or ms <= 0 or len(by_hour) == 1:
         return ""
     hour_ms, histogram = worst
-    which = "hour" if hours == 1 else f"{hours} hours"
-    return (
-        f"{name}: the {which} with the largest P99 began at {time_text(hour_ms, zone)}"
-        f" ({zone or 'UTC'}): {capped_text(ms, histogram)}, {plural(histogram.count, 'record')}"
-    )
+    start, in_zone = time_text(hour_ms, zone), zone or "UTC"
+    when = f"hour with the largest P99 began at {start} ({in_zone})"
+    if hours > 1:
+        end = time_text(hour_ms + step_ms, zone)
+        when = f"{hours} hours with the largest P99 are {start} to {end} ({in_zone})"
+    latency = f"{capped_text(ms, histogram)}, {plural(histogram.count, 'record')}"
+    return f"{name}: the {when}: {latency}"
 
 
 def severity(histogram: LatencyHistogram) -> tuple[int, int]:
@@ -71,7 +74,7 @@ def severity(histogram: LatencyHistogram) -> tuple[int, int]:
 
 def percentile_text(ms: int, total: LatencyHistogram) -> str:
     """Return a percentile in words."""
-    return "by their create time" if ms <= 0 else f"within {capped_text(ms, total)}"
+    return "at or before their create time" if ms <= 0 else f"within {capped_text(ms, total)}"
 
 
 def capped_text(ms: int, total: LatencyHistogram) -> str:
@@ -81,7 +84,7 @@ def capped_text(ms: int, total: LatencyHistogram) -> str:
 
 
 def clock_ahead_ms(histogram: LatencyHistogram) -> int | None:
-    """Return by how much a producer's clock was ahead, None if no latency is negative."""
+    """Return by how much the most negative latency is below 0, None if none is negative."""
     return -histogram.min_ms if histogram.min_ms < 0 else None
 
 

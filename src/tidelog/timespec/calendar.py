@@ -4,7 +4,7 @@ A day is shorter or longer than 24 hours if the clock changes on it. If a clock 
 hour, the repetition is an hour of its own. Weeks begin on Monday, as in ISO 8601.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from enum import StrEnum
 from itertools import pairwise
@@ -66,13 +66,34 @@ def ensure_countable(first_ms: int, end_ms: int, unit: CalendarUnit) -> None:
     """
     if end_ms > _LAST_MS:
         raise InvalidRequest(f"no {unit}s are known after the year 9998; use an earlier end")
-    count = (end_ms - first_ms) // _LENGTHS_MS[unit]
+    ensure_few((end_ms - first_ms) // _LENGTHS_MS[unit], unit)
+    if first_ms < _FIRST_MS:
+        raise InvalidRequest(f"no {unit}s are known before the year 2; use a later start")
+
+
+def ensure_few(count: int, unit: CalendarUnit) -> None:
+    """Raise InvalidRequest for more than `UNITS_MAX` units."""
     if count > UNITS_MAX:
         raise InvalidRequest(
             f"{count:,} {unit}s are more than {UNITS_MAX:,}; use a shorter range or a larger unit"
         )
-    if first_ms < _FIRST_MS:
-        raise InvalidRequest(f"no {unit}s are known before the year 2; use a later start")
+
+
+def units_with(
+    instants: Iterable[int], unit: CalendarUnit, zone: tzinfo = UTC
+) -> list[tuple[int, int]]:
+    """Return the units [start, end) in ms that contain the instants, which are ascending.
+
+    Raises:
+        InvalidRequest: Some units are before the year 2 or after the year 9998.
+    """
+    units: list[tuple[int, int]] = []
+    for ms in instants:
+        if not units or ms >= units[-1][1]:
+            ensure_countable(ms, ms + 1, unit)
+            start = unit_start(ms, unit, zone)
+            units.append((start, next_start(start, unit, zone)))
+    return units
 
 
 def unit_starts(first_ms: int, end_ms: int, unit: CalendarUnit, zone: tzinfo = UTC) -> list[int]:
@@ -134,16 +155,21 @@ def unit_ranges(
         unit,
         zone,
     )
-    if not _are_quarters(starts):
-        raise InvalidRequest(
-            f"not all {unit}s of {zone} begin at a multiple of 15 minutes in this range; use UTC"
-        )
+    ensure_quarters(starts, unit, zone)
     bounds = [*starts, next_start(starts[-1], unit, zone) if end_ms is None else end_ms]
     if first_ms is not None:
         bounds[0] = first_ms
     elif content[0] >= 0:
         bounds[0] = max(bounds[0], 0)  # printed times begin in 1970
     return [*pairwise(bounds)]
+
+
+def ensure_quarters(starts: Sequence[int], unit: CalendarUnit, zone: tzinfo) -> None:
+    """Raise InvalidRequest if a unit does not begin at a multiple of `QUARTER_MS`."""
+    if not _are_quarters(starts):
+        raise InvalidRequest(
+            f"not all {unit}s of {zone} begin at a multiple of 15 minutes in this range; use UTC"
+        )
 
 
 def _are_quarters(starts: Sequence[int]) -> bool:

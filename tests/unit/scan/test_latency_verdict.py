@@ -1,15 +1,19 @@
 """The sentence about latency: for none, one and many records, and for clocks that were ahead."""
 
+from datetime import UTC
+
 from tidelog.jobs.latency.tables import LatencyResult, TopicTimes, latencies_verdict
-from tidelog.scan.latency import TopicLateness
+from tidelog.scan.latency import TopicLateness, by_unit
 from tidelog.scan.latency_verdict import (
     capped_text,
     latency_verdict,
     lateness_verdict,
     merged_delays,
     watermark_line,
+    worst_line,
 )
 from tidelog.storage.clocks.latency import LatencyByHour, LatencyHistogram
+from tidelog.timespec.calendar import CalendarUnit
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -41,7 +45,7 @@ def test_one_record() -> None:
         "t: 1 record, appended 2s after its create time"
     )
     assert latency_verdict("t", histogram(-2_000)) == (
-        "t: 1 record, appended 2s before its create time: a producer's clock was ahead"
+        "t: 1 record, appended 2s before its create time"
     )
 
 
@@ -70,15 +74,39 @@ def test_several_topics_are_summed_up_by_the_slowest_in_the_words_of_each() -> N
         " within 27m"
     )
     assert latencies_verdict(LatencyResult(topics | {"slow": topics["fast"]}, 0, [])).endswith(
-        "99% of its records were appended by their create time"
+        "99% of its records were appended at or before their create time"
     )
 
 
-def test_clocks_that_were_ahead() -> None:
+def test_appends_before_the_create_time() -> None:
     assert latency_verdict("t", histogram(-2_580_000, -60_000, 5_000)) == (
-        "t: of 3 records half were appended by their create time, 99% within 5s, all within 5s;"
-        " producers' clocks were up to 43m ahead"
+        "t: of 3 records half were appended at or before their create time, 99% within 5s, all"
+        " within 5s; some were appended up to 43m before their create time"
     )
+
+
+def test_the_worst_hour_or_the_worst_span_of_hours() -> None:
+    by_hour = LatencyByHour()
+    by_hour.add(0, 1_000)
+    by_hour.add(4 * HOUR_MS, 60_000)
+    zone = "America/New_York"
+    assert worst_line("t", by_hour, HOUR_MS, zone) == (
+        "t: the hour with the largest P99 began at 1969-12-31 23:00:00 (America/New_York):"
+        " 1m, 1 record"
+    )
+    assert worst_line("t", by_hour, 4 * HOUR_MS, zone) == (
+        "t: the 4 hours with the largest P99 are 1969-12-31 23:00:00 to 1970-01-01 03:00:00"
+        " (America/New_York): 1m, 1 record"
+    )
+
+
+def test_units_far_apart_can_be_grouped() -> None:
+    by_hour, far = LatencyByHour(), 200_000 * HOUR_MS
+    by_hour.add(0, 1_000)
+    by_hour.add(far, 1_000)
+    units = by_unit(by_hour, CalendarUnit.HOUR, UTC)
+    assert units is not None
+    assert [*units] == [0, far]
 
 
 def late(records: int, *lateness_ms: int, lost: dict[int, int] | None = None) -> TopicLateness:
