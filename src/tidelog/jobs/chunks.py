@@ -111,11 +111,13 @@ class Pacer:
 
 
 # Planned duration of a chunk in seconds, at the requested rate. Each chunk is one Spark job with an
-# overhead of some tenths of a second, and inside a chunk the rate is not limited.
+# overhead of some tenths of a second, so chunks must not be too short. Inside a chunk the rate is
+# not limited, so chunks must not be too long.
 CHUNK_SECONDS: Final = 2.0
 
 # Approximate number of offsets in a chunk if the rate is not limited, and the approximate maximum
-# if the rate is limited. A restart may write one chunk again; this limit keeps that work small.
+# if the rate is limited. A restart may write one chunk again; a small chunk limits this repeated
+# work.
 CHUNK_RECORDS: Final = 2_000_000
 
 # Record size in bytes that is assumed before the first chunk is written.
@@ -159,7 +161,7 @@ def chunk_budget(rate: Rate | None, records: int, size_bytes: int) -> int:
     Args:
         rate: The limit; None for no limit.
         records: Number of records written so far.
-        size_bytes: Bytes of their keys and values.
+        size_bytes: Size in bytes of the keys and values of these records.
     """
     if rate is None:
         return CHUNK_RECORDS

@@ -3,11 +3,11 @@
 The records of both places (side A and side B) are read once: one task for each split reduces the
 split's records to one row per key. Then other tasks compare the rows of both sides; each task
 compares one range of the keys' hashes (see `key_verdicts` for the kinds of differences). Rows
-contain hashes of keys instead of the keys; the keys of listed differences are read afterwards. The
-audit compares all records, not a sample. Two different keys, or two different compared values,
-count as equal only if their hashes collide (see `AuditResults.chance`). If the option `state` names
-a folder, a later audit with this folder reuses its rows, and compares new records without reading
-the old ones again.
+contain hashes of keys instead of the keys. After the comparison, other tasks read the keys of the
+listed differences from the log. The audit compares all records, not a sample. Two different keys,
+or two different compared values, count as equal only if their hashes collide (see
+`AuditResults.chance`). If the option `state` names a folder, a later audit with this folder reuses
+its rows, and compares new records without reading the old ones again.
 """
 
 from collections.abc import Iterator
@@ -55,11 +55,11 @@ class Audit:
         differences: One row for each key that differs, at most `keys_max` for each kind and topic;
             see `DIFFERENCES_SCHEMA`.
         topics: One row for each topic, with the number of keys for each kind; see `TOPICS_SCHEMA`.
-        buckets: One row for each span of create time in a topic or a partition, even if A and B are
-            equal in it; see `BUCKETS_SCHEMA`.
+        buckets: One row for each span of create time in a topic or a partition, also for spans in
+            which A and B are equal; see `BUCKETS_SCHEMA`.
         cuts: The compared offsets of each partition; see `CUTS_SCHEMA`.
         found: The result as plain objects, with figures and notes that the DataFrames don't have.
-        is_equal: Whether no difference was found.
+        is_equal: Whether the audit found no difference.
     """
 
     differences: "DataFrame"
@@ -140,14 +140,18 @@ def measure(spark: "SparkSession", plan: AuditPlan, *, rows_max: int | None = No
 
 
 def _is_local(spark: "SparkSession") -> bool:
-    """Return whether the workers run on this machine; False if Spark doesn't report it."""
+    """Return whether Spark's workers run on this machine; False if Spark doesn't report where."""
     context = context_of(spark)
     return context is not None and str(context.master).startswith("local")
 
 
 @contextmanager
 def _folder(env: Env, state: str | None) -> Iterator[str]:
-    """Yield the folder for files of rows: `state`, locked; if that is None, a temporary folder."""
+    """Yield the folder for files of rows.
+
+    This is the folder `state`, which stays locked in the block. If `state` is None, it is a
+    temporary folder, which is removed at the end.
+    """
     if state is None:
         with TemporaryDirectory(prefix="tidelog-audit-") as folder:
             yield folder

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     Mask = npt.NDArray[np.bool_]
 
 
-# Maximum number of keys in a range of ranks (see `displaced`) up to which a smallest set of moved
+# Maximum number of keys in a range of ranks (see `displaced`) for which a smallest set of moved
 # keys is computed. In a larger range, all keys whose two ranks differ are displaced.
 BLOCK_MAX: Final = 1 << 20
 
@@ -52,8 +52,8 @@ BLOCK_MAX: Final = 1 << 20
 UNKNOWN: Final = -1
 
 # Indexes of fields in a row of differences: the kind's number, the first field of A's row, and the
-# first field of B's row; then the number of fields. If a side does not have the key, the number of
-# records in its row is 0.
+# first field of B's row. DIFFERENCE_FIELDS is the number of fields in the row. If a side does not
+# have the key, the number of records in its row is 0.
 KIND: Final = 0
 
 A_AT: Final = 1
@@ -176,7 +176,7 @@ def _difference_rows(kinds: "Longs", left: "Longs", right: "Longs") -> "Longs":
 
 
 def _kinds(left: "Longs", right: "Longs", *, history: bool) -> "Longs":
-    """Return the number of the kind for each key that both sides have; -1 if equal."""
+    """Return for each key the number of its kind of difference; -1 if the key is equal."""
     a_ms, b_ms = left[:, key_rows.TIME], right[:, key_rows.TIME]
     knows_both = (a_ms != NO_TIMESTAMP) & (b_ms != NO_TIMESTAMP)
     older, newer = knows_both & (b_ms < a_ms), knows_both & (b_ms > a_ms)
@@ -186,7 +186,7 @@ def _kinds(left: "Longs", right: "Longs", *, history: bool) -> "Longs":
     if history:
         same_set = _are_equal(left, right, key_rows.COUNT) & _are_equal(left, right, key_rows.SET)
         same_order = _are_equal(left, right, key_rows.ORDER)
-        # The order of a key's records is only known if they are in one partition.
+        # The order of a key's records is known only if all of them are in the same partition.
         comparable = _in_one(left) & _in_one(right)
         cases.insert(0, (same_set & ~same_order & comparable, Kind.REORDERED))
         more = right[:, key_rows.COUNT] > left[:, key_rows.COUNT]
@@ -255,9 +255,10 @@ def displaced(pairs: "Longs") -> "Longs":
     The keys of one partition on A and one partition on B are checked together. On each side, the
     keys are ranked by the offset of their last record. The ranks are divided into the smallest
     ranges that contain the same keys on both sides. In each range, the keys whose ranks differ are
-    displaced. Exception: in a range of at most BLOCK_MAX keys, find a smallest set of keys whose
-    removal leaves the other keys in the same order on both sides. If this set is less than half as
-    large as the set of keys whose two ranks differ, only the keys of the smaller set are displaced.
+    displaced. Exception: in a range of at most BLOCK_MAX keys, this function finds a smallest set
+    of keys whose removal leaves the other keys in the same order on both sides. If this set is less
+    than half as large as the set of keys whose two ranks differ, only the keys of the smaller set
+    are displaced.
 
     Example: if two keys have changed places, both are displaced, but the keys between them are not.
     If one key has moved past many others, only this key is displaced.
@@ -294,10 +295,10 @@ def _displaced_in(block: "Longs") -> "Longs":
     """Return the indexes of the numbers that are out of place.
 
     `block` has the numbers 0 to len(block) - 1 in some order. Usually, all numbers that are not at
-    their own index are out of place. Exception: if `block` has at most BLOCK_MAX numbers, find a
-    smallest set of numbers whose removal leaves the other numbers ascending. If this set is less
-    than half as large as the set of numbers that are not at their own index, only the numbers of
-    the smaller set are out of place.
+    their own index are out of place. Exception: if `block` has at most BLOCK_MAX numbers, this
+    function finds a smallest set of numbers whose removal leaves the other numbers ascending. If
+    this set is less than half as large as the set of numbers that are not at their own index, only
+    the numbers of the smaller set are out of place.
     """
     changed = np.flatnonzero(block != np.arange(len(block)))
     if len(changed) == 2 or len(block) > BLOCK_MAX:
@@ -309,7 +310,7 @@ def _displaced_in(block: "Longs") -> "Longs":
 
 
 def _out_of_order(numbers: Sequence[int]) -> list[int]:
-    """Return the indexes of a smallest set of numbers whose removal leaves an ascending rest."""
+    """Return the indexes of a smallest set of numbers without which the other numbers ascend."""
     smallest_ends: list[int] = []  # at n: smallest end of n + 1 ascending numbers
     end_indexes: list[int] = []  # index of each of these ends
     before = [-1] * len(numbers)

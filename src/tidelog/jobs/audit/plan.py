@@ -112,7 +112,7 @@ def _is_valid(log_dir: "LogDir", run: Run) -> bool:
 
 
 def topic_id_of(log_dir: "LogDir", topic: str) -> str:
-    """Return a topic's id in the form used in splits, 32 hexadecimal digits; "" if it has none."""
+    """Return a topic's id as 32 hexadecimal digits, as in splits; "" if the topic has no id."""
     topic_id = log_dir.topic(topic).topic_id
     return "" if topic_id is None else topic_id.hex
 
@@ -184,7 +184,11 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class ReadPart:
-    """Input of one task: the run to compute, and for a directory the split as JSON."""
+    """Input of one task.
+
+    `run` is the run that the task computes. `split` is the split to read, as JSON; None for
+    brokers.
+    """
 
     run: Run
     split: str | None

@@ -80,7 +80,7 @@ class Difference:
 
 @dataclass(slots=True, kw_only=True)
 class TopicFigures:
-    """Figures of one topic; pairs of numbers are for side A and side B.
+    """Figures of one topic; a pair of numbers contains the number of A, then the number of B.
 
     Attributes:
         topic: The topic's name on A or, if A does not have it, on B.
@@ -142,7 +142,8 @@ class AuditResults:
 
     Attributes:
         differences: Keys that differ; at most `keys_max` of each kind in each topic.
-        topics: Figures of each topic; they count all differences, listed or not.
+        topics: Figures of each topic. They count all differences, also those that `differences`
+            does not list.
         buckets: Spans of create time; empty if there is only one side.
         cuts: Compared offsets [start, end) by side and partition.
         log_bytes: Number of bytes of log that were read from directories.
@@ -227,7 +228,10 @@ def cut_rows(
 
 
 class KindTexts(NamedTuple):
-    """Texts for a kind of difference: a phrase to put after a number of keys, and a definition."""
+    """Texts for a kind of difference.
+
+    `words` is a phrase to put after a number of keys; `meaning` defines the kind.
+    """
 
     words: str
     meaning: str

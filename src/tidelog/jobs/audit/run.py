@@ -9,13 +9,13 @@ damaged, the run that it belongs to is read again.
 An audit compares the records before an offset, or in a time range. If a log was compacted beyond
 these records, compaction may have removed a key's compared record in favor of a later record that
 is not compared. In that case, the key seems to be missing, or to have an older value. The later
-record is still in the log, unless this record was removed in turn in favor of an even later record.
-So the log has a record of the affected key that is not compared. Exception: if the key's last
-record was a tombstone that has been removed, the key is reported as a difference. Therefore an
-audit also reads the records that it does not compare, up to the log end. If a cleaning has gone
-beyond this log end in the meantime, the records after this log end are read, too
-(`read_later_records`). If a differing key has a record that is not compared, the key is counted as
-`superseded`, not reported as a difference.
+record is still in the log, or compaction has removed it in favor of an even later record. So the
+log has a record of the affected key that is not compared. Exception: if the key's last record was a
+tombstone that has been removed, the key is reported as a difference. Therefore an audit also reads
+the records that it does not compare, up to the log end. If a cleaning has gone beyond this log end
+in the meantime, the records after this log end are read, too (`read_later_records`). If a differing
+key has a record that is not compared, the key is counted as `superseded`, not reported as a
+difference.
 
 tidelog's cleaner stores a history, which has the offset up to which a partition was compacted.
 Later records are read if this offset is after the end of the compared offsets; with a time range,
@@ -240,7 +240,7 @@ class TopicResult:
         return np.concatenate(kinds)
 
     def add(self, counts: dict[str, object], differences: bytes, ignore: frozenset[Kind]) -> None:
-        """Add the result of one task, except kinds that are ignored."""
+        """Add the result of one task, without differences of the kinds in `ignore`."""
         pairs = counts.pop("pairs", None)
         self.counts.update({name: int(str(n)) for name, n in counts.items() if name not in ignore})
         rows = np.frombuffer(differences, np.int64).reshape(-1, DIFFERENCE_FIELDS)
@@ -254,18 +254,18 @@ class TopicResult:
                 first += count
 
 
-# Approximate maximum number of rows that a task compares. So many rows need 144 MB, in addition to
-# a table of one side's rows.
+# Approximate maximum number of rows that a task compares. This number of rows needs 144 MB, in
+# addition to a table of one side's rows.
 _ROWS_PER_TASK: Final = 2_000_000
 
 _ROWS_WORTH_A_TASK: Final = 100_000
 
-# Maximum number of a topic's keys whose order the driver checks. The order of more keys is checked
-# by tasks, one for each pair of partitions.
+# Maximum number of a topic's keys whose order the driver checks. If the topic has more keys, tasks
+# check their order, one task for each pair of a partition on A and a partition on B.
 _PAIRS_ON_DRIVER_MAX: Final = 4 << 20
 
-# Maximum number of keys in a pair of partitions whose order is checked, because one task needs 3.8
-# GB for this number of keys.
+# Maximum number of keys in a pair of partitions. One task needs 3.8 GB for this number of keys, so
+# the order of more keys is not checked.
 _PAIRS_MAX: Final = 64 << 20
 
 _TRIES: Final = 3

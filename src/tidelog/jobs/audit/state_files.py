@@ -37,7 +37,8 @@ _TRAILER: Final = struct.Struct("<QII4sI")
 _CHUNK: Final = np.dtype([("rows", "<u4"), ("crc", "<u4")])
 _FOOTER_SIZE: Final = CHUNKS * _CHUNK.itemsize + _TRAILER.size
 
-# Maximum number of rows in a file, and of fields in a row; a reader treats more as damage.
+# Maximum number of rows in a file, and of fields in a row. A reader treats a file with more rows or
+# fields as damaged.
 _ROWS_LIMIT: Final = 1 << 32
 
 _FIELDS_LIMIT: Final = 64

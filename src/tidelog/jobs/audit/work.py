@@ -84,7 +84,7 @@ class ReducePart:
     rows_max: int = ROWS_MAX
 
     def __call__(self, part: str) -> tuple[object, ...]:
-        """Run one task; `part` is a JSON list: the run, and its split as text (null for brokers).
+        """Run one task; `part` is a JSON list of the run and the run's split (null for brokers).
 
         Returns the run with its files and counts.
         """
@@ -116,7 +116,7 @@ class ReducePart:
 
 
 class _Files:
-    """Writer of files with random names, so that repeated tasks write different files."""
+    """Writer of files of rows, with random names: a repeated task does not overwrite a file."""
 
     def __init__(self, env: Env, folder: str) -> None:
         self._env, self._folder = env, folder
@@ -191,7 +191,8 @@ class ComparePart:
 
     Attributes:
         folder: Folder with the files of rows; the files of pairs are written to it, too.
-        keys_max: Maximum number of keys of each kind that are returned; all are counted.
+        keys_max: Maximum number of keys of each kind that a task returns. The counts include all
+            keys.
         wants_order: Whether a later step checks the order of keys.
     """
 
@@ -233,7 +234,10 @@ class ComparePart:
         end: int,
         counts: dict[str, object],
     ) -> "Longs":
-        """Return a side's rows, one per key; add names of damaged or missing files to `counts`."""
+        """Return one row for each key of a side.
+
+        The names of damaged or missing files are added to `counts`.
+        """
         partitions, damaged = [], counts["damaged"]
         assert isinstance(damaged, list)
         for _, names in files:
@@ -316,7 +320,7 @@ class ComparePart:
 
 
 def _table_of(rows: "Longs") -> KeyTable | None:
-    """Return a table to look up keys; None if there are no rows."""
+    """Return a table of the rows that finds a row by its key; None if there are no rows."""
     if not len(rows):
         return None
     table = KeyTable(len(rows))
@@ -361,7 +365,7 @@ assert key_rows.FIELDS * 2 + 1 == key_verdicts.DIFFERENCE_FIELDS
 
 KEYS: Final = "keys string, log_bytes bigint"
 
-# Maximum number of records of one partition whose keys one task reads.
+# Maximum number of records whose keys one task reads; all of them are in one partition.
 OFFSETS_AT_ONCE: Final = 500
 
 _COLUMNS: Final = ("offset", "createTimestamp", "key")

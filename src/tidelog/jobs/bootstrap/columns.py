@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 _HEADERS: Final = "array<struct<key:string,value:binary>>"
 
-# Null fields are kept in the JSON; without them, a row could look like a row of another table.
+# The JSON contains null fields, too. Without these fields, a row could look like a row of another
+# table.
 _JSON: Final = {"ignoreNullFields": "false"}
 
 
@@ -38,8 +39,8 @@ class RecordColumns:
     Attributes:
         key: Column with the record's key.
         time: Column with the create time: a timestamp, a date, integer ms since the epoch, or text
-            that SQL casts to a timestamp in the session's time zone. Null becomes the time of the
-            commit.
+            that SQL casts to a timestamp in the session's time zone. If the create time is null,
+            the record gets the time of the commit.
         value: Column with the value; None for the whole row as JSON.
         headers: Column with the headers: a map, or an array of structs (key, value).
         partition: Column with the number of the partition; None to choose it by key.
@@ -174,8 +175,8 @@ def _by_key(count: int) -> "Column":
     return chosen
 
 
-# First and last hour since the epoch that are counted separately; this limits the counts to a few
-# million rows. Times outside this range are counted in the first or the last hour.
+# First and last hour since the epoch that are counted separately. These bounds limit the counts to
+# a few million rows. Times outside this range are counted in the first or the last hour.
 _HOUR_MIN, _HOUR_MAX = -25_000 * 24, 85_000 * 24
 
 
@@ -187,8 +188,8 @@ class TableFacts:
         records: Number of records in the table.
         without_time: Number of records whose create time is null.
         null_keys: Number of records without a key.
-        below: By threshold in ms: number of records with an earlier create time.
-        hours: By hour since the epoch: number of records with a create time in that hour.
+        below: For each threshold in ms, the number of records with an earlier create time.
+        hours: For each hour since the epoch, the number of records with a create time in that hour.
         min_ms: Earliest create time in ms; None if no record has one.
         max_ms: Latest create time in ms; None if no record has one.
     """
@@ -202,7 +203,7 @@ class TableFacts:
     max_ms: int | None = None
 
     def between(self, start_ms: int | None, end_ms: int | None) -> Count | None:
-        """Count create times in [start_ms, end_ms); return None if a bound is not in `below`."""
+        """Return how many create times are in [start_ms, end_ms); None if `below` lacks a bound."""
         sides = [side for side in (start_ms, end_ms) if side is not None]
         if any(side not in self.below for side in sides):
             return None
@@ -228,7 +229,7 @@ class TableFacts:
 
 
 def table_facts(records: "DataFrame", thresholds: Sequence[int]) -> tuple[TableFacts, int]:
-    """Count records; also return the largest partition number in the table, -1 if it has none.
+    """Return the counts of records, and the largest partition number; -1 if no row has a partition.
 
     Args:
         records: Result of `to_records`.

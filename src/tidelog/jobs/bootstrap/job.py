@@ -85,7 +85,7 @@ class PartitionResult:
 
     @property
     def records(self) -> int:
-        """Number of loaded records; each loaded offset has one."""
+        """Number of loaded records, which is the number of loaded offsets."""
         return self.end_offset - self.first_offset
 
 
@@ -102,7 +102,7 @@ class Done:
 
 
 def written_before(path: str, topic: str, writer: str, *, env: Env) -> Done | None:
-    """Return the time of a writer's last commit to a topic; None if there is none."""
+    """Return the time of a writer's last commit to a topic; None if the writer has no commit."""
     if not env.files.exists(path):
         return None
     mark = commits.find_topic_mark(commits.read_marks(env.files, path), writer, topic, 0)
@@ -110,7 +110,7 @@ def written_before(path: str, topic: str, writer: str, *, env: Env) -> Done | No
 
 
 def written_now(path: str, topic: str, writer: str, *, env: Env) -> tuple[PartitionResult, ...]:
-    """Return the results of a writer's last commit to a topic; empty if there is none."""
+    """Return a result for each partition of a writer's last commit; empty without a commit."""
     mark = commits.find_topic_mark(commits.read_marks(env.files, path), writer, topic, 0)
     if mark is None:
         return ()
@@ -138,8 +138,8 @@ def _result(
 
 _ID_MAX: Final = 200
 
-# Value of the sink's option `txnVersion` for each job. One value is enough, because each job has a
-# writer of its own.
+# Value of the sink's option `txnVersion` for each job. All jobs can use the same value, because the
+# commit of each job names a different writer.
 _VERSION: Final = 0
 
 _SUMMARY: Final = (
@@ -153,7 +153,7 @@ class BootstrapOutcome:
     """Outcome of a bootstrap.
 
     Attributes:
-        job_id: Id of the job, under which the directory stores the commit.
+        job_id: Id of the job. The directory's entry for the commit contains this id.
         partitions: Outcome for each partition.
         facts: Counts of the table; None if the table was not counted.
         seconds: Duration of the run in seconds.
@@ -228,7 +228,7 @@ class Bootstrap:
         Args:
             topic: Name of the topic.
             listener: Receives the progress.
-            env: Files and clock of the directory; the machine's if None.
+            env: Files and clock of the directory; None for the machine's files and clock.
             **options: Options, see `BootstrapOptions`.
 
         Raises:

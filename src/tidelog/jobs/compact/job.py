@@ -16,10 +16,10 @@ driver requests this through the broker's control channel (`lend`, `take_back`).
 `.cleaned` files next to the partition's segments.
 
 A job is divided if its segments are known to have no records of transactions, and if offsets, not
-versions, decide which record of a key is the latest. Otherwise, one task does the whole job. The
-reason for transactions is that earlier records of the log determine whether the marker of a
-transaction is kept; for versions, see `SparkWorker.clean`. Workers must be able to open the
-directory under its path.
+versions, decide which record of a key is the latest. Otherwise, one task does the whole job. A job
+with transactions is not divided, because earlier records of the log determine whether the marker of
+a transaction is kept. `SparkWorker.clean` describes why a job with versions is not divided. Workers
+must be able to open the directory under its path.
 
 For the tier of a partition, the driver also changes the manifest. A task reads its part of the log
 from the store, cleans it in a temporary folder on its machine, and copies the result to the store
@@ -74,8 +74,8 @@ if TYPE_CHECKING:
 
 _REWRITTEN: Final = "rewritten string"
 
-# Number of parts in a round for each parallel task; with more parts, a single slow part delays the
-# round less.
+# Number of parts in a round, per task that can run in parallel. With more parts in a round, the
+# time that other tasks wait for a slow part is a smaller share of the round.
 _ROUND: Final = 4
 
 # Minimum number of parts in a round, since the number of parallel tasks is unknown over Spark
@@ -259,7 +259,7 @@ def run(
                 log = log_dir.log(name.topic, name.partition)
                 if roll:
                     log.roll(RollReason.REQUEST)
-                log.flush()  # older records are not removed before the newer ones are durable
+                log.flush()  # no record is removed before the later record of its key is durable
                 with described(spark, "compact", [name]):
                     if log.tier is None:
                         worker = SparkWorker(spark, log, part_bytes)
@@ -286,7 +286,7 @@ def run(
 
 
 def lender(directory: str) -> "ControlClient | None":
-    """Return a client of the broker that has locked the directory and lends jobs, or None."""
+    """Return a client of the broker that has locked the directory; None if no broker lends jobs."""
     from tidelog.control.client import find_holder
 
     holder = find_holder(directory)
@@ -324,7 +324,7 @@ class BrokerPartition:
         self._must_roll = roll
 
     def inspect(self, *, is_asked: bool) -> "tuple[CleaningDecision, CleaningJob | None]":
-        """Request the broker's decision and a job; the job is None if nothing is to be cleaned."""
+        """Request the broker's decision and a job; the job is None if the broker will not clean."""
         from tidelog.control.verbs import compact_arguments, read_lent
 
         request = compact_arguments(self.name, roll=self._must_roll, is_asked=is_asked)
@@ -346,7 +346,10 @@ class BrokerPartition:
         return cleaned
 
     def _clean(self, job: CleaningJob) -> CleaningResult:
-        """Run the job by tasks, with the directory's path as this process knows it."""
+        """Run the job by tasks.
+
+        The tasks use this process's path of the directory; the job has the broker's path.
+        """
         partition_path = f"{self._directory}/{files.partition_dir_name(self.name)}"
         rules = replace(job.rules, dedupe_buffer_bytes=self._options.dedupe_buffer_bytes)
         with LogDir.open(self._directory) as log_dir:

@@ -7,13 +7,13 @@ in `rules`, the measurement of latencies in `measure`, and the check of a plan b
 
 The mirror has stored the offsets that A's records have on B (`offset_map`). With this map, the
 start on B for a position on A is found without a measured latency. All unconsumed records are at or
-after the position on A; the map has an offset on B before which none of these records is. A map may
-describe another topic or cluster, contain offsets after the end of a log, or begin after the
-group's position. In these cases, the starts of the affected partitions are searched by time
-instead, and the plan contains the reason.
+after the position on A. The map has an offset on B, and all copies of these records are at or after
+this offset. A map may describe another topic or cluster, contain offsets after the end of a log, or
+begin after the group's position. In these cases, the starts of the affected partitions are searched
+by time instead, and the plan contains the reason.
 
-Invariants: positions are read first, so records that the group consumes afterwards are consumed
-again on B, and none is missed. Only `execute` changes anything.
+Invariants: positions are read first. So records that the group consumes afterwards are consumed
+again on B, and the group misses no record. Only `execute` changes anything.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -63,7 +63,7 @@ class ByMap:
 
     Attributes:
         starts: Start by partition of B. Only partitions that have a start in the map are listed.
-        refusals: Reason why the map has no start, for all other partitions of B.
+        refusals: For each other partition of B, the reason why the map has no start in it.
     """
 
     starts: Mapping[TopicPartition, Start] = field(default_factory=dict)
@@ -73,8 +73,8 @@ class ByMap:
 def topics_on_b(offset_map: OffsetMap | None, topics: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """Return the source topics on A by topic on B.
 
-    If the map has exactly one target topic for a topic, that is its name on B. Otherwise the topic
-    has the same name on both clusters.
+    If the map has exactly one target topic for a topic, the topic has the target topic's name on B.
+    Otherwise the topic has the same name on both clusters.
 
     Args:
         offset_map: The map; None without one.
@@ -240,8 +240,9 @@ class _SourceStarts:
     Attributes:
         source: Partition of A; None for all partitions of a topic.
         starts: Start by partition of B; None if the map has no starts for the source.
-        reason: Reason for the starts; for a partition of A only the position, such as `offset 5 of
-            orders-0`. If `starts` is None, the reason why the map has no starts.
+        reason: Reason for the starts. If `source` is a partition of A, this is only the position,
+            such as `offset 5 of orders-0`. If `starts` is None, the reason why the map has no
+            starts.
     """
 
     source: TopicPartition | None
@@ -311,10 +312,10 @@ class FailoverRequest:
     Attributes:
         group: The consumer group.
         topics: Topics on A; if empty, all topics for which the group has commits on A.
-        at_ms: Time in ms; the group is assumed to have consumed everything that A appended before
-            this time. None to use the group's commits on A.
-        latency_ms: L in ms (see `rules`); None to measure L on both clusters, if a search by time
-            needs it.
+        at_ms: Time in ms. The plan assumes that the group has consumed everything that A appended
+            before this time. None to use the group's commits on A.
+        latency_ms: L in ms (see `rules`); If it is None and a search by time needs L, L is measured
+            on both clusters.
         skew_ms: Lower bound of S in ms (see `rules`); a larger measured skew replaces it.
         sampling: Duration of the measurement, and minimum number of records.
         mapping: How partitions correspond; AUTO to determine this from keys.
@@ -337,7 +338,8 @@ class FailoverPlan:
 
     Attributes:
         request: The request for the failover.
-        positions: Positions on A, None for partitions without a commit; empty without access to A.
+        positions: The group's positions by partition of A; None for a partition without a commit.
+            Empty if A was not read.
         references: Times of these positions, by partition of A.
         margin: Margin that was subtracted from the times.
         latencies: Samples from which the latency was measured; empty if it was not measured.
@@ -391,8 +393,9 @@ def plan_failover(
     """Find the offsets on B from which a group can continue without missing records.
 
     Args:
-        a: Cluster that the group moves from. May be None if the request has `at_ms` and topics, and
-            either has a latency or needs no latency.
+        a: Cluster that the group moves from. It may be None in two cases: the request has `at_ms`,
+            topics and a latency; or the request has `at_ms` and topics, and no search needs a
+            latency.
         b: Cluster that the group moves to.
         request: The request.
         clock: Clock of this machine.
@@ -401,8 +404,8 @@ def plan_failover(
         UnknownGroup: The group has no commits on A, and the request has no `at_ms`.
         UnknownTopic: A topic is missing on one of the clusters.
         TooFewRecords: The latency could not be measured.
-        InvalidRequest: A is needed, but None; or neither the request nor the group's commits have
-            a topic.
+        InvalidRequest: `a` is None, but A is needed; or neither the request nor the group's commits
+            have a topic.
         ClusterFailure: A cluster can't be reached.
     """
     topics, positions = _positions(a, request)
@@ -591,8 +594,8 @@ def _map_topic(
             return TopicMapping(PartitionMapping.SAME, "the mirror kept partitions")
         return TopicMapping(PartitionMapping.MAP, "the mirror chose its own partitions")
     if request.at_ms is not None or a is None:
-        # All partitions of A have the same time, so it does not matter which partition of A
-        # corresponds.
+        # The same time applies to all partitions of A, so it does not matter which partition of A
+        # corresponds to a partition of B.
         return TopicMapping(PartitionMapping.ANY, _AS_STATED)
     if len(names) > 1:
         return TopicMapping(PartitionMapping.ANY, f"{topic} has the records of {', '.join(names)}")
@@ -617,7 +620,7 @@ def _sources(
 def _reason(sources: Iterable[Reference], margin: Margin, now_ms: int) -> str:
     """Return the reason for a start on B, which is the reason of the earliest reference.
 
-    If the time of a reference is unknown, the reason states this instead.
+    If the time of a reference is unknown, the reason states that the time is unknown.
     """
     timed: list[tuple[int, str]] = []
     unknown: list[str] = []
@@ -637,7 +640,7 @@ def _reason(sources: Iterable[Reference], margin: Margin, now_ms: int) -> str:
 
 
 def active_members(view: ClusterView, group: str) -> str:
-    """Return client ids of the group's members; empty if the group has none or does not exist."""
+    """Return the client ids of a group's members; "" if it has no members or does not exist."""
     try:
         members = view.group(group).members
     except UnknownGroup:

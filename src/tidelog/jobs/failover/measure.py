@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from tidelog.remote.cluster import Cluster
 
 
-# Number of records of a partition after which no further batches are fetched; later records of the
-# partition are not measured.
+# Number of records after which no further batches of a partition are fetched. The partition's later
+# records are not measured.
 _RECORDS_MAX: Final = 1_000_000
 
 _LIMITS: Final = FetchLimits(max_wait_ms=100, partition_max_bytes=4 * 1024 * 1024)
@@ -63,7 +63,7 @@ class StampedRecord(NamedTuple):
 
 
 class StampedLog(Protocol):
-    """Reader of both times of records in LogAppendTime topics."""
+    """Reader of append times and create times of records in LogAppendTime topics."""
 
     def records(self, partition: TopicPartition, start: int, end: int) -> Iterable[StampedRecord]:
         """Yield both times of the records with offsets in [start, end)."""
@@ -80,7 +80,7 @@ class BrokerLog:
         """Create the reader without opening a connection.
 
         Args:
-            bootstrap: `host:port[,host:port]`; only the first server receives the request for the
+            bootstrap: `host:port[,host:port]`; only the first server is asked for the partitions'
                 leaders.
             connect: Opens a connection.
         """
@@ -158,8 +158,8 @@ def _stamped(batch: RecordBatch) -> Iterator[StampedRecord]:
             yield StampedRecord(record.offset, record.timestamp, record.create_timestamp)
 
 
-# Maximum number of latencies that are stored for percentiles (8 MB); of more latencies, only the
-# first are stored. `count`, `max_ms` and `skew_ms` include all records.
+# Maximum number of latencies that are stored for percentiles (8 MB). Later latencies are not
+# stored. `count`, `max_ms` and `skew_ms` include all records.
 _LATENCIES_MAX: Final = 1_000_000
 
 _TYPE_SETTING: Final = "message.timestamp.type"
@@ -215,12 +215,12 @@ class TopicLatency:
         topic: The topic.
         for_ms: Duration of the sample in ms.
         count: Number of records with a create time.
-        append_timed: Number of records whose timestamp is an append time instead.
-        is_exact: Whether latencies end at the append time, and so are exact; otherwise they end at
-            the record's arrival at this process.
+        append_timed: Number of records whose timestamp is an append time instead of a create time.
+        is_exact: Whether each latency is append time minus create time. Otherwise each latency is
+            the arrival time at this process minus the create time.
         max_ms: Largest latency in ms; 0 if none is positive.
-        skew_ms: Maximum in ms by which a create time was ahead of the time at which the latency
-            ends; 0 if no create time was ahead.
+        skew_ms: Largest lead in ms of a create time over the record's append time (arrival time if
+            `is_exact` is false); 0 if no create time was ahead.
     """
 
     cluster: str
@@ -249,7 +249,7 @@ class TopicLatency:
             self._latencies_ms.append(latency_ms)
 
     def percentile_ms(self, percent: float) -> int | None:
-        """Return a percentile of the stored latencies in ms by nearest rank; None if none exist."""
+        """Return a percentile of the latencies in ms, by nearest rank; None without latencies."""
         if not self._latencies_ms:
             return None
         rank = -(-len(self._latencies_ms) * percent // 100)
@@ -297,7 +297,7 @@ def measure(
 
 
 def _by_kind(cluster: MeasuredCluster, topics: list[str]) -> tuple[list[str], list[str]]:
-    """Return the topics whose batches can be read and have both times, and all other topics."""
+    """Return two lists: topics whose batches can be read and have both times, and other topics."""
     if cluster.stamped is None:
         return [], topics
     kind = TimestampType.LOG_APPEND_TIME.config_name
@@ -326,7 +326,7 @@ def _exact(cluster: MeasuredCluster, topic: str, sampling: Sampling, now_ms: int
 def _at_tail(
     cluster: MeasuredCluster, topics: list[str], sampling: Sampling
 ) -> Iterator[TopicLatency]:
-    """Measure by waiting for new records; does not wait if there are no topics."""
+    """Measure the latency of records that arrive within `for_ms`; without topics, don't wait."""
     by_topic = {topic: TopicLatency(cluster.name, topic, sampling.for_ms) for topic in topics}
     partitions = [p for topic in topics for p in cluster.view.partitions(topic)]
     if partitions:
@@ -376,7 +376,7 @@ class ConsumerTail:
             poll = _Poll(self._cluster, consumer, self._clock)
             self._warm_up(poll, len(watched))
             # Records that were appended while the consumer connected are not measured, because this
-            # process delayed them, not the cluster.
+            # process, not the cluster, delayed their arrival.
             marks = self._cluster.watermarks(watched)
             first = {p: mark.end for p, mark in marks.items()}
             yield from self._until(poll, first, self._clock.monotonic_ms() + for_ms)
@@ -406,7 +406,7 @@ class _Poll:
         self.responsive_partitions: set[TopicPartition] = set()
 
     def next(self) -> Arrival | None:
-        """Return the next record; None at a partition's end, or if no record comes in `_POLL_S`."""
+        """Return the next record; None at a partition's end, or if none comes within `_POLL_S`."""
         with self._cluster.typed("read the tail"):
             message = self._consumer.poll(_POLL_S)
         if message is None:

@@ -36,8 +36,8 @@ MaxLatencyOfCluster. The reason is that both samples are of the same producers, 
 of one cluster may miss the largest latency. With the larger latency, the group may read more
 records twice, but misses no record.
 
-If one clock differs from all other clocks by a constant, L + S stays right, because L increases by
-as much as S decreases, or the reverse.
+If one clock differs from all other clocks by a constant, L + S stays right: L increases by as much
+as S decreases, or L decreases by as much as S increases.
 
 No margin covers a record with a latency above L, because the record may be before T. Nor does a
 margin cover a record that never reached A, or a create time that is ahead by more than S. `verify`
@@ -69,7 +69,8 @@ from tidelog.remote.view import ClusterView, Committed, RemoteRecord, Watermarks
 from tidelog.types import ClockName, TimestampType, TopicPartition
 
 # Number of offsets directly before a position that are first searched for the last record before
-# it. If there is none, the search continues in twice as many offsets directly before, and so on.
+# it. If these offsets have no record, the search continues in twice as many offsets directly before
+# them, and so on.
 _STEP_BACK: Final = 64
 
 # Maximum accepted difference in ms between this machine's clock and other clocks.
@@ -126,7 +127,7 @@ class Reference:
 
 
 class StartKind(StrEnum):
-    """Kind of a start: found by time or from a map, or the beginning or the end of the log."""
+    """How a start was determined: by time, from a map, or as the log's beginning or end."""
 
     TIME = "time"
     BEGINNING = "beginning"
@@ -157,7 +158,7 @@ class Start:
 
     @property
     def since_ms(self) -> int | None:
-        """Lower bound in ms of the create times of unconsumed records; None if unknown."""
+        """Time in ms; no unconsumed record was created before it. None if unknown."""
         return self.time_ms if self.kind is StartKind.MAP else self.search_ms
 
 
@@ -165,9 +166,10 @@ def search_time(references: Iterable[Reference], margin: Margin, *, now_ms: int)
     """Return T for a partition of B that may contain records of the references' partitions.
 
     Args:
-        references: Times of the group's positions on A; a single time if partitions correspond.
+        references: Times of the group's positions on A. If partitions correspond, only the time for
+            the corresponding partition of A.
         margin: L and S.
-        now_ms: Current time in ms; a later create time proves nothing.
+        now_ms: Current time in ms. It replaces a create time that is later.
 
     Returns:
         Time in ms to search for; None if the group has to start at the beginning of the log. There
@@ -227,7 +229,7 @@ def read_references(
 
 
 def _refusal(committed: Committed, marks: Watermarks) -> str | None:
-    """Return the reason why a position has no time; None if it may have one."""
+    """Return why the time of a position can't be found; None if a record may have this time."""
     if committed.offset < marks.start:
         return (
             f"records from offset {committed.offset} to before offset {marks.start} were deleted on"
@@ -263,8 +265,8 @@ def _records_before(
 ) -> dict[TopicPartition, RemoteRecord | None]:
     """Return the last data record before each offset; None if there is none.
 
-    Usually this record is at the offset directly before the given one, so this offset is tried
-    first, with one request for all partitions.
+    Usually this record is at the offset directly before the given offset. So one request for all
+    partitions tries these offsets first.
     """
     near = view.first_records({p: at - 1 for p, at in offsets.items() if at > marks[p].start})
     records: dict[TopicPartition, RemoteRecord | None] = {}
@@ -281,8 +283,8 @@ def last_before(
 ) -> RemoteRecord | None:
     """Return the last data record in [start, offset); None if there is none.
 
-    Offsets may have no record (compaction, transaction markers), so the search goes back in growing
-    steps; each range of offsets is read only once.
+    Compaction and transaction markers leave offsets without a data record, so the search goes back
+    in growing steps. It reads each range of offsets only once.
     """
     end, step = offset, _STEP_BACK
     while end > start:
@@ -299,9 +301,9 @@ def last_before(
 def _reference(at: RemoteRecord | None, before: RemoteRecord | None) -> Reference:
     """Return a reference, made from the record at the position and the last record before it.
 
-    Step 1 of the proof holds for both records. The earlier of their create times is used. So the
-    group may read more records twice, but a create time from a clock that is far ahead does no
-    harm.
+    Step 1 of the proof holds for both records. The earlier of their create times is used. So a
+    create time from a clock that is far ahead makes the group miss no record. But the group may
+    read more records twice.
     """
     for record in (at, before):
         if record is not None and record.timestamp_type is TimestampType.LOG_APPEND_TIME:
@@ -379,7 +381,7 @@ def find_starts(
             )
         elif (last := latest.get(partition)) is not None and last.timestamp >= time_ms:
             # Kafka searches only the first segment that contains a match. If all matches in this
-            # segment are below the log start, Kafka finds none.
+            # segment are below the log start, Kafka's search finds no record.
             text = "B's search by time found no record, although later records exist"
             starts.append(_beginning(partition, mark, text))
         else:
@@ -408,14 +410,14 @@ def _beginning(partition: TopicPartition, marks: Watermarks, reason: str) -> Sta
 
 
 def deleted_note(marks: Watermarks, offset: int) -> str:
-    """Return a clause on records deleted before a start at B's log start; "" if there are none."""
+    """Return a clause on deleted records if a start is B's log start; "" if B has deleted none."""
     if offset > marks.start or marks.start == 0:
         return ""
     return f"; B has deleted all records before offset {marks.start}, perhaps also unconsumed ones"
 
 
-# Minimum number of keys in a sample. With two partitions, a wrong function explains the partitions
-# of this many keys by chance once in a million cases.
+# Minimum number of keys in a sample. If a topic has two partitions, a wrong function explains the
+# partitions of 20 keys by chance once in a million cases.
 KEYS_MIN: Final = 20
 
 _SAMPLE_PER_PARTITION: Final = 100
@@ -432,7 +434,7 @@ class PartitionMapping(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TopicMapping:
-    """Correspondence of one topic's partitions, with the reason."""
+    """How the partitions of one topic on A and B correspond, with the reason."""
 
     mapping: PartitionMapping
     reason: str
@@ -549,7 +551,7 @@ def sources_of(
 
     Args:
         partition: The partition of B.
-        mapped: How the topic's partitions correspond.
+        mapped: How the topic's partitions on A and B correspond.
         on_a: Partitions of A.
         topics: Topics on A whose records are in B's topic.
     """

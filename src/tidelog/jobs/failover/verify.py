@@ -67,8 +67,8 @@ _ENTRY: Final = Struct(f">{DIGEST_SIZE}sB")
 _ENTRY_SIZE: Final = _ENTRY.size
 _READ_ENTRIES: Final = 65_536
 
-# Number of bits of a count; four counts share one int. 40 bits are enough for the records of any
-# log.
+# Number of bits of a count. The four counts of a digest are packed into one int. 40 bits are enough
+# for the number of records in any log.
 _COUNT_BITS: Final = 40
 
 _COUNT_MASK: Final = (1 << _COUNT_BITS) - 1
@@ -133,7 +133,7 @@ class DigestCounts(Closing):
         self._spilled_buckets: set[int] = set()
 
     def add(self, side: Side, digest: bytes) -> None:
-        """Count one record with this digest."""
+        """Add 1 to the count of this digest on this side."""
         bucket = int.from_bytes(digest[:4]) % len(self._buffers)
         buffer = self._buffers[bucket]
         buffer += digest
@@ -143,7 +143,7 @@ class DigestCounts(Closing):
             self._spill()
 
     def walk(self) -> Iterator[tuple[bytes, Counts]]:
-        """Yield each digest once, with its counts, in any order."""
+        """Yield each digest once, with its number of records on each side, in any order."""
         for bucket in range(len(self._buffers)):
             for digest, packed in self._counted(bucket).items():
                 yield digest, _unpacked(packed)
@@ -215,8 +215,8 @@ _COMMITTED: Final = IsolationLevel.READ_COMMITTED
 _TIMESTAMP_TYPE: Final = "message.timestamp.type"
 _EXAMPLES: Final = 5
 
-# Earliest time of an empty set of records (`_NOTHING`), and of a set in which a record has no time
-# (`_UNKNOWN`).
+# Values of the earliest time of a set of records: `_NOTHING` if the set is empty, `_UNKNOWN` if a
+# record in it has no time.
 _NOTHING: Final = math.inf
 
 _UNKNOWN: Final = -math.inf
@@ -290,9 +290,9 @@ def verify(
         b: Cluster that the group moves to.
         plan: The group's positions on A and starts on B.
         spill: Folder for data that does not fit into memory.
-        look_back_ms: B is also read for records that never reached A; this read begins this many ms
-            before the time that was searched for. None for the margin's latency plus twice its
-            skew.
+        look_back_ms: To find records that never reached A, B is also read before the start. This
+            read begins this many ms before the time that was searched for. None for the margin's
+            latency plus twice the margin's skew.
 
     Raises:
         InvalidRequest: The plan has no positions on A.
@@ -314,7 +314,7 @@ def verify(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ranges:
-    """Ranges before and after the position or start, in each partition of one topic."""
+    """Offset ranges before and after the positions on A and the starts on B, for one topic."""
 
     topic: str
     a_before: list[Range]
@@ -327,7 +327,8 @@ class _Ranges:
         names = plan.topics_on_a(topic)
         positions = {p: at for p, at in plan.positions.items() if p.topic in names}
         starts = {s.partition: s.offset for s in plan.starts if s.partition.topic == topic}
-        # A's ends are requested first, so that its last records have had more time to reach B.
+        # A's ends are requested first, so that A's last records have more time to reach B before
+        # B's ends are requested.
         marks_a = a.watermarks(positions, isolation=_COMMITTED)
         marks_b = b.watermarks(starts, isolation=_COMMITTED)
         cuts = {p: _inside(at, marks_a[p]) for p, at in positions.items()}
@@ -422,7 +423,7 @@ class _Comparison:
         return [Range(r.partition, first.get(r.partition, r.end), r.end) for r in ranges]
 
     def _scan(self, view: ClusterView, side: Side, ranges: Iterable[Range]) -> float:
-        """Count the records in ranges; return their earliest timestamp in ms.
+        """Count the records in ranges; return the earliest timestamp of these records in ms.
 
         Returns `_UNKNOWN` if a record has no timestamp, and `_NOTHING` if there are no records.
         """
@@ -451,7 +452,7 @@ class _Comparison:
         )
 
     def _examples(self, before: Iterable[Range]) -> Iterator[Example]:
-        """Yield some of the missed records; reads the ranges before the starts again."""
+        """Yield at most `_EXAMPLES` missed records; reads the ranges before the starts again."""
         missed: set[bytes] = set()
         for digest, counts in self._counts.walk():
             if _compare(counts)[2] and len(missed) < _EXAMPLES:
@@ -468,8 +469,8 @@ def _back_to(start: Start, look_back_ms: int) -> float:
     """Return the time in ms from which records before a start on B are compared."""
     if start.since_ms is not None:
         return start.since_ms - look_back_ms
-    # A start from a map at the log end has no time, and needs none, because no unconsumed record
-    # was copied.
+    # If a start from a map is at the log end, no unconsumed record was copied to the partition. So
+    # the start has no time, and the search needs no time.
     return _NOTHING if start.kind is StartKind.MAP else _UNKNOWN
 
 

@@ -4,8 +4,8 @@ Positions of groups are read from the cluster, from a broker's files (`__consume
 standby's `tidelog-groups.json`, or from a table of the caller. The lag of a partition is computed
 as in `tidelog lag` (`tidelog.remote.group_lag`). Unread records are counted by hour. Each record is
 read only once, even if many groups have not read it. If the directory (the source, or the option
-`data`) has the partition, the partition's records are read from the directory, otherwise from the
-brokers.
+`data`) has a partition, the partition's records are read from the directory. Otherwise they are
+read from the brokers.
 """
 
 import json
@@ -56,7 +56,7 @@ Name = tuple[str, int]
 
 
 def cuts_of(observed: Mapping[str, Sequence[Observation]]) -> dict[Name, tuple[int, ...]]:
-    """Return the offsets that divide each partition.
+    """Return the offsets that divide each partition into intervals.
 
     Each group with unread records in a partition adds two offsets: its position, and the
     partition's end that was observed for the group. Partitions that all groups have read completely
@@ -89,7 +89,7 @@ class Counting:
         """Return counts by interval, clock and hour, and each partition's end of counted offsets.
 
         Args:
-            cuts: Offsets that divide each partition; see `cuts_of`.
+            cuts: Offsets that divide each partition into intervals; see `cuts_of`.
             own: Partitions that are read from the directory; all other partitions are read from
                 brokers.
         """
@@ -169,8 +169,8 @@ HOURS_SCHEMA: Final = (
     "group string, topic string, clock string, hour timestamp, hour_ms bigint, records bigint"
 )
 
-# Number of records by topic, clock and start of the hour in ms, which is None for records without a
-# time on that clock.
+# Number of records by topic, clock and start of the hour in ms. For records without a time on that
+# clock, the start of the hour is None.
 Hours = dict[tuple[str, str, int | None], int]
 
 
@@ -275,10 +275,10 @@ def _group_lag(
     counts: Mapping[Name, work.Counts],
     counted_ends: Mapping[Name, int],
 ) -> GroupLag:
-    """Return a group's lag with the counted number of records instead of the number of offsets.
+    """Return a group's lag as a number of records, from the counts, instead of a number of offsets.
 
-    If the partition has offsets after the counted records, their number is added, and the sum is
-    not exact.
+    If the partition has offsets after the counted records, the number of these offsets is added,
+    and the sum is not exact.
     """
     result, hours = GroupLag(group), Counter[tuple[str, str, int | None]]()
     for one in observations:

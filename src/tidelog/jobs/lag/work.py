@@ -179,7 +179,8 @@ def _committed_partitions(
 ) -> list[TopicPartition]:
     """Return all partitions of the topics in which a group has committed offsets.
 
-    Topics that don't exist, or are not in `topics` (None for all), are left out.
+    Topics that don't exist are left out, as are topics that are not in `topics`. If `topics` is
+    None, no existing topic is left out.
     """
     names = {name.topic for name in cluster.committed(group)}
     if topics is not None:
@@ -347,13 +348,13 @@ class CountRows:
     In rows from brokers, only records with the timestamp type LogAppendTime have an append time.
 
     Attributes:
-        cuts: Offsets that divide each partition, by topic and partition.
+        cuts: Offsets that divide each partition into intervals, by topic and partition.
     """
 
     cuts: Mapping[tuple[str, int], tuple[int, ...]]
 
     def __call__(self, batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-        """Yield one row for the task, with its counts as JSON."""
+        """Count the task's records by `Cell`; yield one row with these counts as JSON."""
         import numpy as np
         import pyarrow as pa
 
@@ -410,9 +411,9 @@ def count_rows(
         name: Topic and partition.
         offsets: int64[n], ascending.
         times: For each clock int64[n] in ms, negative if unknown.
-        cuts: Offsets that divide the partition, ascending; records before the first of these
-            offsets are not counted.
-        counts: The counts to add to.
+        cuts: Offsets that divide the partition into intervals, ascending. Records before the first
+            of these offsets are not counted.
+        counts: Counts to which the numbers of records are added.
     """
     import numpy as np
 

@@ -10,9 +10,9 @@ The lateness of records at the beginning of a split (its head) depends on the ea
 partition. So a second, small job reads some heads again. From brokers, one task reads a whole
 partition, so no record's lateness depends on another task.
 
-Percentiles have a relative error of at most `RELATIVE_ERROR`, also over many splits, because
-histograms are added, not percentiles. Counts, minima, maxima and the numbers of records that
-watermarks drop are exact.
+Percentiles have a relative error of at most `RELATIVE_ERROR`. Many splits don't increase the error,
+because the job adds histograms and computes percentiles from the sum. Counts, minima, maxima and
+the numbers of records that watermarks drop are exact.
 
 Apache Kafka's brokers return append times for topics with LogAppendTime, not for other topics.
 tidelog's brokers return append times for all topics, but only over plaintext connections. Brokers
@@ -397,7 +397,7 @@ class ReduceSplit:
     place: Place
 
     def __call__(self, part: str) -> tuple[object, ...]:
-        """Run one task; `part` is a split as JSON."""
+        """Run one task; `part` is a split as JSON. Returns the split's times, encoded."""
         from tidelog.scan.split_times import encode_times, reduce_split
 
         split = decode_split(part)
@@ -472,8 +472,8 @@ def _heads(
 ) -> Iterator[tuple[int, tuple[int, int]]]:
     """Yield the splits in whose head late records must be counted again.
 
-    Each item is the number of a split, with the largest create time before the split and the end
-    offset of its head.
+    Each item is the number of a split, the largest create time before the split, and the end offset
+    of the split's head.
     """
     numbered = groupby(enumerate(splits), key=lambda each: each[1].topic_partition)
     for _, group in numbered:

@@ -41,7 +41,7 @@ class TopicTimes:
         without: Number of records that lack at least one of the two times.
         by_append: Latencies by hour of append time.
         by_create: The same latencies by hour of create time.
-        late: Late records, and the number that each watermark delay would drop.
+        late: Late records, and the number of records that each watermark delay would drop.
     """
 
     records: int = 0
@@ -52,7 +52,7 @@ class TopicTimes:
 
     @property
     def skew_ms(self) -> int | None:
-        """Largest lead of a producer's clock, in ms; None if none was ahead."""
+        """Largest lead of a producer's clock over a broker's, in ms; None if none was ahead."""
         return skew_ms(self.by_append.total())
 
 
@@ -100,9 +100,9 @@ def joined(
 
 
 def skew_ms(histogram: LatencyHistogram) -> int | None:
-    """Return the largest lead of a producer's clock, in ms; None if none was ahead.
+    """Return the largest lead of a producer's clock over a broker's, in ms; None if none was ahead.
 
-    The lead is the absolute value of the smallest latency, if that is negative.
+    The lead is the absolute value of the smallest latency if this latency is negative.
     """
     return -histogram.min_ms if histogram.min_ms < 0 else None
 
@@ -152,7 +152,7 @@ def topic_rows(topics: Mapping[str, TopicTimes]) -> Iterator[tuple[object, ...]]
 
 
 def latencies_verdict(result: LatencyResult) -> str:
-    """Return a sentence on the latency of the only topic, or of the slowest of several topics."""
+    """Return a sentence on the latency of the topic; of several topics, the slowest."""
     totals = {name: topic.by_append.total() for name, topic in result.topics.items()}
     if len(totals) == 1:
         ((name, total),) = totals.items()

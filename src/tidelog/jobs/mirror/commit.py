@@ -11,18 +11,18 @@ not attached again; instead, the directory returns the offsets and rows of the f
 brokers, the tasks' reports have the final offsets.
 
 Over Spark Connect, the client plans, starts the query and waits. The server runs each batch in a
-separate Python process, which gets plan and options from the pickled function and everything else
-from the checkpoint. So the checkpoint must be a folder that client and server see under the same
-path. Before the server writes anything to the target, the server checks that the checkpoint is the
-client's. A process holds `mirror.batch.lock` while it writes a batch, and the client holds this
-lock while it stops the query. If another process tries to write a batch in the meantime, this
-process gets DirectoryLocked, and its batch is repeated later. `batches.json` lists the last
-batches, so that the client can report them.
+separate Python process. This process gets the plan and the options from the pickled function, and
+everything else from the checkpoint. So the checkpoint must be a folder that client and server see
+under the same path. Before the server writes anything to the target, the server checks that the
+checkpoint is the client's. A process holds `mirror.batch.lock` while it writes a batch, and the
+client holds this lock while it stops the query. If another process tries to write a batch while the
+lock is held, the other process gets DirectoryLocked, and its batch is repeated later.
+`batches.json` lists the last batches, so that the client can report them.
 
 Spark waits ten seconds for the start of the Python process of a stream's source, and over Spark
 Connect also for the start of the process that writes the batches. No setting changes this limit,
-and on a busy machine the start may take longer. The checkpoint stays valid, so the query is
-restarted and continues from the checkpoint (`RestartingQuery`).
+and on a busy machine the start may take longer. Then the query fails. The checkpoint stays valid,
+so the query is restarted and continues from the checkpoint (`RestartingQuery`).
 """
 
 import json
@@ -90,9 +90,9 @@ class Written:
     """Outcome of a batch's write.
 
     Attributes:
-        map_batch: What the batch adds to the offset map.
-        records: Number of the batch's records at the target.
-        was_done: Whether the whole batch had already been written.
+        map_batch: Rows and offsets that the batch adds to the offset map.
+        records: Number of records that the batch has written to the target.
+        was_done: Whether an earlier attempt had already written the whole batch.
     """
 
     map_batch: MapBatch
@@ -137,8 +137,8 @@ class DirectoryTarget:
                 version=self._version(batch_id, encode_ledger_rows(noted)),
             )
         finally:
-            # Removes staged files of failed, repeated and speculative attempts; attached files have
-            # other names.
+            # Staged files of failed, repeated and speculative attempts are removed. Attached files
+            # have other names, so they remain.
             drop_staged(self.options, commit_id)
         return self._written(result, batch_id)
 
@@ -207,9 +207,10 @@ def _run(rows: "DataFrame", task: DirectoryTask | MirrorBrokerTask) -> list[Repo
 def relative_to_batch(reports: Sequence[Report], routes: Routes) -> LedgerRows:
     """Join the map rows of all tasks, and make target offsets relative to the batch.
 
-    In the reports, target offsets are relative to the task's first record in each partition; in the
-    result, they are relative to the batch's first record. Segments are attached in the order of the
-    tasks, so a task's records are after the records of all earlier tasks.
+    In the reports, target offsets are relative to the task's first record in each partition. In the
+    result, target offsets are relative to the batch's first record in each partition. This is
+    possible because segments are attached in the order of the tasks: a task's records are after the
+    records of all earlier tasks.
     """
     before: dict[tuple[int, int], int] = {}
     numbers = routes.target_numbers()
@@ -316,12 +317,12 @@ class Batches:
         offset_map: Current offset map.
         path: Path of the offset map's file.
         env: Files and clock of the driver.
-        watch: Called after each batch.
+        watch: Function that is called after each batch.
         growth: Copies new topics, partitions and settings; None for a mirror that copies only the
             topics and partitions that existed at its start.
         done: The last finished batches.
-        busy: Lock, held while a batch is written.
-        is_closed: Whether further batches are refused.
+        busy: Lock that is held while a batch is written.
+        is_closed: Whether the writer refuses further batches.
     """
 
     target: DirectoryTarget | BrokerTarget
@@ -427,7 +428,7 @@ class RestartingQuery:
         """Start the query.
 
         Args:
-            start: Starts the query; uses the same checkpoint each time.
+            start: Function that starts the query, each time with the same checkpoint.
 
         Raises:
             pyspark.errors.PySparkException: The query can't be started.
@@ -459,7 +460,7 @@ class RestartingQuery:
         try:
             has_ended = bool(self.current.awaitTermination(seconds))
             if self.current.lastProgress is not None:
-                # the query was running, so a later failure has another cause
+                # the query was running, so a later failure is not the late start of a process
                 self._left = STARTS - 1
             return has_ended
         except StreamingQueryException as error:
@@ -486,7 +487,7 @@ class ServerBatches:
     Attributes:
         plan: Plan of the client.
         options: Options of the mirror, with the absolute path of the checkpoint.
-        mirror_id: Id of the mirror, which the checkpoint must contain.
+        mirror_id: Id of the mirror. The checkpoint must contain this id.
     """
 
     plan: MirrorPlan
@@ -515,7 +516,7 @@ class ServerBatches:
             )
 
     def _open(self, env: Env) -> Batches:
-        """Return the writer of batches, with the offset map from its file.
+        """Return the writer of batches, with the offset map as it is in the map's file now.
 
         The file is read for each batch, because another query may have changed it.
         """
@@ -563,7 +564,8 @@ class ClientBatches:
         env: Access to the files of the checkpoint.
         watch: Called for each finished batch.
         started: Spark's query; None before its start.
-        after: Number of the last batch that was already reported, or written by an earlier run.
+        after: Number of the last batch that was already reported or that an earlier run has
+            written.
         done: The last finished batches.
     """
 

@@ -5,8 +5,8 @@ module finds or creates the topics at the target, checks them against the expect
 creates the first offset map. While the mirror runs, `Growth` copies changes: new topics that match
 a pattern, new partitions, and changed settings.
 
-Names at the target are chosen in `plan`; batches are written in `commit`; the rules of offset maps
-are in `offset_map`.
+The module `plan` chooses the names at the target, `commit` writes batches, and `offset_map` has the
+rules of offset maps.
 
 Invariants: changes are looked up before each batch is written. A batch's records existed when the
 batch was planned, so all topics and partitions of its rows are known when the batch is written. A
@@ -180,7 +180,7 @@ def first_offsets(
 
 
 def as_mapped(plan: MirrorPlan, offset_map: OffsetMap) -> MirrorPlan:
-    """Return the plan with its topics in the map's order: named topics, then pattern matches.
+    """Return the plan with topics in the map's order: named topics, then topics found by patterns.
 
     Raises:
         CorruptData: The offset map belongs to another mirror.
@@ -214,7 +214,8 @@ def widened(
     Args:
         offset_map: The map.
         plan: The plan with all pairs.
-        sources: Properties of topics that are new or have new partitions, by number of the pair.
+        sources: Properties of source topics that are new or have new partitions, by number of the
+            pair.
         targets: Properties of the target topics of all topics in `sources`.
 
     Raises:
@@ -354,7 +355,8 @@ def find_targets(
     with rollback_of_topics(plan.target, created_topics, env):
         for topic, one in planned.items():
             targets[topic] = _as_planned(plan, topic, one, env, created_topics)
-            # Checked again, because brokers add their defaults to the settings of a created topic.
+            # The topic is checked again, because brokers add their defaults to the settings of a
+            # created topic.
             notes += check_all(topic, one._replace(facts=targets[topic]))
     return targets, notes
 
@@ -368,7 +370,9 @@ def _check_planned(
     force: bool,
     is_new_from: int | None,
 ) -> "tuple[dict[str, _Planned], Callable[[str, _Planned], list[Finding]]]":
-    """Find or plan the target topics, and check them; changes nothing.
+    """Find or plan the target topics, and check them.
+
+    Nothing is changed.
 
     Returns:
         The target topics, and the function that checked each of them.
@@ -386,8 +390,8 @@ def _check_planned(
             findings = check_pair(plan, number, sources[number], one, env, loads[number])
             is_forced = force or number not in new
             ensure(_target(plan, number, one), findings, force=is_forced)
-            # Records of earlier pairs are not counted by time, so notes on them would only state
-            # that their number is unknown.
+            # Records of earlier pairs are not counted by time. So notes on these pairs would only
+            # state that the number of records is unknown.
             reported += [finding for finding in findings if number in new or finding.is_loss]
         return reported
 
@@ -420,10 +424,10 @@ def _numbers(plan: MirrorPlan, topic: str, sources: Mapping[int, TopicFacts]) ->
 
 
 class _Planned(NamedTuple):
-    """A target topic as it exists, or as it would be created.
+    """A target topic as it exists or, if it is missing, as the mirror would create it.
 
     Attributes:
-        facts: Facts of the topic, with the partitions that are planned.
+        facts: Properties of the topic, including partitions that are planned but missing.
         new: How to create the topic; None if it exists.
         is_short: Whether the topic exists, but has fewer partitions than `facts`, so that the
             missing partitions must be added.
@@ -437,7 +441,7 @@ class _Planned(NamedTuple):
 def _find_or_plan(
     plan: MirrorPlan, topic: str, sources: Sequence[TopicFacts], env: Env, *, create: bool
 ) -> _Planned:
-    """Find a topic, or plan how to create it; changes nothing."""
+    """Find a topic at the target; if it is missing, plan how to create it. Changes nothing."""
     count = max(source.partitions for source in sources)
     try:
         if _is_missing(plan.target, env):
@@ -606,8 +610,8 @@ def _load(plan: MirrorPlan, number: int, source: TopicFacts, *, is_new: bool) ->
     return find(question).load(keeps_partitions=keeps)
 
 
-# Minimum interval in ms between two reads of all topics' settings, since such a read takes longer
-# than all other work for a small batch.
+# Minimum interval in ms between two reads of all topics' settings. One read takes longer than all
+# other work for a small batch.
 SETTINGS_EVERY_MS: Final = 60_000
 
 # Setting whose value may be empty, which means that nothing is deleted.
@@ -652,7 +656,7 @@ class Growth:
         create: Whether to create missing topics at the target and, if records keep their
             partition's number, missing partitions.
         force: Whether to continue even if the target would lose records or their times.
-        settings: What to do with settings that differ.
+        settings: Whether settings that differ are only reported, or are set at the target.
     """
 
     plan: MirrorPlan
@@ -758,7 +762,7 @@ def growth_of(plan: MirrorPlan, options: MirrorOptions, env: Env) -> Growth:
 
 
 def _set_to(name: str, text: str) -> str | None:
-    """Return the value to set at the target; None for the default if the source has no value."""
+    """Return the value to set at the target; None to reset it, because the source has no value."""
     return text if text or name == _MAY_BE_EMPTY else None
 
 
@@ -819,7 +823,7 @@ def check_start(plan: MirrorPlan, checkpoint: str, env: Env, *, create: bool, fo
         plan: The plan.
         checkpoint: Path of the checkpoint's folder.
         env: Files and clock.
-        create: Whether missing topics will be created at the target.
+        create: Whether the mirror will create missing topics at the target.
         force: Whether the mirror may lose records or their times.
 
     Raises:
