@@ -192,7 +192,7 @@ def _offsets_of(topic: Topic, wanted: RequestedRange) -> Callable[[], float]:
 
 
 def _share(topic: Topic, wanted: RequestedRange, *, of_sidecars: bool) -> float:
-    """Return the bytes read of the log, or of sidecars, in percent of the log's bytes."""
+    """Return the bytes that were read from the log (or sidecars), as a percentage of its size."""
     stats = ScanStats()
     topic.read(wanted, stats)
     used = stats.sidecar_bytes if of_sidecars else stats.log_bytes

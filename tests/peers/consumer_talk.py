@@ -134,7 +134,10 @@ class ConsumerTalk(Talk):
                 self.beat_owning(member)
 
     def await_epoch(self, member: str, asked: ConsumerGroupHeartbeatRequest, epoch: int) -> None:
-        """Send heartbeats until the member is in `epoch`; expressions are evaluated in between."""
+        """Send heartbeats until the member is in `epoch`.
+
+        Between heartbeats, the broker evaluates the regular expression of a subscription.
+        """
         end = time.monotonic() + PATIENCE_S
         while time.monotonic() < end:
             answer = self.client("a").ask(CONSUMER_GROUP_HEARTBEAT, 1, asked)

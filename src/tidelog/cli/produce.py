@@ -198,9 +198,9 @@ class _Tally:
 def produce(surroundings: Surroundings, options: ProduceOptions) -> None:
     """Append one record, lines of a pipe, or the rows of a file.
 
-    With --from, the options --key, --value, --time and --headers name columns. Without it, they are
-    the key, value, time and headers (as JSON) of one record; without --value too, each line of
-    stdin is the value of a record.
+    With --from, the options --key, --value, --time and --headers name columns. Without
+    --from, they give the key, value, time and headers (as JSON) of one record. Without --from and
+    --value, each line of stdin is the value of a record.
     """
     tally = _Tally()
     with (

@@ -124,8 +124,9 @@ def describe(error: BaseException, options: Collection[str] = (), place: str = "
 
     Args:
         error: The error.
-        options: Names of the failed command's options; a hint on connecting names no other options.
-        place: Options that name the place of the failed command, for commands in a hint.
+        options: Names of the failed command's options. A hint on connecting mentions only these.
+        place: The failed command's options that name its directory or cluster, as text. Commands
+            in a hint get these options.
     """
     if isinstance(error, USAGE):
         return Failure(ExitCode.USAGE, _one_line(f"{error}"))

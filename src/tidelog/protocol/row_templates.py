@@ -491,7 +491,7 @@ class Template:
             if self._one is not None:
                 return self._records(frame, *self._one)
             size, start, at, end, tail, key = self._last
-            if len(frame) == size:  # usually the last frame with other values
+            if len(frame) == size:  # such a frame usually differs from the last one only in values
                 data = bytes(frame)
                 if data[:_HEAD_BYTES] + data[_BODY_AT:at] == start and data[end:] == tail:
                     if self._unpack is not None and end - at == self._row_bytes:

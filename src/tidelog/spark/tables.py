@@ -410,7 +410,7 @@ def open_records(place: Place, split_bytes: int = TABLE_SPLIT_BYTES) -> Iterator
 
 @dataclass(frozen=True, slots=True)
 class _Reduce:
-    """Worker's function: maps numbers of splits to one record for each key of the split."""
+    """Function of a Spark worker: for the number of a split, yields one record for each key."""
 
     parts: tuple[str, ...]
     request: TableRequest

@@ -78,7 +78,7 @@ def _split(text: str) -> tuple[str, str | None]:
 
 
 def _read_rpk_side(text: str, side: str, now_ms: int, base_ns: int) -> tuple[int, bool]:
-    """Return the instant in ns, and whether it is absolute; lengths count from `base_ns`."""
+    """Return the instant in ns, and whether it is absolute; a duration is added to `base_ns`."""
     for pattern, read in _ABSOLUTE:
         if re.fullmatch(pattern, side, re.ASCII):
             return read(side, now_ms), True

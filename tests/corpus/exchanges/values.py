@@ -114,5 +114,5 @@ def listed(tree: Value, *path: str | int) -> list[Value]:
 
 
 def merged(first: Mapping[str, Value], second: Mapping[str, Value]) -> Tree:
-    """Return the values of both trees; if both have a name, return the second tree's value."""
+    """Merge two trees; a name that is in both has the value of the second tree."""
     return {**first, **second}

@@ -1,4 +1,4 @@
-"""Shared code of commands on Spark, without Spark: places, settings, progress, help."""
+"""Code that Spark commands share: places, settings, progress, help. No test starts Spark."""
 
 import io
 import re

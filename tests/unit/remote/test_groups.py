@@ -1,4 +1,4 @@
-"""Groups of a cluster whose coordinators are not available yet, or refuse."""
+"""List and describe groups while coordinators are not available, or refuse requests."""
 
 from collections.abc import Callable
 from concurrent.futures import Future

@@ -1,4 +1,4 @@
-"""Threads open partitions, several at a time, each one once; the loop installs them."""
+"""Threads open partitions, each partition once; the event loop installs opened partitions."""
 
 import asyncio
 import errno

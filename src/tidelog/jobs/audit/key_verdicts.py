@@ -275,7 +275,7 @@ def displaced(pairs: "Longs") -> "Longs":
 
 
 def _displaced(offsets: "Longs") -> "Longs":
-    """Return the indexes of displaced numbers; the numbers are distinct and should ascend."""
+    """Return the indexes of displaced offsets; all offsets are distinct, ascending if in order."""
     if len(offsets) < 2 or (np.diff(offsets) > 0).all():
         return np.empty(0, np.int64)
     ranks = np.empty(len(offsets), np.int64)

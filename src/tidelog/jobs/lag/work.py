@@ -321,7 +321,7 @@ class CountSplit:
     place: Place
 
     def __call__(self, part: str) -> tuple[object, ...]:
-        """Run one task; `part` is a JSON list of the split, and the cuts of its partition."""
+        """Run one task. `part` is JSON: the split, and the offsets that divide its partition."""
         import numpy as np
 
         from tidelog.scan import ReadOptions, read

@@ -239,7 +239,7 @@ class Control:
         return encode_lent(*lent)
 
     async def _take_back(self, arguments: Mapping[str, object]) -> _Result:
-        """Swap in the client's result of a lent cleaning."""
+        """Replace segments by the client's result of a compaction that `_lend` lent to it."""
         from tidelog.control.verbs import read_take_back
 
         result = read_take_back(arguments)

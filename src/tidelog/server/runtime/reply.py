@@ -300,7 +300,7 @@ class Arrivals:
     Used only in the event loop's thread.
 
     Attributes:
-        due: Functions that send them, in order.
+        due: Functions that send the waiting responses, in order.
     """
 
     __slots__ = ("due",)

@@ -164,7 +164,10 @@ class TransactionMetadata:
     def decided(
         self, *, commit: bool, version: int, now_ms: int, next_producer_id: int = NO_PRODUCER_ID
     ) -> "TransactionMetadata":
-        """Return the decided state; version 2 increments the epoch, even without partitions."""
+        """Return the state after the decision to commit or abort.
+
+        Transaction version 2 increments the epoch, even if the transaction has no partitions.
+        """
         bumps = version >= EPOCH_BUMP_VERSION
         return replace(
             self,

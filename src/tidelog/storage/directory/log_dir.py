@@ -577,7 +577,9 @@ class LogDir(Closing):
         self._watch.accept(accepted_ms)
 
     def keep_reserve(self) -> None:
-        """Reserve space that changes use if the disk is full; see `files.RESERVE_FILE`.
+        """Reserve disk space, with which changes are stored if the disk is full.
+
+        See `files.RESERVE_FILE`.
 
         In any thread.
 

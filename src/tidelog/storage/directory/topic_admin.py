@@ -400,7 +400,7 @@ class TopicAdmin:
     def hide(self, names: Sequence[str]) -> Callable[[], list[str]]:
         """Hide topics and detach their logs: the quick part of `delete`.
 
-        No topic may be changed before the returned function has returned.
+        The caller must not change any topic until the returned function has finished.
 
         Returns:
             A function that deletes the topics. Call it once, in any thread. It returns the paths of

@@ -53,7 +53,7 @@ def test_a_partitioned_map_equals_one_table(
 
 
 def test_names_are_found_where_they_were_read() -> None:
-    """After partitions were added, a name stays in the partition that has its record."""
+    """A name may be loaded from another partition; a later put moves it to its own partition."""
     table: PartitionedMap[str] = PartitionedMap(number_of)
     name = "name 3"
     elsewhere = (number_of(name) + 1) % COUNT
