@@ -20,8 +20,8 @@ from tidelog.cli.surroundings import ExitCode, Interrupted, Surroundings, descri
 from tidelog.errors import TidelogError, UnknownTopic
 from tidelog.garbage import collection_paused, take_modules_as_old
 
-# Heading in the help -> command -> its module in this package, and its summary. The module's
-# function has the command's name.
+# Maps each heading of the help to its commands, and each command to its module in this package and
+# its summary. The command's function in this module has the command's name.
 _SECTIONS: Final = {
     "Read": {
         "topics": ("topics", "List the topics of a directory or a cluster."),
@@ -74,7 +74,7 @@ _SECTIONS: Final = {
     },
 }
 COMMANDS: Final = {name: home for section in _SECTIONS.values() for name, home in section.items()}
-# Command of `tidelog spark` -> module of this package and summary.
+# Maps each command of `tidelog spark` to its module in this package and its summary.
 JOBS: Final = {
     "bootstrap": ("jobs.bootstrap", "Load a table into a topic, visible all at once."),
     "compact": ("jobs.compact", "Compact a large directory in parallel."),
@@ -105,7 +105,7 @@ class _Unimported(click.Command):
 
 
 class _BrokenPipe(Exception):
-    """Replaces a BrokenPipeError inside click, which would end the process on a BrokenPipeError."""
+    """Replaces a BrokenPipeError inside click: click would end the process on a BrokenPipeError."""
 
 
 @contextmanager
@@ -206,8 +206,8 @@ def spark() -> None:
 
 
 _STDOUT: Final = 1
-# Similarity, from 0 to 1, from which on an unknown option is a misspelling of another, and the
-# number of letters from which on it is an abbreviation.
+# An unknown option counts as a misspelling of an option that is at least this similar, from 0 to 1.
+# It counts as an abbreviation if it has at least this number of letters.
 _NEAR: Final = 0.75
 _START_LEAST: Final = 3
 
@@ -254,8 +254,8 @@ def run(arguments: Sequence[str], surroundings: Surroundings) -> int:
 def _failed(surroundings: Surroundings, arguments: Sequence[str], error: BaseException) -> ExitCode:
     """Print an error and return its exit code; raise the error if it is of an unexpected class."""
     if isinstance(error, BrokenPipeError) and not surroundings.has_reader:
-        # The reader of stdout has closed the pipe, as `head` does; this is no error. If stdout
-        # still has a reader, the error is about another pipe.
+        # The reader of stdout, such as `head`, has closed the pipe: this is no error. If stdout
+        # still has a reader, the BrokenPipeError is about another pipe.
         _point_stdout_nowhere()
         return ExitCode.OK
     code, text, hint = describe(error, _option_names(arguments), _typed_place(arguments))
@@ -276,7 +276,7 @@ def _typed_place(arguments: Sequence[str]) -> str:
     from tidelog.cli.places import Access, Place
 
     if "follow" in arguments[:1]:
-        return ""  # its errors are about the leader, not about the directory of --data
+        return ""  # errors of `follow` are about the leader, not about the directory of --data
     names = {"-b": "--bootstrap", "-d": "--data"}
     typed: dict[str, str] = {}
     for word, following in zip(arguments, [*arguments[1:], ""], strict=False):
@@ -353,9 +353,9 @@ def _extra_hint(error: click.UsageError, command: str, options: Collection[str])
 
 
 def _near(name: str, options: Iterable[str]) -> list[str]:
-    """Return the options that a user probably meant by an unknown option, the nearest first.
+    """Return the options that a user probably meant by an unknown option, the most similar first.
 
-    Click's suggestions also have options that share little more than the dashes.
+    Click would also suggest options that share little more than the dashes.
     """
     from difflib import SequenceMatcher  # imported only for errors, because it takes 3 ms
 

@@ -49,9 +49,9 @@ def decoders(kind: ReadFormat) -> Callable[[Encoding], Decode]:
 def exact_decoder(encoding: Encoding, *, text_only: bool = False) -> Decode:
     """Return a function that converts bytes to a cell for programs; `encoder` restores the bytes.
 
-    All cells of a column have one form: text for `auto`, `{"base64": ...}` for `bytes`. Only None
-    becomes None. For JSON, `encoder` restores the content, but not its spacing. The function raises
-    SerdeError for bytes that the form can't represent.
+    All cells of a column have the same form: text for `auto`, `{"base64": ...}` for `bytes`. Only
+    None becomes None. For JSON, `encoder` restores the content, but not its spacing. The function
+    raises SerdeError for bytes that the form can't represent.
 
     Args:
         encoding: The form.
@@ -100,7 +100,7 @@ def headers_cell(headers: tuple[Header, ...], decode: Decode) -> Cell:
 
 
 def encoder(encoding: Encoding, *, text_only: bool = False) -> Callable[[object], bytes | None]:
-    """Return a function that converts a cell of a file, or text typed by a user, to bytes.
+    """Return a function that converts a file's cell, or text typed by a user, to bytes.
 
     The encoding decides how text is parsed: a number for `int64`, base64 for `bytes`, which also
     accepts `{"base64": ...}` of `exact_decoder`. Only None becomes null. The function raises
@@ -171,5 +171,5 @@ def typed_bytes(text: str, encoding: Encoding) -> bytes:
 
 
 def argument_bytes(text: str) -> bytes:
-    """Return the bytes of a command-line argument, also of one that was not valid UTF-8."""
+    """Return the bytes of a command-line argument, even if they are not valid UTF-8."""
     return text.encode(errors="surrogateescape")

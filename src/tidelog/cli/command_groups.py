@@ -1,4 +1,4 @@
-"""Groups of commands: help by section, which is printed if no command is given, and suggestions."""
+"""Groups of commands: they print help by section, and suggest commands and options."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final  # noqa: TID251 - click's own signatures
@@ -70,13 +70,14 @@ _REMOVALS: Final = ("delete", "remove")
 # Name of an option in other tools -> its name in tidelog.
 OTHER_OPTIONS: Final = {"--last": "--tail", "--head": "--limit", "--where": "--match"}
 
-# Options of other commands and tools that make changes, and that only show them.
+# Options of other commands and tools: those by which a command makes its changes, and those by
+# which it only shows its changes.
 _ACTING: Final = ("--yes", "--execute", "--apply", "--confirm", "--force", "-y")
 _SHOWING: Final = ("--dry-run", "--plan", "--preview")
 
 
 def consent_hint(command: str, options: Collection[str], name: str) -> str:
-    """Return the hint for an unknown option that makes changes, or only shows them; else empty.
+    """Return the hint for an unknown option of `_ACTING` or `_SHOWING`; empty for other options.
 
     Args:
         command: The command, such as `tidelog retain`.
@@ -97,7 +98,7 @@ def consent_hint(command: str, options: Collection[str], name: str) -> str:
 
 
 class UnknownCommand(click.UsageError):
-    """A command that does not exist; the hint names the command probably meant, or `--help`."""
+    """A command that does not exist; the hint names a similar command, or `--help`."""
 
     def __init__(self, context: click.Context, name: str, hint: str) -> None:
         """Create the error for a command `name` of the group whose context is `context`."""

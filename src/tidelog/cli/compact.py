@@ -71,8 +71,8 @@ _PLAN_TOPICS: Final = output.columns(
 )
 
 
-# Maximum number of partitions with the same reason that are named; of more, only the number is
-# given.
+# Maximum number of partitions that are named for one reason. For further partitions, only their
+# number is given.
 _NAMES_MAX: Final = 3
 
 
@@ -219,7 +219,7 @@ _ROW_COLUMNS: Final = output.columns(
 def say_stopped(
     surroundings: Surroundings, stopped: Iterable[tuple[object, str | None]]
 ) -> ExitCode:
-    """Print each item that was not completed, with its reason; return FINDINGS if any, else OK."""
+    """Print each item that was not completed, with its reason; return FINDINGS if there is one."""
     code = ExitCode.OK
     for name, reason in stopped:
         if reason is not None:
@@ -319,7 +319,7 @@ def _clean(
     log = directory.log_dir.log(name.topic, name.partition)
     if roll:
         log.roll(RollReason.REQUEST)
-    log.flush()  # unsynced records prevent the removal of older ones
+    log.flush()  # unsynced records prevent the removal of older records
     options = CleanerOptions(is_asked=not if_due)
     if log.tier is not None:
         from tidelog.storage.tier_manager.tier_compaction import compact_tier
@@ -445,7 +445,7 @@ def _show_erasure(surroundings: Surroundings, receipt: Receipt, kind: Format) ->
 
 
 def _file_rows(receipt: Receipt, most: int | None) -> Iterator[list[Cell]]:
-    """Yield a row for each file with the key, which lists at most `most` offsets."""
+    """Yield a row for each file with the key; a row lists at most `most` offsets."""
     for row in cast("list[dict[str, Cell]]", receipt["found"]):
         offsets = cast("list[Cell]", row["offsets"])
         listed = offsets[:most]

@@ -2,8 +2,8 @@
 
 For each completion the shell starts a separate process, in which click calls these functions.
 `topics` and `targets` read the directory of `--data` or TIDELOG_DATA without a lock. If the
-directory can't be read, or is in an object store, nothing is completed, because an error message
-would appear in the middle of the command line.
+directory can't be read, nothing is completed, because an error message would appear in the middle
+of the command line. Directories in object stores are not read.
 """
 
 from collections.abc import Iterable
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def topics(context: click.Context, _parameter: click.Parameter, start: str) -> list[str]:
-    """Return the directory's topics that begin with a text."""
+    """Return the directory's topics whose names begin with a text."""
     return _matches(_partitions(context), start)
 
 
 def targets(context: click.Context, _parameter: click.Parameter, start: str) -> list[str]:
-    """Return the topics that begin with a text; after `TOPIC:` the partitions of that topic."""
+    """Return topics whose names begin with a text; after `TOPIC:` the partitions of that topic."""
     partitions = _partitions(context)
     topic, colon, _ = start.partition(":")
     if not colon:
@@ -63,7 +63,10 @@ def _matches(names: Iterable[str], start: str) -> list[str]:
 
 
 def _partitions(context: click.Context) -> dict[str, int]:
-    """Return the topics of `--data` with their numbers of partitions; empty if it is not read."""
+    """Return the topics of `--data` with their numbers of partitions.
+
+    The result is empty if the directory can't be read, or is in an object store.
+    """
     from tidelog.directory import Directory
 
     data = context.params.get("data")

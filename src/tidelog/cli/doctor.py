@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from tidelog.storage.checks import DirectoryCheck, Finding, Selection
     from tidelog.storage.log.record_rules import BodyCheck
 
-# Total bytes of the checked logs from which the compiled check saves more time than importing numba
-# takes.
+# If the checked logs have at least this number of bytes, the compiled check saves more time than
+# the import of numba takes.
 KERNEL_BYTES: Final = 8 << 20
 COLUMNS: Final = output.columns(
     "severity",
@@ -117,7 +117,8 @@ def _find_target(surroundings: Surroundings, target: str | None, data: str | Non
 def _directory(surroundings: Surroundings, path: str) -> _Target:
     """Return the target for the path of a directory.
 
-    For a partition's directory, the target is the parent directory, limited to that partition.
+    For a partition's directory, the target is the parent directory, of which only that partition is
+    checked.
     """
     from tidelog.storage import files
     from tidelog.storage.checks import Selection
@@ -219,7 +220,7 @@ def _print(
 
 
 def _rows(findings: "Sequence[Finding]", open_findings: "Sequence[Finding]") -> list[list[Cell]]:
-    """Return rows for the first check's findings, then for findings that are new after a repair."""
+    """Return rows for the first check's findings, then for the new findings of a repair's check."""
     open_paths = {finding.path for finding in open_findings}
     first_findings = set(findings)
     rows = [_row(each, repaired=each.path not in open_paths) for each in findings]

@@ -118,7 +118,7 @@ class DumpFile:
 
 
 class BatchFacts(NamedTuple):
-    """Fields of a batch in the log, with which entries of other files are compared."""
+    """Fields of a batch in the log. Entries of other files are compared with these fields."""
 
     position: int
     base_offset: int
@@ -342,8 +342,9 @@ def _note_tail(dump: DumpFile, index: Index) -> None:
 def _time_rows(dump: DumpFile) -> Iterator[Row]:
     """Yield the entries of a time index.
 
-    An entry has the last offset of a batch, and the log's largest timestamp up to that offset. It
-    is a finding if no batch of the log has this last offset, or if the largest timestamp differs.
+    An entry has the last offset of a batch, and the log's largest timestamp up to that offset. A
+    finding is reported in two cases: no batch of the log has this last offset, or the log's largest
+    timestamp up to it differs.
     """
     index = TimeIndex(dump.base_offset, data=dump.read(), size_limit=INT64_MAX)
     _note_tail(dump, index)
@@ -369,7 +370,8 @@ def _time_rows(dump: DumpFile) -> Iterator[Row]:
 
 
 def _largest_up_to(batches: list[BatchFacts]) -> dict[int, int]:
-    """Return each batch's last offset -> the largest timestamp up to that offset, inclusive."""
+    """Return a mapping from each batch's last offset to the largest timestamp up to it,
+    inclusive."""
     largest, largest_by_offset = -1, {}
     for batch in batches:
         largest = max(largest, batch.max_timestamp)
@@ -380,8 +382,8 @@ def _largest_up_to(batches: list[BatchFacts]) -> dict[int, int]:
 def _append_rows(dump: DumpFile) -> Iterator[Row]:
     """Yield the rows of an append time file.
 
-    A row with a known time has the base offset and the fingerprint of a batch. It is a finding if
-    no batch with this fingerprint begins at this offset in the log.
+    A row with a known time has the base offset and the fingerprint of a batch. A finding is
+    reported if no batch with this fingerprint begins at this offset in the log.
     """
     data = dump.read()
     topic_id = _topic_id(dump, data)
@@ -487,7 +489,8 @@ _CHUNK_BYTES = 1 << 20
 def _zone_rows(dump: DumpFile) -> Iterator[Row]:
     """Yield the zones of a zone map.
 
-    Bytes of the log, or files beside it, that don't match the zone map's checksums are findings.
+    A finding is reported if the log's bytes, or the files beside the log, don't match the zone
+    map's checksums.
     """
     try:
         zone_map = ZoneMap.decode(dump.read(), report=dump.find)
@@ -523,7 +526,10 @@ def _summary(zone_map: ZoneMap) -> str:
 
 
 def _cells(zone: Zone) -> Sequence[Cell]:
-    """Return the fields of a zone; both bounds of a clock are None if no record has its time."""
+    """Return the fields of a zone.
+
+    If no record has a time on a clock, both bounds of this clock are None.
+    """
     values: list[Cell] = list(zone)
     values[7] = "yes" if zone.is_transactional else "no"
     for count, low in ((zone.timed_records, 9), (zone.stamped_records, 12)):
@@ -567,8 +573,8 @@ def _sum(dump: DumpFile, path: str, start: int, size: int) -> tuple[int, int]:
     return done, crc
 
 
-# Name or suffix of a file -> the columns and rows of the file's content. Log files are not in this
-# mapping, because they have several sets of columns.
+# Maps a file's name or suffix to the columns and rows of the file's content. Log files are not in
+# this mapping, because they have several sets of columns.
 _KINDS: Final[Mapping[str, tuple[Columns, _Rows]]] = {
     files.OFFSET_INDEX_SUFFIX: (output.number("slot", "offset", "position"), _offset_rows),
     files.TIME_INDEX_SUFFIX: (
@@ -713,7 +719,10 @@ def _files_of(file_system: FileSystem, path: str) -> Iterator[str]:
 
 
 def _kind(path: str) -> str | None:
-    """Return the suffix or name of a file's kind, ignoring suffixes like `.deleted`; or None."""
+    """Return the suffix or name of a file's kind; None if unknown.
+
+    Suffixes like `.deleted` are ignored.
+    """
     name = posixpath.basename(path)
     if name in _KINDS:
         return name

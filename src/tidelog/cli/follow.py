@@ -223,7 +223,7 @@ class _Reporter:
 
 
 def rows(follower: "Follower") -> list[list[Cell]]:
-    """Return one row for each partition, with the columns of `COLUMNS`."""
+    """Return a row of `COLUMNS` for each partition."""
     return [
         [
             copy.name.topic,
@@ -307,7 +307,10 @@ def _verdict(
 
 @contextmanager
 def _row_printer(surroundings: Surroundings, options: StandbyOptions) -> Iterator[Show]:
-    """Yield a function that shows rows: by updating or extending a table, or once at the end."""
+    """Yield a function that shows rows.
+
+    It updates or extends a table; with `--once`, it keeps the rows, which are printed at the end.
+    """
     kind = options.kind
     if kind is Format.TABLE and surroundings.stdout.isatty() and not options.once:
         with output.live(surroundings, COLUMNS) as show:

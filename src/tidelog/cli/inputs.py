@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 # longer. A cell of more characters is probably the effect of a missing quote.
 _CSV_CELL_MAX: Final = 1 << 27
 _ROWS_AT_ONCE: Final = 8_192
-# Maximum number of columns that an error names.
+# Maximum number of columns that an error message names.
 _NAMES_MAX: Final = 60
 _ARROW_FILE: Final = b"A"
-# Unit of an Arrow time -> (number of units, number of ms) of the same length.
+# Maps the unit of an Arrow time to (number of units, number of ms) of the same length.
 _UNITS_MS: Final = {"s": (1, 1_000), "ms": (1, 1), "us": (1_000, 1), "ns": (1_000_000, 1)}
 
 
@@ -174,7 +174,8 @@ _CSV_CELL: Final = re.compile(r'("(?:[^"]|"")*"|[^,]*)(?:,|$)', re.DOTALL)
 def _with_nulls(cells: list[str], raw: str) -> list[str | None]:
     """Return the cells of a row: an empty cell is null, `""` is empty text.
 
-    Python's reader doesn't distinguish the two, so rows that contain `""` are parsed again.
+    Python's reader doesn't distinguish null from empty text, so rows that contain `""` are parsed
+    again.
     """
     if "" not in cells:
         return list(cells)
@@ -237,7 +238,7 @@ def _is_arrow_file(source: BinaryIO) -> bool:
 def _batch_rows(
     batches: "Iterable[pa.RecordBatch]", name: str, choice: ColumnChoice
 ) -> Iterator[InputRow]:
-    """Yield rows of only the chosen columns; others may have values outside Python's range."""
+    """Yield rows of the chosen columns; other columns may have values outside Python's range."""
     number = 0
     for whole in batches:
         chosen = _chosen(whole, name, choice.columns)
@@ -355,7 +356,7 @@ def _special(content: object) -> object:
 
 # -- records of rows ------------------------------------------------------------------------------
 
-# Suffix that `read` gives to columns of epoch ms. The unit of such a column is not guessed.
+# `read` gives this suffix to columns of epoch ms. The unit of such a column is known, not guessed.
 _MS: Final = "_ms"
 _WHOLE: Final = re.compile(r"\d{1,19}", re.ASCII)
 
@@ -410,7 +411,7 @@ class Columns:
         return any(part is not None for part in parts)
 
     def choice(self, numbers: list[str]) -> ColumnChoice:
-        """Return the columns to read: all, if the value is the whole row."""
+        """Return the columns to read: all columns if the value is the whole row."""
         named = (self.key, self.time, self.value, self.headers)
         if self.value is not None:
             return ColumnChoice(frozenset(name for name in named if name is not None), self.time)
@@ -481,14 +482,14 @@ def typed_records(
     """Return the record that was typed as arguments, or one for each line of a pipe.
 
     Args:
-        source: The pipe, which is read if no value is typed.
-        typed: The typed texts of the record's key, value, time and headers, in the fields that
-            otherwise have names of columns.
+        source: The pipe. It is read if no value is typed.
+        typed: The record's key, value, time and headers as typed. The fields have these texts in
+            place of names of columns.
         parse_time: Parses a time given as text (docs/time.md); returns ms.
 
     Raises:
-        UsageProblem: The key separator is empty or is given with a key or value; or an option does
-            not apply or needs another option.
+        UsageProblem: The key separator is empty, or is given together with a key or value. Or an
+            option does not apply, or needs another option.
         InvalidInput: A text is invalid in its encoding, or a line lacks the key separator.
     """
     if typed.key_separator is not None and (typed.key is not None or typed.value is not None):
@@ -501,7 +502,7 @@ def typed_records(
     return iter((maker.record(InputRow(_texts(typed), b"", "arguments")),))
 
 
-# Part of a typed record -> the option for it, which errors name like a column.
+# Maps a part of a typed record to its option. Errors name the option like a column.
 _TYPED: Final = {"key": "--key", "value": "--value", "time": "--time", "headers": "--headers"}
 
 
@@ -510,7 +511,7 @@ def _texts(typed: Columns) -> dict[str, object]:
 
 
 def _named(typed: Columns) -> Columns:
-    """Return `typed` with the names of `_texts` in place of the texts, as names of columns."""
+    """Return `typed` with option names of `_texts` in place of the texts, as names of columns."""
     return replace(
         typed,
         key=None if typed.key is None and typed.key_separator is None else _TYPED["key"],
@@ -669,7 +670,7 @@ def _headers(row: InputRow, name: str, encode: _Encode) -> tuple[Header, ...]:
 
 
 def _pairs(content: object) -> list[tuple[str, object]] | None:
-    """Return names and values of an object or a list of pairs, as of a Parquet map; else None."""
+    """Return names and values of an object or list of pairs, such as a Parquet map; else None."""
     if isinstance(content, dict):
         return list(content.items())
     if not isinstance(content, list):

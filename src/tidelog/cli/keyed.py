@@ -1,4 +1,4 @@
-"""`tidelog read --table` prints a topic by key as of a time, `tidelog diff` its changes."""
+"""`tidelog read --table` prints each key's last record as of a time, `tidelog diff` changes."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -62,7 +62,7 @@ _DIFF_COLUMNS: Final = output.columns(
 )
 
 _CHANGES: Final = ("added", "changed", "deleted")
-# Number of equal characters that a table shows before the first difference of two values.
+# Number of equal characters that a table keeps before the first difference of two values.
 _KEPT_EQUAL: Final = 10
 
 
@@ -159,15 +159,15 @@ def _say(
     span: str = "",
     effect: tuple[str, str] = ("was left out", "were left out"),
 ) -> None:
-    """Print why the result may be inexact and, with `whole`, how many records have no key.
+    """Print why the result may be inexact. With `whole`, also print how many records have no key.
 
     Args:
         surroundings: Its stderr gets the notes.
         result: The table or the difference.
         stats: Statistics of the whole read.
         whole: Whether all records were read.
-        span: Words on which records were read; empty, or with a space at the start.
-        effect: Predicate on the records without a key, for one and for many.
+        span: Words that describe which records were read; empty, or with a space at the start.
+        effect: Words that say what happened to the records without a key, as singular and plural.
     """
     for doubt in result.doubts():
         surroundings.note(f"not exact: {doubt}")

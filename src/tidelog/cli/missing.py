@@ -59,7 +59,7 @@ def _deleted_note(
     clock: ClockName,
     zone: str | None,
 ) -> Iterator[str]:
-    """Yield the note on partitions whose range begins before the first record that is left."""
+    """Yield the note on partitions whose range begins before their first remaining record."""
     deleted = {name: start for name, start in starts.items() if start > 0}
     if not deleted:
         return
@@ -90,7 +90,7 @@ def _compacted_parts(
     compacted = {
         topic
         for topic, info in infos.items()
-        # The settings of a topic that another program created are unknown.
+        # If another program created the topic, its settings are unknown.
         if info.foreign or CLEANUP_COMPACT in info.settings.get("cleanup.policy", "")
     }
     if not compacted:
@@ -106,7 +106,7 @@ def _compacted_parts(
 
 
 def _compacted_note(parts: "Mapping[TopicPartition, CompactedPart]") -> Iterator[str]:
-    """Yield the note on partitions of which compaction may have removed records of a range."""
+    """Yield the note on partitions from which compaction may have removed records of a range."""
     if not parts:
         return
     is_certain = all(part.next_offset is not None for part in parts.values())
@@ -140,7 +140,7 @@ def _begins_before(requested: Limits, log_start: int, first: OffsetAndTimestamp 
     first_ms = None if first is None else first.timestamp
     start_ms, end_ms = requested.start_ms, requested.end_ms
     has_offsets = (requested.start_offset or 0) < log_start
-    # Records with the same time as the first one that is left may have been deleted, too.
+    # Deleted records may have had the same time as the first remaining record.
     has_times = first_ms is None or start_ms is None or start_ms <= first_ms
     # A range without a start begins at the log start, so no deleted record was in the range.
     # Exception: the range ends at or before the log start.

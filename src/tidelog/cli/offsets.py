@@ -126,8 +126,9 @@ def _print_matches(
         columns += output.minor("segment_file")
         for name, row in zip(matches, rows, strict=True):
             row.append(_segment_file(cast("Directory", directory), name, row[2]))
-    # For each partition: the number of records with an unknown append time before the result (if
-    # there is no result, in the whole partition); None if brokers don't report the number.
+    # For each partition: the number of records before the result whose append time is unknown. If
+    # there is no result, this number is that of the whole partition. None if brokers don't report
+    # the number.
     unknown: list[int | None] = []
     if options.clock is ClockName.APPEND and options.at not in (EARLIEST, LATEST):
         unknown = [match.without_time for match in matches.values()]

@@ -126,7 +126,7 @@ def _broken(line: str) -> Iterator[str]:
 def one_of(
     *names: str, kind: type[StrEnum], default: str | None, text: str
 ) -> Callable[[_Function], _Function]:
-    """Declare an option whose values are those of an enumeration; the command gets a member."""
+    """Declare an option with the values of an enumeration; the command gets a member."""
 
     def member(_context: click.Context, _parameter: click.Parameter, value: str | None) -> object:
         return None if value is None else kind(value)
@@ -149,7 +149,10 @@ def show_option(kind: type[StrEnum], text: str) -> Callable[[_Function], _Functi
 
 
 def shown_table(show: _Word | None, kind: type[_Word], form: Format) -> _Word:
-    """Return `show`, or if None the first member of `kind` for people, the second for scripts."""
+    """Return `show`.
+
+    If it is None, the first member of `kind` for people, the second for scripts.
+    """
     people, programs = [*kind][:2]
     return show or (people if form is Format.TABLE else programs)
 
@@ -407,10 +410,12 @@ def read_format_option(text: str) -> _Decorator:
 def _answer_zone(
     context: click.Context, _parameter: click.Parameter, zone: str | None
 ) -> str | None:
-    """Return --zone, else the zone that the given times name; None if they name none or several.
+    """Return --zone, else the zone that the given times name.
 
-    Click converts the options on the command line before it applies defaults. So when this function
-    computes a default, `context` already has the texts of the given times.
+    None if they name none or several zones.
+
+    Click converts the options on the command line before it applies defaults. So `context` already
+    has the texts of the given times when this function computes a default.
     """
     if zone is not None:
         return zone
@@ -438,7 +443,7 @@ isolation_option: Final = option_of(
     "isolation", IsolationLevel, isolation(IsolationLevel.READ_UNCOMMITTED)
 )
 
-# `--key-type` and `--value-type` are older names of these options, kept for existing scripts.
+# `--key-type` and `--value-type` are older names of these two options, kept for existing scripts.
 key_as_option: Final = one_of(
     "--key-as",
     "--key-type",

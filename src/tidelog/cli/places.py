@@ -40,7 +40,7 @@ class _RequiredOrVariable(click.Option):
     """Option that is required unless an environment variable is set, as its help text states."""
 
     def get_help_extra(self, ctx: click.Context) -> "OptionHelpExtra":
-        """Return the facts that click adds in brackets to the help text, without `required`."""
+        """Return the remarks that click adds in brackets to the help text, without `required`."""
         extra = super().get_help_extra(ctx)
         extra.pop("required", None)
         return extra
@@ -197,7 +197,8 @@ def open_directory(
         data: Path or URL of the directory.
         writable: Whether to open the directory for changes.
         create: Whether to create a missing directory; if false, a missing path is an error.
-        accept_clock: Accept the current time although the clock jumped, so that appends continue.
+        accept_clock: Whether to accept the current time although the clock jumped, so that appends
+            continue.
 
     Raises:
         UsageProblem: No directory was given, the path is a file, or `create` is false and the
@@ -337,7 +338,7 @@ def _settings(surroundings: Surroundings, path: str | None) -> dict[str, str]:
 def open_own_logs(
     surroundings: Surroundings, cluster: "ClusterView", data: str | None
 ) -> Iterator["OwnLogs | None"]:
-    """Open the cluster's own directory until the block ends; yields None if `data` is None."""
+    """Open the directory of a cluster until the block ends; yields None if `data` is None."""
     from tidelog.remote.own_logs import OwnLogs
 
     with ExitStack() as stack:
@@ -423,7 +424,7 @@ def partitions_of(directory: "Directory", topic: str, number: int | None) -> lis
 def all_partitions(
     directory: "Directory", is_selected: "Callable[[TopicInfo], bool]" = lambda _info: True
 ) -> list[TopicPartition]:
-    """Return the existing partitions of all topics for which `is_selected` is true."""
+    """Return the existing partitions of each topic for which `is_selected` is true."""
     return [
         TopicPartition(info.name, number)
         for info in directory.topics().values()

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 STDIN: Final = "-"
 # Maximum number of rows and maximum bytes of one append: enough to fill batches of several
-# partitions, but not much memory.
+# partitions without taking much memory.
 _ROWS_AT_ONCE: Final = 5_000
 _BYTES_AT_ONCE: Final = 1 << 26
 
@@ -376,7 +376,7 @@ def _bytes_at_once(config: TopicConfig | None) -> int:
 def _groups(
     records: Iterator[NewRecord], bytes_max: int
 ) -> Iterator[tuple[list[NewRecord], InvalidInput | None]]:
-    """Yield the rows of each append, with the error of the next row or None."""
+    """Yield the rows of each append, with the error of the row after them, or None."""
     group: list[NewRecord] = []
     size = 0
     try:
@@ -452,5 +452,8 @@ def _progress(
 
 
 def _position(source: BinaryIO, size: int) -> int:
-    """Return the position in the file, at most `size`; `size` if the reader has closed the file."""
+    """Return the position in the file, at most `size`.
+
+    If the reader has closed the file, return `size`.
+    """
     return size if source.closed else min(source.tell(), size)

@@ -176,8 +176,8 @@ class ReadOptions:
 
 
 _OFFSETS: Final = columns(detail("topic"), number("partition", "offset"))
-# A narrow terminal shortens keys and values before it drops the time on the clock that was not
-# chosen.
+# On a narrow terminal, keys and values are shortened before the time on the clock that was not
+# chosen is dropped.
 _CONTENT: Final = columns(key("key", least=8), value("value", least=8))
 _TABLES: Final = {
     ClockName.RECORD: columns(_OFFSETS, time("timestamp"), minor(time("append_time")), _CONTENT),
@@ -319,7 +319,7 @@ def records_of(batch: "pa.RecordBatch") -> "Iterator[tuple[int, Record, int | No
 def batch_of(
     topic: str, rows: "Iterable[tuple[int, Record, int | None]]", schema: "pa.Schema"
 ) -> "pa.RecordBatch":
-    """Return records as a batch of `COLUMNS`; the opposite of `records_of`."""
+    """Return records as a batch of `COLUMNS`; the reverse of `records_of`."""
     import pyarrow as pa
 
     def row(partition: int, record: Record, append_ms: int | None) -> dict[str, object]:
@@ -386,7 +386,7 @@ def column_batches(
 
 
 def refuse_terminal(surroundings: Surroundings, kind: ReadFormat) -> None:
-    """Raise UsageProblem for binary output to a terminal."""
+    """Raise UsageProblem if binary output would go to a terminal."""
     if surroundings.stdout.isatty():
         raise UsageProblem(f"{kind} is not for terminals; send it to a file: > FILE.{kind}")
 
@@ -426,7 +426,7 @@ def _limited(reader: "Iterable[pa.RecordBatch]", limit: int | None) -> Iterator[
     if limit is None:
         yield from reader
         return
-    # No batch after the limit is read, because it may be damaged.
+    # Batches after the limit are not read, because they may be damaged.
     batches = iter(reader)
     while limit > 0 and (batch := next(batches, None)) is not None:
         yield batch.slice(0, limit)

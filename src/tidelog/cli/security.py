@@ -169,7 +169,7 @@ def _password(surroundings: Surroundings, name: str, file: str | None) -> str:
 
 
 def _is_utf8(text: str) -> bool:
-    """Whether text has no surrogates, by which Python represents bytes that are not UTF-8."""
+    """Whether text has no surrogates. Python represents bytes that are not UTF-8 by surrogates."""
     return text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text)
 
 
@@ -207,7 +207,7 @@ def remove(
 
 
 _AUTHORIZER: Final = "authorizer.class.name"
-# Width to which narrow terminals shorten the lines of names.
+# On narrow terminals, columns of names are shortened down to this width.
 _NAME_WIDTH: Final = 10
 _ACLS: Final = output.columns(
     output.wrapped("resource", "name", least=_NAME_WIDTH),

@@ -127,7 +127,10 @@ def serve(surroundings: Surroundings, options: ServeOptions) -> ExitCode:
 
 
 def _start_with_json_log(surroundings: Surroundings, options: ServeOptions) -> ExitCode:
-    """Run a broker that logs JSON objects; an error that ends it is logged as an object, too."""
+    """Run a broker that logs JSON objects.
+
+    An error that ends the broker is also logged as an object.
+    """
     from tidelog.server.api.node import LOGGER
     from tidelog.server.logs import LOGGED_ONCE
 
@@ -150,7 +153,7 @@ def _start(surroundings: Surroundings, options: ServeOptions) -> None:
 
     file = _read_file(surroundings, options.config)
     own = _own_settings(options)
-    # `--listen` overrides the file's listeners, too.
+    # `--listen` also overrides the file's listeners.
     listen = () if options.listen is None else ("listeners",)
     with _locating_errors(file, {*own, *listen}):
         config = _configure(surroundings, options, file.texts | plain_settings(own))
@@ -164,7 +167,7 @@ def _start(surroundings: Surroundings, options: ServeOptions) -> None:
 
 @contextmanager
 def infrequent_garbage_collection() -> Iterator[None]:
-    """Run the cyclic garbage collector less often: requests create almost no cycles."""
+    """Run the cyclic garbage collector less often, because requests create almost no cycles."""
     before = gc.get_threshold()
     gc.set_threshold(*GARBAGE_THRESHOLDS)
     try:
@@ -233,7 +236,10 @@ def _configure(
 
 
 def _stop_signals() -> Iterator[signal.Signals]:
-    """Yield the signals that stop the broker, without SIGHUP if it is ignored, as by `nohup`."""
+    """Yield the signals that stop the broker.
+
+    SIGHUP is left out if the process ignores it, for example under `nohup`.
+    """
     yield from (signal.SIGTERM, signal.SIGINT)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         yield signal.SIGHUP

@@ -54,7 +54,7 @@ class ExitCode(IntEnum):
     ERROR = 1
     FINDINGS = 2
     USAGE = 3
-    # Shells expect 128 + 2 of a command ended by SIGINT.
+    # Shells expect 128 + 2 as the exit code of a command that SIGINT ended.
     INTERRUPTED = 130
 
 
@@ -63,7 +63,7 @@ class UsageProblem(Exception):
 
 
 class Interrupted(KeyboardInterrupt):
-    """An interrupt with a known effect; the text says what the command had changed."""
+    """An interrupt of a command; the text says what the command had changed before."""
 
 
 @contextmanager
@@ -79,8 +79,8 @@ class InvalidInput(Exception):
     """Invalid input; no record of the input was appended, unless the text says so."""
 
 
-# Class of errors -> what to do next, with the options of the place. The first matching class
-# applies. Errors whose text already names the solution are not listed.
+# Maps a class of errors to the hint: what to do next, with the options of the place. The first
+# matching class applies. Errors whose text already names the solution are not listed.
 _NEXT_STEPS: Final[tuple[tuple[type[TidelogError], str], ...]] = (
     (UnknownTopic, "`tidelog topics{place}` lists topics and partitions"),
     (UnknownGroup, "`tidelog groups list{place}` lists the groups"),
@@ -94,7 +94,7 @@ _NEXT_STEPS: Final[tuple[tuple[type[TidelogError], str], ...]] = (
     (StorageFailure, "check the disk: space, permissions, the system's log"),
 )
 
-# Options with which commands reach a cluster.
+# Options that name a cluster, or how to connect to it.
 _CONNECTION: Final = ("--bootstrap", "--command-config", "--to-command-config", "--timeout")
 
 # Errors of invalid arguments and settings, found by the command line or the library.
@@ -143,7 +143,7 @@ def describe(error: BaseException, options: Collection[str] = (), place: str = "
 
 def _next_step(error: TidelogError, options: Collection[str], place: str) -> str:
     if isinstance(error, ClusterFailure) and error.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
-        return ""  # the hint for unreachable brokers would be wrong; the text names the remedy
+        return ""  # the broker was reached, and the error's text names the remedy
     if isinstance(error, ClusterFailure) and error.error_code == ErrorCode.SECURITY_DISABLED:
         return "brokers check ACLs only with authorizer.class.name, see docs/security.md"
     if isinstance(error, ClusterFailure):
@@ -155,7 +155,7 @@ def _next_step(error: TidelogError, options: Collection[str], place: str) -> str
     for kind, words in _NEXT_STEPS:
         step = words.format(place=place)
         if kind is UnknownGroup and "--bootstrap" not in options:
-            continue  # `tidelog groups` needs a cluster, which this command does not name
+            continue  # `tidelog groups` needs a cluster, but the failed command names none
         if isinstance(error, kind) and step not in str(error):
             return step
     return ""
@@ -367,7 +367,7 @@ def byte_progress(
 
 @contextmanager
 def stopped_by_signals(stopped: threading.Event, *, again_ends: bool) -> Iterator[None]:
-    """Set `stopped` on SIGINT and SIGTERM while the block runs, so that it ends in an orderly way.
+    """Set `stopped` on SIGINT and SIGTERM while the block runs, so that the block can end in order.
 
     Does nothing in a thread other than the main thread.
 

@@ -220,7 +220,7 @@ def tier(surroundings: Surroundings, options: TierOptions) -> ExitCode:
     }
     for name, is_set in values.items():
         if is_set and action not in _WITH[name]:
-            # The errors of --sizes and --show name the only action that accepts the option.
+            # --sizes and --show are accepted by one action only; their errors name it.
             helps = {"--sizes": "--verify", "--show": "--status"}.get(name)
             other = f"without {helps}" if helps else f"with {action}"
             raise UsageProblem(f"{name} does not apply {other}")
@@ -316,7 +316,7 @@ def _move_partition(
 
     waiting = tier_status(directory.log_dir, name).waiting_bytes
     with byte_progress(surroundings, str(name), waiting) as done:
-        # The topic's settings already have the store's URL.
+        # `url=None`, because the topic's settings already have the store's URL.
         return tier_partition(directory.log_dir, name, replace(move, url=None, on_copied=done))
 
 
@@ -432,8 +432,8 @@ def _collect(surroundings: Surroundings, options: TierOptions) -> ExitCode:
 def _restore(surroundings: Surroundings, options: TierOptions) -> ExitCode:
     """Rebuild the tier record of each partition before its log is opened; then open the logs.
 
-    Opening a log deletes local files that end within the tier's range: the tier has all of their
-    records.
+    Opening a log deletes local files that end within the tier's range, because the tier has all
+    records of these files.
     """
     from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
     from tidelog.storage.tier_manager.orphans import restore
@@ -472,8 +472,9 @@ def _partitions(directory: "Directory", options: TierOptions) -> list[TopicParti
 def _taking_part(directory: "Directory", options: TierOptions) -> list[TopicPartition]:
     """Return the partitions that a move handles.
 
-    If the argument names a topic or a partition, these are the topic's partitions or that
-    partition; otherwise all partitions that have a tier, or whose topic's settings enable one.
+    If the argument names a topic or a partition, the result is the topic's partitions or that
+    partition. Without an argument, the result is all partitions that have a tier, or whose topic's
+    settings enable a tier.
     """
     names = _partitions(directory, options)
     if options.target is not None:
@@ -483,7 +484,7 @@ def _taking_part(directory: "Directory", options: TierOptions) -> list[TopicPart
 
 
 def _takes_part(directory: "Directory", name: TopicPartition, info: "TopicInfo") -> bool:
-    """Return whether a partition has a tier, even a damaged one, or settings enable a tier."""
+    """Return whether a partition has a tier, which may be damaged, or settings enable a tier."""
     try:
         has_tier = directory.partition(name.topic, name.partition).tier is not None
     except CorruptData:

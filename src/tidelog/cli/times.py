@@ -55,7 +55,9 @@ def read_bounds(
     *,
     during: str | None = None,
 ) -> tuple[int | None, int | None]:
-    """Return the range [start, end) in ms of `--from`, `--to`, `--during`; None for an open side.
+    """Return the range [start, end) in ms of `--from`, `--to`, `--during`.
+
+    None stands for an open side.
 
     `--from` alone may contain a whole range.
 

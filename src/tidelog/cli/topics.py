@@ -176,7 +176,8 @@ def topic_id_of(info: "TopicInfo | RemoteTopic") -> str | None:
     return None if info.topic_id is None else files.encode_topic_id(info.topic_id)
 
 
-# Setting and special value -> meaning. The largest int64 means no limit in every setting.
+# Maps a setting and a special value to its meaning. The largest int64 means no limit in every
+# setting.
 _NO_LIMIT: Final = "no limit"
 _SPECIAL_VALUES: Final = {
     ("retention.ms", "-1"): _NO_LIMIT,
@@ -405,13 +406,16 @@ def _setting_rows(
 
 
 def _retention(info: "TopicInfo | RemoteTopic") -> list[tuple[str | None, bool]]:
-    """Return the settings that decide which segments retention deletes, and which are given."""
+    """Return the values of the settings that decide which segments retention deletes.
+
+    The second item of a pair is true if the topic's own settings include the setting.
+    """
     keys = ("cleanup.policy", "retention.bytes", "retention.ms", "tidelog.retention.clock")
     return [(info.settings.get(key), key in info.given) for key in keys]
 
 
 def _due(directory: "Directory", topic: str) -> "list[DueSegment]":
-    """Return the segments that retention would delete now; none if damage hides them."""
+    """Return the segments that retention would delete now; none if damage prevents finding them."""
     with suppress(TidelogError, OSError):  # the change of settings has succeeded
         return directory.retain(topic, dry_run=True)
     return []

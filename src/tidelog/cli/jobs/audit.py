@@ -406,7 +406,7 @@ def _plots(audited: AuditResults, zone: str | None) -> list[Section]:
 
 
 def _series_of(kinds: Iterable[Kind]) -> dict[Kind, str]:
-    """Return kind -> name of its series.
+    """Return a mapping from each kind to the name of its series.
 
     The most frequent kinds have series of their own. The series of all other kinds is named
     `others (...)` with their names.

@@ -170,7 +170,8 @@ def bootstrap(surroundings: Surroundings, request: Request, options: BootstrapOp
 def _state(surroundings: Surroundings, table: str) -> str:
     """Return names, sizes and modification times of a local table's files; empty if not local.
 
-    They identify the version of the table's content. Folders within the table are not searched.
+    Names, sizes and times identify the version of the table's content. Folders within the table are
+    not searched.
     """
     fs = surroundings.env.files
     if not fs.exists(table):

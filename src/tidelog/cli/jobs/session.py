@@ -1,8 +1,8 @@
 """Shared parts of the commands on Spark: early checks, places, session, progress, reports.
 
-Spark takes five seconds or more to start. Errors such as a misspelled option, a missing topic, a
-directory that is not writable or an unreachable cluster are therefore reported before the start
-(`check_before`). The job repeats these checks, because the places may have changed by then.
+Spark takes five seconds or more to start. Therefore `check_before` reports errors before the start,
+such as a misspelled option, a missing topic, a directory that is not writable or an unreachable
+cluster. The job repeats these checks, because the places may have changed by then.
 """
 
 import errno
@@ -184,14 +184,17 @@ def spark_errors() -> Iterator[None]:
     except PySparkException as error:
         raise _problem(str(error)) from error
     except Exception as error:
-        # In classic sessions, errors that are not of a class of Spark come from py4j.
+        # In classic sessions, errors of other classes than Spark's come from py4j.
         if not type(error).__module__.startswith("py4j."):
             raise
         raise _problem(str(error)) from error
 
 
 def _problem(text: str) -> InvalidInput | UsageProblem:
-    """Return an error for Spark's message; commands exit as for the error that caused the text."""
+    """Return an error for Spark's message.
+
+    It has the exit code of the error that caused the message.
+    """
     ours = our_words(text)
     is_usage = ours is not None and ours[0] in {kind.__name__ for kind in (InvalidTime, *USAGE)}
     return (UsageProblem if is_usage else InvalidInput)(_words(text))
@@ -376,7 +379,7 @@ def _align(column: Column) -> Align:
     return Align.TEXT if column.kind.is_left else Align.NUMBER
 
 
-# Number of columns of a report's table above which minor columns are left out.
+# Maximum number of columns of a report's table; if there are more, minor columns are left out.
 _COLUMNS_MAX: Final = 10
 
 

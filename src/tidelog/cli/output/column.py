@@ -17,8 +17,8 @@ Row: TypeAlias = Sequence[object]
 KEY_WIDTH: Final = 40
 VALUE_WIDTH: Final = 60
 
-# Words of names that are the letter of a place: of the two places that are compared, and of the two
-# clusters of a failover.
+# Words of names that stand for a place: A and B are the two compared places, or the two clusters of
+# a failover.
 _PLACES: Final = ("a", "b")
 
 # Default of the minimum width of a column whose cells continue on further lines.
@@ -75,13 +75,14 @@ class Column:
     def is_optional(self) -> bool:
         """Whether a table that fits a terminal leaves the column out if no cell has a value.
 
-        Offsets, counts, times and durations stay, unless they are minor: there `-` is an answer.
+        Columns of offsets, counts, times and durations stay even without values, unless they are
+        minor: `-` in such a column tells the user that there is no value.
         """
         return self.is_minor or self.kind in (Kind.TEXT, Kind.PROSE)
 
     @property
     def words(self) -> str:
-        """Name for people: `behind` for `behind_ms`, whose cells contain the unit.
+        """Name for people, without the unit, which the cells contain: `behind` for `behind_ms`.
 
         The places A and B keep their capitals in lowercase names: `A offset`, `position on A`.
         """
@@ -99,7 +100,7 @@ class Column:
         return self._zoned(self.words.upper(), zone)
 
     def stacked_heading(self, zone: str | None = None) -> list[str]:
-        """Return the lines of the heading above a narrow table: one word each, a zone as last."""
+        """Return the heading above a narrow table: one word a line, the zone on the last line."""
         return ["PART" if word == "PARTITION" else word for word in self.heading(zone).split()]
 
     def words_with(self, zone: str | None) -> str:

@@ -64,7 +64,8 @@ def without_days(columns: Sequence[Column], texts: Sequence[str]) -> list[str]:
     """Return a row's cells in the short form: a day that all times of the row share is shown once.
 
     The first time keeps the day, and the later ones are shortened to the time of day. A row with
-    times of several days keeps all of them, so that a time without a day is never ambiguous.
+    times of several days keeps the day of each time, so that a time without a day is never
+    ambiguous.
     """
     short = list(texts)
     times = [i for i, one in enumerate(columns) if one.kind is Kind.TIME and " " in texts[i]]
@@ -191,7 +192,7 @@ def _sizes(
 ) -> tuple[list[int], list[int]]:
     """Return the widths of columns under stacked headings, and their minimum widths.
 
-    With `is_least`, the minimum widths of wrapped columns are those of other text.
+    With `is_least`, wrapped columns have the minimum width of other columns of text.
     """
     rooms = cells if is_short else None
     words = [max(map(len, lines)) for lines in headings(columns, zone, rooms=rooms)]
@@ -210,7 +211,7 @@ def _sizes(
 def _is_data(column: Column) -> bool:
     """Whether a column holds keys or values, or is wrapped.
 
-    Like the last text column, it is shortened before minor columns are dropped.
+    Such a column is shortened before minor columns are dropped, as is the last text column.
     """
     return column.kind is Kind.DATA or column.is_wrapped
 
@@ -228,7 +229,7 @@ def _fitted(
 ) -> tuple[int, ...] | None:
     """Return the widths of the columns in `shown`; None if they don't fit.
 
-    Columns in `flexible` are reduced in this order, each down to its floor.
+    Columns in `flexible` are narrowed in the order of `flexible`, each down to its floor.
     """
     fitted = list(widths)
     excess = _total([widths[i] for i in shown]) - room

@@ -155,7 +155,10 @@ def _print_block(
     *,
     is_whole: bool = True,
 ) -> None:
-    """Write a row with a line for each column, if `is_whole` also for empty optional ones."""
+    """Write a row with a line for each column.
+
+    Optional columns without a value have a line only if `is_whole`.
+    """
     pairs = _visible(surroundings, columns, row)
     cells = [(column, cell_text(column, cell, zone)) for column, cell in pairs]
     cells = [one for one in cells if is_whole or not _is_empty(*one)]
@@ -177,7 +180,7 @@ def _block(names: Sequence[str], texts: Sequence[str], room: int | None) -> Iter
 
 
 def _is_empty(column: Column, text: str) -> bool:
-    """Whether a cell has no value, in a column that tables leave out without values."""
+    """Whether a cell has no value, and tables leave its column out if no cell has one."""
     return text == NONE and column.is_optional
 
 
@@ -228,7 +231,7 @@ def print_object(surroundings: Surroundings, content: dict[str, Cell]) -> None:
 
 
 class _Csv(Writer):
-    """Writes CSV with a heading: an empty cell is null, `""` is empty text."""
+    """Writes CSV with a heading. Null becomes an empty cell, empty text becomes `""`."""
 
     def __init__(
         self, surroundings: Surroundings, columns: Sequence[Column], zone: str | None
@@ -261,8 +264,8 @@ def _csv_cell(cell: object) -> str:
 class _Table(Writer):
     """Writes aligned columns under a heading, in the width of the terminal.
 
-    Rows are written as they arrive. Later rows may widen the columns. If fewer or other columns
-    then fit, the heading is written again.
+    Rows are written as they arrive. Later rows may widen the columns. If fewer or other columns fit
+    after that, the heading is written again.
     """
 
     def __init__(
