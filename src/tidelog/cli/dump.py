@@ -370,8 +370,10 @@ def _time_rows(dump: DumpFile) -> Iterator[Row]:
 
 
 def _largest_up_to(batches: list[BatchFacts]) -> dict[int, int]:
-    """Return a mapping from each batch's last offset to the largest timestamp up to it,
-    inclusive."""
+    """Return a mapping from each batch's last offset to the largest timestamp up to it.
+
+    The batch itself is included.
+    """
     largest, largest_by_offset = -1, {}
     for batch in batches:
         largest = max(largest, batch.max_timestamp)

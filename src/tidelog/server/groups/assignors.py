@@ -4,8 +4,8 @@
 balances the members' numbers of partitions and moves few partitions (`mixed_assignor` handles
 members with different topics). `simple` assigns every partition to the same number of members: the
 smallest number that leaves no member idle. The members' partition counts are balanced, and members
-keep partitions where possible. If members subscribe to different topics, `simple` does this for
-each topic separately. Ties are broken by the iteration order of Java's hash tables, as in Kafka.
+keep partitions where possible. If members subscribe to different topics, `simple` assigns each
+topic separately. Ties are broken by the iteration order of Java's hash tables, as in Kafka.
 
 Source: Kafka 4.3's UniformAssignor, RangeAssignor and SimpleAssignor; KIP-848, KIP-932.
 """
@@ -102,7 +102,8 @@ def assign_range(spec: GroupSpec) -> Targets:
 def assign_uniform(spec: GroupSpec) -> Targets:
     """Balance the number of partitions per member, and move few partitions.
 
-    If all members subscribe to the same topics, these numbers differ by at most one.
+    If all members subscribe to the same topics, the members' numbers of partitions differ by at
+    most one.
     """
     if not spec.members:
         return {}
@@ -135,7 +136,8 @@ def _assign_same(spec: GroupSpec, order: list[str]) -> Targets:
         # so that no record is written for it.
         targets[member_id] = target
         if quota > 0 and gets_more and len(order) - index > more:
-            # A later member may already have the extra partition, which then need not move.
+            # A later member may already have one partition more than `share`. Leaving the extra
+            # partition to that member avoids a move.
             quota, gets_more = quota - 1, False
         more -= gets_more
         if quota > 0:
@@ -144,8 +146,8 @@ def _assign_same(spec: GroupSpec, order: list[str]) -> Targets:
     return targets
 
 
-# Count for a member with partitions of unsubscribed topics. It is above every quota, so that
-# `_keep` revokes these partitions.
+# Count of a member that has partitions of topics to which it does not subscribe. This count is
+# above every quota, so that `_keep` revokes these partitions.
 _TOO_MANY: Final = 1 << 40
 
 
@@ -268,7 +270,8 @@ def _share_out(
     holders: dict[TopicPartition, list[str]] = {each: [] for each in pool}
     order_of, shared = {each: index for index, each in enumerate(pool)}, frozenset(pool)
     for member in members:
-        # Sort by the pool's order, without a visit of the whole pool for each member.
+        # Sort the member's partitions in the pool's order, without iterating over the whole pool
+        # for each member.
         still = order(sorted(had[member] & shared, key=order_of.__getitem__))
         # A member with too many partitions gives up the first ones, as in Kafka.
         assigned[member] = set(still[max(len(still) - quotas[member], 0) :])
@@ -288,7 +291,7 @@ def _fill(
     sharing: int,
     wanting: "_Wanting",
 ) -> None:
-    """Assign each partition to several members, whose number is `sharing`."""
+    """Assign each partition to `sharing` members."""
     for each in pool:
         while len(holders[each]) < sharing:
             holders[each].append(wanting.take(each))
@@ -323,8 +326,8 @@ class _Wanting:
     def _next_without(self, partition: TopicPartition) -> str:
         """Return the next member with unused quota that lacks the partition.
 
-        If every member with unused quota already has the partition, return the member with the
-        fewest partitions among those that lack it.
+        If every member with unused quota already has the partition, return a member that lacks it:
+        the one with the fewest partitions.
         """
         for step in range(len(self._members)):
             at = (self._at + step) % len(self._members)

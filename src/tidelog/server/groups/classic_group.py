@@ -1,9 +1,9 @@
 """State of a classic group, its members and their subscriptions; no input or output.
 
-The join of a dynamic member does not visit the other members; the rebalance that follows visits all
-members, once for many joins. So the cost of many joins is proportional to their number.
-Subscriptions are read as version 0, which is a prefix of every version, because some clients
-declare another version than they write.
+The join of a dynamic member does not visit the other members. The rebalance after it visits all
+members, but one rebalance serves many joins. So the cost of many joins is proportional to the
+number of joins. Subscriptions are read as version 0, because some clients declare another version
+than they write. Version 0 is a prefix of every version.
 
 Source: Kafka 4.3's classic groups; KIP-345 (static members).
 """
@@ -34,7 +34,7 @@ _FIRST_VERSION: Final = bytes(VERSION_BYTES)
 
 
 def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
-    """Return the union of the topics of all subscriptions, or None if one can't be decoded."""
+    """Return the topics of all subscriptions; None if a subscription can't be decoded."""
     topics: set[str] = set()
     try:
         for data in subscriptions:
@@ -46,8 +46,8 @@ def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
 
 CONSUMER_PROTOCOL: Final = "consumer"
 
-# Estimated memory for a protocol besides its name and metadata, in bytes. It is added for each
-# protocol, so that many empty protocols also reach the limits.
+# Estimated memory for a protocol in addition to its name and metadata, in bytes. This number is
+# added for each protocol, so that many empty protocols also reach the limits.
 PROTOCOL_BYTES: Final = 128
 
 
@@ -181,7 +181,7 @@ class ClassicGroup:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the group is in state Empty, without members and without a rebalance."""
+        """Whether the group is in state Empty: it has no members and no rebalance."""
         return self.state is GroupState.EMPTY
 
     def is_in(self, *states: GroupState) -> bool:
@@ -190,7 +190,7 @@ class ClassicGroup:
 
     @property
     def has_all_joined(self) -> bool:
-        """Whether all members have joined this rebalance and no generated id is unused."""
+        """Whether all members have joined this rebalance, and all generated ids have been used."""
         return self.awaiting_join == len(self.members) and not self.pending
 
     @property
@@ -222,7 +222,7 @@ class ClassicGroup:
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
     def is_subscribed(self, topic: str) -> bool:
-        """Whether members read a topic; True for all topics if consumers' topics are unknown."""
+        """Whether members read a topic; true for all topics if consumers' topics are unknown."""
         if self.subscribed is None:
             return self.protocol_type == CONSUMER_PROTOCOL
         return topic in self.subscribed
@@ -265,9 +265,10 @@ class ClassicGroup:
     def expiry_start_ms(self) -> int | None:
         """Start (wall time) of the retention of offsets whose topic no member reads.
 
-        - Group without members: when it became empty, or -1 (start at each commit) if it never had
-          members.
-        - Stable group of consumers whose topics are known: -1 (start at each commit).
+        - Group without members: the time when it became empty. If it never had members, -1: the
+          retention of an offset starts at its commit.
+        - Stable group of consumers whose topics are known: -1, so the retention starts at the
+          commit.
         - Any other group: None, because its offsets do not expire.
         """
         if self.protocol_type is None:
@@ -336,7 +337,7 @@ class ClassicGroup:
         protocols_and_timeouts: tuple[Protocols, int, int],
         join: Reply[JoinResult] | None,
     ) -> None:
-        """Store the protocols, timeouts (rebalance, session) and pending response of a rejoin."""
+        """Store the protocols, timeouts and pending response of a member that rejoins."""
         self._count(member, -1)
         member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms = (
             protocols_and_timeouts
@@ -382,7 +383,10 @@ class ClassicGroup:
     # -- rebalance ---------------------------------------------------------------------------
 
     def elect_leader(self) -> bool:
-        """Ensure that the leader has joined, or elect another; False if no member has joined."""
+        """Ensure that the leader has joined, or elect another leader.
+
+        False if no member has joined.
+        """
         if self.leader is None:
             return False
         if self.members[self.leader].join is None:

@@ -1,8 +1,8 @@
 """Members of the classic protocol in a consumer group.
 
 They join, sync and heartbeat as in a classic group. JoinGroup does not wait for other members; its
-response has the member epoch as the generation. Heartbeat returns REBALANCE_IN_PROGRESS when the
-member's epoch is outdated, or the member has partitions to revoke or to receive.
+response has the member epoch as the generation. Heartbeat returns REBALANCE_IN_PROGRESS in two
+cases: the member's epoch is outdated, or the member has partitions to revoke or to receive.
 
 Source: Kafka 4.3's group coordinator; KIP-848 (online migration).
 """
@@ -319,9 +319,9 @@ def _require_protocol(member: ConsumerMember, request: SyncRequest) -> None:
 def _epoch_to_join(group: ConsumerGroup) -> int:
     """Return the epoch below which a member must rejoin.
 
-    This is the epoch of the target assignment, which heartbeats of the consumer protocol compute.
-    If only classic members are left, no heartbeat computes the target. So the group's epoch is
-    used, and the join computes the target.
+    While the group has members of the consumer protocol, their heartbeats compute the target
+    assignment, and the result is the target's epoch. If only classic members are left, no heartbeat
+    computes the target. Then the result is the group's epoch, and the join computes the target.
     """
     only_classic = group.classic_count == len(group.members)
     return group.epoch if only_classic else group.target_epoch

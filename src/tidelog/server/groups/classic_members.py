@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tidelog.server.groups.classic_in_consumer import ClassicInConsumer
 
 # Maximum estimated size of the protocols of one member, and of all members of a group, in bytes.
-# Kafka has no such limits, but could not write the record of a group that is near them.
+# Kafka has no such limits, but could not write the record of a group near these limits.
 MEMBER_METADATA_BYTES: Final = 8 << 20
 
 GROUP_METADATA_BYTES: Final = 128 << 20
@@ -36,8 +36,8 @@ GROUP_METADATA_BYTES: Final = 128 << 20
 # such limit.
 PENDING_MAX: Final = 10_000
 
-# Maximum length of a member id in bytes. Member ids appear in responses to other members, and old
-# versions of these responses encode at most 32,767 bytes.
+# Maximum length of a member id in bytes. Responses to other members contain member ids, and old
+# versions of these responses encode strings of at most 32,767 bytes.
 MEMBER_ID_BYTES: Final = 32_767
 
 _UUID_BYTES: Final = 37  # a UUID with a hyphen before it
@@ -80,7 +80,7 @@ class ClassicMembers:
         return self._join(group, request)
 
     def _join_first(self, request: JoinRequest, was: ConsumerGroup | None) -> Reply[JoinResult]:
-        """Create the group for its first member; a request with a member id is refused as unknown.
+        """Create the group for its first member; a request with a member id gets UNKNOWN_MEMBER_ID.
 
         An empty consumer group is converted to a classic group and keeps its offsets.
         """
@@ -130,7 +130,7 @@ class ClassicMembers:
         return _refused(ErrorCode.MEMBER_ID_REQUIRED, member_id)
 
     def _has_room(self, group: ClassicGroup, member_id: str) -> bool:
-        """Whether a member may be in the group: it is already, or the group is below its limit."""
+        """Whether a client may be in the group: it is a member, or the group is not full."""
         member = group.members.get(member_id)
         limit = self._config.group_max_size
         if group.is_in(GroupState.PREPARING_REBALANCE):
@@ -165,7 +165,8 @@ class ClassicMembers:
         return reply
 
     def _join_with_id(self, group: ClassicGroup, request: JoinRequest) -> Reply[JoinResult]:
-        """Handle a client that sends an id: a member's id, or an unused id generated for it."""
+        """Handle a client that sends an id: a member's id, or a generated id that was not used
+        yet."""
         if request.member_id in group.pending and request.instance_id is None:
             return self._add(group, request, request.member_id)
         code = group.member_error(request.member_id, request.instance_id)
@@ -177,7 +178,8 @@ class ClassicMembers:
         leads = group.is_in(GroupState.STABLE) and group.leader == member.member_id
         if group.is_in(GroupState.PREPARING_REBALANCE) or leads or not is_same:
             return self._join_again(group, request, member)
-        # This is a retry: the response to the first request may have been lost.
+        # The client retries the request, because the response to its first request may have been
+        # lost.
         return Reply.of(self._rebalances.joined(group, member.member_id))
 
     def _join_again(
@@ -233,8 +235,9 @@ class ClassicMembers:
                 return
             joined = self._rebalances.joined(group, member.member_id, skip=request.knows_skipping)
             if not request.knows_skipping:
-                # An old client that is named as leader would send assignments. So the response
-                # names the leader's id from before the return, and the client only syncs.
+                # If the response named an old client as leader, the client would compute and send
+                # assignments. So the response contains the leader's id from before the client's
+                # return, and the client only syncs.
                 joined = joined._replace(leader=before.leader or "", members=())
             group.answer_join(member, joined)
 
@@ -395,5 +398,5 @@ def _sync_error(group: ClassicGroup, request: SyncRequest) -> ErrorCode:
 
 
 def _differ(requested: str | None, current: str | None) -> bool:
-    """Whether both protocols are known and differ; old clients send none."""
+    """Whether both protocols are known and differ; old clients send no protocol."""
     return requested is not None and current is not None and requested != current

@@ -18,8 +18,8 @@ from tidelog.server.groups.offsets_topic import GroupContext
 from tidelog.server.groups.records import group_record
 from tidelog.server.groups.requests import JoinResult, SyncResult
 
-# Maximum time in ms that a new member's JoinGroup may be pending. If a client does not know its
-# member id yet, it retries as another member, so its first member must expire.
+# Maximum time in ms that a new member's JoinGroup may be pending. A client that does not know its
+# member id yet retries as another member, so the member of its first request must expire.
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
 
 Action: TypeAlias = Callable[[], None]
@@ -57,7 +57,7 @@ class Rebalances:
     def session_remaining_ms(self, member: Member) -> int:
         """Return the remaining time of a member's session in ms.
 
-        This is the whole timeout if no timer runs, or if the member awaits a response.
+        If no timer runs, or if the member awaits a response, the result is the whole timeout.
         """
         expiry, session_ms = member.expiry, member.session_timeout_ms
         waits = member.join is not None or member.sync is not None
@@ -119,7 +119,7 @@ class Rebalances:
             self._await_joins(group)
 
     def _await_newcomers(self, group: ClassicGroup, delay_ms: int, remaining_ms: int) -> None:
-        """Delay the first rebalance; repeat the delay while members join, for a limited time."""
+        """Delay the first rebalance; repeat the delay while members join, up to a maximum time."""
         self._set_join_timer(
             group, delay_ms, lambda: self._end_delay(group, delay_ms, remaining_ms)
         )
@@ -253,7 +253,8 @@ class Rebalances:
         for member in group.members.values():
             member.assignment = assignments.get(member.member_id, b"")
             if group.answer_sync(member, self.synced(group, member)):
-                # The member's session may have ended while the member waited; that had no effect.
+                # If the session's timer ended while the member waited, the member was kept, so
+                # start the timer again.
                 self.restart_session(group, member)
         group.move_to(GroupState.STABLE, self._clock.now_ms())
 
@@ -278,7 +279,7 @@ class Rebalances:
         for member in group.members.values():
             self.restart_session(group, member)
         if group.leader is None and not group.is_empty:
-            # The group was converted to a classic one, and its members still have to rejoin.
+            # The group was converted to a classic group, and its members still have to rejoin.
             group.leader = next(iter(group.members))
             self.prepare_or_complete(group)
         elif len(group.members) > self._config.group_max_size:

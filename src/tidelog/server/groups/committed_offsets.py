@@ -51,7 +51,10 @@ class CommittedOffset(NamedTuple):
         return now_ms - since_ms >= retention_ms
 
     def is_of_another(self, topic_id: UUID) -> bool:
-        """Whether the offset is of a topic with another id; False if either id is unknown."""
+        """Whether the offset belongs to a topic with another id.
+
+        False if one of the ids is unknown.
+        """
         return self.topic_id != topic_id and NO_UUID not in (topic_id, self.topic_id)
 
 
@@ -60,7 +63,7 @@ class DeletedTopic(NamedTuple):
 
     Attributes:
         name: Name of the topic.
-        topic_id: Id of the topic; None if it had none.
+        topic_id: Id of the topic; None if the topic had no id.
         deleted_ms: Wall time of the deletion.
     """
 
@@ -69,11 +72,11 @@ class DeletedTopic(NamedTuple):
     deleted_ms: int
 
     def owns(self, offset: CommittedOffset, present: UUID | None) -> bool:
-        """Whether an offset was committed for this topic, or for an earlier one of the same name.
+        """Whether an offset was committed for this topic, or for an earlier topic of the same name.
 
         `present` is the id of the topic that has the name now. If the offset has neither the id
-        `present` nor the deleted topic's id, the offset's commit time decides. Clocks are sometimes
-        set back, so an offset with the id `present` is kept whatever its commit time.
+        `present` nor the deleted topic's id, the offset's commit time decides. An offset with the
+        id `present` is kept whatever its commit time, because clocks are sometimes set back.
         """
         if offset.topic_id == self.topic_id:
             return True
@@ -159,13 +162,16 @@ class PendingOffsets:
 
     def __init__(self) -> None:
         self._groups: dict[str, _Partitions] = {}
-        # Ids of groups with pending offsets, for each partition number of `__consumer_offsets`
-        # and then for each producer id.
+        # Maps each partition number of `__consumer_offsets` to producer ids, and each producer id
+        # to the ids of groups with pending offsets of this producer.
         self._producers: dict[int, dict[int, dict[str, None]]] = {}
         self._order = 0
 
     def __len__(self) -> int:
-        """Return the number of open transactions, counted in each partition of the topic."""
+        """Return the number of open transactions.
+
+        A transaction counts once for each partition of `__consumer_offsets` that it has written to.
+        """
         return sum(map(len, self._producers.values()))
 
     # -- queries -----------------------------------------------------------------------------
@@ -259,7 +265,10 @@ class PendingOffsets:
         return entry
 
     def unload(self, number: int | None) -> None:
-        """Remove the pending offsets of a partition of `__consumer_offsets`; None for all."""
+        """Remove the pending offsets of a partition of `__consumer_offsets`.
+
+        Of all partitions for None.
+        """
         if number is None:
             self._groups.clear()
             self._producers.clear()

@@ -55,8 +55,8 @@ class ConsumerHeartbeats(Heartbeats):
         is_usual = (
             request.epoch > JOINING and request.instance_id is None and request.rack_id is None
         )
-        # The usual heartbeat of a member that stays breaks no rule if the member id and the group
-        # id are present.
+        # If the ids of the member and the group are present, the usual heartbeat of an existing
+        # member breaks no rule.
         if not (is_usual and request.member_id.strip() and request.group_id.strip()):
             require_all(_rules(request))
         assignor = request.assignor

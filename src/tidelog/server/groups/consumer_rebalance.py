@@ -1,10 +1,11 @@
 """Updates that only consumer groups have: expressions, target assignments, reconciliation.
 
 `ConsumerUpdates.aim` computes a member's target assignment, and `next_assignment` computes the
-member's next step towards the target. A member that must revoke partitions stays in its epoch until
-it no longer reports them as owned (UNREVOKED_PARTITIONS). In the new epoch it waits for partitions
-that other members still own (UNRELEASED_PARTITIONS). A member that lacks no partition is STABLE. So
-a partition never has two owners.
+member's next step towards the target. A member that must revoke partitions is in state
+UNREVOKED_PARTITIONS. It stays in its epoch until it no longer reports these partitions as owned. In
+the new epoch, the member is in state UNRELEASED_PARTITIONS while other members still own partitions
+of its target. A member that has all partitions of its target is STABLE. So a partition never has
+two owners.
 
 Source: Kafka 4.3's group coordinator and its reconciliation; KIP-345, KIP-848, KIP-1263 (minimum
 assignment interval).
@@ -46,7 +47,7 @@ _LOGGER = logging.getLogger("tidelog.server")
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """Target assignment of a member, and the epoch that it was computed for."""
+    """Target assignment of a member, and the epoch for which the target was computed."""
 
     epoch: int
     target: Target
@@ -81,9 +82,10 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
     # -- the group's epoch -------------------------------------------------------------------
 
     def begin_epoch(self, update: ConsumerUpdate, names: Iterable[str], *, is_due: bool) -> int:
-        """Begin a new epoch if `is_due` or the topics `names` changed; return the group's epoch.
+        """Begin a new epoch if `is_due` or if the topics `names` changed; return the group's epoch.
 
-        If an older Kafka wrote a record of the group's topics, the update also removes that record.
+        If an older version of Kafka wrote a record of the group's topics, the update also removes
+        that record.
         """
         group = update.group
         epoch = super().begin_epoch(update, names, is_due=is_due)
@@ -94,7 +96,10 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
         return epoch
 
     def subscribed_ids(self, group: ConsumerGroup, subscription: Subscription) -> frozenset[UUID]:
-        """Return the ids of the topics that a member reads; an unresolved expression adds none."""
+        """Return the ids of the topics that a member reads.
+
+        An unresolved expression adds no topics.
+        """
         resolved = group.regexes.get(subscription.regex) if subscription.regex else None
         return self.facts.ids(
             subscription.topics if resolved is None else subscription.topics | resolved.topics
@@ -137,7 +142,7 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
         return Aim(epoch, targets.get(new.member_id, NO_TARGET))
 
     def _may_assign(self, group: ConsumerGroup) -> bool:
-        """Whether a new target may be computed now: the last one is old enough.
+        """Whether a new target may be computed now: the last target is old enough.
 
         At most one target per group is computed in one turn of the event loop. Otherwise, if many
         members join together, each join would reassign all partitions, and members would revoke
@@ -148,7 +153,8 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
         return is_old and self.assigned.is_first(group.group_id)
 
     def _specs(self, group: ConsumerGroup, new: ConsumerMember) -> dict[str, MemberSpec]:
-        # Topic ids by subscription, because many members have the same subscription.
+        # Topic ids by subscription. They are computed once for each subscription, because many
+        # members have the same subscription.
         ids: dict[tuple[frozenset[str], str], frozenset[UUID]] = {}
 
         def read_by(subscription: Subscription) -> frozenset[UUID]:
@@ -229,8 +235,8 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
         group = update.group
         is_due_now = is_due or self.has_stale_topics(group)
         if not is_due_now and group.epoch <= group.target_epoch:
-            # Nearly every heartbeat ends here. Such a heartbeat needs no new target, so the topics
-            # need not be counted.
+            # Nearly every heartbeat returns here. It needs no new target, so the topics need not be
+            # counted.
             return group.epoch, False
         names = group.names_after(previous, new.subscription)
         regexes = group.regexes_after(previous, new.subscription)
@@ -270,7 +276,10 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
         return ModernMember(member.member_id, member.subscription, assignment)
 
     def watch_revocation(self, group: ConsumerGroup, member_id: str) -> None:
-        """Start the rebalance timeout of a member that has partitions to revoke; else stop it."""
+        """Start the rebalance timeout if the member has partitions to revoke.
+
+        Else stop the timeout.
+        """
         member = group.members[member_id]
         if member.assignment.state is MemberState.UNREVOKED_PARTITIONS:
             ms = max(member.subscription.rebalance_timeout_ms, 0)
@@ -305,7 +314,8 @@ class Step:
     Attributes:
         target_epoch: Epoch of the target assignment.
         target: Target assignment of the member.
-        topic_ids: Topics that the member reads; others are revoked even if the target has them.
+        topic_ids: Topics that the member reads; other topics are revoked even if the target has
+            them.
         owned: Partitions that the member reports as owned; None if it does not report any.
         owners: Returns the owner's member id for each owned partition of a topic, including the
             partitions of this member.
@@ -366,8 +376,8 @@ def _without_unsubscribed(assignment: MemberAssignment, step: Step) -> MemberAss
         return assignment.moved(
             assignment.epoch, MemberState.UNREVOKED_PARTITIONS, remaining, revoking
         )
-    # The member no longer owned these partitions when it changed its subscription, so there is no
-    # revocation to wait for.
+    # The member did not own these partitions any more when it changed its subscription. So the
+    # member need not confirm a revocation.
     return assignment.moved(assignment.epoch, assignment.state, remaining, assignment.revoking)
 
 
@@ -380,8 +390,7 @@ def _towards_target(assignment: MemberAssignment, step: Step, epoch: int) -> Mem
         target = step.target.get(topic, _NONE) if topic in step.topic_ids else _NONE
         has = assignment.assigned.get(topic, _NOTHING)
         if has.keys() == target:
-            # The usual case after a change of the group: the member keeps its partitions of this
-            # topic.
+            # After most changes of the group, the member keeps its partitions of this topic.
             _put(assigned, topic, dict(has))
             continue
         _put(assigned, topic, {number: since for number, since in has.items() if number in target})

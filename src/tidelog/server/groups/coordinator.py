@@ -1,12 +1,13 @@
 """Group coordinator: entry point for handlers, and state machine of `__consumer_offsets`.
 
 The coordinator manages the loaded groups; members and commits have their own modules. When a topic
-is deleted, loaded groups drop its offsets. Groups that are being loaded, or whose partition failed
-before the removal was written, still have these offsets. So the coordinator remembers the most
-recently deleted topics and removes their offsets from groups that are loaded later.
+is deleted, loaded groups drop its offsets. Some groups still have these offsets: groups that are
+being loaded, and groups whose partition failed before the removal was written. So the coordinator
+remembers the most recently deleted topics and removes their offsets from groups that are loaded
+later.
 
 The modules for consumer and share groups are imported at their first use, because the first client
-of a broker waits for everything that is imported here.
+of a broker waits for the imports of this module.
 
 Source: Kafka 4.3's group coordinator.
 """
@@ -55,7 +56,7 @@ class GroupFacts(NamedTuple):
         group_id: Id of the group.
         state: Kafka's name of its state.
         members: Number of members.
-        offsets: Topic, partition and committed offset of each commit.
+        offsets: Topic, partition and offset of each committed offset.
     """
 
     group_id: str
@@ -208,8 +209,8 @@ class GroupCoordinator:
             return
         deleted = DeletedTopic(info.name, info.topic_id, self._clock.now_ms())
         self._deleted.append(deleted)
-        # Pending offsets are removed first, without delay, because a later removal would also
-        # remove pending offsets of a new topic of this name.
+        # Pending offsets are removed first and at once. A later removal would also remove pending
+        # offsets of a new topic of this name.
         for group_id in self.pending.groups_of(deleted.name):
             if (group := self.find(group_id)) is not None:
                 self._forget_topic(deleted, group)
@@ -218,7 +219,7 @@ class GroupCoordinator:
     def _forget_deleted(self, groups: Iterable[AnyGroup]) -> None:
         """Remove offsets of topics that were deleted before these groups were loaded.
 
-        Groups with pending offsets come first, without delay.
+        Groups with pending offsets are handled first and at once.
         """
         if not self._deleted:
             return
@@ -263,7 +264,7 @@ class GroupCoordinator:
     def _sweep(self, action: Callable[[AnyGroup], None], groups: Iterable[AnyGroup]) -> None:
         """Apply an action to groups in the background, a few milliseconds at a time.
 
-        Groups that have been unloaded by then are skipped.
+        If a group has been unloaded before its turn, it is skipped.
         """
         groups = tuple(groups)
         self._timers.sweep(

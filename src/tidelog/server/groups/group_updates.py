@@ -2,7 +2,7 @@
 
 A `GroupUpdate` collects the changes of a request. The group stays unchanged until the records of
 these changes are accepted; then all changes apply at once. The response is sent when the records
-are durable. Facts about topics (ids, hashes, counts) are cached, at most until the topic list
+are durable. Ids, hashes and partition counts of topics are cached, at most until the topic list
 changes. `consumer_rebalance` moves consumer group members towards their target.
 
 Source: Kafka 4.3's group coordinator; KIP-848, KIP-932, KIP-1263 (minimum assignment interval).
@@ -48,13 +48,15 @@ HASH_BYTES: Final = 8
 # is full, both are cleared.
 CACHE_ENTRIES_MAX: Final = 1024
 
-# Number of characters in cached names above which both caches are cleared. It limits memory,
-# because members may subscribe to long names of topics that do not exist.
+# Maximum number of characters in cached names; above it, both caches are cleared. This limits
+# memory, because members may subscribe to long names of topics that do not exist.
 CHARACTERS_MAX: Final = 1 << 20
 
 
 class TopicFacts:
-    """Cache of facts about the current topics. Used only in the event loop's thread.
+    """Cache of ids, hashes and partition counts of the current topics.
+
+    Used only in the event loop's thread.
 
     Attributes:
         topics: Topics of the broker.
@@ -78,7 +80,7 @@ class TopicFacts:
         return topics
 
     def ids(self, names: Iterable[str]) -> frozenset[UUID]:
-        """Return the ids of the existing topics among these."""
+        """Return the ids of those `names` that are existing topics."""
         topics, requested = self._current_topics(), frozenset(names)
         topic_ids = self._ids.get(requested)
         if topic_ids is None:
@@ -214,8 +216,8 @@ class GroupUpdates(Generic[ModernGroupT]):
     def target_wait_ms(self, group: ModernGroupT, since_ms: int, interval_ms: int) -> int:
         """Return the time in ms until another target may be computed.
 
-        If no target was computed before, the interval begins at `since_ms`, or is over if that is
-        0. A clock that was set back causes no extra delay.
+        If no target was computed before, the interval begins at `since_ms`. If `since_ms` is 0 in
+        this case, the interval is over. A clock that was set back causes no extra delay.
         """
         now_ms = self.clock.now_ms()
         since_ms = group.target_ms or since_ms
@@ -274,7 +276,7 @@ class Heartbeats:
 
 
 def require_all(rules: Iterable[tuple[bool, str]]) -> None:
-    """Raise Refusal for the first rule that is not met; each has a flag and an error text."""
+    """Raise Refusal for the first rule that is broken; a rule is a flag and an error text."""
     for is_met, text in rules:
         if not is_met:
             raise Refusal(ErrorCode.INVALID_REQUEST, text)
@@ -283,7 +285,7 @@ def require_all(rules: Iterable[tuple[bool, str]]) -> None:
 def after(
     written: Reply[ErrorCode], result: ResultT, refused: Callable[[ErrorCode], ResultT]
 ) -> Reply[ResultT]:
-    """Return a reply with `result` once the write is durable, with `refused(code)` if it fails."""
+    """Return a reply that completes with `result` once the write is durable, or `refused(code)`."""
     reply: Reply[ResultT] = Reply()
     written.then(lambda code: reply.complete(result if code is ErrorCode.NONE else refused(code)))
     return reply

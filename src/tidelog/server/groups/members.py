@@ -66,7 +66,8 @@ class MemberMatch:
     """Member that a request refers to.
 
     Attributes:
-        member: The member. If it replaces another member, it has the replaced member's state.
+        member: The member. If the member replaces another member, it has the state of the replaced
+            member.
         previous: The member's subscription before the request; None for a new member.
         replaced_id: Former id of a returning static member; None if the member keeps its id.
     """
@@ -149,8 +150,8 @@ def find_static(
 def _assignment_on_return(assignment: MemberAssignment) -> MemberAssignment:
     """Return a returning static member's assignment: all its partitions, with the joining epoch.
 
-    Because each partition has the joining epoch, the member may commit offsets with any epoch up to
-    the member's next epoch.
+    Each partition has the joining epoch. So the member may commit offsets with any epoch from the
+    joining epoch to its current one.
     """
     assigned = {
         topic: dict.fromkeys(numbers, JOINING) for topic, numbers in assignment.assigned.items()

@@ -3,10 +3,10 @@
 The first member of the consumer protocol upgrades a classic group of consumers: pending requests
 end with REBALANCE_IN_PROGRESS, the generation becomes the epoch, and the assignments become the
 targets. When only classic members are left, the group becomes classic again, and the targets become
-the assignments. Then the members rejoin. Exception: if the last member of the consumer protocol is
-a static member that returns as a classic member with the same subscription, none needs to rejoin.
-A member is removed when it leaves, when its session expires, or when it does not revoke, rejoin or
-sync in time.
+the assignments. Then the members rejoin. After this conversion, the members must rejoin. Exception:
+if the last member of the consumer protocol is a static member that returns as a classic member with
+the same subscription, no member needs to rejoin. A member is removed when it leaves, when its
+session expires, or when it does not revoke, rejoin or sync in time.
 
 Source: Kafka 4.3's group coordinator; KIP-848 (online migration).
 """
@@ -109,8 +109,8 @@ class Migration:
         metadata_hash = self._updates.facts.metadata_hash(names)
         for change in _founding(classic.generation, metadata_hash, members):
             change.apply(group)
-            # The change is also added to the update, so that it is written. The update applies the
-            # change again, which has no effect.
+            # Add the change to the update too, so that the change is written. The update applies
+            # the change a second time, which has no effect.
             update.changes.append(change)
         update.actions.append(partial(self._dismiss, classic, group))
         return update
@@ -220,7 +220,7 @@ class Migration:
     def downgrade_replaced(
         self, update: ConsumerUpdate, epoch: int, replaced: ReplacedMember
     ) -> Reply[ErrorCode]:
-        """Convert the group, because a static member has returned with the classic protocol."""
+        """Convert to a classic group, because a static member has returned with that protocol."""
         group, member = update.group, replaced.member
         stay = [each for each in group.members.values() if each.member_id != replaced.old_id]
         targets = {m.member_id: group.targets.get(m.member_id, NO_TARGET) for m in stay}
@@ -245,7 +245,9 @@ class Migration:
         silent: Iterable[str],
         rebalances: bool,
     ) -> Reply[ErrorCode]:
-        """Write and apply the conversion; sessions restart, except those of `silent` members.
+        """Write and apply the conversion.
+
+        Restart the sessions of all members that are not in `silent`.
 
         The members in `silent` did not send this request; their sessions keep the remaining time.
         """
@@ -383,6 +385,6 @@ def read_subscription(data: bytes) -> ConsumerProtocolSubscription:
 
     Raises:
         CorruptMessage: The data is invalid.
-        UnsupportedVersion: The version is below the first one.
+        UnsupportedVersion: The version is below the first version.
     """
     return SUBSCRIPTION.read(data)[1]

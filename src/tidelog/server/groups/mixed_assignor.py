@@ -2,15 +2,16 @@
 
 Members keep their partitions of topics that they still read. Unassigned partitions go to the
 topic's least loaded readers. Then, topic by topic, partitions move from the topic's most loaded to
-its least loaded readers, until a round over all topics changes nothing, or after `ROUNDS_MAX`
-rounds.
+its least loaded readers. This ends when a round over all topics changes nothing, or after
+`ROUNDS_MAX` rounds.
 
 The readers of a topic are sorted by load. When each of the least loaded readers has got a
 partition, their range grows to the right. When each of the most loaded readers has given up a
 partition, their range grows to the left. When the loads of the two ranges differ by at most one,
 the topic is balanced.
 
-Source: Kafka 4.3's UniformHeterogeneousAssignmentBuilder, including its choices between equals.
+Source: Kafka 4.3's UniformHeterogeneousAssignmentBuilder, including its choices between equal
+members.
 """
 
 from collections.abc import Mapping, Sequence
@@ -95,7 +96,7 @@ class Balancer:
         self._most_end -= 1
 
 
-# Maximum number of rounds over all topics; the first few do nearly all the work.
+# Maximum number of rounds over all topics; the first few rounds do nearly all the work.
 ROUNDS_MAX: Final = 16
 
 NO_OWNER: Final = -1

@@ -1,9 +1,9 @@
 """State of groups whose coordinator assigns partitions (consumer and share groups).
 
-Nothing here waits, writes or decides. Only the changes in `modern_records` modify the stored state
-of a group, when they are written and when they are replayed after a restart. Members, subscriptions
-and assignments are immutable. Subscribers per topic, expression and assignor are counted
-incrementally, so a heartbeat does not visit all members to count them.
+This module does not wait, write or decide. Only the changes in `modern_records` modify the stored
+state of a group. They are applied when they are written, and when they are replayed after a
+restart. Members, subscriptions and assignments are immutable. Subscribers per topic, expression and
+assignor are counted incrementally, so a heartbeat does not visit all members to count them.
 
 Source: Kafka 4.3's ModernGroup; KIP-848, KIP-932, KIP-1251 (an epoch for each partition).
 """
@@ -179,8 +179,8 @@ class Wait(Enum):
     JOIN = "join"
     SYNC = "sync"
 
-    # Each heartbeat looks up some of these timeouts, so they are hashed by identity, which is fast;
-    # enumeration members are compared by identity anyway.
+    # Hashing by identity is fast, and each heartbeat looks up some of these timeouts. Members of an
+    # enumeration are also compared by identity.
     __hash__ = object.__hash__
 
 
@@ -189,7 +189,7 @@ class ResolvedRegex(NamedTuple):
 
     Attributes:
         topics: Names of the topics.
-        version: Version of the topic list; a higher one is newer.
+        version: Version of the topic list; a higher version is newer.
         resolved_ms: Wall time of the resolution.
     """
 
@@ -325,8 +325,8 @@ class ConsumerGroup(ModernGroup[MemberAssignment]):
     Attributes:
         regexes: Topics of each resolved expression.
         resolving: Whether expressions are being resolved now.
-        has_partition_metadata: Whether an older Kafka's record of the topics is still to be
-            deleted.
+        has_partition_metadata: Whether the log has a record of the topics by an older version of
+            Kafka, which must be deleted.
     """
 
     group_type = "consumer"
@@ -404,27 +404,32 @@ class ConsumerGroup(ModernGroup[MemberAssignment]):
         return +counts
 
     def topics_of(self, regexes: Iterable[str]) -> set[str]:
-        """Return the topics that match one of these expressions, as far as they are resolved."""
+        """Return the topics that match one of these expressions.
+
+        Unresolved expressions add none.
+        """
         resolved = (self.regexes[regex] for regex in regexes if regex in self.regexes)
         return {topic for resolved_regex in resolved for topic in resolved_regex.topics}
 
     @property
     def resolved_version(self) -> int:
-        """Version of the resolved expressions; 0 without any."""
+        """Version of the resolved expressions; 0 if there are none."""
         return next((regex.version for regex in self.regexes.values()), 0)
 
     @property
     def resolved_ms(self) -> int | None:
-        """Wall time of the last resolution; None without any."""
+        """Wall time of the last resolution; None if there was none."""
         return next((regex.resolved_ms for regex in self.regexes.values()), None)
 
     def assignor(
         self, previous: Subscription | None = None, new: Subscription | None = None
     ) -> str | None:
-        """Return the assignor that most members request after a change; None if none requests one.
+        """Return the assignor that most members request after a change.
 
-        A tie goes to an assignor that only the changed member requests, else to `uniform`. This is
-        the order of Kafka's tables.
+        None if no member requests one.
+
+        If assignors are requested equally often, an assignor that only the changed member requests
+        has precedence, then `uniform`. This order follows from Kafka's hash tables.
 
         Args:
             previous: Subscription before the change; None for a new member.
@@ -491,7 +496,7 @@ class ConsumerGroup(ModernGroup[MemberAssignment]):
 
     @property
     def offset_deletion_error(self) -> ErrorCode:
-        """Error code of a deletion of offsets: `NONE`; each topic is checked by `is_subscribed`."""
+        """Error code of a deletion of offsets: `NONE`. `is_subscribed` then checks each topic."""
         return ErrorCode.NONE
 
     def stored_topics(self) -> Iterable[str]:
@@ -500,7 +505,7 @@ class ConsumerGroup(ModernGroup[MemberAssignment]):
 
     @property
     def expiry_start_ms(self) -> int | None:
-        """Return -1: the retention of an offset is measured from its commit."""
+        """Return -1, because the retention of an offset is measured from its commit."""
         return -1
 
     def awaits_others(self, member: ConsumerMember) -> bool:
@@ -519,7 +524,7 @@ class ConsumerGroup(ModernGroup[MemberAssignment]):
         self.stop(Wait.SYNC, member_id)
 
     def put_assignment(self, member_id: str, assignment: MemberAssignment) -> None:
-        """Replace an assignment and the owned partitions; no-op for an unknown member."""
+        """Replace a member's assignment and owned partitions; no-op for an unknown member."""
         member = self.members.get(member_id)
         if member is None:
             return
@@ -588,7 +593,7 @@ class ShareGroup(ModernGroup[ShareAssignment]):
 
     Attributes:
         founded_ms: Wall time at which the first member joined; 0 for a group loaded from the log.
-        shared: Initialized topics by id. They stay when no member reads them.
+        shared: Initialized topics by id. A topic stays initialized even if no member reads it.
     """
 
     group_type = "share"
@@ -617,7 +622,7 @@ class ShareGroup(ModernGroup[ShareAssignment]):
 
     @property
     def offset_deletion_error(self) -> ErrorCode:
-        """Error code of a deletion of offsets: GROUP_ID_NOT_FOUND, because there are none."""
+        """Error code of a deletion of offsets: GROUP_ID_NOT_FOUND, because there are no offsets."""
         return ErrorCode.GROUP_ID_NOT_FOUND
 
     def stored_topics(self) -> Iterable[str]:

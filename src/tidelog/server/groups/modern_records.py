@@ -247,7 +247,7 @@ def _read_consumer_assignment(data: bytes) -> MemberAssignment:
 
 
 def _assigned(parts: list[CurrentPartitions], member_epoch: int) -> Assigned:
-    """Decode partitions and their epochs; where an older Kafka stored none, use `member_epoch`."""
+    """Decode partitions and their epochs; use `member_epoch` where Kafka stored no epoch."""
     by_topic: dict[UUID, Mapping[int, int]] = {}
     for part in parts:
         epochs = part.assignment_epochs
@@ -365,7 +365,7 @@ AnyChange: TypeAlias = Change[ConsumerGroup] | Change[ShareGroup]
 
 @dataclass(frozen=True, slots=True)
 class EpochChange:
-    """New epoch of the group and hash of its topics; epoch None deletes the group's record."""
+    """New epoch of the group and hash of its topics; None as the epoch deletes the record."""
 
     epoch: int | None
     metadata_hash: int = 0
@@ -411,7 +411,7 @@ class MemberChange:
 
 @dataclass(frozen=True, slots=True)
 class TargetEpochChange:
-    """New epoch of the target and time of its computation; epoch None deletes the record."""
+    """New epoch of the target and time of its computation; None as the epoch deletes the record."""
 
     epoch: int | None
     target_ms: int = 0
@@ -434,7 +434,7 @@ class TargetEpochChange:
 
 @dataclass(frozen=True, slots=True)
 class TargetChange:
-    """New target of a member; None removes it."""
+    """New target of a member; None removes the target."""
 
     member_id: str
     target: Target | None
@@ -459,7 +459,7 @@ class TargetChange:
 
 @dataclass(frozen=True, slots=True)
 class AssignmentChange(Generic[AssignmentT]):
-    """New current assignment of a member; None removes it."""
+    """New current assignment of a member; None removes the assignment."""
 
     member_id: str
     assignment: AssignmentT | None
@@ -484,16 +484,16 @@ class AssignmentChange(Generic[AssignmentT]):
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadataChange:
-    """Presence of an older Kafka's record of the group's topics; such a record must be removed."""
+    """Presence of a record of the group's topics by an older Kafka; it must be removed."""
 
     is_there: bool = False
 
     def record(self, group: ConsumerGroup) -> KeyValue:
-        """Encode the tombstone of kind 4; no other record of this kind is written."""
+        """Encode the tombstone of kind 4; only tombstones of this kind are written."""
         return KeyValue(group_key(PARTITION_METADATA_KEY.first, group.group_id), None)
 
     def apply(self, group: ConsumerGroup) -> None:
-        """Remember whether a record is still to be deleted."""
+        """Remember whether a record must still be deleted."""
         group.has_partition_metadata = self.is_there
 
 
@@ -596,7 +596,7 @@ class ModernRecord(NamedTuple):
 
     @property
     def is_share(self) -> bool:
-        """Whether it belongs to a share group."""
+        """Whether the record belongs to a share group."""
         return SHARE_MEMBER_KEY.first <= self.kind <= SHARE_STATE_PARTITIONS_KEY.first
 
     def apply(self, group: ConsumerGroup | ShareGroup) -> None:

@@ -176,7 +176,10 @@ class Commits:
     def delete_offsets(
         self, group_id: str, partitions: Sequence[tuple[str, int]]
     ) -> ErrorCode | Reply[list[ErrorCode]]:
-        """Delete offsets; return one error code for each, or a single one for the whole request."""
+        """Delete offsets.
+
+        Return one error code for each, or a single code for the whole request.
+        """
         group = self._table.get(group_id)
         error = ErrorCode.GROUP_ID_NOT_FOUND if group is None else group.offset_deletion_error
         if group is None or error is not ErrorCode.NONE:
@@ -254,13 +257,13 @@ class Commits:
 
         The record that deletes a partition's offset also removes the partition's pending offsets.
         If a pending offset belongs to a new topic of the same name, the pending transaction must
-        end first; its commit may replace the old offset.
+        end first, because its commit may replace the old offset.
 
         Args:
             group: Group to remove offsets from.
             topic: Name of the topic.
-            owns: Whether an offset was committed for the deleted topic, not for a new topic of the
-                same name.
+            owns: Returns whether an offset was committed for the deleted topic, not for a new topic
+                of the same name.
 
         Returns:
             Whether no offset of the topic is left; if False, the caller must retry later.
@@ -342,7 +345,7 @@ def committed(commit: Commit, now_ms: int, expire_ms: int) -> CommittedOffset:
 
 
 def with_outcome(written: Reply[ErrorCode], codes: list[ErrorCode]) -> Reply[list[ErrorCode]]:
-    """Return the codes once the write has ended; its error replaces each `NONE`."""
+    """Return the codes once the write has ended; an error of the write replaces each `NONE`."""
     reply: Reply[list[ErrorCode]] = Reply()
 
     def complete(outcome: ErrorCode) -> None:

@@ -5,10 +5,10 @@ owns the groups.
 
 A directory copied by `tidelog follow` has the offsets of its leader's groups in a file. When a
 broker serves such a directory, it writes each group's offsets to the topic before it serves the
-group, and removes the file once all of them are durable. While the file can't be read, no group is
-served, because groups would otherwise resume at wrong offsets. Offsets that the topic already has
-stay unchanged. A committed offset may be beyond the end of its partition, because the standby had
-not copied all records; then the end is written instead.
+group. It removes the file once the offsets of all groups are durable. While the file can't be read,
+no group is served, because groups would otherwise resume at wrong offsets. Offsets that the topic
+already has stay unchanged. If the standby had not copied all records, a committed offset may be
+beyond the end of its partition. Then the end is written instead.
 
 Source: docs/follow.md, docs/groups.md; KIP-98 (offsets in transactions).
 """
@@ -97,7 +97,10 @@ class Standby:
         return self._services.env.clock.monotonic_ms() - self._failed_ms >= RETRY_MS
 
     async def read(self) -> bool:
-        """Read the file; False if it can't be read, which is logged. Then no group is served."""
+        """Read the file.
+
+        If it can't be read, log the error and return False; then no group is served.
+        """
         try:
             group_offsets = await self._services.work.run(
                 read_group_offsets, self._services.env.files, self._services.log_dir.path
@@ -118,7 +121,7 @@ class Standby:
         return True
 
     def take_in(self, number: int, count: int, groups: dict[str, AnyGroup]) -> bool:
-        """Write a standby's offsets that a partition of the topic lacks; False if a write fails.
+        """Write the standby's offsets that a partition of the topic lacks; False if a write fails.
 
         Args:
             number: Number of the partition.
@@ -370,7 +373,7 @@ class GroupContext(NamedTuple):
     settings: GroupSettings
 
     def new_classic_group(self, group_id: str) -> ClassicGroup:
-        """Return a classic group without members, which is not in the table yet."""
+        """Return a new classic group without members; it is not in the table yet."""
         return ClassicGroup(group_id, self.clock.now_ms())
 
     def get_or_create(self, group_id: str) -> AnyGroup:

@@ -1,8 +1,8 @@
 """Encoding of offsets and classic groups in `__consumer_offsets`.
 
 Writes the versions that Kafka 4.3 writes, and reads all versions that Kafka 4.3 reads. Records of
-consumer and share groups are in `modern_records`. Other records, such as those of streams groups,
-are skipped; of such groups only the offsets are read.
+consumer and share groups are in `modern_records`. Records of other kinds, such as the members of
+streams groups, are skipped; committed offsets of these groups are read.
 
 Source: Kafka 4.3's records in that topic.
 """
@@ -90,7 +90,7 @@ def group_record(
     *,
     rebalances: bool = False,
 ) -> KeyValue:
-    """Encode a classic group with these assignments, by default with its members' current ones.
+    """Encode a classic group with these assignments, by default its members' current assignments.
 
     If `rebalances` is true, the record has no leader; after a restart this shows that the members
     must still rejoin.

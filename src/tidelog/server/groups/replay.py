@@ -91,7 +91,10 @@ class Replay:
     """
 
     def __init__(self, now_ms: Callable[[], int] = lambda: 0) -> None:
-        """Start empty; `now_ms` returns the creation time of groups without stored metadata."""
+        """Start without groups.
+
+        `now_ms` returns the creation time of groups without stored metadata.
+        """
         self._now_ms = now_ms
         self._latest: dict[bytes, Value] = {}
         self._pending: dict[int, list[tuple[bytes, Value]]] = {}
@@ -155,7 +158,7 @@ class Replay:
             for group_id, loaded_group in loaded.items()
         }
         for kind in {type(group) for group in groups.values()} & _MODULES.keys():
-            import_module(_MODULES[kind])  # here: an import on the event loop would block it
+            import_module(_MODULES[kind])  # would block the loop
         return LoadedShard(groups, pending, self.skipped)
 
     def groups(self) -> dict[str, LoadedGroup]:
@@ -239,7 +242,8 @@ def restore_group(group_id: str, loaded: LoadedGroup, now_ms: int) -> AnyGroup:
         group = _apply(ConsumerGroup(group_id), changes)
     for topic, partition, offset in loaded.offsets:
         current = group.offsets.get(topic, partition)
-        # The two versions of an offset key count as different keys, so a partition may occur twice.
+        # Keys of offsets exist in two versions, which count as different keys, so a partition may
+        # occur twice.
         if current is None or current.record_offset < offset.record_offset:
             group.offsets.put(topic, partition, offset)
     return group

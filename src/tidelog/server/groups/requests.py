@@ -8,7 +8,7 @@ from tidelog.error_codes import ErrorCode
 
 NO_GENERATION = -1
 
-# Assignment protocols of a member with its metadata for each, in its order of preference.
+# Assignment protocols of a member and its metadata for each, in its order of preference.
 Protocols = tuple[tuple[str, bytes], ...]
 
 
@@ -17,7 +17,7 @@ class JoinRequest(NamedTuple):
 
     Attributes:
         group_id: Id of the group.
-        member_id: Member id; empty for a client that has none yet.
+        member_id: Member id; empty for a client that has no id yet.
         instance_id: Group instance id; None for a dynamic member.
         client_id: Client id of the request.
         client_host: Address of the client.
@@ -25,8 +25,9 @@ class JoinRequest(NamedTuple):
         protocols: Assignment protocols in the client's order of preference.
         session_timeout_ms: Time without a request after which the member is removed.
         rebalance_timeout_ms: Time within which the member must rejoin in a rebalance.
-        needs_member_id: Whether a dynamic member first gets an id and then joins with it.
-        knows_skipping: Whether the client understands that a leader need not assign.
+        needs_member_id: Whether a dynamic member first gets an id, and must then join with this id.
+        knows_skipping: Whether the client supports responses that tell a leader not to compute
+            assignments.
     """
 
     group_id: str

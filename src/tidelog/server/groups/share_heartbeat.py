@@ -1,9 +1,9 @@
 """Rules of ShareGroupHeartbeat: members of share groups join, send heartbeats and leave.
 
 No partition has to be revoked before another member reads it, so a member gets its target at once.
-A topic is initialized at once by the first heartbeat that names it, because this process also keeps
-the delivery state. Unlike a consumer group, a new share group first waits for an assignment
-interval. Otherwise, if several members start together, the first one would acquire all records.
+The first heartbeat that names a topic initializes it at once, because this process also keeps the
+delivery state. Unlike a consumer group, a new share group first waits for an assignment interval.
+Otherwise, if several members start together, the first member would acquire all records.
 
 Tools change the initialized topics of a group through `ShareTopics`.
 
@@ -242,7 +242,7 @@ class ShareHeartbeats(Heartbeats):
 def _require_epoch(member: ShareMember, epoch: int) -> None:
     """Refuse an epoch other than the member's.
 
-    The member's previous epoch is accepted, because the response with the new one may have been
+    The member's previous epoch is accepted, because the response with the new epoch may have been
     lost.
     """
     assignment = member.assignment
@@ -297,7 +297,10 @@ class ShareTopics:
         return group
 
     def share(self, group: ShareGroup, more: Shared) -> Reply[ErrorCode]:
-        """Initialize further partitions of a group; the reply completes when that is durable."""
+        """Initialize further partitions of a group.
+
+        The reply completes when the change is durable.
+        """
         shared = dict(group.shared)
         for topic_id, topic in more.items():
             before = shared.get(topic_id, topic)
@@ -305,7 +308,7 @@ class ShareTopics:
         return self._change(group, shared)
 
     def unshare(self, group: ShareGroup, topic_ids: Collection[UUID]) -> Reply[ErrorCode]:
-        """Remove initialized topics of a group; the reply completes when that is durable."""
+        """Remove initialized topics of a group; the reply completes when the change is durable."""
         remaining = {each: topic for each, topic in group.shared.items() if each not in topic_ids}
         return self._change(group, remaining)
 

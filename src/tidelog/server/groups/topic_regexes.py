@@ -43,9 +43,9 @@ class RegexStatus(Enum):
     """Effect of a heartbeat on its member's expression."""
 
     SAME = "same"
-    # The member has another expression, which is not resolved yet.
+    # The expression has changed, and the new expression is not resolved yet.
     CHANGED = "changed"
-    # The member has another expression, which is resolved, or no expression any more.
+    # The expression has changed: the new expression is resolved already, or the member has none.
     RESOLVED = "resolved"
 
 
@@ -67,8 +67,8 @@ class Regexes:
         self._updates = updates
         self._work = work
         self._running = set[asyncio.Task[None]]()
-        # Topic list last seen, and the time since which no topic was added. The time is wall time,
-        # because `_version` returns it, and versions must increase across restarts.
+        # Topic list that was seen last, and the time at which topics were last added. The time is
+        # wall time, because `_version` returns it, and versions must increase across restarts.
         self._topics = updates.topics.all()
         self._grown_ms = updates.clock.now_ms()
 
@@ -77,7 +77,7 @@ class Regexes:
     def change(
         self, update: ConsumerUpdate, match: MemberMatch, new: ConsumerMember
     ) -> RegexStatus:
-        """Plan the change of a member's expression; a new one must be valid.
+        """Plan the change of a member's expression; a new expression must be valid.
 
         Raises:
             Refusal: The expression is new in the group and invalid.
@@ -104,8 +104,8 @@ class Regexes:
         """Resolve a group's expressions if a resolution is due.
 
         A resolution is due if the expressions changed, topics were added or the refresh interval is
-        over. Exception: none is due within `LOOK_UP_MIN_INTERVAL_MS` after the last resolution. As
-        in Kafka, a topic can match only if the member that sent this request may see the topic.
+        over. Exception: no resolution is due within `LOOK_UP_MIN_INTERVAL_MS` after the last one.
+        As in Kafka, a topic can match only if the member that sent this request may see the topic.
         """
         group = update.group
         if not group.subscribed_regexes and not new.subscription.regex:

@@ -5,8 +5,8 @@ Acknowledgements apply once they are written. One timer serves all acquisition l
 Waiting fetches are woken one at a time, in order of arrival. Each event that may make records
 available starts a round, and in a round each waiting fetch reads at most once. The next fetch is
 woken when the fetch woken before it has read or left, if records remain. Otherwise one record
-would wake all fetches, and all but one of them would find nothing. A fetch that is busy with
-another partition is notified, and the next one is woken too.
+would wake all fetches, and all but one of them would find nothing. If the fetch is busy with
+another partition, it is notified, and the next fetch is woken too.
 
 Used only in the event loop's thread; nothing here blocks.
 """
@@ -46,7 +46,7 @@ class Waiter(Protocol):
     def is_busy(self) -> bool:
         """Whether the fetch is reading.
 
-        If it is woken during the read, it reads again afterwards.
+        A fetch that is woken during its read reads again afterwards.
         """
         ...
 
@@ -72,7 +72,7 @@ class FetchQueue:
         self._is_read = False
 
     def may_acquire(self, isolation: IsolationLevel) -> bool:
-        """Whether a read may find records, as far as known without reading."""
+        """Whether a read may find records, as far as can be known without reading."""
         raise NotImplementedError
 
     @property
@@ -92,12 +92,12 @@ class FetchQueue:
         self._waiting[waiter] = _NEVER
 
     def leave(self, waiter: Waiter) -> None:
-        """Remove a fetch, woken or not; no-op if it does not wait."""
+        """Remove a fetch, whether it was woken or not; no-op if the fetch does not wait."""
         self._waiting.pop(waiter, None)
         self._pass_on(waiter)
 
     def begin_reading(self, waiter: Waiter) -> bool:
-        """Begin to read exclusively; False if there is nothing to read or another fetch reads.
+        """Begin to read exclusively; False if nothing can be read, or if another fetch reads.
 
         If another fetch reads while this fetch waits, this fetch can be woken after that read.
         """
@@ -216,13 +216,13 @@ class OpenSharePartition(FetchQueue):
         return self.records.can_acquire and self.records.fetch_offset < end_offset
 
     def join(self, waiter: Waiter) -> None:
-        """Add a fetch that waits for new records of the log and for released ones."""
+        """Add a fetch that waits for new records of the log and for released records."""
         if not self.waiting_count:
             self.partition.watch(self._on_change)
         super().join(waiter)
 
     def leave(self, waiter: Waiter) -> None:
-        """Remove a fetch; no-op if it does not wait."""
+        """Remove a fetch; no-op if the fetch does not wait."""
         super().leave(waiter)
         if not self.waiting_count:
             self.partition.unwatch(self._on_change)
@@ -252,7 +252,7 @@ class OpenSharePartition(FetchQueue):
         return self._write(change)
 
     def release(self, member: str) -> Reply[ErrorCode]:
-        """Release all records of a member; the reply completes when that is durable."""
+        """Release all records of a member; the reply completes when the release is durable."""
         return self._write(self.records.release(member))
 
     def close(self) -> None:
@@ -315,8 +315,8 @@ class OpenSharePartition(FetchQueue):
         self._timer = None
         batches = self.records.expire(self._now_ms())
         if batches:
-            # The timeout applies even if the write fails; after a reload, only delivery counts are
-            # lost.
+            # The timeout applies even if the write fails. In this case a reload loses only delivery
+            # counts.
             records, epoch = self.records, self.partition.log.leader_epoch
             update = Update(records.start, records.complete_count, batches, epoch)
             self._around.states.write(self.key, update)

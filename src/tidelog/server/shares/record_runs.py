@@ -1,8 +1,8 @@
 """States of the records of a share partition, in runs of offsets with equal state.
 
 Runs are adjacent, without gaps. A run is split when a part of it gets another state, and merged
-with an equal neighbor. Offsets missing in the log belong to runs, too: they are archived, or a
-member acknowledges them as a gap.
+with an equal neighbor. Runs also cover offsets that the log does not have: these offsets are
+archived, or a member acknowledges them as a gap.
 
 Source: KIP-932, KIP-1222 (renewal); Kafka 4.3's RecordState and AcknowledgeType.
 """
@@ -16,7 +16,10 @@ from tidelog.lazy_dataclass import dataclass
 
 
 class RecordState(IntEnum):
-    """Delivery state of a record in a share group; part of the format of `__share_group_state`."""
+    """Delivery state of a record in a share group.
+
+    Its number is stored in `__share_group_state`.
+    """
 
     AVAILABLE = 0
     ACQUIRED = 1
@@ -29,7 +32,7 @@ TERMINAL: Final = frozenset({RecordState.ACKNOWLEDGED, RecordState.ARCHIVED})
 
 
 class AckType(IntEnum):
-    """Type of an acknowledgement; part of the protocol."""
+    """Type of an acknowledgement. Its number is part of the protocol."""
 
     GAP = 0
     ACCEPT = 1
@@ -90,8 +93,8 @@ class Limits:
 
     Attributes:
         locks_max: Soft limit of the number of offsets from the start offset to the last delivered
-            offset. The number may be larger, because a batch of the log is acquired as a whole (up
-            to `ACQUIRED_MAX` offsets).
+            offset. More offsets may be locked, because a batch of the log is acquired as a whole
+            (up to `ACQUIRED_MAX` offsets).
         deliveries_max: Number of deliveries after which a record is archived.
         lock_ms: Duration of an acquisition lock.
         may_renew: Whether a member may renew its locks.
@@ -104,7 +107,9 @@ class Limits:
 
     @property
     def isolation_count(self) -> int:
-        """Number of deliveries from which on records are acquired in smaller and smaller parts.
+        """Number of deliveries after which records are acquired in parts.
+
+        Each further delivery makes the parts smaller.
 
         So one bad record affects fewer and fewer other records. Source: Kafka 4.3's SharePartition.
         """
@@ -116,8 +121,8 @@ class AcquireOptions:
     """Number of records that a member requests.
 
     Attributes:
-        records_max: Soft limit of records; it may be exceeded, because a batch of the log is
-            acquired as a whole.
+        records_max: Soft limit of records. The acquisition may exceed it, because a batch of the
+            log is acquired as a whole.
         batch_records: Acquired records are split at batches of the log into ranges of at least this
             many records; the last range may be smaller.
         is_strict: Whether `records_max` is a strict limit (KIP-1206).
@@ -134,7 +139,7 @@ class ReadBatches:
 
     Attributes:
         fetch_offset: Offset at which the read began.
-        batches: First and last offset of each batch, in order; the first may begin below
+        batches: First and last offset of each batch, in order; the first batch may begin below
             `fetch_offset`.
         aborted: First and last offset of each batch of an aborted transaction; these batches are
             hidden.
@@ -158,8 +163,9 @@ class Run:
         last: Last offset, inclusive.
         state: State of the records.
         count: Number of deliveries.
-        batch_records: Number of offsets that were first acquired, or restored, together.
-        member: Id of the member that has acquired the records; empty if none has.
+        batch_records: Number of offsets that were together in the first acquisition, or that were
+            restored together.
+        member: Id of the member that has acquired the records; empty if no member has.
         deadline_ms: Monotonic time at which the lock expires.
         becomes: State and count after the pending write; None if no write is pending.
         token: Id of the pending change.
@@ -182,8 +188,7 @@ class Run:
 
     def part(self, first: int, last: int) -> "Run":
         """Return a copy for a part of the range."""
-        # Not by `replace`, which is slow, because a member may acknowledge thousands of single
-        # records.
+        # `replace` would be too slow, because a member may acknowledge thousands of single records.
         return Run(
             first,
             last,

@@ -5,10 +5,10 @@
         +--release, time out---+--reject, gap, delivered too often--> ARCHIVED
 
 An acknowledgement applies once it is written; until then the record is pending, and further
-acknowledgements of it are refused. A timeout applies at once. The start offset is that of the first
-record that is not finished; `end` is the offset after the last delivered record. Times are
-arguments, and the caller writes what a `Change` contains. An acquisition takes records that were
-read, until the member has enough.
+acknowledgements of it are refused. A timeout applies at once. `start` is the offset of the first
+record that is not finished. `end` is the offset after the last delivered record. Times are
+arguments, and the caller writes the states that a `Change` contains. An acquisition takes records
+from the batches that were read, until the member has enough records.
 
 Source: KIP-932, KIP-1206; Kafka 4.3's SharePartition (order of checks, error codes, cuts at
 batches, isolation of bad records).
@@ -33,8 +33,8 @@ from tidelog.server.shares.record_runs import (
     StateBatch,
 )
 
-# Maximum number of offsets per acquisition, even if a batch of the log is larger. If each offset is
-# acknowledged separately, all the acknowledgements must fit into one record of
+# Maximum number of offsets per acquisition, even if a batch of the log is larger. Each offset may
+# be acknowledged separately, and all these acknowledgements must fit into one record of
 # `__share_group_state`. `group.share.partition.max.record.locks` has the same maximum.
 ACQUIRED_MAX: Final = 10_000
 
@@ -58,7 +58,7 @@ class Lender(Protocol):
 
 
 class Acquisition:
-    """An acquisition, which takes records until the member has enough."""
+    """An acquisition: it takes records until the member has enough."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class Acquisition:
     def _cut(self, first: int, last: int) -> int:
         """Return the last offset to acquire.
 
-        This is the end of a batch or of the range. Exceptions: the limit is strict, or the
+        This offset is the end of a batch or of the range. Exceptions: the limit is strict, or the
         acquisition would exceed `ACQUIRED_MAX`.
         """
         limit = first + self._remaining - 1
@@ -142,7 +142,7 @@ class Acquisition:
 
 
 def _isolated_size(run: Run, limits: Limits) -> int:
-    """Return the number of records to acquire at a time from a run that was delivered often."""
+    """Return how many records at most to acquire at once from a run that was delivered often."""
     if limits.deliveries_max > 2 and run.count >= limits.deliveries_max - 1:
         return 1
     return max(1, run.batch_records >> (run.count - limits.isolation_count + 1))
@@ -199,7 +199,7 @@ class SharePartition:
     Attributes:
         limits: Current limits.
         start: First offset that is not finished.
-        end: Offset after the last delivered one.
+        end: Offset after the last delivered offset.
     """
 
     def __init__(self, start: int, batches: Iterable[StateBatch], limits: Limits) -> None:
@@ -207,7 +207,7 @@ class SharePartition:
 
         Args:
             start: Start offset.
-            batches: Stored record states, by offset, with or without gaps. Records in a gap were
+            batches: Stored record states, by offset, which may have gaps. Records in a gap were
                 delivered without a stored result, so they are available.
             limits: Current limits.
         """
@@ -242,11 +242,11 @@ class SharePartition:
 
     @property
     def position(self) -> tuple[int, int, int]:
-        """Start, end and fetch offset; they may change even if nothing is acquired."""
+        """Start, end and fetch offset; these may change even if no record is acquired."""
         return self.start, self.end, self.fetch_offset
 
     def acquirable_end(self, records_max: int) -> int:
-        """Return the end (exclusive) of the offsets to acquire for this number of records.
+        """Return the end, exclusive, of the read that acquires this number of records.
 
         The result is valid only if the batches that are read do not begin after `end`.
         """
@@ -270,7 +270,7 @@ class SharePartition:
 
     @property
     def complete_count(self) -> int:
-        """Number of finished offsets from the start on, including those of pending changes."""
+        """Number of finished offsets from the start on; pending changes count as written."""
         return sum(run.size for run in self._runs if run.will_be_over)
 
     @property
@@ -313,12 +313,15 @@ class SharePartition:
         """Return the last offset to acquire, and the maximum number of records."""
         last = offered.batches[-1][1]
         if self.in_flight >= self.limits.locks_max:
-            # At the limit, only released records are acquired, and none at or after the end.
+            # At the limit, only released records are acquired; records at or after the end are not.
             last = min(last, self.end - 1)
         return last, self._records_max(offered.fetch_offset, options.records_max)
 
     def _records_max(self, fetch_offset: int, records_max: int) -> int:
-        """Return how many records from an offset on may be acquired; 0 or less for none."""
+        """Return how many records from an offset on may be acquired.
+
+        0 or a negative number for none.
+        """
         room = self.limits.locks_max - self.in_flight
         room = room if room > 0 else self.end - fetch_offset
         return min(records_max, room, ACQUIRED_MAX)
@@ -382,7 +385,7 @@ class SharePartition:
         if not _TYPES.issuperset(acknowledgement.types):
             return ErrorCode.INVALID_REQUEST
         if acknowledgement.last < self.start:
-            return ErrorCode.NONE  # all of it is finished
+            return ErrorCode.NONE  # all offsets of the acknowledgement are finished
         if self.start == self.end:
             return ErrorCode.INVALID_RECORD_STATE
         if acknowledgement.last >= self.end:
@@ -417,7 +420,10 @@ class SharePartition:
         return state
 
     def release(self, member: str) -> Change:
-        """Return a pending release of a member's records; archive those delivered too often."""
+        """Return a pending release of a member's records.
+
+        Records delivered too often are archived.
+        """
         self._token += 1
         batches = []
         for run in self._runs:
@@ -437,7 +443,7 @@ class SharePartition:
     def roll_back(self, change: Change) -> None:
         """Roll back a change that can't be written; records stay locked until their old deadline.
 
-        The next `expire` releases those whose deadline has passed.
+        The next `expire` releases the records whose deadline has passed.
         """
         for run in self._changing(change):
             run.becomes, run.token = None, 0
@@ -467,7 +473,7 @@ class SharePartition:
         return batches
 
     def move_start(self, log_start: int) -> bool:
-        """Raise the start offset to `log_start`; return False if it is at least as high already.
+        """Raise the start offset to `log_start`; return False if the start offset is not below it.
 
         Records below the log start are dropped, even if they are acquired.
         """

@@ -1,13 +1,13 @@
 """All open share partitions, and the share sessions of members.
 
 A share partition is opened by the first fetch that names it, from its persisted state. Without
-persisted state it starts at the offset that the group's settings define. It is closed in these
-cases: a session ends and no other member uses it; its topic is deleted; its state is deleted, reset
-or unloaded.
+persisted state it starts at the offset that the group's settings define. A share partition is
+closed in these cases: a session ends and no other member uses the share partition; its topic is
+deleted; its state is deleted, reset or unloaded.
 
 A share session remembers the partitions that a member reads. Epoch 0 starts a new session, -1 ends
-it, and any other epoch must be one above the last one. At the limit of sessions a new session is
-refused; none is evicted.
+the session, and any other epoch must be one above the last epoch. At the limit of sessions a new
+session is refused; no session is evicted.
 
 Used only in the event loop's thread.
 
@@ -95,7 +95,7 @@ class ShareSettings:
         return parse_reset(group_text(SHARE_RESET, self.texts(group_id)))
 
 
-# Maximum number of partitions in all sessions. It limits memory, because clients can name any
+# Maximum number of partitions in all sessions. This limits memory, because clients can name any
 # number of partitions.
 PARTITIONS_MAX: Final = 250_000
 
@@ -121,8 +121,8 @@ class ShareSession:
     Attributes:
         key: Group and member.
         epoch: Epoch that its next request must have.
-        partitions: Partitions in the order of their first request. The value is true if the next
-            response must include the partition even if nothing has changed.
+        partitions: Partitions in the order of their first request. The value of a partition is true
+            if the next response must include the partition even without changes.
         on_end: Called once when the session ends, for whatever reason.
     """
 
@@ -134,7 +134,7 @@ class ShareSession:
     def rotated(self, epoch: int) -> list[SharedPartition]:
         """Return its partitions, rotated by the epoch.
 
-        So in as many requests as the session has partitions, each partition comes first once.
+        So each partition is the first one in turn, request by request.
         """
         partitions = list(self.partitions)
         turn = epoch % len(partitions) if partitions else 0
@@ -167,7 +167,10 @@ class ShareSessions:
         return [each for each in self._sessions.values() if each.key.group_id == group_id]
 
     def begin(self, key: SessionKey, named: Iterable[SharedPartition]) -> ShareSession | ErrorCode:
-        """Start a new session, which replaces an existing one; return an error code at a limit."""
+        """Start a new session, which replaces the member's old session.
+
+        Return an error code at a limit.
+        """
         self.end(key)
         if len(self._sessions) >= self.sessions_max:
             return ErrorCode.SHARE_SESSION_LIMIT_REACHED
@@ -217,7 +220,7 @@ class ShareSessions:
     def end(self, key: SessionKey) -> ShareSession | None:
         """Remove a session and return it, None if there is none.
 
-        A caller that keeps the returned session must clear its partitions.
+        A caller that keeps the returned session must clear the session's partitions.
         """
         session = self._sessions.pop(key, None)
         if session is not None:
@@ -234,7 +237,8 @@ def _after(epoch: int) -> int:
 # (share.coordinator.write.timeout.ms).
 LOAD_MS: Final = 5000
 
-# Maximum number of open share partitions. Without it, a client could open one for each partition.
+# Maximum number of open share partitions. Without this limit, a client could open a share partition
+# for each partition.
 LIVE_MAX: Final = 250_000
 
 
@@ -305,7 +309,7 @@ class SharePartitions:
             task = asyncio.get_running_loop().create_task(self._open(key, partition))
             self._opening[key] = task
             task.add_done_callback(lambda _: self._opening.pop(key, None))
-        # If the first request is canceled, the others still wait.
+        # If the first request is canceled, the other requests still wait.
         return await asyncio.shield(task)
 
     def _code_of_group(self, key: ShareKey) -> ErrorCode:
@@ -361,7 +365,10 @@ class SharePartitions:
         return self.states.error_for(key) is ErrorCode.NONE
 
     async def _start(self, key: ShareKey, partition: Partition) -> int:
-        """Return the persisted start offset; without one, the start that the settings define."""
+        """Return the persisted start offset.
+
+        If there is none, the start that the settings define.
+        """
         state = self.states.find(key)
         if state is not None and state.start != UNKNOWN_START:
             return state.start
@@ -375,13 +382,13 @@ class SharePartitions:
         match = find_offset(log, max(since_ms, 0), log.log_end_offset, self._services.reads)
         if callable(match):
             match = await match()
-        # If no record is that recent, the group begins at the high watermark.
+        # If no record is recent enough, the group begins at the high watermark.
         return partition.high_watermark if match is None else match.offset
 
     # -- members -----------------------------------------------------------------------------
 
     def drop_session(self, session: ShareSession) -> None:
-        """End a session and release its records, unless the member began another one."""
+        """End a session and release its records, unless the member has begun another session."""
         if self.sessions.find(session.key) is session:
             self.sessions.end(session.key)
             self._release(session)
@@ -406,11 +413,11 @@ class SharePartitions:
     # -- tools -------------------------------------------------------------------------------
 
     async def reset(self, key: ShareKey, start: int) -> ErrorCode:
-        """Reset a share partition to an offset; returns when that is durable."""
+        """Reset a share partition to an offset; returns when the reset is durable."""
         return await self._changed(key, start)
 
     async def forget(self, key: ShareKey) -> ErrorCode:
-        """Delete the state of a share partition; returns when that is durable."""
+        """Delete the state of a share partition; returns when the deletion is durable."""
         return await self._changed(key, None)
 
     async def _changed(self, key: ShareKey, start: int | None) -> ErrorCode:
@@ -421,7 +428,7 @@ class SharePartitions:
     def change_now(self, key: ShareKey, start: int | None) -> Reply[ErrorCode]:
         """Reset a share partition to an offset, or delete its state if `start` is None.
 
-        The reply completes with NONE once that is durable, or with an error code.
+        The reply completes with NONE once the change is durable, or with an error code.
         """
         live = self._live.get(key)
         if live is not None:

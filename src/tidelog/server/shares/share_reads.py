@@ -1,4 +1,4 @@
-"""Batches of a log for a member of a share group, and which of them belong to aborted transactions.
+"""Reads batches of a log for a member of a share group, and finds batches of aborted transactions.
 
 `read` reads only batch headers and markers in the bytes that `find_range` returns;
 `ShareRead.records` returns whole batches.
@@ -48,8 +48,8 @@ class ShareRead:
 
     Attributes:
         offered: Batches that were read.
-        size_bytes: Size of the byte range that was found at the offset; it may extend beyond the
-            batches in `offered`.
+        size_bytes: Size of the byte range that was found at the offset; the range may extend beyond
+            the batches in `offered`.
     """
 
     offered: ReadBatches
@@ -84,9 +84,9 @@ class Part:
 
     Attributes:
         offset: Offset at which it begins.
-        acquirable_end: Offset after the last one that can be acquired; valid if the first batch
-            does not begin after `delivered_end`.
-        delivered_end: Offset after the last one that was ever delivered.
+        acquirable_end: Offset after the last offset that can be acquired; valid only if the first
+            batch does not begin after `delivered_end`.
+        delivered_end: Offset after the last offset that was ever delivered.
         max_bytes: Maximum size; the first batch is returned whole anyway.
     """
 
@@ -103,10 +103,10 @@ def read(
     *,
     may_block: bool,
 ) -> ShareRead | None:
-    """Read batches from an offset on, the first one whole; None if there are none.
+    """Read batches from an offset on, the first batch whole; None if there are no batches.
 
-    Only the headers of batches that can be acquired are read, and markers if transactions were
-    aborted.
+    Only the headers of batches that can be acquired are read. If transactions were aborted, markers
+    are read too.
 
     Raises:
         ColdRead: The bytes are not in memory and `may_block` is False.

@@ -3,9 +3,9 @@
 The key of a record has the record's kind (0 for a snapshot, 1 for an update) and names a share
 partition. A snapshot has the complete state; its tombstone deletes the state. An update has only
 the changes of one write. A later update of an offset replaces an earlier one, and offsets below the
-start are omitted. After a number of updates a snapshot is written. Only the records from the last
-snapshot of each share partition on are needed, so the log start moves to the oldest of these
-snapshots. A new snapshot is written for a share partition whose last snapshot is old.
+start are omitted. After a number of updates a snapshot is written. For each share partition, only
+its last snapshot and the records after it are needed. So the log start moves to the oldest of the
+last snapshots. If the last snapshot of a share partition is old, a new snapshot is written.
 
 `coordinator.state_topic` loads partitions of the topic, and reloads them after a failure.
 
@@ -337,7 +337,7 @@ class ShareReplay:
     ) -> Iterator[int]:
         """Read all batches of a log, without kernels.
 
-        Kernels return only the last record of each key, and here all records of a key are needed.
+        All records of a key are needed, but kernels return only the last record of each key.
 
         Raises:
             CorruptData: A batch is damaged or a record is invalid; the message has the file and
@@ -402,7 +402,7 @@ class Entry:
 
     Attributes:
         key: Key of the share partition.
-        state: State as it was last written, whether that write is durable yet or not.
+        state: State as it was last written; the write need not be durable yet.
         snapshot: Offset of its last snapshot.
     """
 
@@ -448,11 +448,14 @@ class ShareStates(Watchable):
     # -- queries -----------------------------------------------------------------------------
 
     def error_for(self, key: ShareKey) -> ErrorCode:
-        """Return the error code if a share partition can't be served now, `NONE` if it can."""
+        """Return the error code if a share partition can't be served now.
+
+        `NONE` if it can be served.
+        """
         return self.topic.error_for(key.text)
 
     def find(self, key: ShareKey) -> PersistedState | None:
-        """Return the state of a share partition that is served; None if there is none."""
+        """Return the state of a share partition that is served; None if it has no state."""
         entry = self._by_key.get(key.text)
         return None if entry is None else entry.state
 
@@ -470,13 +473,16 @@ class ShareStates(Watchable):
     # -- changes -----------------------------------------------------------------------------
 
     def initialize(self, key: ShareKey, start: int = UNKNOWN_START) -> Reply[ErrorCode]:
-        """Reset a state to a start offset; without one, the group's settings define the start.
+        """Reset a state to a start offset.
+
+        Without an offset, the group's settings define the start.
 
         The reply completes with NONE when the state is durable, or with an error code.
         """
         before = self.find(key)
         now_ms = self._clock.now_ms()
-        # After a reset to a known offset, no record at or after it is finished: the count is 0.
+        # After a reset to a known offset, no record at or after this offset is finished, so the
+        # count is 0.
         count = UNKNOWN_COUNT if start == UNKNOWN_START else 0
         state = PersistedState(start=start, complete_count=count, created_ms=now_ms)
         if before is not None:
@@ -510,7 +516,7 @@ class ShareStates(Watchable):
         return reply
 
     def forget(self, key: ShareKey) -> Reply[ErrorCode]:
-        """Delete a state; the reply completes when that is durable."""
+        """Delete a state; the reply completes when the deletion is durable."""
         reply = self._append(key, forget_record(key))
         if is_accepted(reply):
             self._entries.remove(key.text)
@@ -545,7 +551,7 @@ class ShareStates(Watchable):
         return partition.log.log_end_offset
 
     def _check_log_start(self, key: ShareKey) -> None:
-        """Check the log start, but only now and then: a check visits all states of a partition."""
+        """Check the log start, but not often, because a check visits all states of a partition."""
         number = self.topic.number_of(key.text)
         partition = self.topic.partition(number)
         if partition is None:

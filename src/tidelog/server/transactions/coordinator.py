@@ -39,7 +39,10 @@ ADD_PATIENCE_MS: Final = 100
 
 
 class ProducerAnswer(NamedTuple):
-    """Error code for a producer; with NONE also the id and epoch that it has from now on."""
+    """Error code for a producer.
+
+    With NONE also the id and epoch that the producer has from now on.
+    """
 
     code: ErrorCode
     producer_id: int = NO_PRODUCER_ID
@@ -74,7 +77,10 @@ class TransactionCoordinator:
         self._timers.after(self._expiry_interval_ms, self._remove_expired)
 
     def resume(self) -> None:
-        """Start loading the transactional ids; decided transactions are then completed."""
+        """Start loading the transactional ids.
+
+        Decided transactions are completed after the loading.
+        """
         self.log.resume()
 
     def _write_markers(self, transaction: Transaction) -> None:
@@ -120,8 +126,8 @@ class TransactionCoordinator:
     ) -> tuple[Transaction | ErrorCode | None, int | None]:
         """Return a transaction (None for a new id) or an error code, and a producer id if needed.
 
-        The producer id is unused; it is needed for a new transactional id, and if the epochs of the
-        current producer id are used up.
+        The returned producer id is unused. A producer id is needed in two cases: the transactional
+        id is new, or the epochs of the current producer id are used up.
         """
         new_id: int | None = None
         while True:
@@ -145,8 +151,8 @@ class TransactionCoordinator:
     def add(self, request: AddRequest) -> Reply[ErrorCode]:
         """Add partitions to a transaction; a transaction begins if none is open.
 
-        While another transition or the completion of the previous transaction is in progress, wait.
-        After `ADD_PATIENCE_MS` the client gets CONCURRENT_TRANSACTIONS.
+        The request waits while another transition, or the completion of the previous transaction,
+        is in progress. After `ADD_PATIENCE_MS` the client gets CONCURRENT_TRANSACTIONS.
         """
         reply: Reply[ErrorCode] = Reply()
         if request.transactional_id:
@@ -196,7 +202,7 @@ class TransactionCoordinator:
     def verify(
         self, transactional_id: str, producer: ProducerRef, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode]:
-        """Return NONE for partitions in a transaction, TRANSACTION_ABORTABLE for other ones.
+        """Return NONE for partitions in a transaction, TRANSACTION_ABORTABLE for other partitions.
 
         If the transaction can't be checked, all partitions get the error code of that failure.
         """
@@ -225,8 +231,9 @@ class TransactionCoordinator:
             producer_epoch: Producer epoch in the request.
             partitions: Partitions to write to; for group offsets, the partition of
                 `__consumer_offsets`.
-            add: Whether to add them to the transaction, which begins if none is open (Produce from
-                version 12, TxnOffsetCommit from version 5); otherwise they must be in it already.
+            add: Whether to add the partitions to the transaction, which begins if none is open
+                (Produce from version 12, TxnOffsetCommit from version 5). If false, the partitions
+                must be in the transaction already.
 
         Returns:
             An error code for each partition. With `add`: NONE once the addition is durable. Without
@@ -266,8 +273,9 @@ class TransactionCoordinator:
         )
         if isinstance(step, ErrorCode):
             return _as_answer(step, metadata)
-        # If the epochs are used up, the client continues with the next id. Its next request waits
-        # in `add` until the transaction is completed and that id is valid.
+        # If the epochs are used up, the client continues with the next id. The client's next
+        # request waits in `add` until the transaction is completed, because the next id is valid
+        # only then.
         after = step.completed(now_ms)
         return _as_answer(await self._prepare(transaction, step), after)
 

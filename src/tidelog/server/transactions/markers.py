@@ -1,9 +1,9 @@
 """Completes decided transactions: writes their markers, then records the completion in the log.
 
 A decided transaction is always completed: a marker that can't be written is retried, and the next
-start of the broker resumes incomplete transactions. Two exceptions: a marker is omitted if the
-partition's topic is deleted, or if a later epoch of the producer or the coordinator has written to
-the partition, because then the transaction is no longer open there.
+start of the broker resumes incomplete transactions. A marker is omitted in two cases: the
+partition's topic is deleted; or a later epoch of the producer or of the coordinator has written to
+the partition, so that the transaction is no longer open in this partition.
 
 Source: Kafka 4.3's TransactionMarkerChannelManager, KafkaApis.handleWriteTxnMarkersRequest; KIP-98,
 KIP-1228.
@@ -189,7 +189,7 @@ class PartitionMarkers:
         topics = list({each.topic for each in partitions})
         while opened.holds and opened.holds.stops_appends(topics):
             await opened.holds.wait(topics)
-        # All markers are written before waiting for any, so that they become durable together.
+        # Write all markers before waiting for the first one, so that they become durable together.
         written = [(partition, self._end(partition, end)) for partition in partitions]
         return {
             partition: await ended if isinstance(ended, Reply) else ended

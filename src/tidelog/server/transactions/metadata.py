@@ -3,11 +3,11 @@
 Empty -> Ongoing -> PrepareCommit -> CompleteCommit -> Ongoing ...
                      -> PrepareAbort  -> CompleteAbort
 
-A step (`plan_init`, `plan_add`, `plan_end`) is the next metadata to write, or the response's error
-code; `NONE` means that the requested state already holds. A state is written to the log before it
-applies (`state_topic`). A transaction is decided once PrepareCommit or PrepareAbort is written;
-after that only its markers and its completion are missing, and both can be retried (`markers`).
-Nothing here reads a clock or waits.
+`plan_init`, `plan_add` and `plan_end` return a step: the next metadata to write, or the response's
+error code. `NONE` means that the transactional id already has the requested state. A state is
+written to the log before it applies (`state_topic`). A transaction is decided once PrepareCommit or
+PrepareAbort is written. After that only its markers and its completion have to be written, and both
+writes can be retried (`markers`). This module does not read a clock and does not wait.
 
 Source: Kafka 4.3's TransactionMetadata and TransactionCoordinator, including its order of checks;
 KIP-98; KIP-360 (previous epoch); KIP-890 (an epoch for each transaction, next ids).
@@ -33,7 +33,7 @@ from tidelog.types import (
 
 LOGGER: Final = logging.getLogger("tidelog.server.transactions")
 
-# The last usable epoch of a producer; the next one is reserved for fencing.
+# The last usable epoch of a producer; the next epoch is reserved for fencing.
 LAST_PRODUCER_EPOCH: Final = INT16_MAX - 1
 
 
@@ -182,7 +182,7 @@ class TransactionMetadata:
         )
 
     def completed(self, now_ms: int) -> "TransactionMetadata":
-        """Return the completed state; if the epochs are used up, with the next producer id."""
+        """Return the completed state; if the epochs are used up, it has the next producer id."""
         rotates = self.bumps_epoch and self.next_producer_id != NO_PRODUCER_ID
         return replace(
             self,
@@ -222,7 +222,7 @@ class Transaction:
         coordinator_epoch: Leader epoch of its partition of the log.
         pending: State that is being written, None for none; only one transition runs at a time.
         is_unloaded: Whether it is unloaded, so that the object must not be used any more.
-        waiting: Callbacks that run when no transition is in progress, by waiter.
+        waiting: Callbacks by waiter; they run when no transition is in progress.
     """
 
     metadata: TransactionMetadata
@@ -338,7 +338,7 @@ def plan_init(
 
 
 def _may_continue(metadata: TransactionMetadata, expected: ProducerRef) -> bool:
-    """Whether a request that expects this producer may be from the current producer.
+    """Whether a request with this expected id and epoch may come from the current producer.
 
     True in three cases: no producer was initialized yet; the expected id is the current id; the
     expected id and epoch are the previous id and its last epoch.
@@ -390,7 +390,7 @@ def plan_add(
     metadata: TransactionMetadata, *, is_pending: bool, request: AddRequest, now_ms: int
 ) -> Step:
     """Plan the addition of partitions, by a request of its own or with a write (KIP-890)."""
-    # This check comes first, as in Kafka, because a client uses the next producer id that it has
+    # This check is the first, as in Kafka. A client may use the next producer id that it has
     # received before the previous transaction is completed.
     if is_pending or metadata.is_prepared:
         return ErrorCode.CONCURRENT_TRANSACTIONS
@@ -474,8 +474,8 @@ def _refusal_to_end(
 ) -> ErrorCode:
     """Return the error code for a producer that may not end the transaction, otherwise NONE."""
     if is_repeated:
-        # Since the last end, the id was initialized again or a transaction was begun, so the
-        # request does not repeat that end.
+        # After the last EndTxn, the id was initialized again, or a transaction was begun. So the
+        # request is not a retry of that EndTxn.
         is_late = metadata.state in {TransactionState.EMPTY, TransactionState.ONGOING}
         return ErrorCode.PRODUCER_FENCED if is_late else ErrorCode.NONE
     code = check_producer(metadata, producer)
@@ -485,7 +485,7 @@ def _refusal_to_end(
 
 
 def _is_repeated(metadata: TransactionMetadata, producer: ProducerRef) -> bool:
-    """Whether the producer has the epoch from before the last end: its request is a retry."""
+    """Whether the request is a retry: the producer has the epoch from before the last EndTxn."""
     if metadata.producer_epoch == producer.producer_epoch + 1:
         return metadata.producer_id == producer.producer_id
     return (

@@ -3,7 +3,7 @@
 A transition is written first, and takes effect once the record is durable, even if the client has
 disconnected. Only the last record of a key is used. Values are written in version 1, as Kafka does
 with transaction version 2, and read in versions 0 and 1. A key of an unknown version is skipped. A
-value that can't be read is an error, because its transaction may need completion.
+value that can't be decoded is an error, because its transaction may need completion.
 
 `coordinator.state_topic` loads partitions, and reloads them after a failure; `metadata` plans
 transitions.
@@ -181,8 +181,8 @@ class TransactionReplay:
         """Return the state of each transactional id.
 
         Raises:
-            CorruptMessage: A key is invalid, or a value is invalid or has an unknown version. If it
-                is a value, the error's text has the transactional id.
+            CorruptMessage: A key is invalid, or a value is invalid or has an unknown version. If a
+                value is invalid, the error's text has the transactional id.
         """
         loaded = {}
         for key, value in self._latest.items():
@@ -239,7 +239,7 @@ class TransactionStates:
     # -- queries -----------------------------------------------------------------------------
 
     def find(self, transactional_id: str) -> Transaction | ErrorCode | None:
-        """Return the transaction of an id, None if it is unknown, or an error code."""
+        """Return the transaction of an id, None for an unknown id, or an error code."""
         code = self.log.error_for(transactional_id)
         return self._by_id.get(transactional_id) if code is ErrorCode.NONE else code
 
@@ -315,7 +315,7 @@ class TransactionStates:
         transactions = {name: Transaction(metadata, epoch) for name, metadata in loaded.items()}
         self._transactions.put_all(number, transactions)
         for each in transactions.values():
-            # A failed write unloads the partition, and all of these transactions at once.
+            # A failed write unloads the partition with all its transactions.
             if each.metadata.is_prepared and not each.is_unloaded:
                 self._on_prepared(each)
 
