@@ -165,8 +165,7 @@ class ClassicMembers:
         return reply
 
     def _join_with_id(self, group: ClassicGroup, request: JoinRequest) -> Reply[JoinResult]:
-        """Handle a client that sends an id: a member's id, or a generated id that was not used
-        yet."""
+        """Handle a client that sends an id: a member's id, or a generated id not used yet."""
         if request.member_id in group.pending and request.instance_id is None:
             return self._add(group, request, request.member_id)
         code = group.member_error(request.member_id, request.instance_id)

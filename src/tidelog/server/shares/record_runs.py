@@ -109,7 +109,8 @@ class Limits:
     def isolation_count(self) -> int:
         """Number of deliveries after which records are acquired in parts.
 
-        Each further delivery makes the parts smaller.
+        Each further delivery makes the parts smaller, so one bad record affects fewer other
+        records.
 
         So one bad record affects fewer and fewer other records. Source: Kafka 4.3's SharePartition.
         """
