@@ -1,7 +1,7 @@
 """Wire format of the control channel: socket path, frames, JSON requests, responses and errors.
 
-- Frame: length (4 bytes, big-endian), then that many bytes of JSON. A length over `FRAME_BYTES_MAX`
-  is refused before memory is allocated.
+- Frame: a length (4 bytes, big-endian), then this number of bytes of JSON. A length over
+  `FRAME_BYTES_MAX` is refused before memory is allocated.
 - Request: `{"version": 1, "verb": NAME, "arguments": {...}}`.
 - Response: `{"version": 1, "result": {...}}`, or `{"version": 1, "error": {"type": CLASS, "text":
   ..., "fields": {...}}}` with a class of `tidelog.errors`.
@@ -81,8 +81,8 @@ def _message(body: bytes) -> Message:
 
 CONTROL_VERSION: Final = 1
 
-# Errors whose constructor takes more than a text: the names of its arguments, in order. "" stands
-# for the text.
+# Names of the constructor's arguments, in order, of errors whose constructor takes more than a
+# text. "" stands for the text.
 _FIELDS: Final[Mapping[type[TidelogError], tuple[str, ...]]] = {
     errors.StorageFailure: ("path", "operation", "reason"),
     errors.ClockJump: ("last_ms", "now_ms", ""),
@@ -95,7 +95,7 @@ _CORRUPT: Final = ("reason", "at", "offset", "path", "position")
 class ControlFailure(TidelogError):
     """The channel failed, or a response had an unknown error type.
 
-    A request that was sent may have been executed.
+    If a request was sent, it may have been executed.
     """
 
 
@@ -145,8 +145,8 @@ def read_response(message: Message) -> Mapping[str, object]:
     """Return the result of a response.
 
     Raises:
-        TidelogError: The response is an error. The error is raised with its own type, or as
-            `ControlFailure` if this release doesn't know the type or its fields.
+        TidelogError: The response is an error. The error is raised with its own type. If this
+            release doesn't know the type or its fields, the error is raised as `ControlFailure`.
         UnsupportedVersion: The message's version is not `CONTROL_VERSION`.
         CorruptMessage: The message is not a response.
     """
@@ -192,8 +192,8 @@ def _excerpt(message: Mapping[str, object]) -> str:
 
 SOCKET_FILE: Final = "tidelog-control.sock"
 
-# Maximum number of connections. A further connection replaces the idle connection that has been
-# inactive for the longest time, or, if none is idle, the least recently active connection.
+# Maximum number of connections. A further connection replaces the least recently active of the idle
+# connections. If no connection is idle, it replaces the least recently active of all connections.
 CONNECTIONS_MAX: Final = 32
 
 MODE: Final = 0o600

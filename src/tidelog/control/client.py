@@ -17,8 +17,8 @@ from tidelog.storage.directory.attach import AttachResult, ExchangeResult, Write
 from tidelog.storage.directory.staging import NewSegment, StagedSegment
 from tidelog.types import TopicPartition
 
-# Default timeout in seconds: an attach reads every byte of its segments, so its response may take
-# long.
+# Default timeout in seconds. It is long because an attach reads every byte of its segments before
+# it responds.
 TIMEOUT_S: Final = 600.0
 _READ_BYTES: Final = 1 << 16
 
@@ -78,8 +78,8 @@ class ControlClient(Closing):
 
         Raises:
             ControlFailure: There was no usable response; either all segments were attached or none.
-            TidelogError: `storage.directory.attach` failed. Nothing is visible, except that after a
-                StorageFailure the segments may become visible when the partitions are reopened.
+            TidelogError: `storage.directory.attach` failed. No segment is visible. Exception: after
+                a StorageFailure, the segments may become visible when the partitions are reopened.
         """
         arguments = {
             "segments": [verbs.encode_segment(segment) for segment in staged],
@@ -100,8 +100,9 @@ class ControlClient(Closing):
 
         Raises:
             ControlFailure: There was no usable response; either all segments were replaced or none.
-            TidelogError: `storage.directory.attach` failed. The old segments are unchanged, except
-                that after a StorageFailure reopening the partition may show the new segments.
+            TidelogError: `storage.directory.attach` failed. The old segments are unchanged.
+                Exception: after a StorageFailure, reopening the partition may show the new
+                segments.
         """
         arguments = {
             "topic": partition.topic,

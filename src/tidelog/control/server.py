@@ -1,11 +1,11 @@
 """Server of a directory's control channel, in the process that has the directory open.
 
-The process's event loop runs the server, or a thread of the process does.
+The server runs in the process's event loop or in a thread of the process.
 
 The server owns the socket and the connections, not the directory. `wait` reads requests and sends
 responses; `run_pending` executes requests in the thread that may change the directory. If the
-server has a thread of its own, one lock prevents its requests and the program's calls of `LogDir`
-from overlapping (`served`).
+server has a thread of its own, a lock prevents its requests from overlapping with the program's
+calls of `LogDir` (`served`).
 
 Call `open`, then `wait` and `run_pending` in any order, then `close`. Only `wake` may be called
 from another thread.
@@ -48,7 +48,10 @@ class _Connection:
         return not self.requests and not self.outgoing
 
     def receive(self) -> None:
-        """Read available bytes; an end, error or invalid bytes mark the connection as broken."""
+        """Read available bytes.
+
+        The end, an error or invalid bytes mark the connection as broken.
+        """
         try:
             data = self.link.recv(_READ_BYTES)
             self.requests += self.reader.feed(data)
@@ -91,10 +94,10 @@ class ControlServer:
 
     @classmethod
     def open(cls, log_dir: LogDir, supported: verbs.Verbs = verbs.VERBS) -> Self:
-        """Start to listen; an existing socket, left by a holder that died, is replaced.
+        """Start to listen; an existing socket of a holder that died is replaced.
 
         Args:
-            log_dir: Directory, open for writing, because only the lock's holder serves it.
+            log_dir: Directory, open for writing, because only the holder of its lock serves it.
             supported: Supported verbs.
 
         Raises:
@@ -136,7 +139,9 @@ class ControlServer:
         self._waker.send(b"\0")
 
     def run_pending(self) -> int:
-        """Execute one request of each connection without an unsent response; return their count.
+        """Execute one request of each connection without an unsent response.
+
+        Return the number of requests.
 
         A `TidelogError` of a request becomes its response; other errors are raised.
         """
@@ -208,8 +213,8 @@ class ControlServer:
     def retire(self, timeout_s: float = _RETIRE_S) -> None:
         """Accept no more requests and remove the socket; send pending responses.
 
-        Call it before the directory's lock is released. Connections stay open until `close`; when
-        they end, clients know that the directory has been released.
+        Call it before the directory's lock is released. Connections stay open until `close`. When
+        its connection ends, a client knows that the directory has been released.
 
         Args:
             timeout_s: Approximate maximum time for clients to read their responses, in seconds.
@@ -241,7 +246,7 @@ _Item = TypeVar("_Item")
 
 
 class TurnLock:
-    """Fair lock: a thread that releases it can't acquire it again before a thread that waits.
+    """Fair lock: a thread that releases the lock can't acquire it again before a waiting thread.
 
     With an unfair lock, a program that appends in a loop could block requests forever. The lock is
     reentrant: the thread that holds it may acquire it again.

@@ -1,8 +1,8 @@
 """Operations of the control channel, with validated arguments and results.
 
 A verb is a function of the open directory and the request's arguments. A `TidelogError` becomes the
-error of the response. The messages of four verbs that only a broker has are defined here, too:
-`compact` cleans one partition, `tier` moves one partition's segments to its store, `lend` gives a
+error of the response. This module also defines the messages of four verbs that only a broker has.
+`compact` cleans one partition. `tier` moves one partition's segments to its store. `lend` gives a
 cleaning job to another process, and `take_back` receives the job's result from that process.
 """
 
@@ -415,7 +415,10 @@ def encode_lent(decision: CleaningDecision, job: CleaningJob | None) -> Result:
 
 
 def read_lent(response: Mapping[str, object]) -> tuple[CleaningDecision, CleaningJob | None]:
-    """Decode a decision and its cleaning job or None; raises CorruptMessage if they are invalid."""
+    """Decode a decision and its cleaning job, which may be None.
+
+    Raises CorruptMessage if invalid.
+    """
     try:
         match response:
             case {"verdict": dict(decision), "job": None | str() as job}:

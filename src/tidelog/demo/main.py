@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 OUTPUT: Final = "demo-output"
 
-# Name of a file that marks the folder as the demo's, so that a later run may remove the output.
+# Name of a file that marks the folder as a folder of the demo, so that a later run may remove the
+# output.
 _MARKER: Final = ".tidelog-demo"
 
 _LAST_MONTH: Final = 12
@@ -141,7 +142,8 @@ class Demo:
         self._loaded, late = flights.where(~by_sink), flights.where(by_sink)
         self._partitions = self._loaded.partitions(load.PARTITIONS)
         self._load_by_library()
-        # Spark's write needs little native code, so it runs while the rest is compiled.
+        # Spark's write needs little native code, so it runs while the other native code is
+        # compiled.
         self._load_by_spark(late)
         if compiler is not None:
             with self._step("Compiling native code (once)"):

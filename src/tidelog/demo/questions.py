@@ -71,7 +71,7 @@ def look_up(path: str, at_ms: int) -> list[Answer]:
 
 
 def _existing(match: OffsetAndTimestamp | None) -> OffsetAndTimestamp:
-    assert match is not None  # in the demo, flights follow every time that is looked up
+    assert match is not None  # the demo has flights after every time that it looks up
     return match
 
 
@@ -168,7 +168,7 @@ def _states(rows: "pa.Table") -> pd.DataFrame:
 
 
 def state_by_pandas(frame: pd.DataFrame, at_ms: int) -> pd.DataFrame:
-    """Return the expected result of `state_as_of`, from the source alone."""
+    """Return the expected result of `state_as_of`, computed from the source file alone."""
     keyed = frame[frame["tailnum"].notna() & (frame["due_ms"] <= at_ms)]
     last = keyed.sort_values("left_ms", kind="stable").groupby("tailnum").tail(1)
     state = last.set_index("tailnum").sort_index()
@@ -234,7 +234,7 @@ class Checks:
 
 
 def same_frames(ours: pd.DataFrame, expected: pd.DataFrame) -> bool:
-    """Whether two tables have the same columns and, up to rounding, the same values."""
+    """Whether two tables have the same columns and, except for rounding, the same values."""
     if list(ours.columns) != list(expected.columns) or len(ours) != len(expected):
         return False
     for name in expected.columns:

@@ -65,7 +65,7 @@ def _load_kernels(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBat
 def write_month(
     spark: "SparkSession", path: str, flights: Flights, partitions: Ints, *, clock_ms: int
 ) -> None:
-    """Append flights by Spark's sink: all become visible at once, at one append time.
+    """Append flights by Spark's sink: all flights become visible at once, with one append time.
 
     Args:
         spark: The session.

@@ -1,4 +1,4 @@
-"""A file system on top of another one, and read-only files: base classes for other storage.
+"""Base classes for other storage: a file system on top of another file system, read-only files.
 
 `LayeredFiles` has every call of `FileSystem`, and delegates it to the file system below. A layer
 overrides the calls that it implements itself, and `_below` to refuse changes.
@@ -12,7 +12,7 @@ from tidelog.types import Buffer
 
 
 class LayeredFiles:
-    """Base class of a file system on top of another one, to which it delegates every call.
+    """Base class of a file system that delegates every call to the file system below it.
 
     Attributes:
         below: The file system below.
@@ -22,7 +22,10 @@ class LayeredFiles:
         self.below = below
 
     def _below(self, *_paths: str) -> FileSystem:
-        """Return the file system that changes or locks these paths; raises OSError if none can."""
+        """Return the file system that changes or locks these paths.
+
+        Raises OSError if there is none.
+        """
         return self.below
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:

@@ -3,8 +3,8 @@
 Every implementation keeps these rules:
 - paths are `str`; errors are plain `OSError`, which storage turns into `StorageFailure` (object
   stores also raise `StorageFailure` themselves);
-- `pwrite` may write fewer bytes than given, like the system call; `pread` returns fewer only at the
-  end of the file;
+- `pwrite` may write fewer bytes than given, like the system call; `pread` returns fewer bytes than
+  requested only at the end of the file;
 - written bytes are durable after `File.sync`, changed names after `sync_dir` (except in
   `UnsyncedFiles`);
 - a map is a read-only view of a file's bytes; it stays valid when the file is removed or renamed.
@@ -113,8 +113,8 @@ class MappableFile(Protocol):
     def map_resident(self, size: int, position: int) -> memoryview | None:
         """Return `size` bytes from `position` of a finished file as a read-only view.
 
-        On return all these bytes are in memory; none is copied. Returns None if that is impossible;
-        `File.pread` then reads the bytes or raises the error.
+        On return all these bytes are in memory, without a copy. If this is impossible, the result
+        is None, and the caller uses `File.pread`, which reads the bytes or raises the error.
         """
         ...
 
@@ -162,7 +162,7 @@ class HeldHere(BlockingIOError):
 
 
 class NotRegularFile(OSError):
-    """The path is a FIFO, a device or a socket; opening it did not wait, and read nothing."""
+    """The path is a FIFO, a device or a socket. The open call did not wait, and read nothing."""
 
 
 class LockHandle(Protocol):
@@ -189,7 +189,7 @@ class FileSystem(Protocol):
         ...
 
     def stat(self, path: str) -> FileStat:
-        """Return facts about a path; raises `FileNotFoundError` if it doesn't exist."""
+        """Return size, time and type of a path; raises `FileNotFoundError` if it doesn't exist."""
         ...
 
     def exists(self, path: str) -> bool:
@@ -246,7 +246,7 @@ class RemoteFiles(Protocol):
         ...
 
     def forget(self, path: str) -> None:
-        """Drop cached facts about a folder and everything below it."""
+        """Drop cached listings and files of a folder and of everything below it."""
         ...
 
     def prefetch(self, paths: Iterable[str]) -> None:
@@ -263,13 +263,13 @@ def is_remote(files: FileSystem, path: str) -> bool:
 def _may_be_remote(kind: type) -> bool:
     """Whether files of this type may be remote.
 
-    The result is cached: plans check every segment, and `issubclass` compares all methods.
+    The result is cached, because plans check every segment, and `issubclass` compares all methods.
     """
     return issubclass(kind, RemoteFiles)
 
 
 def forget(files: FileSystem, path: str) -> None:
-    """Drop cached facts about a folder; no-op for local files, which are never cached."""
+    """Drop cached listings and files of a folder; no-op for local files, which are never cached."""
     if _may_be_remote(type(files)):
         cast("RemoteFiles", files).forget(path)
 

@@ -40,8 +40,9 @@ def _libc() -> ctypes.CDLL:
 _LIBC: Final = _libc()
 _MAP_FAILED: Final = ctypes.c_void_p(-1).value
 
-# Advice to `madvise` that reads all pages of a map. If a read fails, the call fails; without this
-# advice, a later access to the map would raise SIGBUS. Linux has the advice since 5.14.
+# Advice to `madvise` that reads all pages of a map. If a read fails, the call raises an error.
+# Without this advice, a later access to the map would raise SIGBUS. Linux supports the advice since
+# 5.14.
 _POPULATE_READ: Final = 22 if sys.platform == "linux" else None
 
 
@@ -49,9 +50,9 @@ def map_descriptor(fd: int, size: int) -> memoryview:
     """Return the first `size` bytes of a file as a read-only view; `fd` may be closed afterwards.
 
     `mmap.mmap` would keep a descriptor for each map, and 10,000 segments would exceed the limit of
-    open files. The array under the view has a length rounded up to a power of two, because ctypes
-    keeps one type per length forever; the view covers only the first `size` bytes. The file is
-    unmapped when the last view is deleted.
+    open files. The length of the array under the view is rounded up to a power of two, because
+    ctypes keeps one type per length forever. The view covers only the first `size` bytes. The file
+    is unmapped when the last view is deleted.
     """
     return _view(_map(fd, size, 0), size)
 
@@ -59,9 +60,9 @@ def map_descriptor(fd: int, size: int) -> memoryview:
 def map_resident(fd: int, size: int, position: int) -> memoryview | None:
     """Return bytes of a finished file as a read-only view; reads them into memory first if needed.
 
-    Returns None if that is impossible: the file is too short, the disk fails, or the system lacks
-    the call. An ordinary read then succeeds or raises the error; access to a map of such bytes
-    would raise a signal instead.
+    Returns None in three cases: the file is too short, the disk fails, or the system lacks the
+    call. Then an ordinary read succeeds or raises the error. Access to a map of such bytes would
+    raise a signal instead.
     """
     if _POPULATE_READ is None or size <= 0 or os.fstat(fd).st_size < position + size:
         return None
@@ -103,9 +104,9 @@ _WHOLE_FILE: Final = struct.pack("hh4xqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 
 def lock_descriptor(fd: int) -> None:
     """Lock a whole file for this descriptor without waiting; raises BlockingIOError if locked.
 
-    Uses a lock of the open file description if the system has such locks: it also excludes other
-    descriptors of this process. Unlike `flock` on Linux, it conflicts with the locks of Kafka's
-    JVM.
+    Uses a lock of the open file description if the system has such locks. Such a lock also excludes
+    other descriptors of this process. Unlike `flock` on Linux, it conflicts with the locks of
+    Kafka's JVM.
     """
     if hasattr(fcntl, "F_OFD_SETLK"):
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _WHOLE_FILE)
@@ -116,7 +117,7 @@ def lock_descriptor(fd: int) -> None:
 # Maximum number of buffers in a call of pwritev: the smallest IOV_MAX of supported systems.
 MAX_BUFFERS_PER_WRITE: Final = 1024
 
-# Maximum number of bytes (one page) that are read instead of mapped, because reading a page is
+# Up to this number of bytes (one page), bytes are read instead of mapped, because reading a page is
 # faster, and the number of maps is limited.
 SMALL_MAP_BYTES: Final = 4096
 
@@ -165,7 +166,10 @@ class _OsFile:
         return self._pread_rest(data, size, position)
 
     def _pread_rest(self, data: bytes, size: int, position: int) -> bytes:
-        """Read the rest: a short read need not end at the file's end; Linux reads 2 GiB at once."""
+        """Read the remaining bytes after a short read.
+
+        A short read need not end at the file's end, because Linux reads at most 2 GiB at once.
+        """
         parts = [data]
         done = len(data)
         while done < size and data:
@@ -313,7 +317,7 @@ class OsFileSystem:
             os.close(fd)
 
     def stat(self, path: str) -> FileStat:
-        """Return facts about a path; raises `FileNotFoundError` if it doesn't exist."""
+        """Return size, time and type of a path; raises `FileNotFoundError` if it doesn't exist."""
         result = os.stat(path)  # noqa: PTH116 - paths are str at this seam
         return FileStat(
             result.st_size,
@@ -391,5 +395,5 @@ class UnsyncedFiles(OsFileSystem):
     _opened: ClassVar[type[_OsFile]] = _UnsyncedFile
 
     def sync_dir(self, path: str) -> None:
-        """Do nothing for an existing directory; raises `FileNotFoundError` otherwise."""
+        """Do nothing if the directory exists; raises `FileNotFoundError` if it does not exist."""
         self.stat(path)

@@ -1,4 +1,4 @@
-"""Object stores: S3, Google and Azure by obstore, folders, any other URL by fsspec.
+"""Object stores: S3, Google and Azure through obstore, folders, other URLs through fsspec.
 
 Defines the operations on a store and its errors; independent of logs. Settings come from the usual
 environment variables (`AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`, ...) or from options. Credentials

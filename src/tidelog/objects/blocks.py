@@ -1,19 +1,19 @@
 """Cached blocks of objects, and reading an object by blocks.
 
-A lookup reads small pieces of an object, such as a header and an index entry. Each read costs a
+A lookup reads small pieces of an object, such as a header and an index entry. Each read takes a
 request, so the whole block around a piece is read. `BlockReader` reads one object at any position
 in as few requests as the cached blocks allow. `BlockCache` caches blocks by name, in memory and, if
 the caller gives a folder, in files of this folder. Memory and folder each have a limit in bytes,
 and evict the least recently used block first.
 
 Each file in the folder contains a block, the block's name and a checksum. An invalid file is
-removed and the block is read from the store again, so damage costs time and never causes a wrong
+removed, and the block is read from the store again. So damage takes time, but never causes a wrong
 result. The folder contains only such files and temporary files, and may be deleted at any time.
 Processes may share the folder; each process lists the folder from time to time to find blocks that
 other processes have added.
 
-Invariant: a block's name belongs to bytes that never change, so no block is ever stale. The module
-has no store: a reader gets a function that fetches a range. Thread-safe.
+Invariant: the bytes of a block's name never change, so no block is ever stale. This module does not
+access a store itself: a reader gets a function that fetches a range. Thread-safe.
 """
 
 import hashlib
@@ -116,7 +116,10 @@ class FolderBlocks:
             file.close()
 
     def put(self, name: str, data: bytes) -> None:
-        """Write a block to the folder; disk errors, and a block over the limit, are ignored."""
+        """Write a block to the folder.
+
+        A disk error is ignored, and a block over the limit is not written.
+        """
         content = encode_block(data, name)
         if len(content) > self._limit_bytes:
             return
@@ -134,8 +137,8 @@ class FolderBlocks:
     def _list(self) -> None:
         """List the block files with their sizes, in order of eviction; remove temporary files.
 
-        Files that this process has not used come first, oldest first; then the files that it has
-        used, least recently used first.
+        Files that this process has not used come first, oldest first. Then come the files that this
+        process has used, least recently used first.
         """
         self._until_listing = _LIST_AGAIN
         self._fs.make_dirs(self._folder)
@@ -165,7 +168,10 @@ class FolderBlocks:
             self._fs.remove(f"{self._folder}/{file_name}")
 
     def _write(self, file_name: str, content: bytes) -> None:
-        """Write a file without a sync; its checksum shows if a crash has left it incomplete."""
+        """Write a file without a sync.
+
+        The checksum shows if a crash has left the file incomplete.
+        """
         self._until_listing -= 1
         self._number += 1
         temporary = f"{self._folder}/{file_name}-{id(self):x}-{self._number}{_TMP_SUFFIX}"
@@ -181,7 +187,7 @@ class FolderBlocks:
 
 
 class BlockCache:
-    """Cache of blocks by name, in memory and, if there is one, in a folder."""
+    """Cache of blocks by name, in memory and, if the caller gives a folder, in the folder."""
 
     def __init__(self, memory: MemoryBlocks, folder: FolderBlocks | None = None) -> None:
         self.memory = memory

@@ -2,7 +2,7 @@
 
 A put is durable: it writes and syncs a temporary file, then renames it. Compare-and-swap uses a
 lock file, so it works only between users of this module. If another user holds the lock,
-compare-and-swap fails as if another writer had been faster.
+compare-and-swap returns None, as if another writer had been faster.
 """
 
 import errno

@@ -37,7 +37,7 @@ def open_fsspec(url: str, options: Mapping[str, str]) -> "FsspecStore":
         from fsspec.core import url_to_fs
     except ImportError as error:
         raise MissingDependency(f"{url} needs fsspec: pip install 'tidelog[objects]'") from error
-    # No cache of listings or of stores, because a log changes while it is read.
+    # Listings and stores are not cached, because a log changes while it is read.
     fresh = {"use_listings_cache": False, "skip_instance_cache": True}
     try:
         handle, root = url_to_fs(url, **fresh, **options)

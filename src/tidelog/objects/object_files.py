@@ -2,10 +2,11 @@
 
 A path below the store's URL is an object; any other path is a local file, so that a reader's caches
 can be on the local disk. A folder is listed once. The listing then provides sizes, times and
-identities until `tidelog.env.forget` drops it; the oldest listings are dropped if all listings
-together have more than 500,000 entries. Logs and large objects are read by blocks, and only in the
-version that was listed. If such an object was replaced, it counts as missing, and the reader lists
-again. Other objects are read whole, from a cache or in their current version.
+identities until `tidelog.env.forget` drops the listing. If all listings together have more than
+500,000 entries, the oldest listings are dropped. Logs and large objects are read by blocks, and
+only in the version that was listed. If such an object was replaced after the listing, it counts as
+missing, and the reader lists again. Other objects are read whole, from a cache or in their current
+version.
 """
 
 import dataclasses
@@ -228,7 +229,7 @@ class ObjectFiles(LayeredFiles):
 
     def _read_small(self, key: str) -> bytes | None:
         try:
-            return self.store.read(key, 0, SMALL_BYTES + 1)  # the last byte shows a large object
+            return self.store.read(key, 0, SMALL_BYTES + 1)  # the extra byte shows a large object
         except FileNotFoundError:
             return None
 
@@ -387,7 +388,7 @@ class ObjectFiles(LayeredFiles):
 
 
 def _is_log(key: str) -> bool:
-    """Return whether an object has records, all of which must be read in the listed version."""
+    """Return whether an object has records; all records must be read in the listed version."""
     return key.endswith(".log")
 
 
@@ -429,8 +430,8 @@ _lock: Final = threading.Lock()
 def shared_store(url: str, options: Mapping[str, str] | None = None) -> ObjectStore:
     """Return a store like `open_store`, shared by calls with equal URL, options and environment.
 
-    These calls also share the store's connections. Of the environment, only variables for S3,
-    Google and Azure are compared. Raises the errors of `open_store`.
+    These calls also share the store's connections. Only the environment variables for S3, Google
+    and Azure are compared. Raises the errors of `open_store`.
     """
     settings = tuple(sorted((options or {}).items()))
     variables = tuple(

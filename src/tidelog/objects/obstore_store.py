@@ -160,8 +160,8 @@ def _flag(name: str, text: str) -> bool:
     return text.lower() == "true"
 
 
-# Number of parts uploaded at the same time. With the part that is being read, three parts are in
-# memory.
+# Number of parts uploaded at the same time. Together with the part that is being read, three parts
+# are in memory.
 _CONCURRENCY: Final = 2
 
 _BACKOFF_S: Final = 0.1
@@ -246,8 +246,8 @@ class ObstoreStore:
         self.url = url
         self._family = family
         self._settings = settings
-        # Several URLs may share one store in memory, in which a URL's path is a folder. The handles
-        # of other stores include the path.
+        # Several URLs may share one store in memory, and the path of such a URL is a folder in this
+        # store. The handles of other stores already include the path.
         rest = url.partition("://")[2]
         self._prefix = rest.partition("/")[2].strip("/") if family == "memory" else ""
         self._store = _make_handle(url, family, settings, settings.retries)
@@ -369,7 +369,7 @@ class ObstoreStore:
             with self._typed("list", prefix):
                 return action()
         except FileNotFoundError as error:
-            # A missing folder would be listed as empty, so the bucket itself is missing.
+            # A missing folder is listed as empty, so this error means that the bucket is missing.
             step = endpoint_step(self._family)
             raise failure(self._where(prefix), "list", error, step) from error
 
@@ -413,8 +413,8 @@ class ObstoreStore:
             return "create"
         if self._family != "gs":
             return {"e_tag": etag}
-        # Google compares generations, not etags: use the object's current generation if it has this
-        # etag.
+        # Google compares generations, not etags, so use the object's current generation if the
+        # object has this etag.
         meta = self._meta(key)
         if meta is None or meta["e_tag"] != etag:
             return None
@@ -424,8 +424,8 @@ class ObstoreStore:
     def _put_if(self, key: str, data: bytes, mode: "PutMode") -> ObjectInfo | None:
         """Put with retries; after a lost response, find out whether the put was stored.
 
-        If the response to a put was lost and the retry is refused, either an earlier attempt or
-        another writer's put was stored. So the stored bytes are compared with `data`.
+        If the response to a put was lost and the retry is refused, either an earlier attempt of
+        this put or another writer's put was stored. So the stored bytes are compared with `data`.
         """
         import obstore
         import obstore.exceptions as failures

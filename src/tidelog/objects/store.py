@@ -18,7 +18,7 @@ from tidelog.env import FileSystem
 from tidelog.errors import InvalidRequest, StorageFailure
 from tidelog.types import Buffer
 
-# `modified_ms` of an unknown time: most stores don't return the time in the response to a put.
+# `modified_ms` if the time is unknown: most stores don't return the time in the response to a put.
 NO_MODIFIED: Final = -1
 
 
@@ -119,7 +119,7 @@ class ObjectStore(Protocol):
 
         Raises:
             StorageFailure: The store has no conditional put, or failed. After a failure the object
-                may have been written; read it to find out.
+                may have been written; read the object to find out.
         """
         ...
 
@@ -157,7 +157,7 @@ def scheme_of(url: str) -> str:
 
 
 def local_path(path: str) -> str:
-    """Return the path in `file:///path`, or in Java's form `file:/path`; other texts unchanged.
+    """Return the path of `file:///path`, or of Java's form `file:/path`; other texts unchanged.
 
     Raises:
         InvalidRequest: The URL names another machine.
@@ -195,7 +195,7 @@ _ALSO: Final = " (or give options store.*; docs/objects.md)"
 
 
 def family_of(scheme: str) -> str:
-    """Return s3, gs or az for an alias of one of these schemes; other schemes unchanged."""
+    """Return s3, gs or az for an alias of these schemes; other schemes are returned unchanged."""
     if scheme in ("s3", "s3a", "s3n"):
         return "s3"
     if scheme in ("az", "azure", "adl", "abfs", "abfss"):
@@ -223,7 +223,7 @@ def without_queries(text: str) -> str:
 
 
 def failure(where: str, operation: str, error: BaseException, step: str = "") -> StorageFailure:
-    """Return the error for a failed call; `where` is the URL and key, `step` what to do next."""
+    """Return the error for a failed call; `where` is the URL and key, `step` is the advice."""
     reason = without_queries(str(error)) if str(error) else type(error).__name__
     return StorageFailure(where, operation, f"{reason}; {step}" if step else reason)
 

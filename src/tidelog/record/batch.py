@@ -47,7 +47,7 @@ from tidelog.types import (
     TimestampType,
 )
 
-_CODECS: Final = tuple(Codec)  # by number; calling the enum would cost ten times as much
+_CODECS: Final = tuple(Codec)  # codecs by number; a call of the enum would take ten times as long
 
 
 class RecordBatch:
@@ -64,7 +64,7 @@ class RecordBatch:
         crc: Value in the header.
         attributes: All 16 attribute bits, as a signed number.
         last_offset_delta: `last_offset` - `base_offset`; a cleaner that removes records does not
-            change it.
+            change this field.
         base_timestamp: Time in ms that the timestamp deltas are relative to. This time need not be
             the smallest timestamp. In a batch with a delete horizon, this field is the horizon.
         max_timestamp: Largest record timestamp in ms, or the append time of a LogAppendTime batch.
@@ -172,7 +172,7 @@ class RecordBatch:
 
     @property
     def is_transactional(self) -> bool:
-        """Whether the batch belongs to a transaction; True for markers, too."""
+        """Whether the batch belongs to a transaction; also true for markers."""
         return bool(self.attributes & TRANSACTIONAL_BIT)
 
     @property
@@ -187,7 +187,7 @@ class RecordBatch:
 
     @property
     def has_producer_id(self) -> bool:
-        """Whether the batch has a producer id (as idempotent producers' batches and markers do)."""
+        """Whether the batch has a producer id: batches of idempotent producers and markers do."""
         return self.producer_id > NO_PRODUCER_ID
 
     @property
@@ -198,7 +198,7 @@ class RecordBatch:
         return wrap_sequence(self.base_sequence + self.last_offset_delta)
 
     def is_valid(self) -> bool:
-        """Whether the CRC is right; False also if the batch is shorter than its header."""
+        """Whether the CRC is right; false if the batch is shorter than its header."""
         return self.size_bytes >= HEADER_SIZE and crc32c(self.view[ATTRIBUTES_AT:]) == self.crc
 
     def ensure_valid(self) -> None:
@@ -337,11 +337,11 @@ class RecordBatch:
 
 
 def _forget_lost_times(records: list[Record]) -> Iterator[Record]:
-    """Return the records, without create times if all create times equal the append time.
+    """Return the records; if all create times equal the append time, without create times.
 
     Kafka's cleaner replaces the create times in a LogAppendTime batch by the visible times;
     tidelog's cleaner keeps the producer's times. If all create times equal the append time, it is
-    unknown which cleaner wrote the batch, so the create times are unknown, too.
+    unknown which cleaner wrote the batch. So the create times are also unknown.
     """
     is_lost = all(record.create_timestamp == record.timestamp for record in records)
     return (replace(r, create_timestamp=None) if is_lost else r for r in records)

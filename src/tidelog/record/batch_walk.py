@@ -68,7 +68,7 @@ def is_cut(data: Buffer) -> bool:
 
 
 def view_batch(buffer: Buffer, at: int = 0) -> Batch:
-    """Return a view of the batch at `at`, whose frame `frame_size` has accepted."""
+    """Return a view of the batch at `at`; `frame_size` must have accepted its frame."""
     return RecordBatch(buffer, at) if buffer[at + MAGIC_AT] == MAGIC_2 else LegacyBatch(buffer, at)
 
 

@@ -1,7 +1,7 @@
-"""Scratch buffers that are reused from batch to batch, also for decompressed bodies.
+"""Scratch buffers for batches and decompressed bodies; they are reused from batch to batch.
 
-Allocating a large buffer for each batch costs more than processing the batch, because the system
-zeroes every page.
+Without reuse, the allocation of a large buffer for each batch would cost more than processing the
+batch, because the system zeroes every page.
 """
 
 from typing import Final
@@ -53,11 +53,11 @@ def is_free(buffer: bytearray) -> bool:
     return True
 
 
-# Number of decompressed bytes to process at a time; a single batch may have more.
+# Number of decompressed bytes to process at a time; a single batch may have more bytes.
 OPENED_BYTES: Final = 4 << 20
 
-# Number of additional bytes of memory for the last body of a group. If the remaining memory may be
-# too small for a body, the body is decompressed to other memory, and then copied if it fits.
+# Number of additional bytes of memory for the last body of a group. If a body may not fit into the
+# remaining memory, it is decompressed to other memory. If it fits after all, it is copied.
 _SPARE_BYTES: Final = 1 << 20
 
 
@@ -78,7 +78,7 @@ class BodyBuffer(Scratch):
         self.used = 0
 
     def clear(self) -> None:
-        """Start a new group, whose bodies overwrite the former ones."""
+        """Start a new group; its bodies overwrite the bodies of the former group."""
         self.used = 0
 
     def take(self, size_bytes: int) -> memoryview:

@@ -101,7 +101,7 @@ def write_varlong(out: bytearray, value: int) -> None:
 
 
 def _write_groups(out: bytearray, raw: int) -> None:
-    # As a Python int, the zig-zag form of a negative value is never negative: no mask is needed.
+    # No mask is needed, because as a Python int the zig-zag form of a value is never negative.
     while raw >= 0x80:
         out.append(raw & 0x7F | 0x80)
         raw >>= 7

@@ -1,13 +1,13 @@
 """Codecs of record batches, with Kafka's framing and a hard limit on the decompressed size.
 
 `compress` writes the form of Kafka's clients, `decompress` reads the forms that these clients read.
-Lengths in the input are not trusted: frames are examined first, so memory is allocated only for
+Lengths in the input are not trusted. Frames are examined first, so memory is allocated only for
 sizes that the input can really produce, and never beyond the limit. Two inputs are errors although
 Kafka's readers accept them: bytes after the end of a stream, and more than `GZIP_MEMBER_COUNT_MAX`
 gzip members.
 
 The framings of snappy, lz4 and zstd have their own modules (`snappy_stream`, `lz4_frame`,
-`zstd_frame`). Each is imported, with its library, at the first batch of its codec.
+`zstd_frame`). Each of these modules is imported, with its library, at the first batch of its codec.
 
 Source: docs/format.md#compression; KIP-390 (levels).
 """
@@ -24,15 +24,16 @@ from tidelog.types import Buffer, Codec
 APPEND_DECOMPRESSION_LIMIT: Final = 128 * 1024 * 1024
 
 # Maximum decompressed size of a stored batch in bytes, larger than that of an appended batch.
-# Removing records from a batch rewrites the times of the other records relative to another base.
-# Each record has at least 7 bytes and grows by at most 10 bytes, however often records are removed.
+# When records are removed from a batch, the times of the remaining records are rewritten relative
+# to another base, so these records may grow. Each record has at least 7 bytes and grows by at most
+# 10 bytes, however often records are removed.
 DEFAULT_DECOMPRESSION_LIMIT: Final = APPEND_DECOMPRESSION_LIMIT * (7 + 10) // 7
 
 # zlib's code for gzip header and trailer.
 _GZIP_WINDOW_BITS: Final = 31
 
-# Maximum number of gzip members in a stream. Java reads concatenated gzip members, so they are
-# accepted; Kafka's clients write only one.
+# Maximum number of gzip members in a stream. Several members are accepted, because Java reads
+# concatenated gzip members; Kafka's clients write only one member.
 GZIP_MEMBER_COUNT_MAX: Final = 16
 
 _LEVELS: Final = {

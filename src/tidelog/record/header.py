@@ -1,8 +1,8 @@
 """Header fields of magic-2 batches and of magic-0 and magic-1 messages: positions, masks, updates.
 
 Magic 2: 61 bytes. The CRC covers all bytes from the attributes on. Base offset and leader epoch are
-before the attributes, so a leader sets these two without recomputing the CRC. Magic 0 and 1: the
-CRC covers all bytes from the magic on; offset and length are before the magic.
+before the attributes, so a leader can set both without recomputing the CRC. Magic 0 and 1: the CRC
+covers all bytes from the magic on; offset and length are before the magic.
 
 Source: docs/format.md#batch, #magic-0-and-1; KIP-31, KIP-32, KIP-98, KIP-534 (delete horizon).
 """
@@ -34,14 +34,14 @@ LOG_OVERHEAD: Final = LENGTH_AT + 4
 # Number of bytes needed to determine a batch's length and magic.
 FRAME_PREFIX_SIZE: Final = MAGIC_AT + 1
 
-# Smallest valid values of the length field: for any magic, and for magic 2.
+# Minimum valid values of the length field: for any magic, and for magic 2.
 LENGTH_MIN: Final = 14
 
 BATCH_LENGTH_MIN: Final = HEADER_SIZE - LOG_OVERHEAD
 
-# A search skips batches by their headers, so it verifies the checksums of the skipped batches. This
-# is the maximum number of bytes that one search verifies for this reason; without the limit a
-# search might read a whole segment.
+# Maximum number of bytes that one search verifies of the batches that it skips. A search skips
+# batches by their headers, and therefore verifies the checksums of the skipped batches. Without the
+# limit, a search might read a whole segment.
 PASSED_BYTES: Final = 1 << 20
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
@@ -70,7 +70,7 @@ KNOWN_ATTRIBUTES: Final = 0x7F
 def assign_offset(
     buffer: bytearray | memoryview, at: int, base_offset: int, leader_epoch: int
 ) -> None:
-    """Set offset and leader epoch of the magic-2 batch at `at`, in place; its CRC remains right.
+    """Set base offset and leader epoch of the magic-2 batch at `at`, in place; its CRC stays right.
 
     Args:
         buffer: Writable bytes that hold the whole batch.
@@ -83,7 +83,7 @@ def assign_offset(
 
 
 def stamp_append_time(buffer: bytearray | memoryview, at: int, append_time_ms: int) -> None:
-    """Make the magic-2 batch at `at` a LogAppendTime batch, in place, with a new CRC.
+    """Convert the magic-2 batch at `at` to a LogAppendTime batch, in place, with a new CRC.
 
     Base timestamp and deltas keep the producer's own times, which Kafka's readers don't see.
     Attribute bits without a meaning are cleared, as in Kafka.
@@ -97,7 +97,7 @@ def stamp_append_time(buffer: bytearray | memoryview, at: int, append_time_ms: i
 
 
 def set_create_time_max(buffer: bytearray | memoryview, at: int, max_timestamp: int) -> None:
-    """Make the magic-2 batch at `at` a CreateTime batch with that maximum timestamp, in place.
+    """Convert the magic-2 batch at `at` to CreateTime with this maximum timestamp, in place.
 
     A batch that already has this type and maximum is left unchanged, including bits without a
     meaning; any other batch gets a new CRC.
@@ -138,9 +138,9 @@ def timestamp_type_of(attributes: int) -> TimestampType:
     return TimestampType.CREATE_TIME
 
 
-# Maximum number of headers of a record. In Kafka only the record's size limits this number: the
-# largest record that Kafka accepts by default (1 MiB) has room for this many headers of 8 bytes.
-# Without a limit a thousand compressed bytes could create millions of objects.
+# Maximum number of headers of a record. Kafka limits this number only by the record's size. The
+# largest record that Kafka accepts by default (1 MiB) has room for this number of headers of 8
+# bytes. Without a limit a thousand compressed bytes could create millions of objects.
 HEADERS_MAX: Final = 131_072
 
 MESSAGE_CRC_AT: Final = LOG_OVERHEAD
@@ -148,7 +148,8 @@ MESSAGE_MAGIC_AT: Final = MESSAGE_CRC_AT + 4
 MESSAGE_ATTRIBUTES_AT: Final = MESSAGE_MAGIC_AT + 1
 MESSAGE_TIMESTAMP_AT: Final = MESSAGE_ATTRIBUTES_AT + 1
 
-# For magic 0 and 1: position of the key's length, and smallest valid value of the message's length.
+# For magic 0 and 1: the position of the key's length, and the minimum valid value of the message's
+# length.
 KEY_LENGTH_AT: Final = (MESSAGE_TIMESTAMP_AT, MESSAGE_TIMESTAMP_AT + 8)
 
 MESSAGE_LENGTH_MIN: Final = (14, 22)

@@ -1,7 +1,8 @@
 """Hash of a key for compaction: 128 bits, seeded, one key at a time.
 
 SipHash-2-4 with a 128-bit result. A client that does not know the seed can't construct keys with
-equal hashes, which it could do for plain MD5. `kernels.hashes` computes the hashes of many keys.
+equal hashes. For MD5 without a seed, a client could construct such keys. `kernels.hashes` computes
+the hashes of many keys.
 
 Source: J.-P. Aumasson, D. J. Bernstein, "SipHash: a fast short-input PRF" (2012).
 """

@@ -5,9 +5,9 @@ wrapper's frame is the offset of its last inner message:
 
 - magic 0: inner offsets are absolute;
 - magic 1: inner offsets are relative; absolute = outer - last inner + inner. An outer offset of 0
-  means a base of 0, whatever the last inner offset is (an old librdkafka wrote this). The outer
-  timestamp is the largest inner timestamp; with LogAppendTime it is the append time of all inner
-  messages.
+  means a base of 0, whatever the last inner offset is, because an old librdkafka wrote such
+  wrappers. The outer timestamp is the largest inner timestamp; with LogAppendTime it is the append
+  time of all inner messages.
 
 Inner messages of magic 0 in a magic-1 wrapper are read (KAFKA-4298); other mixed formats are
 refused.
@@ -210,7 +210,7 @@ class LegacyBatch:
 
     @property
     def base_offset(self) -> int:
-        """Offset of the first record; to find it, a wrapper is decompressed, but only once.
+        """Offset of the first record. The first access decompresses a wrapper.
 
         Raises:
             CorruptBatch: The wrapper can't be decompressed, or has a codec that its format forbids.
@@ -239,7 +239,7 @@ class LegacyBatch:
 
     @property
     def base_timestamp(self) -> int:
-        """The message's timestamp; no deltas are relative to it."""
+        """The message's timestamp; messages have no timestamp deltas."""
         return self.max_timestamp
 
     @property
@@ -266,7 +266,10 @@ class LegacyBatch:
 
     @property
     def record_count(self) -> int | None:
-        """1 for a message that is no wrapper; None for a wrapper, because it has no count."""
+        """1 for a message that is no wrapper.
+
+        None for a wrapper, because its header has no count.
+        """
         return None if self.is_wrapper else 1
 
     def is_valid(self) -> bool:
@@ -376,7 +379,7 @@ class LegacyBatch:
 
         Args:
             body: The decompressed wrapper.
-            at: Where the first message to return begins in `body`.
+            at: Position in `body` of the first message to return.
 
         Raises:
             CorruptRecord: There is no message, or a frame, magic or codec is invalid.
@@ -423,7 +426,7 @@ class LegacyBatch:
         return message
 
     def _inner_base(self, last: int) -> int:
-        """Return the number to add to inner offsets, the last of which is `last`."""
+        """Return the number to add to inner offsets; `last` is the last inner offset."""
         if self.magic == 1 and self.last_offset == 0:
             return 0
         if self.magic == 1 and self.last_offset > last:

@@ -5,7 +5,7 @@ checksum except that of the header. Frames that tidelog reads may also have bloc
 checksums and a content size. Dependent blocks and dictionaries are refused, as in Kafka.
 
 Clients of magic 0 also included the frame's magic number in the header checksum. So for magic 0
-tidelog writes this wrong checksum, and ignores the checksum when it reads (KIP-57).
+tidelog writes this wrong checksum, and does not check it when it reads (KIP-57).
 
 Source: docs/format.md#lz4; the LZ4 frame format 1.6.
 """
@@ -61,7 +61,8 @@ def compress(data: Buffer, *, level: int | None = None, broken_checksum: bool = 
 
     Args:
         data: The data.
-        level: Kafka's level, 1..17; 9 and None select the fast compressor, all others the slow one.
+        level: Kafka's level, 1..17. 9 and None select the fast compressor, all other levels the
+            slow compressor.
         broken_checksum: Whether to write the header checksum of magic 0.
     """
     fast = level is None or level == _DEFAULT_LEVEL
@@ -161,7 +162,8 @@ def _check_header_sum(view: memoryview) -> None:
 def _decompress_blocks(view: memoryview, out: memoryview) -> memoryview:
     """Decompress a frame without content size and without checksums of blocks or content.
 
-    `_output_bound` must have checked the frame. The library would copy both input and output.
+    `_output_bound` must have checked the frame. This function exists because the library would copy
+    both input and output.
 
     Args:
         view: The frame.
@@ -206,7 +208,7 @@ def _header_size(view: memoryview) -> int:
 
 
 def _output_bound(view: memoryview, at: int) -> int:
-    """Return the maximum decompressed size of the blocks from `at` on, after walking them."""
+    """Walk the blocks from `at` on, and return their maximum decompressed size."""
     flags, block_size = view[4], _BLOCK_SIZES[view[5]]
     block_trailer = _CHECKSUM_SIZE if flags & _BLOCK_CHECKSUM_BIT else 0
     frame_trailer = _CHECKSUM_SIZE if flags & _CONTENT_CHECKSUM_BIT else 0

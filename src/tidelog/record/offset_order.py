@@ -24,7 +24,8 @@ from tidelog.types import INT64_MAX, Buffer
 
 # Indexes store offsets relative to the base offset of the segment, in 31 bits.
 SEGMENT_OFFSETS: Final = 1 << 31
-# Smallest possible offset of a batch and exclusive limit, if nothing is known about the log.
+# Smallest possible offset of a batch, and exclusive limit of offsets, if nothing is known about the
+# log.
 ANY_OFFSETS: Final = (0, INT64_MAX)
 
 
@@ -74,7 +75,7 @@ def reach_of(data: Buffer) -> Reach | None:
 
 
 def lies_behind_gap(data: Buffer, reach: Reach) -> bool:
-    """Whether the last batch may have a wrong offset: it does not begin at `reach.before`."""
+    """Whether the last batch does not begin at `reach.before`, so its offset may be wrong."""
     return first_known_offset(view_batch(data, reach.last_at)) != reach.before
 
 
@@ -89,12 +90,15 @@ def segment_limit(base_offset: int, end_offset: int = INT64_MAX) -> int:
 
 
 def first_known_offset(batch: HasOffsets) -> int:
-    """Return the base offset; for a legacy wrapper, which isn't decompressed, the last offset."""
+    """Return the base offset.
+
+    For a legacy wrapper the last offset, so that it isn't decompressed.
+    """
     return batch.base_offset if batch.magic == MAGIC_2 else batch.last_offset
 
 
 def order_problem(batch: HasOffsets, next_offset: int, end_offset: int = INT64_MAX) -> str | None:
-    """Return what is wrong with a batch's offsets, None if they are in [next_offset, end_offset).
+    """Return the error text for a batch's offsets; None if they are in [next_offset, end_offset).
 
     The beginning of a legacy wrapper is known only after decompression, so its last offset is used
     instead.
@@ -105,7 +109,7 @@ def order_problem(batch: HasOffsets, next_offset: int, end_offset: int = INT64_M
 
 
 def bad_order(first: int, last: int, next_offset: int, end_offset: int) -> str | None:
-    """Return what is wrong with offsets of a batch, or None; see `order_problem`."""
+    """Return the error text for offsets of a batch, or None; see `order_problem`."""
     if next_offset <= first <= last < end_offset:
         return None
     expected = f"{next_offset} or more" if last < end_offset else f"less than {end_offset}"
@@ -123,8 +127,8 @@ def jump_problem(first: int, last: int, next_offset: int, following: int) -> str
 def order_error(problem: str, batch: object, next_offset: int) -> CorruptBatch:
     """Return the error for a batch out of order.
 
-    If the batch is complete and its checksum is wrong, the error says so first, because then the
-    whole batch may be damaged, also its last offset.
+    If the batch is complete and its checksum is wrong, the error begins with the wrong checksum. In
+    this case the whole batch may be damaged, including its last offset.
 
     Args:
         problem: What is wrong with the batch's offsets.
@@ -140,10 +144,10 @@ def order_error(problem: str, batch: object, next_offset: int) -> CorruptBatch:
 
 
 def cut_problem(left_bytes: int, next_offset: int, end_offset: int) -> str | None:
-    """Return what is wrong with bytes without a whole batch at the end of a finished segment.
+    """Return the error text for bytes without a whole batch at the end of a finished segment.
 
-    If the batches before these bytes reach `end_offset`, return None, because the bytes are then a
-    torn tail, which was never part of the log.
+    If the batches before these bytes reach `end_offset`, return None: the bytes are then an
+    incomplete write that was never part of the log.
 
     Args:
         left_bytes: Number of bytes without a whole batch.
@@ -175,14 +179,14 @@ def in_order(
         next_offset: Smallest offset that the first batch may have.
         end_offset: Offset that no batch may reach.
         path: File, for errors.
-        knows_next: Whether `next_offset` is the offset after the batch before the first one. Use
-            False if a walk begins in the middle of a file. Then an index entry proves the offsets
-            of the first batch. So if the first two batches contradict each other, the error is
-            raised for the second batch.
+        knows_next: Whether `next_offset` is the offset after the batch before the first one. If a
+            walk begins in the middle of a file, it is False, and an index entry proves the offsets
+            of the first batch. So if the offsets of the first two batches contradict each other,
+            the error is raised for the second batch.
 
     Raises:
         CorruptBatch: The offsets are out of order; earlier batches were yielded. The errors of the
-            walk are raised, too.
+            walk are also raised.
     """
     pending: tuple[int, _Batch] | None = None
     before = next_offset  # smallest offset that the pending batch may have
@@ -210,7 +214,7 @@ def in_order(
 
 
 def _has_jumped(pending: HasOffsets, batch: HasOffsets, before: int, end_offset: int) -> bool:
-    """Whether a batch is in order without the pending batch before it: that batch is then wrong.
+    """Whether the pending batch is wrong, because `batch` would be in order without it.
 
     If either batch may be wrong, the batch that continues without a gap counts as right.
     """

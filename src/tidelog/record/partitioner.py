@@ -37,7 +37,7 @@ def partition_of(key: bytes, partition_count: int) -> int:
 
 
 class Partitioner:
-    """Chooses partitions for a series of records. Not safe for two threads."""
+    """Chooses partitions for a series of records. Only one thread at a time may use it."""
 
     def __init__(self, partition_count: int, source: random.Random) -> None:
         self.partition_count = partition_count
@@ -46,7 +46,10 @@ class Partitioner:
         self._sticky: int | None = None
 
     def choose(self, key: bytes | None) -> int:
-        """Return the key's partition; without a key, the same random partition until `switch`."""
+        """Return the key's partition.
+
+        Without a key, return the same random partition until `switch`.
+        """
         if key is None:
             if self._sticky is None:
                 self._sticky = self._random.randrange(self.partition_count)
@@ -59,5 +62,5 @@ class Partitioner:
         return partition
 
     def switch(self) -> None:
-        """Choose at random again for the next record without a key, e.g. after a full batch."""
+        """Choose a new random partition for the next records without a key, e.g. after a batch."""
         self._sticky = None

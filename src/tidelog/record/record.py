@@ -1,8 +1,8 @@
 """Records of a log: their magic-2 coding, control records, and append times.
 
 This module owns the fields and their checks. It does not know batch headers: `BatchValues` has the
-values that a record inherits from its batch. Keys and values can be read alone, at a quarter of the
-cost of whole records, because times and headers are skipped.
+values that a record inherits from its batch. Keys and values can be read alone. This takes a
+quarter of the time of reading whole records, because times and headers are skipped.
 
 Source: docs/format.md#record; KIP-82 (headers), KIP-98 (control records).
 """
@@ -24,7 +24,8 @@ from tidelog.types import INT32_MAX, NO_SEQUENCE, NO_TIMESTAMP, Buffer, Header, 
 # timestamp delta, offset delta, the lengths of key and value, header count.
 RECORD_SIZE_MIN: Final = 7
 
-# Record attributes have no meaning yet: written as 0, ignored when read, as in Kafka.
+# Record attributes have no meaning yet. They are written as 0 and ignored when they are read, as in
+# Kafka.
 _NO_ATTRIBUTES: Final = b"\0"
 
 _NO_HEADERS: Final = encode_varlong(0)
@@ -41,11 +42,11 @@ class Record:
         offset: Logical offset.
         timestamp: Timestamp that a Kafka consumer sees, in ms; -1 means "has no time".
         timestamp_type: Whether the producer or the log set `timestamp`.
-        key: The key; None for a record without one, while b"" is an empty key.
+        key: The key; None for a record without a key. b"" is an empty key.
         value: The value; None marks a tombstone in a compacted topic.
-        headers: In the producer's order; keys may repeat.
-        create_timestamp: The producer's own time in ms; None if there is none or it is lost
-            (LogAppendTime in magic 1, or in a batch that a cleaner rewrote).
+        headers: Headers in the producer's order; keys may repeat.
+        create_timestamp: The producer's own time in ms; None if the record has none, or the time is
+            lost (LogAppendTime in magic 1, or in a batch that a cleaner rewrote).
         sequence: The idempotent producer's sequence number, -1 for none.
         append_timestamp: Append time in ms; None if unknown or not looked up.
     """
@@ -62,12 +63,12 @@ class Record:
 
     @property
     def has_key(self) -> bool:
-        """Whether there is a key; an empty key counts."""
+        """Whether the record has a key; an empty key counts."""
         return self.key is not None
 
     @property
     def has_value(self) -> bool:
-        """Whether there is a value; an empty value counts."""
+        """Whether the record has a value; an empty value counts."""
         return self.value is not None
 
     @property
@@ -109,8 +110,8 @@ class BatchValues(NamedTuple):
         base_timestamp: Time in ms that the timestamp deltas are relative to.
         append_timestamp: Time of every record of a LogAppendTime batch, None for CreateTime.
         base_sequence: The producer's sequence number for offset delta 0, -1 for none.
-        records_at: Position of the records' first byte in the walked buffer, None if they were
-            compressed; for errors only.
+        records_at: Position of the records' first byte in the walked buffer, for errors only. None
+            if the records were compressed.
         batch_at: Position of the batch in the walked buffer, for errors only.
     """
 
@@ -175,7 +176,8 @@ def decode_records(body: bytes, count: int, inherited: BatchValues) -> Iterator[
 def _corrupt(reason: str, at: int, inherited: BatchValues) -> CorruptRecord:
     """Return the error with its position in the walked buffer.
 
-    For compressed records this is the batch's position; the record's position is in the text.
+    For compressed records the error has the batch's position, and its text has the record's
+    position in the decompressed bytes.
     """
     offset = inherited.base_offset
     if inherited.records_at is not None:
@@ -258,7 +260,7 @@ def _read_headers(body: bytes, at: int, end: int, count: int) -> tuple[tuple[Hea
         if key is None:
             raise CorruptRecord("a header without a key", at=start)
         value, at = _read_bytes(body, at, end, "header value")
-        # As in Kafka, invalid UTF-8 is replaced instead of refusing the record.
+        # As in Kafka, a record with invalid UTF-8 is not refused: the invalid bytes are replaced.
         headers.append(Header(key.decode("utf-8", "replace"), value))
         last = body[start:at]
     return tuple(headers), at
@@ -318,7 +320,7 @@ def _encode_size(data: bytes, what: str = "field") -> bytes:
 
 
 def timestamps_of(records: Sequence[RecordLike], default: int) -> list[int]:
-    """Return each record's timestamp in ms, `default` if it is None.
+    """Return each record's timestamp in ms; `default` for a record without a timestamp.
 
     Raises:
         InvalidTimestamp: A timestamp does not fit into 64 bits.
@@ -349,8 +351,9 @@ END_MARKER_VALUE: Final = struct.Struct(">hi")  # version, coordinator epoch
 assert CONTROL_KEY.size == 4
 assert END_MARKER_VALUE.size == 6
 
-# The whole record of a transaction marker as all brokers write it, with deltas 0: its fields up to
-# the key's length, the key, the value's length, the value, the number of headers (0).
+# The whole record of a transaction marker as all brokers write it, with deltas 0. Its parts are the
+# fields up to the key's length, the key, the value's length, the value, and the number of headers
+# (0).
 _PLAIN_MARKER: Final = struct.Struct(">5shhBhiB")
 
 _MARKER_HEAD: Final = b"\x20\0\0\0\x08"
@@ -391,7 +394,7 @@ def pack_end_marker(kind: ControlType, coordinator_epoch: int) -> bytes:
 
 
 def unpack_end_marker(body: Buffer) -> EndMarker | None:
-    """Return the marker in a batch's body; None if `pack_end_marker` can't have written it."""
+    """Return the marker in a batch's body; None if the body can't be from `pack_end_marker`."""
     if len(body) != _PLAIN_MARKER.size:
         return None
     head, key_version, kind, length, version, epoch, headers = _PLAIN_MARKER.unpack(body)

@@ -1,8 +1,8 @@
 """Serializers and deserializers for keys and values, by name, with Kafka's encodings.
 
 Null stays null: None is encoded as None, and decoded as None. Numbers are big-endian, UUIDs are
-text of 36 characters, strings UTF-8. JSON is compact UTF-8; `null` is written only inside other
-values, because None itself is Kafka's null.
+text of 36 characters, strings UTF-8. JSON is compact UTF-8. `null` is written only inside other
+values, because the value None is encoded as Kafka's null.
 
 Source: the keyed messages proposal; org.apache.kafka.common.serialization.
 """
@@ -61,7 +61,7 @@ class Serde(Generic[T]):
         """Return the value of `data`, None for None.
 
         Raises:
-            SerdeError: The bytes are not of this encoding.
+            SerdeError: The bytes are not valid in this encoding.
         """
         if data is None:
             return None
@@ -73,7 +73,7 @@ class Serde(Generic[T]):
 
 
 def _of_type(value: object, kind: type[T]) -> T:
-    """Return `value` if it has that type (a bool is not a number), else raise TypeError."""
+    """Return `value` if it has the given type, else raise TypeError; a bool is not a number."""
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise TypeError(f"expected {kind.__name__}")
     return value

@@ -25,7 +25,8 @@ VERSION: Final = 1
 BLOCK_SIZE: Final = 32 * 1024
 _SIZE: Final = struct.Struct(">i")
 
-# The longest copy element encodes 64 bytes in three: no block can grow by more than this factor.
+# No block can grow by more than this factor, because the longest copy element encodes 64 bytes in
+# three bytes.
 _GROWTH_MAX: Final = 22
 
 assert HEADER.size == 16
@@ -90,7 +91,7 @@ def _framed(view: memoryview) -> list[memoryview]:
 
 
 def _size_of(block: memoryview, limit: int) -> int:
-    """Return the size that one raw block declares, after comparing it with the limits."""
+    """Return the size that one raw block declares, after comparing the size with the limits."""
     try:
         size: int = cramjam.snappy.decompress_raw_len(block)
     except cramjam.DecompressionError as error:

@@ -1,8 +1,8 @@
 """Zstandard frames, with a limit on the decompressed size.
 
 The `zstandard` library ignores `max_output_size` if a frame declares its size. So the blocks of a
-frame are walked first: each block's 3-byte header limits its output. The library may write at most
-the total of these limits, and at most as many bytes as the caller allows.
+frame are walked first, because each block's 3-byte header limits the block's output. The library
+may write at most the total of these limits, and at most as many bytes as the caller allows.
 
 Source: docs/format.md#zstd; KIP-110; RFC 8878.
 """
@@ -18,7 +18,7 @@ from tidelog.types import Buffer
 
 DEFAULT_LEVEL: Final = 3
 
-# Largest window in bytes that Kafka's reader accepts; level 22 of zstd writes such windows.
+# Maximum window in bytes that Kafka's reader accepts; level 22 of zstd writes such windows.
 WINDOW_SIZE_MAX: Final = 1 << 27
 
 _BLOCK_OUTPUT_MAX: Final = 128 * 1024
@@ -78,7 +78,7 @@ def _decompress_frame(frame: memoryview, bound: int, limit: int) -> bytes:
         raise StreamTooLong(f"zstd: declares {declared} bytes; at most {limit} more are allowed")
     if declared > bound:
         raise CorruptBatch(f"zstd: declares {declared} bytes; its blocks have at most {bound}")
-    # 0 would mean "no limit" to the library.
+    # For the library, 0 would mean "no limit".
     room = max(1, min(bound, limit))
     try:
         out = _decompress(frame, room)
@@ -116,7 +116,9 @@ def _decompress(frame: memoryview, room: int) -> bytes:
 
 
 def _free_decompressor() -> zstandard.ZstdDecompressor:
-    """Return an unused decompressor: creating one costs more than a small frame.
+    """Return an unused decompressor.
+
+    Creating a decompressor takes longer than decompressing a small frame.
 
     Each decompressor serves one thread at a time; `pop` and `append` of a list are atomic.
     """

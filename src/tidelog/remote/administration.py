@@ -1,7 +1,8 @@
 """Users, ACLs, quotas and deletion of records, by requests of Kafka's protocol.
 
-confluent-kafka sends all requests except those for quotas, which librdkafka lacks. Requests for
-quotas are encoded by `tidelog.protocol` and sent over a separate plain-text connection.
+confluent-kafka sends all requests except requests for quotas, which librdkafka does not support.
+Requests for quotas are encoded by `tidelog.protocol` and sent over a separate plain-text
+connection.
 
 Source: Kafka's protocol guide, APIs 21, 29, 30, 31, 48, 49, 50 and 51.
 """

@@ -1,8 +1,8 @@
 """`tidelog.connect_async`: `RemoteDirectory` for programs with an event loop.
 
-Calls never block the loop: blocking calls run in a few threads that belong to the connection, and
-an append uses a thread only while it queues its records, not while they are sent. `awaited` and
-`sent` copy signatures and documentation from `RemoteDirectory`.
+Calls never block the loop, because blocking calls run in a few threads of the connection. An append
+uses a thread only while it queues its records, not while the records are sent. `awaited` and `sent`
+copy signatures and documentation from `RemoteDirectory`.
 
 Life cycle: `await connect_async(...)`, calls, `await close()`; best used with `async with`. Any
 number of tasks of one event loop may share a connection.
@@ -155,9 +155,10 @@ class AsyncRemoteDirectory:
         strict: bool = False,
         stats: "ScanStats | None" = None,
     ) -> "AsyncIterator[pa.RecordBatch]":
-        """See `RemoteDirectory.read`; use it with `async for`. Batches are fetched on request.
+        """See `RemoteDirectory.read`; use it with `async for`.
 
-        Errors of brokers are raised when batches are requested.
+        Batches are fetched when the caller requests the next batch. Errors of brokers are raised
+        then.
         """
         scan = self._directory.scan(
             topic,
@@ -204,7 +205,10 @@ class AsyncRemoteDirectory:
     # -- closing -----------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Wait for pending appends, then close; later calls raise Closed, and pending ones may."""
+        """Wait for pending appends, then close.
+
+        Later calls raise Closed. Other calls that are pending may raise it too.
+        """
         if self._is_closed:
             return
         self._is_closed = True
@@ -234,7 +238,7 @@ class _Steps(Generic[_Item]):
         self._is_closed = False
 
     def take(self) -> tuple[()] | tuple[_Item]:
-        """Return a tuple with the next item; an empty one at the end, and after `close`."""
+        """Return a tuple with the next item; an empty tuple at the end, and after `close`."""
         with self._turn:
             if self._is_closed:
                 return ()

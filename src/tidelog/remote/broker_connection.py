@@ -2,8 +2,8 @@
 
 A failure (no connection, a timeout, a malformed response) is a ClusterFailure that names the broker
 and the operation. The connection is then closed, and the next request opens a new one. Callers
-check the error codes in responses. Tests replace the network through the protocol class
-`Transport`, whose errors are OSError. Not thread-safe.
+check the error codes in responses. Tests replace the network by implementing the protocol class
+`Transport`. Its methods raise OSError. Not thread-safe.
 """
 
 import errno
@@ -52,7 +52,7 @@ class Transport(Protocol):
         ...
 
     def begin_answer(self) -> None:
-        """Start the timeout of the next response, which applies to the whole response."""
+        """Start the timeout of the next response; the timeout applies to the whole response."""
         ...
 
     def receive(self, max_bytes: int) -> bytes:
@@ -93,7 +93,7 @@ class Patience:
         timeout_s: Timeout for connecting, for sending a buffer of a request, and for a whole
             response; each 64 KiB received extends the timeout of the response by a second.
         is_stopped: Called at least four times a second while a connection is opened or a response
-            is awaited; True ends the wait.
+            is awaited; if it returns true, the wait ends.
         clock: Clock for the timeouts.
     """
 
@@ -106,7 +106,9 @@ class Patience:
         return self._now() + self.timeout_s
 
     def left(self, deadline: float, what: str) -> float:
-        """Return how long the next system call may wait, in seconds; `what` is for errors.
+        """Return how long the next system call may wait, in seconds.
+
+        Errors contain the text `what`.
 
         Raises:
             InterruptedError: `is_stopped` is true.
@@ -209,7 +211,7 @@ Request = TypeVar("Request", bound="DataclassInstance")
 Response = TypeVar("Response", bound="DataclassInstance")
 CLIENT_ID: Final = "tidelog-follow"
 
-# Maximum number of bytes per read, so that memory grows only with bytes that have arrived.
+# Maximum number of bytes per read. So memory grows only with bytes that have arrived.
 _RECEIVE_BYTES: Final = 1 << 20
 
 

@@ -1,8 +1,8 @@
 """confluent-kafka behind a small interface: admin client, consumers, producers, errors, deadlines.
 
-Every call has a timeout. Errors of the library and of brokers become subclasses of TidelogError,
-mostly ClusterFailure, which names the cluster and the operation. librdkafka's own error codes are
-negative.
+Every call has a timeout. Errors of the library and of brokers are raised as subclasses of
+TidelogError. Most are ClusterFailure, which names the cluster and the operation. librdkafka's own
+error codes are negative.
 
 Source: Kafka's protocol guide, error codes; librdkafka, rdkafka.h, rd_kafka_resp_err_t.
 """
@@ -44,8 +44,9 @@ if TYPE_CHECKING:
 TIMEOUT_MAX_S: Final = 3600.0  # librdkafka's maximum for an admin request
 _TIMEOUT_MIN_S: Final = 0.001
 
-# Settings that don't affect how records are fetched (`security.protocol` only if it is PLAINTEXT).
-# If a client has only such settings, batches are fetched from the leaders without librdkafka.
+# Settings that don't affect how records are fetched. (`security.protocol` counts only if it is
+# PLAINTEXT.) If a client has no other settings, batches are fetched from the leaders without
+# librdkafka.
 _NOT_OF_FETCHES: Final = frozenset(
     {
         "acks",
@@ -70,8 +71,9 @@ _NOT_OF_FETCHES: Final = frozenset(
 def check_bootstrap(bootstrap: object) -> None:
     """Check that a text is `host:port[,host:port]`.
 
-    librdkafka does not reject invalid text: it treats a port that is not a number as 0, keeps only
-    the low 16 bits of a port that is too large, and waits for brokers even if no server is given.
+    The check is needed because librdkafka does not reject invalid text. It treats a port that is
+    not a number as 0, keeps only the low 16 bits of a port that is too large, and waits for brokers
+    even if no server is given.
 
     Raises:
         ConfigError: The text doesn't have this form; the message has the invalid server.
@@ -105,7 +107,7 @@ def check_timeout(timeout_s: float) -> None:
 def is_direct(client: Mapping[str, str]) -> bool:
     """Return whether batches can be fetched from leaders without librdkafka.
 
-    Direct fetches need plain text without SASL, and only settings that are known not to affect
+    They can if connections are plain text without SASL, and all settings are known not to affect
     fetches.
 
     Args:
@@ -115,7 +117,8 @@ def is_direct(client: Mapping[str, str]) -> bool:
     return protocol.upper() == "PLAINTEXT" and client.keys() <= _NOT_OF_FETCHES
 
 
-# librdkafka's text for a refused connection; the group is HOST:PORT. The error itself is a timeout.
+# Matches librdkafka's text for a refused connection; the group of the pattern is HOST:PORT.
+# librdkafka raises only a timeout as the error.
 _REFUSED_CONNECTION: Final = re.compile(
     r"([^\s/(]+:\d+)/\S+: Connect to \S+ failed: Connection refused"
 )
@@ -158,8 +161,8 @@ LEADER_CHANGES: Final = frozenset(
     }
 )
 
-# Codes of errors that end when the partition's new leader is ready, such as after the creation of
-# the topic or the stop of a broker.
+# Codes of temporary errors, which end when the partition's new leader is ready, such as after the
+# creation of the topic or the stop of a broker.
 LEADER_COMES: Final = frozenset(
     {
         ErrorCode.LEADER_NOT_AVAILABLE,
@@ -171,7 +174,7 @@ LEADER_COMES: Final = frozenset(
     }
 )
 
-# Codes of errors for a commit by a client that is not a member, to a group that has members.
+# Codes of errors for a commit if the client is not a member and the group has members.
 OVERRULED: Final = frozenset(
     {
         ErrorCode.ILLEGAL_GENERATION,
@@ -182,8 +185,8 @@ OVERRULED: Final = frozenset(
     }
 )
 
-# Codes of errors that end when the group's coordinator is ready, such as after the start of a
-# broker; the request had no effect.
+# Codes of temporary errors, which end when the group's coordinator is ready, such as after the
+# start of a broker. The failed request had no effect.
 COORDINATOR_COMES: Final = frozenset(
     {
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -196,8 +199,8 @@ Setting: TypeAlias = str | int | float | bool
 _Key = TypeVar("_Key")
 _Result = TypeVar("_Result")
 
-# Time in seconds to wait for a future beyond its request's timeout, because the error of the
-# request itself has more details.
+# Additional time in seconds to wait for a future after the timeout of its request. The request then
+# ends with its own error, which has more details.
 _GRACE_S: Final = 2.0
 
 # librdkafka's maximum of `socket.timeout.ms`; requests that may take longer set their own timeout.
@@ -209,8 +212,8 @@ _PAUSE_S: Final = 0.1
 # librdkafka requires a group name even if no group is used; nothing is committed to this group.
 _NO_GROUP: Final = "tidelog"
 
-# Maximum number of partitions that an error lists; for further partitions it gives only their
-# number.
+# Maximum number of partitions that an error lists. For further partitions the error gives only
+# their number.
 _NAMED_MAX: Final = 5
 
 _NO_LEADER: Final = -1
@@ -271,11 +274,12 @@ class Client:
         """Create a consumer; the caller closes it.
 
         Args:
-            group: Consumer group. None for a consumer that is assigned partitions and never
-                commits.
+            group: Consumer group. None for a consumer that is assigned partitions directly and
+                never commits.
             more: Settings, with underscores instead of dots. By default the consumer reports the
-                ends of partitions, doesn't commit by itself, and fails for an offset outside the
-                log. Records whose offsets don't increase raise CorruptBatch.
+                ends of partitions, doesn't commit by itself, and raises an error for an offset
+                outside the log. If the offsets of records don't increase, the consumer raises
+                CorruptBatch.
 
         Raises:
             Closed: `close_for_good` was called.
@@ -326,7 +330,7 @@ class Client:
         return quiet | self._config | {"bootstrap.servers": self.bootstrap}
 
     def _store_error(self, error: "ck.KafkaError") -> None:
-        """Store librdkafka's last error for messages, because its timeouts don't give a cause."""
+        """Store librdkafka's last error for messages, because its timeouts give no cause."""
         if error.code() != ALL_BROKERS_DOWN:
             self._last_error = error.str()
 
@@ -368,7 +372,8 @@ class Client:
     ) -> ClusterFailure:
         """Return the error for partitions whose leaders did not respond in time.
 
-        The error lists the partitions, with the address of each leader if any broker reports it.
+        The error lists the partitions. It has the address of each leader whose address a broker
+        reports.
         """
         names = sorted(partitions)
         leaders = self._leaders({name.topic for name in names})
@@ -383,7 +388,7 @@ class Client:
         )
 
     def _leaders(self, topics: Iterable[str]) -> dict[TopicPartition, str]:
-        """Return each partition's leader as text, without the partitions whose lookup failed."""
+        """Return each partition's leader as text; partitions whose lookup failed are left out."""
         from confluent_kafka import KafkaException
 
         leaders: dict[TopicPartition, str] = {}
@@ -418,7 +423,7 @@ class Client:
     def retry(self, request: Callable[[], _Result], *, unready: Collection[int]) -> _Result:
         """Return the result of `request`; on an error in `unready`, repeat it until the timeout.
 
-        The request may be sent more than once, so its repetition must do no harm.
+        The request may be sent more than once, so it must be safe to repeat.
         """
         left_s = self.deadline()
         while True:
@@ -435,12 +440,12 @@ class Client:
         return lambda: max((end_ms - self._clock.monotonic_ms()) / 1000, 0.0)
 
 
-# Topic id of only zero bytes, as librdkafka prints it; older brokers return this id.
+# Topic id that consists of zero bytes, as librdkafka prints it; older brokers return this id.
 _NO_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 
 
 def id_text(topic_id: object) -> str | None:
-    """Return an id of librdkafka as Kafka prints it; None if all its bytes are zero."""
+    """Return an id of librdkafka as Kafka prints it; None if all bytes of the id are zero."""
     if topic_id is None or str(topic_id) == _NO_TOPIC_ID:
         return None
     # librdkafka writes the id in standard base64, Kafka in URL-safe base64.

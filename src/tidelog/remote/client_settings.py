@@ -1,9 +1,8 @@
 """Client settings from a properties file, the format of `--command-config` in Kafka's tools. Pure.
 
-A setting of a Java client is translated to a setting of librdkafka. Two exceptions: a setting
-without a meaning here is ignored (`WITHOUT_MEANING`), and a setting with a value that librdkafka
-can't use is refused with an error that gives the replacement. All other settings are passed on
-unchanged.
+A setting of a Java client is translated to a setting of librdkafka. There are two exceptions. A
+setting that has no meaning for librdkafka is ignored (`WITHOUT_MEANING`). If librdkafka can't use
+the value of a setting, an error gives the replacement. All other settings are passed on unchanged.
 """
 
 import re
@@ -31,8 +30,8 @@ _RENAMED: Final = {
     "sasl.kerberos.service.name": "sasl.kerberos.service.name",
 }
 
-# Settings of Java's clients that are ignored: a tool with few requests doesn't need them, or gets
-# the value elsewhere (`bootstrap.servers`).
+# Settings of Java's clients that are ignored. A tool with few requests doesn't need these settings,
+# or has the value from another option (`bootstrap.servers`).
 WITHOUT_MEANING: Final = frozenset(
     {
         "default.api.timeout.ms",
@@ -75,7 +74,10 @@ def translate_settings(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def read_properties(text: str) -> dict[str, str]:
-    """Return names and values of a Java properties file; the last line for a name is used."""
+    """Return names and values of a Java properties file.
+
+    If a name occurs twice, its last value counts.
+    """
     properties: dict[str, str] = {}
     for line in _logical_lines(text):
         parts = _LINE.fullmatch(line)
@@ -85,7 +87,10 @@ def read_properties(text: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> list[str]:
-    """Return lines without comments and blank lines; a final backslash continues a line."""
+    """Return the lines without comments and blank lines.
+
+    A backslash at the end continues a line.
+    """
     lines: list[str] = []
     joined = ""
     for raw in text.splitlines():

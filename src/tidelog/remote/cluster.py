@@ -110,7 +110,7 @@ def _ck_partition(partition: TopicPartition, offset: int | None = None) -> "ck.T
 
 
 def partition_of(message: "ck.Message") -> TopicPartition:
-    """Return the partition of a message, which is a record or marks the end of a partition."""
+    """Return the partition of a message; the message is a record or marks a partition's end."""
     topic, number = message.topic(), message.partition()
     assert topic is not None
     assert number is not None
@@ -118,7 +118,7 @@ def partition_of(message: "ck.Message") -> TopicPartition:
 
 
 def decoded(message: "ck.Message") -> RemoteRecord:
-    """Convert a message that is a record, not an error."""
+    """Convert a message, which must be a record, not an error."""
     offset = message.offset()
     assert offset is not None
     kind, timestamp = message.timestamp()
@@ -230,7 +230,7 @@ class Cluster(Closing, Client):
         return [TopicPartition(topic, number) for number in range(topics[topic])]
 
     def topic_settings(self, topic: str) -> dict[str, str]:
-        """Return the settings with a value that apply to a topic, under Kafka's names."""
+        """Return the settings that apply to a topic and have a value, under Kafka's names."""
         entries = self.topic_configs([topic])[topic]
         return {name: entry.value for name, entry in entries.items() if entry.value is not None}
 
@@ -316,8 +316,8 @@ class Cluster(Closing, Client):
             for partition, result in results.items()
         }
         # If a leader can't be reached, librdkafka reports no error, and the result keeps its
-        # initial offset, -1001. A log's start and end are never negative, so -1 is no result for
-        # them either.
+        # initial offset, -1001. The start and end of a log are never negative, so for these two -1
+        # also means a missing result.
         silent = [
             name
             for name, time_ms in times.items()
@@ -364,8 +364,8 @@ class Cluster(Closing, Client):
     ) -> dict[TopicPartition, TimeMatch]:
         """Return the first record of each partition that was appended at `time_ms` or later.
 
-        A partition with records has no entry if its leader is no tidelog broker, or if the leader
-        can't be reached without librdkafka.
+        A partition with records has no entry in two cases: its leader is no tidelog broker, or the
+        leader can be reached only through librdkafka.
         """
         with closing(self.append_time_lookup(max_bytes=1)) as lookup:
             matches = {
@@ -400,7 +400,10 @@ class Cluster(Closing, Client):
         )
 
     def _leader_ids(self, topic: str) -> dict[int, int]:
-        """Return the id of the leader of each partition of a topic; -1 if it has none."""
+        """Return the leader's id for each partition of a topic.
+
+        -1 for a partition without a leader.
+        """
         with self.typed(f"look up leaders of {topic}"):
             metadata = self.admin().list_topics(topic, timeout=self.timeout_s)
         partitions = metadata.topics[topic].partitions
@@ -408,7 +411,7 @@ class Cluster(Closing, Client):
 
     @property
     def fetch_timeout_ms(self) -> int:
-        """Return how long a fetch may make no progress, in ms."""
+        """Return how long a fetch may last without progress, in ms."""
         return max(int(self.timeout_s * 1000), 1000)
 
     def open_fetch(
@@ -459,8 +462,8 @@ class Cluster(Closing, Client):
         future = self.admin().list_consumer_groups(request_timeout=self.timeout_s)
         listing = self.results(operation, {operation: future})[operation]
         for error in listing.errors:
-            # librdkafka's documentation promises a KafkaException, but the call returns the
-            # KafkaError of the exception.
+            # By librdkafka's documentation, this call raises a KafkaException. In fact it returns
+            # the KafkaError of the exception.
             kafka_error = error.args[0] if isinstance(error, Exception) else error
             raise self.failure(operation, kafka_error)
         return list(listing.valid)
@@ -525,9 +528,9 @@ class Cluster(Closing, Client):
         return self.retry(request, unready=codes.COORDINATOR_COMES)
 
     def _unknown_group(self, name: str) -> UnknownGroup:
-        """Return the error for an unknown group, with the nearest name of an existing one."""
+        """Return the error for an unknown group, with the most similar existing name."""
         near: list[str] = []
-        with suppress(ClusterFailure):  # the client may have no right to list groups
+        with suppress(ClusterFailure):  # the client may not be authorized to list groups
             near = difflib.get_close_matches(name, self.groups(), n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         return UnknownGroup(f"{self.bootstrap} has no consumer group {name}{hint}")
@@ -621,7 +624,10 @@ class Cluster(Closing, Client):
     # -- records -----------------------------------------------------------------------------
 
     def fetch(self, partition: TopicPartition, offset: int) -> RemoteRecord | None:
-        """Return the first data record at or after an offset; None if the log has none."""
+        """Return the first data record at or after an offset.
+
+        None if the log has no such record.
+        """
         return self.first_records({partition: offset})[partition]
 
     def first_records(
@@ -714,8 +720,8 @@ class Cluster(Closing, Client):
     ) -> "list[ck.Message]":
         """Wait for messages and partition ends, and return at least one of them."""
         with self.typed("read records"):
-            # `consume` would wait for the maximum number of messages, so `poll` waits for the first
-            # one.
+            # `poll` waits for the first message, because `consume` would wait for the maximum
+            # number of messages.
             first = reader.poll(left_s) if left_s > 0 else None
             rest = [] if first is None else reader.consume(_AT_ONCE, timeout=0)
         if first is None:
@@ -729,8 +735,8 @@ class Cluster(Closing, Client):
     ) -> "Iterator[ck.Consumer]":
         """Yield a consumer positioned at the offsets, and close it at the end of the block.
 
-        Each call uses a new consumer, because after a second assignment librdkafka waits for
-        fetches of the first assignment, and a fetch after an abandoned fetch may never get a
+        Each call uses a new consumer for two reasons. After a second assignment, librdkafka waits
+        for fetches of the first assignment. And a fetch after an abandoned fetch may never get a
         response.
         """
         reader = self.consumer(isolation_level=isolation.name.lower(), fetch_wait_max_ms=100)

@@ -2,13 +2,15 @@
 
 `observe` requests offsets and records; `lag_of` computes the lag from them. Lag in seconds is the
 age of the first record that the group hasn't read, without interpolation. The age counts from the
-first known one of these times: the append time (from the cluster's own directory or from a tidelog
-broker), the LogAppendTime timestamp, the create time. The result names the clock of this time.
+append time, which the cluster's own directory or a tidelog broker has. If the append time is
+unknown, the age counts from the LogAppendTime timestamp, else from the create time. The result
+names the clock of this time.
 
-Groups can also be read from a broker's directory (Kafka's or tidelog's) without a broker: from
-`__consumer_offsets`, where commits in a transaction take effect with the transaction's marker. A
-standby's directory has the offsets last copied from its leader. The directory of one of several
-brokers has only the groups whose partition of `__consumer_offsets` it has.
+Groups can also be read without a broker, from `__consumer_offsets` in the directory of a Kafka or
+tidelog broker. Commits in a transaction take effect with the transaction's marker. A standby's
+directory has the offsets that were last copied from its leader. In a cluster of several brokers, a
+broker's directory has only some groups: those whose partition of `__consumer_offsets` is in this
+directory.
 """
 
 from collections import deque
@@ -106,15 +108,15 @@ class PartitionLag:
 
     Attributes:
         seen: The observation that the lag is computed from.
-        offset_lag: Number of offsets from the next offset to the end, which is more than the number
-            of records if some of these offsets were compacted away or are transaction markers.
+        offset_lag: Number of offsets from the next offset to the end. The number of records is
+            lower if some of these offsets were compacted away or are transaction markers.
         lost: Number of offsets deleted before the group read them.
-        behind_ms: Age in ms of the first unread record; 0 if there is none, None if the record has
-            no time, negative if the clock of its time was ahead of this machine's clock.
-        offsets_per_s: Offsets consumed per second over the last observations, None with fewer than
-            two.
-        arrivals_per_s: Offsets appended per second over the last observations, None with fewer than
-            two.
+        behind_ms: Age in ms of the first unread record. 0 if all records are read; None if the
+            record has no time; negative if the clock of its time was ahead of this machine's clock.
+        offsets_per_s: Offsets consumed per second over the last observations; None if there are
+            fewer than two observations.
+        arrivals_per_s: Offsets appended per second over the last observations; None if there are
+            fewer than two observations.
         catch_up_s: Seconds until the group reaches the end if both rates continue: 0 at the end,
             None if unknown, infinite if the group does not gain on the end.
         state: Whether the group can continue from its commit, and if not, why.
@@ -325,7 +327,7 @@ def _state(observation: Observation) -> State:
 def over_limits(
     lags: Iterable[PartitionLag], *, max_lag: int | None = None, max_ms: int | None = None
 ) -> list[str]:
-    """Return one line for each partition and each limit that it violates; empty if there is none.
+    """Return one line for each partition and each limit that the partition violates.
 
     Args:
         lags: Lag of all partitions.
@@ -333,8 +335,8 @@ def over_limits(
         max_ms: Maximum age in ms of the first unread record. A record without a time violates the
             limit, because its age is unknown.
 
-    If a limit is given, a committed offset beyond the log's end also yields a line: the log was
-    truncated or recreated, so it is unknown how much of this log the group has read.
+    If a limit is given, a committed offset beyond the log's end also yields a line. In this case
+    the log was truncated or recreated, so it is unknown how much of this log the group has read.
     """
     lines = []
     for lag in lags:
@@ -370,8 +372,8 @@ class DirectoryGroups:
         notes: One line for each commit that was left out, with the reason.
         missing: Numbers of the partitions of `__consumer_offsets` that the directory doesn't have;
             the commits in them are unknown.
-        partitions: Number of partitions of `__consumer_offsets`, as far as the directory knows; 0
-            if it has none of them.
+        partitions: Number of partitions of `__consumer_offsets`, as far as the directory shows it;
+            0 if the directory has none of these partitions.
     """
 
     positions: Mapping[str, Mapping[TopicPartition, int]]
@@ -380,7 +382,7 @@ class DirectoryGroups:
     partitions: int = 0
 
     def may_be_elsewhere(self, group: str) -> bool:
-        """Return whether another broker of the cluster stores the group, if the group exists."""
+        """Return whether the group, if it exists, is stored by another broker of the cluster."""
         return bool(self.partitions) and partition_for(group, self.partitions) in self.missing
 
 
@@ -430,7 +432,7 @@ def _load(log: LogView, notes: list[str]) -> dict[str, LoadedGroup]:
     replay = Replay()
     if log.log_end_offset > log.log_start_offset:
         for _ in replay.take(log.slices()):
-            pass  # replay yields for an event loop, which does not run here
+            pass  # the replay yields control to an event loop, but none runs here
     loaded = replay.groups()
     notes += [f"{log.topic_partition}: left out: {line}" for line in replay.skipped]
     return loaded
@@ -439,13 +441,13 @@ def _load(log: LogView, notes: list[str]) -> dict[str, LoadedGroup]:
 def _positions(
     directory: Directory, group: str, loaded: LoadedGroup, notes: list[str]
 ) -> dict[TopicPartition, int]:
-    """Return a group's next offsets, without topics that were recreated after the commit."""
+    """Return a group's next offsets; commits to topics that were recreated later are left out."""
     newest: dict[TopicPartition, CommittedOffset] = {}
     for topic, partition, commit in loaded.offsets:
         name = TopicPartition(topic, partition)
         newer = newest.get(name)
-        # A partition can have a commit under two keys, one in the old format and one in the new
-        # format; the newer commit applies.
+        # A partition can have commits under two keys, in the old and in the new format of keys; the
+        # newer commit applies.
         if newer is None or newer.record_offset < commit.record_offset:
             newest[name] = commit
     positions: dict[TopicPartition, int] = {}

@@ -1,9 +1,9 @@
 """Rewind of a consumer group to a point in time: the plan, and its execution.
 
-Only `execute` commits. Two rules keep a rewind from skipping records. If a partition has no record
-at or after the time, the group's offset stays unchanged; with `no_match` END, the destination is
-the log end. If the move to the destination would skip unread records, the offset stays unchanged,
-too; `forward` and the target LATEST allow such a move.
+Only `execute` commits. Two rules prevent a rewind from skipping records. If a partition has no
+record at or after the time, the group's offset stays unchanged; with `no_match` END, the
+destination is the log end. If the move to the destination would skip unread records, the offset
+also stays unchanged; `forward` and the target LATEST allow such a move.
 
 Source: KIP-79, whose first use case this is.
 """
@@ -55,8 +55,8 @@ class Target:
         kind: A point in time, or the start or end of the log.
         time_ms: Time in ms, if `kind` is TIME.
         clock: Clock of the time: record timestamps or append times.
-        max_skew_ms: Maximum in ms by which a record's timestamp may be too early; subtracted from
-            the time.
+        max_skew_ms: A record's timestamp may be too early by this number of ms, which is subtracted
+            from the time.
         no_match: Rule for partitions without a record at or after the time.
         forward: Whether the group may move forward, skipping records that it has not read.
     """
@@ -87,7 +87,7 @@ class Move:
         action: Whether the group moves back, moves forward, gets its first commit, or stays.
         again: Number of records between the new and the old offset, which are read again.
         skipped: Number of records between the old and the new offset, which a move would skip. With
-            the action "stay" they are not skipped.
+            the action "stay" no record is skipped.
         why: Explanation for the user, empty if the action is obvious.
     """
 

@@ -1,4 +1,4 @@
-"""Lag of groups as a sentence, and summed up over partitions, for commands and pages."""
+"""Sums of a group's lag over partitions, and sentences about the lag, for commands and pages."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,7 +8,7 @@ from tidelog.amounts import duration_text, plural, verb
 from tidelog.lazy_dataclass import dataclass
 from tidelog.remote.group_lag import PartitionLag, State
 
-# States other than `OK`, each with its text for one partition and for several.
+# States other than `OK`, each with its predicate for one partition and for several partitions.
 _BAD: Mapping[State, tuple[str, str]] = {
     State.NO_COMMIT: ("has no commit", "have no commit"),
     State.LOST: ("has lost records", "have lost records"),
@@ -25,12 +25,13 @@ class LagSum:
         behind: Number of partitions with unread records.
         records: Number of unread records.
         is_exact: Whether the number of unread records is exact, not an upper bound.
-        behind_ms: Age in ms of the oldest unread record; 0 if there is none, None if no age is
-            known.
+        behind_ms: Age in ms of the oldest unread record; 0 if all records are read, None if no age
+            is known.
         offsets_per_s: Offsets consumed per second in all partitions; None if unknown for a
             partition.
-        catch_up_s: Seconds until the group has reached the end of all partitions; infinite if it
-            does not gain on the end of a partition, otherwise None if unknown for a partition.
+        catch_up_s: Seconds until the group has reached the end of all partitions. Infinite if the
+            group does not gain on the end of a partition; else None if the time is unknown for a
+            partition.
         states: Number of partitions in each state other than `OK`.
     """
 
@@ -50,7 +51,7 @@ class LagSum:
 
     @property
     def state(self) -> str:
-        """States other than `OK` as text; `ok` if there are none."""
+        """States other than `OK` as text; `ok` if all partitions are in state `OK`."""
         words = (
             f"{count:,} {state.value}" if self.partitions > 1 else state.value
             for state, count in self.states.items()
@@ -138,7 +139,7 @@ def lags_verdict(groups: Mapping[str, Sequence[PartitionLag]]) -> str:
 
 
 def _states_of(sums: Iterable[LagSum]) -> dict[State, int]:
-    """Return the number of partitions in each state, over several groups."""
+    """Return the number of partitions in each state, summed up over several groups."""
     counts: Counter[State] = Counter()
     for one in sums:
         counts.update(one.states)

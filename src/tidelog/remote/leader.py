@@ -1,13 +1,13 @@
-"""Client of the cluster that a standby follows, and the rule for where two logs diverge.
+"""Client of the cluster that a standby follows, and the rule that finds where two logs diverge.
 
 Each request for offsets or records goes to the broker that leads the requested partitions. A
 standby is not a registered broker, so it fetches as a consumer (replica id -1) and gets records
 only up to the high watermark.
 
-Two logs are compared by leader epochs. Records alone don't suffice: both sides apply retention and
-compaction independently, so a record that only one side has proves nothing. If a standby has
-records of an epoch beyond that epoch's end at the leader, or of an epoch that the leader never had,
-another leader wrote them. The comparison is pure.
+Two logs are compared by leader epochs. A comparison of records does not suffice: the standby and
+the leader apply retention and compaction independently, so a record that only one of them has
+proves nothing. In two cases another leader wrote records of a standby: the records are beyond the
+end of their epoch at the leader, or the leader never had their epoch. The comparison is pure.
 
 Source: Kafka's protocol guide; KIP-101, KIP-279, KIP-320, KIP-516; Kafka 4.x
 AbstractFetcherThread.getOffsetTruncationState.
@@ -76,7 +76,7 @@ class OwnEpoch(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """The leader's largest epoch that is not above a requested one, and its end offset.
+    """The leader's largest epoch that is not above a requested epoch, with its end offset.
 
     Both fields are -1 if the leader has no epoch up to the requested one.
     """
@@ -88,12 +88,12 @@ class EpochEnd(NamedTuple):
 def parting_offset(
     own: Iterable[OwnEpoch], leader: Mapping[int, EpochEnd], leader_start: int
 ) -> int | None:
-    """Return the offset from which on the standby must truncate; None if the logs agree.
+    """Return the offset to which the standby must truncate its log; None if the logs agree.
 
     Args:
         own: The standby's epochs, oldest first.
         leader: The leader's result for each of the standby's epochs.
-        leader_start: The leader's log start offset; nothing below it can be compared.
+        leader_start: The leader's log start offset; records below it can't be compared.
     """
     for own_epoch in own:
         theirs = leader.get(own_epoch.epoch)
@@ -130,11 +130,12 @@ def is_other_batch(own_batch: Batch, theirs: Batch) -> bool:
     """Return whether two valid batches that overlap in their logs have different writers.
 
     Compaction removes records from a batch or adds a delete horizon, but does not change the
-    batch's offsets. So two batches have different writers in two cases: they have the same offsets
-    and record count, no delete horizon, and different checksums; or their offset ranges overlap
-    without being equal. Epochs can't show this after a promotion: the promoted standby and its
-    former leader may both use the same next epoch. The checksum doesn't cover the base offset, so a
-    batch with the same bytes at another base offset is the same batch with a flipped bit.
+    batch's offsets. So two batches have different writers in two cases. Their offset ranges overlap
+    without being equal. Or the batches have the same offsets and record count, no delete horizon,
+    and different checksums. After a promotion, epochs can't show that the writers differ, because
+    the promoted standby and its former leader may both use the same next epoch. The checksum
+    doesn't cover the base offset, so a batch with the same bytes at another base offset is the same
+    batch with a flipped bit.
     """
     if (
         own_batch.magic == theirs.magic == MAGIC_2
@@ -155,8 +156,8 @@ def is_other_batch(own_batch: Batch, theirs: Batch) -> bool:
     )
 
 
-# First versions with the needed fields: Metadata has topic ids since version 10, Fetch the epoch of
-# the last fetched record since version 12.
+# First versions with the needed fields. Metadata has topic ids since version 10. Fetch has the
+# epoch of the last fetched record since version 12.
 _METADATA_LEAST: Final = 10
 
 _FETCH_LEAST: Final = 12
@@ -187,8 +188,8 @@ class LeaderSettings(NamedTuple):
 
     Attributes:
         values: Settings that are set for the topic or for the brokers; without Kafka's defaults.
-        names: Names of all settings reported with a value; the value of any other setting is
-            unknown.
+        names: Names of all settings that the cluster reports with a value; the value of any other
+            setting is unknown.
     """
 
     values: Mapping[str, str]
@@ -286,7 +287,7 @@ class Leader:
     def settings(self, names: Sequence[str]) -> dict[str, LeaderSettings]:
         """Return the settings that the cluster reports for each topic; raises ClusterFailure.
 
-        A topic that is missing from the response is missing from the result, too.
+        If a topic is missing in the response, it is also missing in the result.
         """
         resources = [
             DescribeConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=name)
@@ -418,8 +419,8 @@ class Leader:
         """Wait for the response to `send_fetch`, and yield the data of each partition.
 
         Raises:
-            ClusterFailure: The broker can't be reached or refuses, or the response has a partition
-                twice, or one that was not requested.
+            ClusterFailure: The broker can't be reached or refuses. Or the response has a partition
+                twice, or a partition that was not requested.
         """
         client = self.node(node_id)
         response = client.receive(FETCH)
@@ -461,7 +462,7 @@ def _by_topic(names: Iterable[TopicPartition]) -> dict[str, list[int]]:
 def _requested_data(
     response: FetchResponse, positions: Sequence[Position], *, by_id: bool
 ) -> Iterator[tuple[TopicPartition, PartitionData]]:
-    """Yield the data of each partition in a response, by its name in the request.
+    """Yield the name and the data of each partition in a response; names are those in the request.
 
     Raises:
         CorruptMessage: A partition was not in the request, or occurs twice.

@@ -1,4 +1,4 @@
-"""Idempotent loads to brokers: a transaction contains rows and the number of rows loaded so far.
+"""Idempotent loads to brokers: each transaction has rows and the number of rows loaded so far.
 
 The consumer group `tidelog-load/SOURCE` stores the number as its committed offset for partition 0
 of the topic. A repeated load continues with the row after the stored number of loaded rows. The
@@ -40,7 +40,7 @@ _TRANSACTION_MS: Final = 60_000
 def load_once(
     cluster: Cluster, topic: str, rows: Iterable[Row], *, source: str, codec_name: str
 ) -> LoadResult:
-    """Append the rows of a source that were not yet loaded into a topic.
+    """Append those rows of a source that were not yet loaded into a topic.
 
     Each transaction has at most `ROWS_AT_ONCE` rows. After an error, the rows of committed
     transactions stay in the log, and the next call continues after them.
@@ -97,7 +97,10 @@ class _Chunk:
 
 
 def _next(rows: Iterator[Row]) -> _Chunk:
-    """Return the next rows; if reading a row fails, the rows before it and the error."""
+    """Return the next rows.
+
+    If reading a row fails, return the rows before this row, and the error.
+    """
     chunk = _Chunk()
     try:
         chunk.rows.extend(itertools.islice(rows, ROWS_AT_ONCE))

@@ -1,9 +1,9 @@
 """Counts and append times from the directory of a broker of the cluster.
 
-The directory has two facts that Kafka's brokers don't report: when each record was appended, and
-how many records there are between two offsets. Brokers may write to the directory during a call;
-every call sees the directory's current state. Without the directory, a count is an upper bound, or
-the records are read to count them.
+The directory shows what Kafka's brokers don't report: when each record was appended, and how many
+records are between two offsets. Brokers may write to the directory during a call; every call sees
+the directory's current state. Without the directory, a count is an upper bound, or the records must
+be fetched to be counted.
 """
 
 from collections.abc import Callable
@@ -37,7 +37,7 @@ _TRIES: Final = 5
 class TimedRecord:
     """Offset of a record and its times in ms; None for an unknown time.
 
-    `append_ms` is exact: it is from the log's own append times, or a LogAppendTime timestamp.
+    `append_ms` is exact: it comes from the log's own append times, or is a LogAppendTime timestamp.
     """
 
     offset: int
@@ -54,7 +54,7 @@ class OwnLogs:
         self._checked: dict[str, bool] = {}
 
     def has(self, partition: TopicPartition) -> bool:
-        """Return whether the directory has the partition, in a topic with the cluster's topic id.
+        """Return whether the directory has the partition, and its topic has the cluster's topic id.
 
         Raises:
             InvalidRequest: The directory has another topic of that name, with a different id.
@@ -90,8 +90,8 @@ class OwnLogs:
     ) -> Count:
         """Return the number of data records with offsets in [start, end).
 
-        The count is exact if `end` is at or below the directory's log end. Each offset at or above
-        the log end counts as one record, so with a higher `end` the count is an upper bound.
+        The count is exact if `end` is at or below the directory's log end. With a higher `end` the
+        count is an upper bound, because each offset at or above the log end counts as one record.
         """
 
         def count(log: LogView) -> Count:
@@ -152,9 +152,9 @@ def first_record(log: LogView, offset: int, isolation: IsolationLevel) -> TimedR
 def _refuse_unknown(log: LogView, end: int, time_ms: int) -> None:
     """Raise InvalidRequest if a record below `end` may have been appended at `time_ms` or later.
 
-    The search has found no record below `end` with a known append time of `time_ms` or later.
-    Append times never decrease, so if the last record below `end` has a known append time, no
-    record below `end` was appended at `time_ms` or later.
+    The caller's search has found no record below `end` with a known append time of `time_ms` or
+    later. Append times never decrease, so if the last record below `end` has a known append time,
+    no record below `end` was appended at `time_ms` or later.
     """
     last = _last_below(log, end)
     if last is None or log.append_time_of(last) is not None:
@@ -193,8 +193,9 @@ def count_records(
 def _count_segment(segment: Segment, start: int, end: int, aborted: AbortedFilter) -> int:
     """Return the number of a segment's data records with offsets in [start, end).
 
-    The zone map of a finished segment gives the number if the whole segment is in the range and
-    can't have aborted records. In all other cases, the records of the batches are counted.
+    The zone map of a finished segment gives the number in one case: the whole segment is in the
+    range, and the segment can't have aborted records. In all other cases, the records of the
+    batches are counted.
     """
     if not segment.is_active and start <= segment.base_offset < segment.end_offset:
         zones = segment.zones if segment.end_offset <= end else None
@@ -226,7 +227,7 @@ Counter: TypeAlias = Callable[[TopicPartition, int, int], Count]
 
 
 def by_offsets(_partition: TopicPartition, start: int, end: int) -> Count:
-    """Return the number of offsets, which is an upper bound: some may have no record."""
+    """Return the number of offsets as an upper bound, because some offsets may have no record."""
     return Count(max(end - start, 0), is_exact=end <= start)
 
 
@@ -242,8 +243,8 @@ def counter(
     Args:
         cluster: The cluster, to read records from.
         own: The cluster's own directory, in which records are counted by batch headers.
-        by_reading: Whether to fetch the records and count them, if no directory has the partition.
-            All bytes cross the network, because brokers send whole batches.
+        by_reading: Whether to fetch and count the records if no directory has the partition. All
+            bytes cross the network, because brokers send whole batches.
         isolation: With READ_COMMITTED, records of aborted transactions don't count.
     """
 

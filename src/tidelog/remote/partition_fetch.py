@@ -1,7 +1,7 @@
 """Fetch of a partition's record batches from its leader, without an object per record.
 
-The fetch continues at the new leader if the leader changes. It takes the next offset from the
-headers of batches, so it doesn't wait for offsets that were compacted away or are transaction
+The fetch continues at the new leader if the leader changes. The fetch takes the next offset from
+the headers of batches. So it doesn't wait for offsets that were compacted away or are transaction
 markers. Brokers must accept plain-text connections. The order of offsets is checked (see
 `record.offset_order`): each response must start after the end of the previous response. If offsets
 are missing before the last batch of a response, the base offset of this batch may be wrong, so this
@@ -58,12 +58,12 @@ _Result = TypeVar("_Result")
 # Pause in seconds before a retry, while a partition has no leader or a broker can't be reached.
 _PAUSE_S: Final = 0.1
 
-# Maximum number of lookups of an unknown topic or partition before UnknownTopic is raised: a broker
-# that has just started may not know its topics yet.
+# Maximum number of lookups of an unknown topic or partition before UnknownTopic is raised. Several
+# lookups are needed because a broker that has just started may not know its topics yet.
 _UNKNOWN_MAX: Final = 20
 
-# The last version of Fetch that names topics instead of giving their ids (KIP-516); used if a topic
-# has no id.
+# The last version of Fetch with names of topics; later versions have topic ids instead (KIP-516).
+# This version is used if a topic has no id.
 _BY_NAME_LAST: Final = 12
 
 
@@ -75,7 +75,8 @@ class FetchSettings:
         isolation: READ_COMMITTED ends at the last stable offset; responses list aborted
             transactions.
         client_id: Client id in requests, for the broker's quotas and logs.
-        timeout_ms: Maximum time without progress, in ms; after it the fetch fails.
+        timeout_ms: Maximum time without progress, in ms; after this time the fetch raises
+            ClusterFailure.
         max_wait_ms: How long a broker may wait for `min_bytes`, in ms.
         min_bytes: Minimum size of a response, in bytes, before `max_wait_ms` have passed.
         max_bytes: Maximum size of a response, in bytes; a single larger batch is still sent whole.
@@ -98,13 +99,13 @@ class FetchedBatches:
     Attributes:
         offset: Requested offset; the first batch may begin below it.
         next_offset: Offset after all batches.
-        between: Bounds for the check of offsets: the minimum offset of the first batch, and an
-            exclusive maximum for the offsets of all batches.
+        between: Bounds for the check of offsets: the minimum offset of the first batch, and the
+            limit that the offsets of all batches must be below.
         data: The batches; the last one may be truncated.
         aborted: Aborted transactions in the response as (producer id, first offset), if
             READ_COMMITTED.
-        append_times: For each run of records two numbers, its first offset and its append time in
-            ms, -1 if unknown; empty if the broker sends no append times.
+        append_times: Two numbers for each run of records: the run's first offset, and its append
+            time in ms, -1 if unknown. Empty if the broker sends no append times.
     """
 
     offset: int
@@ -116,7 +117,7 @@ class FetchedBatches:
 
 
 def kernel_reach(data: Buffer) -> Reach | None:
-    """Return the extent of the whole batches in a response, by a compiled kernel; needs numpy."""
+    """Return the extent of a response's whole batches, by a compiled kernel; needs numpy."""
     from tidelog.scan.batch_filters import reach
 
     return reach(data)
@@ -130,7 +131,8 @@ class FetchSeams:
         connect: Opens connections.
         clock: Clock for timeouts.
         pause: Waits for a number of seconds.
-        reach: Returns the extent of the whole batches in a response, None if it has none.
+        reach: Returns the extent of the whole batches in a response, None if the response has no
+            whole batch.
     """
 
     connect: Connect
@@ -237,7 +239,10 @@ class PartitionFetch:
             return None
 
     def _batches_in_order(self, data: PartitionData, offset: int, floor: int) -> FetchedBatches:
-        """Return a response's batches that are in order; raises ClusterFailure if none is whole."""
+        """Return the batches of a response that are in order.
+
+        Raises ClusterFailure if none is whole.
+        """
         batches, limit, aborted = data.batches, INT64_MAX, _aborted(data)
         seam = self._seams.reach(batches)
         if seam is None:
@@ -252,9 +257,9 @@ class PartitionFetch:
             )
         following, floor = seam.next_offset, floor or self._floor(batches, offset)
         if seam.before is not None and lies_behind_gap(batches, seam):
-            # The last batch may have a wrong offset that is too high. The next fetch starts before
-            # it, so the broker sends it again, followed by the next batch, which shows whether the
-            # offset is wrong.
+            # The offset of the last batch may be wrong (too high). The next fetch starts before
+            # this batch, so the broker sends it again, followed by the next batch. The next batch
+            # shows whether the offset is wrong.
             batches, following = memoryview(batches)[: seam.last_at], seam.before
         elif following > data.high_watermark:
             limit = self.log_offset(LATEST_TIMESTAMP, IsolationLevel.READ_UNCOMMITTED)
@@ -264,7 +269,9 @@ class PartitionFetch:
         )
 
     def _floor(self, batches: Buffer, offset: int) -> int:
-        """Return the minimum offset of the first batch of a fetch; 0 if no batch is before it.
+        """Return the minimum offset of the first batch of a fetch.
+
+        0 if no batch precedes the first batch.
 
         If the first batch begins below `offset`, its base offset may be wrong (too low). The end of
         the preceding batch shows this, so the preceding batch is fetched as well.
@@ -341,16 +348,18 @@ class PartitionFetch:
     def _is_through(self, data: PartitionData, offset: int, end: int) -> bool:
         """Return whether a response without batches proves that [offset, end) has no batches.
 
-        If the visible end is at or above `end`, and `offset` is on the leader's own disk, the
-        broker has searched these offsets and found no batch, because compaction has removed all
-        their records.
+        This is proved if the visible end is at or above `end`, and `offset` is on the leader's own
+        disk. Then the broker has searched these offsets and found no batch, because compaction has
+        removed all their records.
         """
         is_committed = self._isolation is IsolationLevel.READ_COMMITTED
         visible = data.last_stable_offset if is_committed else data.high_watermark
         return visible >= end and offset >= self._local_start()
 
     def _local_start(self) -> int:
-        """Return the first offset on the leader's own disk; 0 if the leader can't report that.
+        """Return the first offset on the leader's own disk.
+
+        0 if the leader can't report this offset.
 
         Below this offset the broker reads from remote storage, and an empty response may only mean
         that the storage is slow.
@@ -454,7 +463,10 @@ class PartitionFetch:
         return self._leader
 
     def _unknown(self) -> ClusterFailure | UnknownTopic:
-        """Return the error for an unknown partition: UnknownTopic only after many lookups."""
+        """Return the error for an unknown partition.
+
+        The error is UnknownTopic only after many lookups, before that a ClusterFailure.
+        """
         self._unknown_count += 1
         if self._unknown_count > _UNKNOWN_MAX:
             return UnknownTopic(f"{self._bootstrap} has no partition {self._name} any more")
@@ -482,7 +494,7 @@ class PartitionFetch:
         raise failure
 
     def _forget_leader(self, reason: ClusterFailure) -> None:
-        """Pause, and look up the leader at the next request; raises errors that are permanent."""
+        """Pause, and have the next request look up the leader; raises errors that are permanent."""
         if reason.error_code is not None and reason.error_code not in codes.LEADER_CHANGES:
             raise reason
         if reason.error_code == ErrorCode.KAFKA_STORAGE_ERROR and not self._has_replicas:

@@ -78,7 +78,7 @@ class _Call:
         self._settle()
 
     def failed(self, error: TidelogError) -> None:
-        """Remember that a record of the call failed; keeps only the call's first error."""
+        """Remember that a record of the call failed; only the call's first error is kept."""
         with self.lock:
             self.error = self.error or error
             self.waiting -= 1
@@ -121,7 +121,7 @@ class Sender:
 
         Args:
             client: The cluster; its settings take precedence over the settings in this module.
-            codec_name: Codec of calls that don't choose one.
+            codec_name: Codec of calls that don't choose a codec.
         """
         self._client = client
         self._codec_name = codec_name
@@ -320,10 +320,10 @@ class _Lane:
     def _unproven(self, where: str) -> TidelogError:
         """Return the error for a delivery report without an offset.
 
-        A broker that refuses a record's sequence number as a duplicate returns no offset, and
+        If a broker refuses a record's sequence number as a duplicate, it returns no offset, and
         librdkafka reports the record as delivered. Brokers before 4.4 also refuse a record in this
-        way if the next request has overtaken its own request (KAFKA-15591); such a record is not in
-        the log.
+        way if a later request has overtaken the record's own request (KAFKA-15591). Such a record
+        is not in the log.
         """
         reason = (
             f"{where}: the broker returned no offset for a retried record, so it may not be in"

@@ -1,12 +1,12 @@
 """Records of a cluster, one by one or as splits that are read into columns.
 
-`ClusterRecords` is a `RecordSource`. It reads a partition from its leader with the wire client, or
-through librdkafka if settings need it, such as the settings of TLS and SASL. `read` needs Arrow;
-`records` needs neither numpy nor Arrow and is meant for small numbers of records. Records that are
-appended later (`later_records`) are always read through librdkafka; their append times come from a
-second fetch of the same batches, because librdkafka drops the fields that tidelog's brokers add to
-a response. Brokers keep no history of compaction, so every past state of the table of a compacted
-topic is inexact.
+`ClusterRecords` is a `RecordSource`. A partition is read from its leader with the wire client. If
+settings such as those of TLS and SASL need librdkafka, the partition is read through librdkafka.
+`read` needs Arrow; `records` needs neither numpy nor Arrow and is meant for small numbers of
+records. Records that are appended later (`later_records`) are always read through librdkafka. Their
+append times come from a second fetch of the same batches, because librdkafka drops the fields that
+tidelog's brokers add to a response. Brokers keep no history of compaction, so every past state of
+the table of a compacted topic is inexact.
 
 `remote.time_lookup` turns times into offsets.
 """
@@ -71,7 +71,7 @@ _COMPACT: Final = "compact"
 
 # Maximum time in seconds of one wait for records that are appended later (`later_records`).
 _POLL_S: Final = 0.2
-# Maximum number of records that one such wait returns.
+# Maximum number of records that one wait of `later_records` returns.
 _RECORDS_AT_ONCE: Final = 500
 
 
@@ -218,9 +218,9 @@ class ClusterRecords(RecordSource):
         )
 
     def _check_columns(self, columns: Sequence[str]) -> None:
-        """Raise InvalidRequest for a column that librdkafka lacks, if librdkafka reads the records.
+        """Raise InvalidRequest if librdkafka reads the records and lacks one of the columns.
 
-        The check of an empty list, as for `records`, needs neither numpy nor Arrow.
+        For an empty list, which `records` passes, the check needs neither numpy nor Arrow.
         """
         if columns and not self.is_direct:
             needs_arrow()
@@ -384,8 +384,8 @@ class ClusterRecords(RecordSource):
     ) -> dict[TopicPartition, int | None] | None:
         """Return each partition's number of records without an append time; None if unknown.
 
-        The result is None without a time range, and on the record clock, where a read counts the
-        records without a time.
+        The result is None without a time range. It is also None on the record clock, because a read
+        on this clock counts the records without a time.
         """
         if clock is ClockName.RECORD or requested_range.times is None:
             return None
@@ -407,7 +407,10 @@ class ClusterRecords(RecordSource):
         at_ms: int | None,
         _clock: ClockName,
     ) -> list[Doubt]:
-        """See `RecordSource`; on either clock, brokers don't report what compaction has removed."""
+        """See `RecordSource`.
+
+        Brokers don't report which records compaction has removed, on either clock.
+        """
         if at_ms is None or not names:
             return []
         policy = self._settings(names[0].topic).get(_POLICY, "")
@@ -445,8 +448,8 @@ class ClusterRecords(RecordSource):
 
         The append time is None if it is unknown.
 
-        Each record is a Python object, and Arrow is not needed, so the method suits small numbers
-        of records.
+        Each record is a Python object, and Arrow is not needed. So the method is meant for small
+        numbers of records.
 
         Raises:
             OffsetOutOfRange, UnknownTopic: Records were deleted before they were read.
@@ -503,7 +506,7 @@ class _ClusterReads(PlainReads):
             end = min(split.end_offset, self.bounds()[name][1])
             records = self._source.records(name, split.start_offset, end, level)
             if self._clock is ClockName.APPEND and split.time_range is not None:
-                # Leave out records without an append time, which are in no time range.
+                # Leave out records without an append time, because they are in no time range.
                 records = (timed for timed in records if timed[1] is not None)
             yield from self._matches(records, requested_range, stats)
 
@@ -570,7 +573,7 @@ class _ClusterReads(PlainReads):
             if times is None:
                 yield record, append_ms
             elif self._clock is ClockName.APPEND:
-                # On the append clock the plan's offsets are exactly those of the time range.
+                # On the append clock the plan has exactly the offsets of the time range.
                 if times[0] <= self._source.env.clock.now_ms():
                     yield record, append_ms
             elif record.timestamp == NO_TIMESTAMP:

@@ -3,7 +3,7 @@
 Implements `FrontDoor` with a `Cluster`, so it works with any Kafka through confluent-kafka. If
 connections need neither TLS nor SASL, and no setting may affect fetches (see `client.is_direct`),
 batches are fetched from the leaders without librdkafka. `RemoteDirectory` lacks operations that
-need a directory: logs, retention, and append times of topics for which brokers return none.
+need a directory: access to logs, retention, and append times if the brokers return none.
 
 Life cycle: `tidelog.connect`, calls, close; best used in a `with` block. Thread-safe.
 """
@@ -98,8 +98,8 @@ class RemoteDirectory(FrontDoor):
         self._codec_name = codec_name
         self._sender = producer.Sender(self._cluster, codec_name)
         self._lock = threading.Lock()
-        # By topic: number of partitions, and the monotonic time in ms at which the cached number
-        # expires.
+        # For each topic: the number of partitions, and the monotonic time in ms at which this
+        # cached number expires.
         self._counts: dict[str, tuple[int, int]] = {}
 
     @property
@@ -214,13 +214,13 @@ class RemoteDirectory(FrontDoor):
         partition: int | None = None,
         codec: Compression | None = None,
     ) -> dict[int, AppendResult]:
-        """Append records, and return their offsets in each partition that received some.
+        """Append records, and return their offsets in each partition that received records.
 
-        Partitions are chosen as by Kafka's Java client, by murmur2 of the key. Records without a
+        The partition is chosen by murmur2 of the key, as in Kafka's Java client. Records without a
         key go to one partition, chosen at random for each call. By default an idempotent producer
         sends the records, so no record is written twice, and waits for all in-sync replicas
-        (acks=all). A call may need several batches: after an error, some of the call's records may
-        be in the log, and the error's notes give their number.
+        (acks=all). A call may need several batches. So after an error some of the call's records
+        may be in the log, and the error's notes give the number of these records.
 
         Args:
             topic: Name of the topic.
@@ -278,7 +278,7 @@ class RemoteDirectory(FrontDoor):
 
         Args:
             topic: Name of the topic.
-            records: All rows of the source, including those already loaded under its name, which
+            records: All rows of the source. Rows that were already loaded under the source's name
                 are skipped. Each transaction has at most 5,000 rows; after an error, the rows of
                 committed transactions stay in the log, and the next call continues after them.
             source: Name of the source, which identifies it in later calls.
@@ -359,8 +359,8 @@ class RemoteDirectory(FrontDoor):
     def without_append_time(self, partition: TopicPartition) -> int | None:
         """Return the number of records of a partition whose append time is unknown.
 
-        The result is None if the number is unknown: only tidelog's brokers report it, and only to
-        clients that fetch without librdkafka.
+        The result is None if the number is unknown. Only tidelog's brokers report the number, and
+        only to clients that fetch without librdkafka.
         """
         marks = named_watermarks(self._cluster, [partition])
         return without_append_time(self._cluster, marks)[partition]

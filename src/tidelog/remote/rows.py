@@ -2,8 +2,9 @@
 
 Rows are read from a leader's batches, decoded by column without an object per record. If the
 brokers need TLS or SASL, or other settings may affect fetches, rows are read from librdkafka's
-records instead. Both ways give equal values in the columns that librdkafka has. Of append times,
-librdkafka gives only LogAppendTime timestamps; reading other columns through librdkafka is refused.
+records instead. Both ways give equal values in the columns that librdkafka supports. librdkafka has
+append times only as LogAppendTime timestamps. A read of a column that librdkafka does not support
+raises InvalidRequest.
 """
 
 import itertools
@@ -74,8 +75,8 @@ def times(column: "Column", now_ms: int) -> list[int]:
     """Return create times in ms, rounded down; `now_ms` for null.
 
     Raises:
-        InvalidTimestamp: A time is 0 ms, which librdkafka replaces by the current time, or a time
-            that no log accepts.
+        InvalidTimestamp: A time is 0 ms, which librdkafka would replace by the current time. Or a
+            time is one that no log accepts.
         InvalidRequest: The column has neither timestamps nor integers.
     """
     create_ms = create_times(column, len(column), now_ms)
@@ -155,7 +156,8 @@ class ConsumeSettings:
         bootstrap: `host:port[,host:port]`.
         client: Settings of librdkafka.
         timeout_s: Timeout of each request, in seconds.
-        progress_timeout_ms: Maximum time without a record, in ms; after it reading fails.
+        progress_timeout_ms: Maximum time without a record, in ms; after this time the read raises
+            ClusterFailure.
         poll_records: Maximum number of records that librdkafka returns per call.
         group: Group id for librdkafka, which requires one; nothing is committed to it.
     """
@@ -364,8 +366,8 @@ def fetched(
         CorruptData: A batch is damaged; everything before it was yielded.
     """
     maker = RowMaker(split, columns)
-    # On the append clock, the split's offsets already match the time range, so the only records to
-    # leave out are records without an append time.
+    # On the append clock, the split's offsets already match the time range. So only records without
+    # an append time have to be left out.
     needs_time = split.clock is ClockName.APPEND and split.time_range is not None
     if needs_time:
         split = replace(split, time_range=None)
@@ -432,9 +434,9 @@ def _decoded(
 
 
 def _append_runs(part: FetchedBatches) -> "tuple[Longs, Longs] | None":
-    """Return the first offset and the append time of each run in a response; None if it has none.
+    """Return the first offset and the append time of each run in a response; None without runs.
 
-    If the first offsets don't increase, the result is None, too.
+    If the first offsets don't increase, the result is also None.
     """
     rows = np.array(part.append_times, np.int64)
     if not len(rows) or len(rows) % 2:

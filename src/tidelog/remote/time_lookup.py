@@ -1,19 +1,19 @@
 """Lookup of offsets by time at brokers, on either clock, and plans for ranges of time.
 
-- Clock of a broker's own search: Kafka's brokers search on the record clock, tidelog's brokers on
-  the clock that the topic setting `tidelog.lookup.clock` names. If the setting names the append
-  clock, a search on the record clock reads the records.
+- Clock of a broker's own search: Kafka's brokers search on the record clock. tidelog's brokers
+  search on the clock that the topic setting `tidelog.lookup.clock` names. If the setting names the
+  append clock, this module reads the records for a search on the record clock.
 - Record clock: a broker's search may miss records, so a result without a match is verified.
 - Append clock on brokers other than tidelog's: append times are known if the broker stamped the
-  records itself (LogAppendTime). The setting `message.timestamp.type` applies only to records
-  appended after it was changed, so the first match and the last record before it must both have the
-  type LogAppendTime.
-- Append clock on tidelog's brokers: they search append times themselves, and return them with
-  fetched records if the client requests them. A broker that has returned no append times gets no
-  further requests for them.
-- Plans: on the record clock, records of a range may be anywhere after the first match, so a plan
-  extends to the log end, and readers drop the records outside the range. On the append clock, the
-  range ends at the first record at its end time or later.
+  records itself (LogAppendTime). A change of the setting `message.timestamp.type` applies only to
+  records that are appended later. So the first match and the last record before the match must both
+  have the type LogAppendTime.
+- Append clock on tidelog's brokers: the brokers search append times themselves. They return append
+  times with fetched records if the client requests append times. A broker that has returned no
+  append times gets no further requests for append times.
+- Plans: on the record clock, records of a range may be anywhere after the first match. So a plan
+  extends to the log end, and readers drop the records outside the range. On the append clock, a
+  plan ends at the first record that was appended at the range's end time or later.
 
 Not thread-safe.
 """
@@ -52,7 +52,7 @@ from tidelog.types import (
     TopicPartition,
 )
 
-# Error codes that brokers and librdkafka return for a missing topic or partition, but also for
+# Error codes that brokers and librdkafka return for a missing topic or partition, and also for
 # other failures.
 _MAY_BE_MISSING: Final = frozenset(
     {
@@ -122,11 +122,13 @@ def _refuse_missing(
 def first_at_or_after(
     cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks], time_ms: int
 ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-    """Return each log's first record with a timestamp at or after a time; None if it has none.
+    """Return each log's first record with a timestamp at or after a time.
 
-    Kafka returns no match if all matches in the first segment with a match were deleted, even if
-    later segments have matches (docs/differences.md). If the log's largest timestamp shows that
-    a match exists, the records are read instead.
+    None without such a record.
+
+    Kafka may return no match although later segments have matches: this happens if all matches in
+    the first segment with a match were deleted (docs/differences.md). If the log's largest
+    timestamp shows that a match exists, the records are read instead.
     """
     answers = cluster.offsets_for_times(dict.fromkeys(marks, time_ms))
     unsure = [
@@ -143,7 +145,7 @@ def first_at_or_after(
 def first_by_reading(
     cluster: ClusterView, partition: TopicPartition, mark: Watermarks, time_ms: int
 ) -> OffsetAndTimestamp | None:
-    """Return the first record with a timestamp at or after a time, by reading; None if none has."""
+    """Read records to find the first one with a timestamp at or after a time; None if none has."""
     for record in cluster.records(partition, mark.start, mark.end):
         if record.timestamp is not None and record.timestamp >= time_ms:
             return OffsetAndTimestamp(record.offset, record.timestamp, record.leader_epoch)
@@ -224,8 +226,8 @@ def last_record_below(
 
 LOOKUP_CLOCK: Final = "tidelog.lookup.clock"
 
-# Error codes for a client that is not authorized to read a topic's settings. Such a topic counts as
-# searched on the record clock.
+# Error codes for a client that is not authorized to read a topic's settings. In this case the topic
+# counts as searched on the record clock.
 _DENIED: Final = frozenset(
     {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
 )
@@ -268,8 +270,8 @@ def first_appended(
 ) -> dict[TopicPartition, TimeMatch]:
     """Return each log's first record that was appended at or after a time.
 
-    Each match also has the number of records before it whose append time is unknown; None if that
-    number is unknown.
+    Each match also has the number of records before the match whose append time is unknown; None if
+    this number is unknown.
 
     Raises:
         InvalidRequest: The append times are unknown to the brokers.
@@ -278,8 +280,8 @@ def first_appended(
     answers = cluster.search_append_times(marks, time_ms)
     rest = {name: mark for name, mark in marks.items() if name not in answers}
     for name, hit in _first_by_stamp(cluster, rest, time_ms, "clock='append'").items():
-        # The timestamps prove that this is the first match among LogAppendTime records; the number
-        # of records before it without an append time is unknown.
+        # The timestamps prove that this record is the first match among LogAppendTime records. The
+        # number of records before it without an append time is unknown.
         answers[name] = TimeMatch(None if hit is None else hit._replace(without_time=None), None)
     return answers
 
@@ -367,8 +369,9 @@ def first_known_appended(
         times.
 
     Raises:
-        InvalidRequest: The last record before the match, or before the end if nothing matches, has
-            no known append time, so this record may be the first match.
+        InvalidRequest: The append time of the last record before the match is unknown, so this
+            record may be the first match. If nothing matches, the same applies to the last record
+            before the end.
         OffsetOutOfRange, UnknownTopic, ClusterFailure: See `PartitionFetch.parts`.
     """
     matches: dict[TopicPartition, OffsetAndTimestamp | None] = {}
@@ -407,13 +410,13 @@ def _first_by_stamp(
 def _by_lookup_clock(
     cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks]
 ) -> tuple[dict[TopicPartition, Watermarks], dict[TopicPartition, Watermarks]]:
-    """Return two groups: partitions with brokers that search by append time, and the rest."""
+    """Return the partitions whose brokers search by append time, and all other partitions."""
     by_append = searched_by_append(cluster, {name.topic for name in marks})
     ours = {name: mark for name, mark in marks.items() if name.topic in by_append}
     return ours, {name: mark for name, mark in marks.items() if name not in ours}
 
 
-# Error codes of brokers before 3.0, which can't search for the largest timestamp; -165 is
+# Error codes of brokers before 3.0, because these can't search for the largest timestamp; -165 is
 # librdkafka's own code for this error.
 _UNSUPPORTED: Final = frozenset({ErrorCode.UNSUPPORTED_VERSION, -165})
 
@@ -431,13 +434,13 @@ def plan_remote(
     Args:
         cluster: The cluster.
         names: The partitions.
-        requested: Range of times, and range of offsets. The offsets are clipped to the logs.
+        requested: Range of times, and range of offsets. Offsets outside the logs are left out.
         clock: Clock of the time range.
         isolation: READ_COMMITTED ends at the last stable offset.
 
     Raises:
-        InvalidRequest: The time range ends before it starts, or is on the append clock and append
-            times are unknown.
+        InvalidRequest: The time range ends before it starts. Or the range is on the append clock,
+            and append times are unknown.
         ClusterFailure: A broker can't be reached, or refuses.
     """
     times = requested.times
@@ -462,8 +465,8 @@ def plan_remote(
             directory="",
             clock=clock,
             # Append times never decrease, so on the append clock the offsets bound the time range.
-            # If a broker returns append times, records between these offsets may have none; readers
-            # leave these records out.
+            # If a broker returns append times, records between these offsets may have no known
+            # append time. Readers leave these records out.
             time_range=times if clock is ClockName.RECORD or name in with_append_times else None,
             isolation=isolation,
         )
@@ -498,9 +501,9 @@ def _by_append_time(
 ) -> tuple[dict[TopicPartition, tuple[int, int]], set[TopicPartition]]:
     """Return offsets for a range of append times, and the partitions that have append times.
 
-    Offsets extend from the first record appended at or after the start time (inclusive) to the
-    first record appended at or after the end time (exclusive). The set contains the partitions
-    whose brokers return append times.
+    Offsets start at the first record appended at or after the start time, inclusive. They end
+    before the first record appended at or after the end time. The set contains the partitions whose
+    brokers return append times.
     """
     if times[0] > 0:
         first = first_appended(cluster, marks, times[0])
@@ -524,8 +527,8 @@ class AppendRuns:
     """Append times of a response, one for each run of offsets.
 
     Args:
-        rows: Pairs of a run's first offset and its append time in ms, -1 for unknown, in one flat
-            sequence. If the offsets don't increase, all rows are ignored.
+        rows: One flat sequence with two numbers for each run: its first offset, and its append time
+            in ms, -1 for unknown. If the offsets don't increase, all rows are ignored.
     """
 
     def __init__(self, rows: Sequence[int]) -> None:
@@ -548,7 +551,7 @@ _OPEN_MAX: Final = 32
 
 @dataclass(slots=True)
 class _PartitionTimes:
-    """Append times of a partition's offsets [start, end), from its last response."""
+    """Append times of a partition's offsets [start, end), from the partition's last response."""
 
     fetch: PartitionFetch
     start: int = 0
@@ -558,7 +561,7 @@ class _PartitionTimes:
 
 
 class Leaders:
-    """Leaders of partitions, to skip the leaders that are known to return no append times.
+    """Leaders of partitions; leaders that are known to return no append times are skipped.
 
     Leaders are looked up, once for each topic, only after a leader has returned no append times.
     """
@@ -613,8 +616,8 @@ class AppendTimeLookup:
             open_fetch: Opens a partition's fetch; None if fetches need librdkafka.
             clock: Clock for pauses after failures.
             leaders: Leaders of partitions, and the leaders that return no append times.
-            rest_ms: How long no request is sent for a partition after a failure, in ms; its append
-                times are unknown during this time.
+            rest_ms: Time in ms after a failure during which no request is sent for the partition.
+                The partition's append times are unknown during this time.
         """
         self._open_fetch = open_fetch
         self._clock = clock
@@ -649,7 +652,7 @@ class AppendTimeLookup:
         return cached.runs.time_of(offset) if cached.start <= offset < cached.end else UNKNOWN_MS
 
     def first_appended(self, name: TopicPartition, time_ms: int) -> TimeMatch | None:
-        """Return the first record appended at or after a time; None if its broker can't search.
+        """Return the first record appended at or after a time; None if the broker can't search.
 
         Raises:
             UnknownTopic, ClusterFailure: See `PartitionFetch.first_appended`.

@@ -58,7 +58,7 @@ _NOT_AUTHORIZED: Final = frozenset(
     {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
 )
 
-# Value for brokers that lack this setting, such as Kafka's: their retention counts from the
+# Value for brokers without this setting, such as Kafka's brokers, whose retention counts from the
 # record's timestamp.
 _BROKER_CLOCK: Final = {"tidelog.retention.clock": RetentionClock.RECORD.value}
 
@@ -69,7 +69,7 @@ class RemoteTopic(TopicDisplay):
 
     Attributes:
         name: Name of the topic.
-        topic_id: Its id, None if the cluster has no ids.
+        topic_id: Id of the topic, None if the cluster has no ids.
         partitions: Number of partitions.
         given: Settings of the topic itself, under Kafka's names.
         settings: All settings that apply, sorted, as the brokers report them; without secrets.
@@ -85,7 +85,10 @@ class RemoteTopic(TopicDisplay):
 
     @property
     def config(self) -> TopicConfig | None:
-        """The settings that tidelog knows, parsed; None if a value is invalid or two contradict."""
+        """The settings that tidelog knows, parsed.
+
+        None if a value is invalid, or if two values conflict.
+        """
         try:
             return TopicConfig.parse({}, broker=_BROKER_CLOCK | dict(self.settings))[0]
         except ConfigError:
@@ -167,10 +170,12 @@ def _await_metadata(client: "Cluster", name: str, partitions: int) -> None:
 
 
 def await_leaders(client: "Cluster", partitions: Sequence[TopicPartition]) -> None:
-    """Wait until each partition's leader serves it; metadata may name the leader earlier.
+    """Wait until each partition's leader serves the partition.
 
-    A producer that starts earlier may lose its first records: the leader refuses the first request
-    but accepts the second one, and then treats the retry of the first one as a duplicate
+    Metadata may name the leader earlier.
+
+    A producer that starts earlier may lose its first records. The leader refuses the first request,
+    accepts the second request, and then treats the retry of the first request as a duplicate
     (KAFKA-15591).
 
     Raises:
@@ -191,7 +196,9 @@ def await_leaders(client: "Cluster", partitions: Sequence[TopicPartition]) -> No
 
 
 def add_partitions(client: "Cluster", name: str, partitions: int) -> None:
-    """Raise a topic's number of partitions to `partitions`, and wait until all are usable.
+    """Increase a topic's number of partitions to `partitions`.
+
+    Wait until all partitions are usable.
 
     Raises:
         UnknownTopic, InvalidPartitions: Nothing was changed.
@@ -230,7 +237,8 @@ def alter_config(
         Notes on the settings, such as on deprecated names.
 
     Raises:
-        ConfigError: Also if a setting to reset is unknown: brokers would ignore the reset.
+        ConfigError: A setting or a value is invalid, or a setting to reset is unknown, because
+            brokers would ignore its reset.
     """
     from confluent_kafka.admin import (
         AlterConfigOpType,

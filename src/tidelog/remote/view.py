@@ -29,9 +29,9 @@ class Watermarks:
 class Committed:
     """Commit of a group for a partition: the next offset to read, and the last read record's epoch.
 
-    Commit metadata (a text) is left out: confluent-kafka 2.16 reads beyond the end of the text, and
-    writes the text with an extra NUL byte. tidelog's commits have no metadata, like commits by
-    Kafka's tools.
+    Commit metadata (a text) is left out, because confluent-kafka 2.16 reads beyond the end of the
+    text, and writes the text with an extra NUL byte. tidelog's commits have no metadata, like
+    commits by Kafka's tools.
     """
 
     offset: int

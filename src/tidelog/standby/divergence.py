@@ -3,12 +3,15 @@
 Divergence is found by comparing the ends of all leader epochs of the standby's records. Then the
 last batches are compared, since two leaders may have used the same epoch. If the epochs diverge,
 records are truncated only after the leader has proved the divergence. The proof has two parts.
-First, the leader returns the same ends of epochs twice. Second, the leader's first batch at or
-after the divergence's offset (or its last batch, if its log ends before this offset) is valid, and
-the copy has another batch there, or none. (If all local records are below the leader's log start,
-the ends of epochs are the only proof.) If a response is missing, damaged or contradictory, or the
-leader has no records at these offsets (for example because it was restored from a backup), nothing
-is truncated, and the copy of the partition stops with a reason.
+First, the leader returns the same ends of epochs twice. Second, the leader has a valid batch at the
+divergence's offset, and the copy has another batch or no batch there. The leader's batch is the
+first one at or after this offset; if the leader's log ends before this offset, it is the leader's
+last batch. If all local records are below the leader's log start, the ends of epochs are the only
+proof.
+
+Nothing is truncated if a response is missing, damaged or contradictory, or if the leader has no
+records at these offsets, for example because it was restored from a backup. Then the copy of the
+partition stops with a reason.
 
 Source: Kafka 4.x AbstractFetcherThread, ReplicaFetcherThread; KIP-101, KIP-595.
 """
@@ -44,8 +47,8 @@ from tidelog.types import (
 # Limits for fetching one batch of each partition; the size of the batch is not known.
 _PROBE: Final = FetchLimits(max_wait_ms=0, partition_max_bytes=1 << 20)
 
-# Codes of errors of a partition after which the cluster's metadata is read again: the partition has
-# moved, or is unknown or not yet available.
+# After an error of a partition with one of these codes, the cluster's metadata is read again. The
+# partition has moved, or is unknown or not yet available.
 LOOK_AGAIN: Final = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -72,7 +75,7 @@ def check_copies(leader: Leader, node_id: int, copies: Sequence[Copy]) -> None:
     """
     ends = _ends(leader, node_id, copies)
     # The leader's log starts are requested after the ends of its epochs. So if an epoch ends at or
-    # below the log start, the leader is known to have deleted all records of this epoch.
+    # below the log start, the leader has deleted all records of this epoch.
     starts = _offsets(leader, node_id, _going(copies), EARLIEST_TIMESTAMP)
     tops = _offsets(leader, node_id, _going(copies), LATEST_TIMESTAMP)
     parted: dict[TopicPartition, int] = {}

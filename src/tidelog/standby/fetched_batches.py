@@ -1,15 +1,16 @@
-"""Checks of the batches that a standby fetched, and transactions that ended before the batches.
+"""Checks batches that a standby fetched, and finds transactions that ended before these batches.
 
-- The CRC of a batch does not cover its base offset, leader epoch, length and magic; a flipped bit
-  in them is found by comparison with the neighboring batches and the high watermark. Offsets must
-  ascend. If a batch skips offsets, the next batch must begin at or above the end of this batch. The
-  last offset of every batch must be below the high watermark.
-- If the leader has deleted the marker of a transaction, the transaction has ended. Either of two
-  facts proves this before the next records are copied: the producer's next batch has a newer
-  producer epoch, or its next marker is an abort of a later transaction. The abort is of a later
-  transaction if all of the producer's transactions in the leader's list of aborted ones start after
-  the transaction that is open here. If the next marker is a commit, no proof is needed: the open
-  transaction's records become visible whether the marker ends it or a later transaction.
+- The CRC of a batch does not cover its base offset, leader epoch, length and magic. A flipped bit
+  in these fields is found by comparison with the neighboring batches and the high watermark.
+  Offsets must ascend. If a batch skips offsets, the next batch must begin at or above the end of
+  this batch. The last offset of every batch must be below the high watermark.
+- If the leader has deleted the marker of a transaction, the transaction has ended. Before the next
+  records are copied, this end is proved in two cases: the producer's next batch has a newer
+  producer epoch, or its next marker aborts a later transaction. The marker aborts a later
+  transaction if the transaction that is open here is not in the leader's list of aborted
+  transactions: all of the producer's transactions in the list start after it. If the next marker is
+  a commit, no proof is needed, because the open transaction's records become visible whether the
+  marker ends this transaction or a later one.
 
 Source: Kafka 4.x TransactionIndex (collectAbortedTransactions); KIP-890 (epochs).
 """
@@ -65,9 +66,10 @@ def ends_before(
     Args:
         batches: The leader's next batches.
         states: Producers and open transactions of the standby's log.
-        leader_start: The leader's log start offset; the leader still has all markers from it on.
+        leader_start: The leader's log start offset; the leader still has all markers from this
+            offset on.
         fetch_list: Fetches the leader's aborted transactions from the first of the batches on.
-            Called at most once, and only if the result depends on it.
+            It is called at most once, and only if the result depends on the list.
 
     Raises:
         ClusterFailure: The leader did not respond.
@@ -97,9 +99,10 @@ def ends_before(
 def _of_producers(
     batches: Iterable[Batch], producer_ids: set[int]
 ) -> Iterator[tuple[RecordBatch, bool]]:
-    """Yield each producer's batches up to its first marker; True if the batch is an abort marker.
+    """Yield each producer's batches up to its first marker; True for an abort marker.
 
-    The iteration stops at a damaged batch; appending the batches later raises the error.
+    The iteration stops at a damaged batch. When the batches are appended later, the damage raises
+    an error.
     """
     try:
         for batch in batches:
@@ -135,7 +138,7 @@ def fetch_aborted(leader: Leader, node_id: int, position: Position) -> Aborted:
     """Fetch the leader's list of aborted transactions from a position on.
 
     The result is None if the leader returns no records at the position for isolation level
-    READ_COMMITTED: then a transaction that began before the position is still open.
+    READ_COMMITTED. In this case a transaction that began before the position is still open.
 
     Raises:
         ClusterFailure: The leader can't be reached, or its response is invalid.
@@ -152,7 +155,7 @@ _END: Final = None
 
 
 class ExpectedRecords(NamedTuple):
-    """Facts that the next records from a leader must match.
+    """Expected values that the next records from a leader must match.
 
     Attributes:
         name: The partition.
@@ -160,8 +163,8 @@ class ExpectedRecords(NamedTuple):
         high_watermark: The leader's high watermark (exclusive) in the same response.
         newest_epoch: Leader epoch of the record before the requested offset, -1 if unknown.
         leader_epoch: Epoch of the partition's leader, -1 if unknown.
-        trusts_jump: Whether the last batch may skip offsets: the fetch was large enough for a batch
-            after it, and the leader sent none.
+        trusts_jump: Whether the last batch may skip offsets, because the fetch was large enough for
+            a batch after it, and the leader sent no such batch.
     """
 
     name: TopicPartition
@@ -184,7 +187,7 @@ class Unproven(Exception):
 
 
 def sound_batches(records: memoryview, expected: ExpectedRecords) -> Iterator[Batch]:
-    """Yield the batches that match the expected facts, in order.
+    """Yield the batches that match the expected values, in order.
 
     Raises:
         CorruptBatch: A batch does not match; the batches before it were yielded.
@@ -209,7 +212,7 @@ def sound_batches(records: memoryview, expected: ExpectedRecords) -> Iterator[Ba
 
 
 def _problem(batch: Batch, expected: ExpectedRecords, next_offset: int, newest: int) -> str | None:
-    """Return what is wrong with a batch that follows known records; None if nothing is wrong."""
+    """Return the problem of a batch that follows known records; None if the batch is valid."""
     epoch, where = batch.leader_epoch, f"offsets {batch.base_offset} to {batch.last_offset}"
     # The first batch of a response may begin below the requested offset.
     least = batch.last_offset if next_offset == expected.offset else batch.base_offset
@@ -272,7 +275,7 @@ def _pairs(records: memoryview) -> Iterator[tuple[Batch | None, Batch | None]]:
 
 
 def first_two(records: memoryview) -> tuple[Batch | None, Batch | None]:
-    """Return the first two batches; None for each that is missing or damaged."""
+    """Return the first two batches; None for a batch that is missing or damaged."""
     batches: list[Batch] = []
     try:
         for batch in walk(records):

@@ -147,9 +147,9 @@ class Follower(Closing):
         self.is_promoted = False
         self._control: ControlServer | None = None
         self._noted_lines: set[str] = set()
-        # `_missing`: partitions that can't be copied, because the leader doesn't return them or
-        # their retention settings. `_retained`: topics whose retention settings the leader has
-        # returned.
+        # `_missing`: partitions that can't be copied. Either the leader doesn't return the
+        # partition, or it doesn't return the topic's retention settings. `_retained`: topics whose
+        # retention settings the leader has returned.
         self._missing: dict[TopicPartition, TidelogError] = {}
         self._retained: set[str] = set()
         self._needs_look = True
@@ -235,8 +235,8 @@ class Follower(Closing):
     def _sync_topic(self, topic: LeaderTopic, leader_settings: LeaderSettings | None) -> None:
         """Sync a topic with the leader's topic.
 
-        If the leader doesn't return all retention settings, retention doesn't run for the topic
-        here, and a topic that does not exist here is not created.
+        If the leader doesn't return all retention settings, retention doesn't run for the topic in
+        this directory. If the directory doesn't have the topic, the topic is not created.
         """
         name = topic.name
         if has_deletion_settings(leader_settings):
@@ -538,7 +538,7 @@ def control_verbs(follower: Follower) -> Verbs:
 
 
 def _ensure_complete(follower: Follower, arguments: Arguments) -> None:
-    """Raise InvalidRequest if the request requires all records but a partition lacks some."""
+    """Raise InvalidRequest if the request requires all records but a partition lacks records."""
     needs_all = arguments.get("needs_all", False)
     if not isinstance(needs_all, bool):
         raise CorruptMessage(

@@ -1,7 +1,7 @@
 """Copy of one partition from leader to standby: chooses the position to fetch from, and appends.
 
-All state is in the standby's log: its end is the next offset to fetch, and its leader epochs
-identify the leaders that wrote the log's records. A `Copy` can be discarded at any time.
+All state is in the standby's log. The log's end is the next offset to fetch, and the log's leader
+epochs identify the leaders that wrote its records. A `Copy` can be discarded at any time.
 `standby.divergence` compares the log with the leader's, `standby.fetched_batches` checks the
 batches that the leader sends.
 
@@ -55,12 +55,12 @@ from tidelog.types import (
 # Maximum size, in bytes, of batches that are appended together.
 _APPEND_BYTES: Final = 1 << 20
 
-# Maximum number of refusals in a row after which the copy still tries again. A refusal is a
-# transient error of the partition, or a refused position that is valid by the leader's own
+# Maximum number of consecutive refusals after which the copy still tries again. A refusal is a
+# transient error of the partition, or the refusal of a position that is valid by the leader's own
 # responses.
 _STRIKES: Final = 3
 
-# Number of bytes that are fetched in addition to a batch, to get the batch after it, too.
+# Number of bytes that are fetched in addition to a batch, to get also the batch after it.
 _PROOF_BYTES: Final = 1 << 20
 
 
@@ -120,10 +120,10 @@ class Copy:
         self._strikes = 0
         # Offset of a batch that skips offsets, and the number of bytes to fetch with its successor.
         self._jump: tuple[int, int] | None = None
-        # Last stable offset and high watermark of a response. They show that the leader has ended a
-        # transaction which is still open here, and has deleted the transaction's marker. `_ended`
-        # is a confirmed pair; `_candidate` is the pair of the last response, which the next
-        # response has to confirm.
+        # Last stable offset and high watermark of a response. Such a pair shows that the leader has
+        # ended a transaction which is still open here, and has deleted the transaction's marker.
+        # `_ended` is a confirmed pair. `_candidate` is the pair of the last response; the next
+        # response has to confirm it.
         self._ended: tuple[int, int] | None = None
         self._candidate: tuple[int, int] | None = None
 
@@ -165,7 +165,10 @@ class Copy:
         return replace(self.position(), offset=offset, last_epoch=NO_LEADER_EPOCH)
 
     def batch_reaching(self, offset: int) -> Batch | None:
-        """Return the first local batch whose last offset is at least an offset; None if none is."""
+        """Return the first local batch that ends at or after an offset.
+
+        None if there is no such batch.
+        """
         if offset >= self.log.log_end_offset:
             return None
         for part in self.log.slices(max(offset, self.log.log_start_offset)):
@@ -217,7 +220,7 @@ class Copy:
     ) -> int | None:
         """Return the offset where, by their leader epochs, the leader's and the local log diverge.
 
-        The result is None if the epochs agree. The epochs alone prove nothing: `check_copies`
+        The result is None if the epochs agree. Epochs alone prove nothing, so `check_copies`
         compares records before it truncates.
 
         Args:
@@ -280,8 +283,8 @@ class Copy:
         """
         log = self.log
         end = log.log_end_offset
-        # A log whose records were all deleted by retention still has an epoch entry: such a log
-        # keeps its end offset.
+        # If retention has deleted all records of a log, the log still has an epoch entry. Such a
+        # log keeps its end offset.
         is_late = (
             end > leader_start and not log.truncator.has_records and not log.leader_epochs.entries
         )
@@ -340,8 +343,9 @@ class Copy:
             self.check_again(f"its log starts at {start} and ends at {top}")
             return
         if 0 <= start < self.leader_start and self.log.log_end_offset < self.leader_start:
-            # One of the two starts is wrong: with the higher one the copy would skip existing
-            # records, with the lower one it would wait for records that no longer exist.
+            # One of the two starts is wrong. If the higher start is wrong, using it would skip
+            # existing records. If the lower start is wrong, using it would wait for records that no
+            # longer exist.
             self.check_again(
                 f"its log start offset is {start}, but an earlier response had {self.leader_start}"
             )
@@ -387,17 +391,18 @@ class Copy:
     def _end_lost_transactions(self, data: PartitionData) -> None:
         """End the transactions whose marker the leader has deleted.
 
-        A gap in the offsets proves nothing: a transaction may extend over it, and compaction never
-        removes the marker of a transaction that is still open here. The leader's last stable offset
-        is the proof. If it is above the transaction's first record and above the leader's log
-        start, the transaction has ended, with a marker below the high watermark. (A last stable
-        offset equal to the log start proves nothing about transactions that began before the log
-        start.) If the standby has all records below that high watermark and the transaction is
-        still open, its marker was deleted.
+        A gap in the offsets proves nothing, because a transaction may extend over the gap, and
+        compaction never removes the marker of a transaction that is still open here. The leader's
+        last stable offset is the proof. If this offset is above the transaction's first record and
+        above the leader's log start, the transaction has ended, with a marker below the high
+        watermark. If the standby has all records below that high watermark and the transaction is
+        still open, its marker was deleted. A last stable offset equal to the log start proves
+        nothing about transactions that began before the log start.
 
-        A leader reads its log start offset before its last stable offset. If records are deleted in
-        between, an open transaction also has a last stable offset above the reported log start. So
-        the proof counts only if a later response has a log start below that last stable offset.
+        A leader reads its log start offset before its last stable offset. If records are deleted
+        between the two reads, the last stable offset may be above the reported log start although
+        the transaction is open. So the proof counts only if a later response has a log start below
+        that last stable offset.
         """
         first = self.log.producer_states().first_unstable_offset
         answer, self._candidate = self._candidate, None
@@ -418,15 +423,15 @@ class Copy:
     ) -> bool:
         """Return whether the next batch shows that another leader wrote the local records.
 
-        In this case the batch is not copied. A flipped bit can have the same effect, so this alone
-        does not prove a divergence, and the logs are compared again. If the leader has deleted the
-        offsets that could be compared, either of two facts is the proof:
+        In this case the batch is not copied. A flipped bit can have the same effect. So the batch
+        alone does not prove a divergence, and the logs are compared again. If the leader has
+        deleted the offsets that could be compared, a divergence is proved in two cases:
         - Leader epochs never decrease along a log. If the leader's next record has an older epoch
           than the last local record, and the leader confirms that this older epoch contains its
           next record, the leader never had the newest local epoch.
         - A copy ends where a batch of its leader ended. If the leader has a batch that extends over
-          the local end, and the next batch confirms its offsets, another leader wrote the local
-          records.
+          the local end, and the next batch confirms the offsets of this batch, another leader wrote
+          the local records.
         """
         first, following = first_two(records)
         end = self.log.log_end_offset
@@ -500,7 +505,10 @@ class Copy:
             self.log.advance_start(next_offset)
 
     def _append_sound(self, records: memoryview, batches: Sequence[Batch], append_ms: int) -> None:
-        """Append batches together; if one is refused, append the batches before it one by one."""
+        """Append batches together.
+
+        If a batch is refused, append the batches before it one by one.
+        """
         first, last = batches[0], batches[-1]
         try:
             self._append_timed(records[first.at : last.at + last.size_bytes], append_ms)
@@ -523,7 +531,7 @@ class Copy:
             self.log.follower.append(records)
 
     def _appends(self, batches: Iterator[Batch], times: AppendRuns) -> Iterator[list[Batch]]:
-        """Yield lists of batches to append together: with one append time, and within a segment."""
+        """Yield lists of batches to append together, with one append time and in one segment."""
         limit = min(self.log.context.config.segment_size_limit, _APPEND_BYTES)
         together: list[Batch] = []
         try:

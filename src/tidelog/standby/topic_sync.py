@@ -1,9 +1,9 @@
 """Topics and group offsets of a standby, synchronized with its leader.
 
-A topic whose id differs from that of the leader's topic of the same name is another topic: the sync
-is refused before anything changes. Leader settings that this release doesn't know are omitted and
-reported. Group offsets are requested from every broker, because a broker returns only the groups
-that it coordinates.
+If a local topic and the leader's topic of the same name have different ids, they are different
+topics. Then the sync raises InconsistentTopicId before anything changes. Leader settings that this
+release doesn't know are omitted and reported. Group offsets are requested from every broker,
+because a broker returns only the groups that it coordinates.
 
 Source: Kafka's protocol guide, APIs 9, 10 and 16; KIP-709.
 """
@@ -47,8 +47,8 @@ _WILD: Final = frozenset("*?[")
 # Prefix of Kafka's internal topics, which are followed only if requested.
 _INTERNAL: Final = "__"
 
-# Settings without which retention would use the defaults here, and could delete records that the
-# leader keeps forever.
+# Settings that the leader must return. Without them, retention would use the defaults of this
+# directory, and could delete records that the leader keeps forever.
 _DELETING: Final = frozenset({"cleanup.policy", "retention.ms", "retention.bytes"})
 
 # Prefix of tidelog's own settings, which a leader may not know.
@@ -61,7 +61,7 @@ class TopicChoice:
 
     Attributes:
         patterns: Names or patterns (`*`, `?`); if empty, all topics except internal ones.
-        overrides: Settings that override the leader's, in every topic.
+        overrides: Settings that override the leader's settings, in every topic.
     """
 
     patterns: tuple[str, ...] = ()
@@ -199,10 +199,10 @@ def _known_settings(name: str, settings: Mapping[str, str]) -> tuple[dict[str, s
 def _sync_settings(
     directory: LogDir, here: TopicInfo, own_settings: Mapping[str, str], settings: LeaderSettings
 ) -> None:
-    """Change the settings that differ from the leader's.
+    """Change the settings that differ from the leader's settings.
 
-    A setting with its default at the leader is reset here, except settings of tidelog. Settings
-    that the leader does not return stay unchanged.
+    If a setting has its default at the leader, the local setting is reset. Exception: settings of
+    tidelog. Settings that the leader does not return stay unchanged.
     """
     changes: dict[str, str | None] = {
         key: value for key, value in own_settings.items() if here.given.get(key) != value
@@ -215,7 +215,7 @@ def _sync_settings(
         directory.alter_config(here.name, changes)
 
 
-# Protocol types of groups whose offsets are copied; share groups store theirs elsewhere.
+# Protocol types of groups whose offsets are copied; share groups store their offsets elsewhere.
 _PROTOCOL: Final = ("consumer", "")
 
 _MANY_GROUPS: Final = 8
@@ -252,10 +252,10 @@ def group_offsets(leader: Leader, topics: Mapping[UUID, str]) -> dict[str, list[
 def merge_commits(
     current: Mapping[str, Sequence[GroupOffset]], previous: Mapping[str, Sequence[GroupOffset]]
 ) -> dict[str, list[GroupOffset]]:
-    """Merge the current commits with previous ones that the leader doesn't return any more.
+    """Merge the current commits with previous commits that the leader doesn't return any more.
 
-    A coordinator that has not loaded its groups yet returns none of them, which does not prove that
-    they were deleted.
+    A missing group does not prove that the group was deleted, because a coordinator that has not
+    loaded its groups yet returns none of them.
     """
     merged = {}
     for group in {**previous, **current}:

@@ -1,7 +1,7 @@
 """Hours, days, weeks and months in a time zone, as consecutive ranges of instants.
 
 A day is shorter or longer than 24 hours if the clock changes on it. If a clock change repeats an
-hour, the repetition is an hour of its own. Weeks begin on Monday, as in ISO 8601.
+hour, the two are separate hours. Weeks begin on Monday, as in ISO 8601.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ from tidelog.types import HOUR_MS, MS_PER_SECOND
 UNITS_MAX: Final = 100_000
 # Times are grouped by quarters of an hour: UTC offsets of time zones are multiples of 15 minutes.
 QUARTER_MS: Final = 15 * 60_000
-# Python's calendar has the years 1 to 9999, which must contain both bounds of each unit.
+# Python's calendar has the years 1 to 9999, and both bounds of each unit must be in these years.
 _FIRST_MS: Final = int(datetime(2, 1, 1, tzinfo=UTC).timestamp()) * MS_PER_SECOND
 _LAST_MS: Final = int(datetime(9999, 1, 1, tzinfo=UTC).timestamp()) * MS_PER_SECOND
 _DAY_MS: Final = 24 * HOUR_MS
@@ -112,8 +112,8 @@ def unit_starts(first_ms: int, end_ms: int, unit: CalendarUnit, zone: tzinfo = U
 def unit_for(first_ms: int, end_ms: int, limit: int, zone: tzinfo = UTC) -> CalendarUnit | None:
     """Return the smallest unit with at most `limit` units in [first_ms, end_ms); None without one.
 
-    Each unit must begin at a multiple of `QUARTER_MS`, as in `unit_ranges`. None is returned too
-    for instants before the year 2 or after the year 9998.
+    Each unit must begin at a multiple of `QUARTER_MS`, as in `unit_ranges`. None is also returned
+    if the range has instants before the year 2 or after the year 9998.
     """
     if first_ms < _FIRST_MS or end_ms > _LAST_MS:
         return None
@@ -132,11 +132,11 @@ def unit_ranges(
     unit: CalendarUnit,
     zone: tzinfo = UTC,
 ) -> list[tuple[int, int]]:
-    """Return consecutive ranges [start, end) in ms, one for each unit, for times by quarters.
+    """Return consecutive ranges [start, end) in ms, one for each unit, for times by quarter hours.
 
     A requested start or end cuts the first or last unit. Without a start, the first range is the
-    unit of the content's first instant; it is cut at 1970 if the content does not begin before
-    1970. Without an end, the last range is the unit of the content's last instant.
+    unit of the content's first instant. If the content does not begin before 1970, this range is
+    cut at 1970. Without an end, the last range is the unit of the content's last instant.
 
     Args:
         requested: Start and end in ms, None for an open side.
@@ -207,7 +207,9 @@ def _following(first: datetime, unit: CalendarUnit) -> datetime:
 
 
 def _clock_change(start_ms: int, end_ms: int, zone: tzinfo) -> int | None:
-    """Return the clock change in (start_ms, end_ms], which begins an hour; None without a change.
+    """Return the clock change in (start_ms, end_ms]; None without a change.
+
+    A clock change begins an hour.
 
     The result is in ms.
     """

@@ -1,8 +1,9 @@
 """Parses points in time and time ranges; ranges are half-open: [start, end).
 
 Also parses the forms of rpk: `@A`, `@A:`, `@A:B`, `@:B`, `@A:end`. In these forms 10 digits are
-seconds and 13 are ms, dates are UTC, and a length without a sign points to the future. If B is a
-length, it counts from A if A is an absolute time, else from now. `end` means no bound.
+seconds and 13 digits are ms, dates are UTC, and a length without a sign points to the future. If A
+is an absolute time and B is a length, B counts from A. All other lengths count from now. `end`
+means no bound.
 
 Source: behavior of `rpk topic consume --offset`, which converts start and end to offsets. Here a
 range selects exactly the records whose times are in it.
@@ -27,7 +28,8 @@ from tidelog.timespec.units import NS_PER_SECOND, parse_duration
 from tidelog.timespec.zones import TODAY, WallTime, format_ms, instant_ns, parse_zone, zone_of
 from tidelog.types import INT64_MAX, NS_PER_MS
 
-# A side ends at a colon or at the end of the text. Times contain colons, so they are matched whole.
+# A side ends at a colon or at the end of the text. Times contain colons, so a time is matched as a
+# whole.
 _TIME: Final = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?Z"
 
 _SIDE: Final = rf"({_TIME}|[^:]*)"
@@ -56,7 +58,8 @@ def parse_rpk_range(text: str, *, now_ms: int, open_range: tuple[int, int]) -> t
         open_range: Start and end, in ms, for a side without a bound.
 
     Raises:
-        InvalidTime: The text is none of the forms, or a time is outside the timestamps of a log.
+        InvalidTime: The text has none of the forms, or a time is outside the range of a log's
+            timestamps.
     """
     first, second = _split(text)
     start, end = open_range
@@ -100,8 +103,9 @@ _ABSOLUTE: Final[tuple[tuple[str, Callable[[str, int], int]], ...]] = (
     (_TIME, _read_utc),
 )
 
-# OPEN_START and OPEN_END stand for a missing bound. Times before 1970 are refused, so no text is
-# parsed to -1, and 1970-01-01Z is a real bound. TIME_HELP is the grammar in short, for help texts.
+# OPEN_START and OPEN_END stand for a missing bound. Times before 1970 raise InvalidTime, so no text
+# is parsed to -1, and 1970-01-01Z is a real bound. TIME_HELP is the grammar in short, for help
+# texts.
 TIME_HELP: Final = (
     "ISO 8601 with a zone (2013-02-08T12:00Z, '2013-02-08 12:00 America/New_York'), epoch ms,"
     " now, 'yesterday UTC', 'noon UTC', or back from now (-6h, '2h ago')"
@@ -140,7 +144,7 @@ def parse_point(
 
 
 def _about(text: str, error: InvalidTime) -> InvalidTime:
-    """Return an error that quotes the whole text, and the wrong part if only a part is wrong."""
+    """Return an error that quotes the whole text; if only a part is wrong, also this part."""
     shortened = text[:TEXT_LIMIT]
     whole = error.text in (text.strip(), shortened)
     return InvalidTime(shortened, error.reason if whole else f"in {error.text!r}: {error.reason}")
@@ -194,7 +198,7 @@ def parse_sides(
         sides = _read_sides(text, start.strip(), end.strip(), now_ms)
         return _checked(text, *_resolved(text, *sides, now_ms, default), default)
     except InvalidTime as error:
-        # An error about one side quotes that side, not both as one text.
+        # An error about one side quotes only that side, not the text of both sides.
         raise (_about(text, error) if error.text == text[:TEXT_LIMIT] else error) from None
 
 
@@ -221,8 +225,8 @@ def _checked(text: str, start: int, end: int, zone: tzinfo | None) -> tuple[int,
 def _parse_day(text: str, now_ms: int, zone: tzinfo | None) -> tuple[int, int]:
     """Parse a range without `..`.
 
-    A date, month or year alone is that whole day, month or year. A time ago (`-6h`,
-    `2h ago`) is the range from that moment to now, including now.
+    A date, month or year alone is that whole day, month or year. A time before now (`-6h`, `2h
+    ago`) becomes the range from that time to now, including now.
     """
     try:
         moment = read_year(text) or read_moment(text, now_ms)
@@ -277,7 +281,7 @@ def _resolved(
 def _on_the_same_day(text: str, start: Moment | None, end: Moment | None) -> Moment | None:
     """Return the end; an end that is a time of day alone gets the date and zone of the start.
 
-    An example is `2013-02-08 12:00..13:00`. A zone of the end is kept.
+    An example is `2013-02-08 12:00..13:00`. If the end has a zone of its own, this zone is kept.
 
     Raises:
         InvalidTime: The start is a time of day alone, and the end has a date.
@@ -305,7 +309,7 @@ def _is_length(moment: Moment) -> bool:
 
 
 def _shared_zone(text: str, start: Moment | None, end: Moment | None) -> tzinfo | None:
-    """Return the zone of the first side, else that of the second side; None if both have none."""
+    """Return the zone of the first side, else the zone of the second side; None without a zone."""
     for moment in (start, end):
         if moment is not None and moment.zone_text is not None:
             return parse_zone(text, _zone_name(moment.zone_text))
@@ -317,7 +321,9 @@ def _zone_name(zone_text: str) -> str:
 
 
 def zone_of_question(texts: Iterable[str]) -> str | None:
-    """Return the zone that times and ranges name, for use in results and in times without a zone.
+    """Return the zone that times and ranges name.
+
+    It applies to results and to times without a zone.
 
     Args:
         texts: Times, ranges and other texts such as `latest`, which need no zone.

@@ -22,7 +22,8 @@ _EPOCH_NUMBER: Final = re.compile(
 )
 _DATE: Final = re.compile(
     r"(?:([0-9]{4})(?:-([0-9]{2})(?:-([0-9]{2}))?)?(?![0-9])|(yesterday|today|tomorrow)(?:\b|(?=Z$)))"
-    # After a year or a month without a day, a UTC offset must follow a space: 2013-02 is a month.
+    # After a year or a month without a day, a UTC offset must follow a space, because 2013-02 is a
+    # month.
     r"(?(4)|(?(3)|(?![+-])))",
     re.ASCII | re.IGNORECASE,
 )
@@ -67,7 +68,7 @@ class Moment:
         wall: A date or time, not yet in a zone.
         at_ns: An instant, in ns since the epoch.
         length_ns: A length of time in ns; the context decides where it starts.
-        is_ago: The length was an ISO duration, which as a point alone means "before now".
+        is_ago: The length was an ISO duration. As a point alone, such a length means "before now".
         from_now: The instant was written relative to now.
     """
 
@@ -144,7 +145,7 @@ def _read_now(text: str, now_ns: int) -> Moment:
 def _read_signed(text: str, now_ns: int) -> Moment:
     """Parse a signed length: `-6h` becomes an instant, `+6h` stays a length.
 
-    `+6h` counts from now if it is a point, and from the start if it is the end of a range.
+    As a point, `+6h` counts from now; as the end of a range, it counts from the start.
     """
     length = _signed(text, text)
     if length > 0 or text[0] == "+":
@@ -185,7 +186,7 @@ def _epoch_ns(text: str, number: re.Match[str]) -> int:
 def _check_size(text: str, number: int) -> None:
     """Raise InvalidTime for a bare number that is more likely a date or a time in s, us or ns.
 
-    Numbers below 1e8 that don't look like a date are accepted as ms, because they don't look like a
+    Numbers below 1e8 that don't look like a date are accepted as ms. Such numbers don't look like a
     time in another unit, and synthetic logs often have such times.
     """
     if _COMPACT_DATE.fullmatch(text):
@@ -206,7 +207,7 @@ def _check_size(text: str, number: int) -> None:
 
 
 def read_year(text: str) -> Moment | None:
-    """Parse a year alone (1970 to 2099), which `read_moment` refuses; None for other texts."""
+    """Parse a year alone (1970 to 2099), which `read_moment` can't parse; None for other texts."""
     if re.fullmatch(r"[0-9]{4}", text) and int(text) in _YEARS:
         return _read_wall(text)
     return None

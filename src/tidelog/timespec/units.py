@@ -39,7 +39,7 @@ _WORDS: Final = {
 EPOCH_UNITS: Final = {"s": NS_PER_SECOND, "ms": NS_PER_MS, "us": 1000, "µs": 1000, "ns": 1}
 
 _NUMBER: Final = r"([0-9]{1,19})(?:[.,]([0-9]{1,18}))?"
-# Words for units may be in capitals; abbreviations may not, because M could mean months.
+# Words for units may have capital letters. Abbreviations may not, because M could mean months.
 _PART: Final = re.compile(
     _NUMBER
     + r"\s*(?:(?i:(millisecond|second|minute|hour|day|week)s?)|(ns|us|µs|ms|min|[smhdw]))\s*",
@@ -63,7 +63,8 @@ def parse_duration(text: str) -> int:
         text: Such as `6h`, `1d12h`, `1.5h`, `90 minutes`, or ISO 8601 (`P1DT12H`).
 
     Raises:
-        InvalidTime: The text is none of these, has months or years, or a fraction of a nanosecond.
+        InvalidTime: The text has none of these forms, has months or years, or has a fraction of a
+            nanosecond.
     """
     if text[:1] in ("P", "p"):
         return _parse_iso(text)

@@ -1,8 +1,8 @@
 """Converts between local time in a zone and instants.
 
-If a clock change makes a local time ambiguous or skips it, the local time has no single instant.
-Such a time is refused, and the error names both candidates. A date alone is the first instant of
-that day, or of the next day if the zone skips that day.
+If a clock change repeats or skips a local time, this local time has no single instant. Such a time
+raises InvalidTime, and the error names both candidates. A date alone is the first instant of that
+day, or of the next day if the zone skips that day.
 
 Source: IANA time zone database, through `zoneinfo`.
 """
@@ -46,7 +46,8 @@ class WallTime:
 
     Attributes:
         text: The text, for errors.
-        moment: Naive date and time, in whole seconds; counted from `TODAY` if `from_today`.
+        moment: Date and time without a zone, in whole seconds. If `from_today`, the date is
+            relative to `TODAY`.
         fraction_ns: Nanoseconds after `moment`.
         zone_text: Zone as written; None if the text has no zone.
         span: Day, month or year, if the text has no time of day.
@@ -140,7 +141,8 @@ def instant_ns(wall: WallTime, default: tzinfo | None, now_ns: int) -> int:
 
     Args:
         wall: The wall time.
-        default: Zone of a wall time whose text has no zone; None refuses such a time.
+        default: Zone of a wall time whose text has no zone; if None, such a time raises
+            InvalidTime.
         now_ns: The current time, which decides the day of `today` and of a time without a date.
 
     Raises:
@@ -184,7 +186,7 @@ def _zone_of(wall: WallTime, default: tzinfo | None) -> tuple[tzinfo, tzinfo | N
 def _candidates(moment: datetime, zone: tzinfo) -> list[datetime]:
     """Return the two candidate UTC times of a wall time.
 
-    They are equal unless a clock change repeats or skips the wall time.
+    The two candidates are equal unless a clock change repeats or skips the wall time.
     """
     instants = []
     for fold in (0, 1):
@@ -232,7 +234,7 @@ def _or(both: list[datetime], zone: tzinfo) -> str:
 
 
 def _start_of_day(day: datetime, zone: tzinfo) -> datetime:
-    """Return the first instant of a day, or of the next day if the zone skips it, as naive UTC."""
+    """Return the first instant of a day as naive UTC; of the next day if the zone skips the day."""
     real = [utc for utc in _candidates(day, zone) if _exists(utc, day, zone)]
     if real:
         return min(real)
@@ -305,6 +307,7 @@ def _moment(ms: int, zone: tzinfo | str | None) -> datetime | None:
 def ceil_ms(ns: int) -> int:
     """Round up to whole ms.
 
-    Timestamps are whole ms, so this is exact both for a start (t >= ns) and for an end (t < ns).
+    Timestamps are whole ms, so rounding up is exact both for a start (t >= ns) and for an end (t <
+    ns).
     """
     return -(-ns // NS_PER_MS)

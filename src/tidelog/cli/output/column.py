@@ -76,7 +76,7 @@ class Column:
         """Whether a table that fits a terminal leaves the column out if no cell has a value.
 
         Columns of offsets, counts, times and durations stay even without values, unless they are
-        minor: `-` in such a column tells the user that there is no value.
+        minor: `-` in such a column tells the user that the row has no value.
         """
         return self.is_minor or self.kind in (Kind.TEXT, Kind.PROSE)
 

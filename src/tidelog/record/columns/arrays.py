@@ -3,11 +3,11 @@
 A -1 that means "missing" in a fixed-width column becomes null. A column without nulls has no
 validity bitmap.
 
-Fresh pages are expensive: the system takes as long to zero them as a kernel takes to fill them.
-Arrow's pool would often need fresh pages, because it returns memory to the system if one thread
-allocates the memory and another thread frees it, as is usual for readers. So freed pages are kept
-here. The most recently freed page is used first, because it is still in a CPU cache. About
-`FREE_BYTES_MAX` bytes are kept at most; other pages are returned to Arrow's pool. A page is freed,
+Fresh pages are expensive, because the system takes as long to zero a page as a kernel takes to fill
+it. Arrow's pool would often need fresh pages: if one thread allocates memory and another thread
+frees it, the pool returns the memory to the system. Readers usually do this. So this module keeps
+freed pages. The most recently freed page is used first, because it is still in a CPU cache. At most
+about `FREE_BYTES_MAX` bytes are kept; further pages are returned to Arrow's pool. A page is freed,
 by any thread, when the last array or buffer over it is deleted.
 """
 
@@ -44,7 +44,7 @@ from tidelog.types import INT32_MAX, TimestampType
 # record batches fit into this size.
 FREE_BYTES_MAX: Final = 64 << 20
 
-# Minimum size of a page in bytes; smaller memory is cheaper to allocate than to reuse.
+# Minimum size of a page in bytes; for smaller memory, an allocation is cheaper than reuse.
 PAGE_BYTES_MIN: Final = 32 << 10
 
 # Page sizes increase by quarters of a power of two, so there are few sizes and little waste.
@@ -64,7 +64,7 @@ class FreeMemory:
         return sum(size * len(memories) for size, memories in list(self._by_size.items()))
 
     def take(self, size: int) -> memoryview:
-        """Return memory of this size: the page of that size that was freed last, or a new page."""
+        """Return memory of this size: the last freed page of the same size, or a new page."""
         try:
             return self._by_size[size].pop()
         except LookupError:
@@ -91,7 +91,7 @@ class _Page(ctypes.Array[ctypes.c_ubyte]):
     memory = memoryview(b"")
 
     # `give` is a default argument, because at interpreter exit module globals are deleted before
-    # the last arrays.
+    # the last arrays are deleted.
     def __del__(self, give: Callable[[memoryview], None] = FREE.give) -> None:
         give(self.memory)
 
@@ -223,7 +223,7 @@ def build(name: str, chunk: Chunk) -> "Column":
 
 
 def _fixed(kind: pa.DataType, numbers: "Numbers", null_count: int) -> "Column":
-    """Return an array over `numbers`, of which `null_count` are -1 for null."""
+    """Return an array over `numbers`; `null_count` of the numbers are -1, which stands for null."""
     if null_count == len(numbers):
         return _nulls(kind, null_count)
     valid = None
@@ -242,7 +242,7 @@ def _share(numbers: "npt.NDArray[np.generic]") -> pa.Buffer:
 
 
 def _nulls(kind: pa.DataType, rows: int) -> "Column":
-    """Return an array of nulls, a slice of an array that all chunks share."""
+    """Return an array of nulls; it is a slice of an array that all chunks share."""
     return _shared_nulls(kind, _round_up(rows)).slice(0, rows)
 
 
@@ -258,7 +258,7 @@ def _shared_nulls(kind: pa.DataType, capacity: int) -> "Column":
 
 
 def _constant(kind: pa.DataType, value: int, rows: int) -> "Column":
-    """Return an array that repeats a value, a slice of a longer array that chunks share."""
+    """Return an array that repeats a value; it is a slice of a longer array that chunks share."""
     return _shared_constant(kind, value, _round_up(rows)).slice(0, rows)
 
 

@@ -1,7 +1,8 @@
 """Builds tables of batches: checks frames and CRCs, decompresses bodies, selects batches to skip.
 
-A batch is skipped only because of values in a header whose CRC is right. In a group that is decoded
-completely, the decoder checks each CRC just before it decodes the batch.
+A batch is skipped only because of values in its header, and only if the CRC of the batch is right.
+In a group that is decoded completely, the decoder checks the CRC of each batch just before it
+decodes the batch.
 
 Bodies of compressed and of legacy batches are written one after the other into one scratch buffer.
 Their `BODY_START` and `BODY_END` are positions in that buffer, while `POSITION` is still the
@@ -50,8 +51,8 @@ if TYPE_CHECKING:
     Mask = npt.NDArray[np.bool_]
 
 
-# Number of decompressed bytes to join before they are decoded. The number limits memory, however
-# much the batches expand (a single batch may be as large as its own limit allows).
+# Number of decompressed bytes to join before they are decoded. This number limits memory, however
+# much the batches expand. A single batch may be as large as its own limit allows.
 SCRATCH_BYTES: Final = 1 << 20
 
 
@@ -105,7 +106,7 @@ def _joined(parts: list[Buffer], rows: list["Longs"]) -> tuple["Bytes", "Longs"]
 
 
 def _open(view: memoryview, batch: "Longs", *, check_crc: bool) -> Iterator[tuple["Longs", Buffer]]:
-    """Yield a batch's row and plain body; for a legacy batch, a row and a body for each record."""
+    """Yield a batch's row and uncompressed body; for a legacy batch, one of each per record."""
     at = int(batch[layout.POSITION])
     if batch[layout.MAGIC] == MAGIC_2:
         yield batch, RecordBatch(view, at).body()
@@ -129,7 +130,8 @@ def _record_row(batch: "Longs", record: Record) -> "Longs":
     return row
 
 
-# Number of headers to read at a time: many, because their table is small compared to the batches.
+# Number of headers to read at a time. The number is large, because the table of headers is small
+# compared to the batches.
 SCAN_BATCHES: Final = 4096
 
 # Number of bytes to checksum and then decode in one group. The number is small enough that the
@@ -141,8 +143,8 @@ GROUP_BYTES: Final = 4 << 20
 # decodes the batch. The number is larger, because such a group need not fit into a CPU cache.
 LEFT_GROUP_BYTES: Final = 8 << 20
 
-# A table is split at the places where plain batches and other batches meet, if there are at most
-# this many places. With more places the groups would be too small.
+# Maximum number of places at which a table is split because plain batches and other batches meet.
+# With more such places, the table is not split, because the groups would be too small.
 _CHANGES_MAX: Final = 8
 
 _SOUND: Final = (layout.DONE, layout.FULL, layout.PARTIAL)
@@ -160,8 +162,8 @@ class DecodeStats:
         without_time: With a time range, number of records inside the offset range that have no
             time. The records of unopened batches are not counted; without `Selection.opens_all`,
             batches that can't match are not opened.
-        end_at: Position after the last batch whose header was read; this is before the buffer's end
-            if the buffer ends inside of a batch.
+        end_at: Position after the last batch whose header was read. If the buffer ends inside a
+            batch, this position is before the buffer's end.
         next_offset: Offset after the last batch whose header was read; -1 if there was none.
         first_offset: Base offset of the first batch whose header was read, -1 if there was none.
         records: Sum of the record counts in all headers that were read; a legacy message has no
@@ -178,7 +180,7 @@ class DecodeStats:
     records: int = 0
 
     def add(self, walked: "Longs", opened: int) -> None:
-        """Count consecutive sound batches, and the number of them that are opened."""
+        """Count consecutive sound batches, and how many of these batches are opened."""
         self.batches += len(walked)
         self.batches_opened += opened
         if len(walked):
@@ -231,8 +233,8 @@ class Group:
 
     Attributes:
         table: See `kernels.layout` for its columns.
-        is_checked: False if the decoder must check the checksums and count the batches. True if
-            both are done, or if checksums are not to be checked.
+        is_checked: False if the decoder must check the checksums and count the batches. True if the
+            checksums are checked and the batches are counted, or if checksums must not be checked.
     """
 
     table: "Longs"
@@ -281,7 +283,7 @@ def groups(
 
 
 def _parted(table: "Longs", selection: Selection) -> Iterator[tuple["Longs", bool]]:
-    """Yield parts of a table in order, and whether all batches of the part are decoded in place."""
+    """Yield parts of a table in order, each with whether all its batches are decoded in place."""
     is_left = is_plain(table) & _select(table, selection)
     changes = np.flatnonzero(is_left[1:] != is_left[:-1]) + 1
     if len(changes) > _CHANGES_MAX:
@@ -348,7 +350,10 @@ def bad_sum(batch: "Longs", crc: int) -> CorruptBatch:
 
 
 def _select(table: "Longs", selection: Selection) -> "Mask":
-    """Return which batches may contain selected records; a legacy batch is judged by its frame."""
+    """Return which batches may contain selected records.
+
+    For a legacy batch only its frame is used.
+    """
     is_selected = table[:, layout.LAST_OFFSET] >= selection.first_opened
     is_selected &= table[:, layout.BASE_OFFSET] < selection.offset_end
     if not selection.include_control:
@@ -381,7 +386,7 @@ def lz4_frames(table: "Longs") -> list[slice | None]:
 
 
 def open_body(view: memoryview, position: int, frame: slice | None, arena: BodyBuffer) -> Buffer:
-    """Return the plain body of a magic-2 batch, valid until the arena is cleared or changed.
+    """Return the uncompressed body of a magic-2 batch, valid until the arena changes or is cleared.
 
     Args:
         view: The log.

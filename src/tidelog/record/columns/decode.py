@@ -73,7 +73,8 @@ if TYPE_CHECKING:
     from tidelog.record.kernels.memory import Bytes, Longs
 
 
-# Initial limit in bytes for a chunk's keys and for its values; doubled if one record needs more.
+# Initial limit in bytes for a chunk's keys and for its values. The limit is doubled if one record
+# needs more bytes.
 _CAPACITY_BYTES: Final = 8 << 20
 
 
@@ -268,8 +269,8 @@ class Fold(Protocol):
     ) -> tuple[int, int]:
         """Process the records of batches, up to the end or a damaged record.
 
-        Arguments and result are those of `kernels.key_rows.fold_batches`, but the argument `into`
-        is missing, and the status is never FULL.
+        Arguments and result are those of `kernels.key_rows.fold_batches`, with two differences:
+        there is no argument `into`, and the status is never FULL.
         """
         ...
 
@@ -328,8 +329,8 @@ ALL_COLUMNS: Final = tuple(COLUMN_TYPES)
 # Spark's default number of rows in an Arrow batch.
 ROWS: Final = 10_000
 
-# Maximum number of records in a group that is counted. Counting allocates no rows, so the number is
-# so large that in practice only bytes limit the group.
+# Maximum number of records in a group that is counted. Counting allocates no rows. So the number is
+# so large that in practice only the number of bytes limits a group.
 _TALLY_ROWS: Final = 1 << 30
 
 
@@ -405,7 +406,7 @@ def decode(  # noqa: PLR0913 - one keyword for each property of the result
 
 
 def _frozen_bytes(buffer: Buffer) -> "Bytes":
-    """Return the bytes as the only type of array that kernels take, whatever the caller's type."""
+    """Return the bytes, whatever their type is, as the type of array that kernels take."""
     log = np.frombuffer(buffer, np.uint8)
     log.flags.writeable = False
     return log
@@ -421,8 +422,8 @@ def tally(
     """Count the records that `decode` would return, in `stats.rows`.
 
     Arguments are those of `decode`. Keys, values and headers are not examined. So if a batch has a
-    right checksum but invalid records, this function may count the records while `decode` raises an
-    error.
+    right checksum but invalid records, this function may count the records although `decode` raises
+    an error.
 
     Raises:
         CorruptBatch, CorruptRecord, UnsupportedCompression: See `decode`; the records before the
@@ -457,7 +458,7 @@ def fold(
 
 
 def _merge_small(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """Yield the same rows with small batches merged: a selective filter leaves few rows of a chunk.
+    """Merge small batches, because a selective filter leaves few rows of a chunk; yield all rows.
 
     Batches that are at least half full are not copied.
     """
@@ -486,12 +487,12 @@ def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
 
 
 # Key, value and offset of the key's last record, and the offset of the key's last record with a
-# null value, -1 for none.
+# null value, -1 if it has none.
 LatestRecord: TypeAlias = tuple[bytes, bytes | None, int, int]
 
 # Maximum number of records in the data; data with more records is processed by plain Python code.
-# The limit bounds the memory for rows, 64 bytes for each record; 16 MiB of ordinary records are
-# below it.
+# This bounds the memory for rows, which is 64 bytes for each record; 16 MiB of ordinary records are
+# below the maximum.
 RECORDS_MAX: Final = 1 << 19
 
 SECRET_BYTES: Final = 16
@@ -513,8 +514,8 @@ class LatestFinder:
             table: Their rows, from `scan_batches`: magic 2, uncompressed.
 
         Returns:
-            The records; or None if plain Python code must process the data. This is so if the data
-            is damaged, a record has no key, or there are more than `RECORDS_MAX` records.
+            The records; or None if plain Python code must process the data. None is returned if the
+            data is damaged, a record has no key, or there are more than `RECORDS_MAX` records.
         """
         count = _record_count(table)
         if count is None:
@@ -541,7 +542,10 @@ class LatestFinder:
 
 
 def _record_count(table: "Longs") -> int | None:
-    """Return the record count in the batches' headers, None if it is impossible or too large."""
+    """Return the sum of the headers' record counts.
+
+    None if a count is impossible or the sum too large.
+    """
     counts = table[:, layout.RECORD_COUNT]
     room = table[:, layout.BODY_END] - table[:, layout.BODY_START]
     if ((counts < 0) | (counts * RECORD_SIZE_MIN > room)).any():

@@ -49,13 +49,15 @@ if TYPE_CHECKING:
 
 Number = TypeVar("Number", bound=np.generic)
 
-# Numbers of bytes and of batches that one call of the kernel writes: enough to amortize the call,
-# few enough that the batches are still in the cache when they are checksummed and copied.
+# Numbers of bytes and of batches that one call of the kernel writes. They are large enough to
+# amortize the call, and small enough that the batches are still in the cache when they are
+# checksummed and copied.
 _OUT_BYTES: Final = 1 << 19
 
 _OUT_BATCHES: Final = 256
 
-# Limit in bytes of the initial memory for one batch; extended if its records need more.
+# Limit in bytes of the initial memory for one batch; the memory is extended if the batch's records
+# need more.
 _BATCH_ROOM: Final = 1 << 24
 
 _NO_INTS: Final = np.frombuffer(b"", np.int32)
@@ -100,7 +102,7 @@ def encode(table: pa.Table | pa.RecordBatch, encoding: Encoding) -> Iterator[byt
 def _fill(
     source: RecordSource, row: int, first_row: int, batch_bytes: int, out: "Bytes"
 ) -> tuple["Bytes", int, list[list[int]]]:
-    """Call the kernel once, with a larger `out` if one batch needs more memory."""
+    """Call the kernel once, or again with a larger `out` if one batch needs more memory."""
     table = np.empty((_OUT_BATCHES, WRITTEN_FIELDS), np.int64)
     status, count, row, needed = encode_batches(source, row, batch_bytes, out, table)
     if status == layout.FULL and count == 0:
@@ -210,8 +212,8 @@ def _whole_ms(column: "Column", now_ms: int) -> "Longs":
     return _frozen(numbers.fill_null(now_ms).to_numpy(zero_copy_only=False))
 
 
-# The type of `arrays.HEADERS`, except that header keys may be null: our own check for null has a
-# better error than a cast.
+# The type of `arrays.HEADERS`, except that header keys may be null. A null key gets a better error
+# from the check in this module than from a cast.
 _PAIRS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
@@ -236,8 +238,8 @@ def header_parts(column: "Column") -> "tuple[Ints, Column, Column] | None":
     keys, values = pairs.flatten()
     if keys.null_count:
         raise InvalidRecord("a header without a key")
-    # Counted instead of taken from the list offsets: a null list may have values, which `flatten`
-    # has left out.
+    # The headers are counted instead of taken from the list offsets, because a null list may have
+    # values, which `flatten` has left out.
     counts = pc.list_value_length(lists).fill_null(0).to_numpy()
     if (most := int(counts.max())) > HEADERS_MAX:
         raise InvalidRecord(f"{most} headers; a record can have at most {HEADERS_MAX}")
@@ -314,7 +316,7 @@ def encode_table(
             timestamp, rounded down to ms, or integer ms; -1 is "has no time") and `headers` (list
             of structs of key and value, or map). A missing column is null in all rows.
         now_ms: Create time in ms of rows whose timestamp is null; with LogAppendTime also the
-            append time of all records, whose create times stay on disk.
+            append time of all records. The create times of the records stay on disk.
         codec: Compression of each batch.
         level: The codec's level, None for Kafka's default.
         batch_bytes: Maximum size of a batch in bytes, including the header, before compression. A

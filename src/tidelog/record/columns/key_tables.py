@@ -4,9 +4,9 @@ This module owns the table by key (`KeyTable`), the reduction of one partition's
 (`Reducer`), and the counts of records and sums of digests by span of create time (`TimeSpans`).
 `record.kernels.key_rows` owns the rows' fields and the kernels.
 
-Invariants: memory is limited. A full table returns its rows and starts again. Joining the returned
-rows of a partition, in the order of their return, gives the same rows as one large table would.
-Not thread-safe.
+Invariants: memory is limited. A full table returns its rows and starts again. If the returned rows
+of a partition are joined in the order of their return, the result is the same rows as from one
+large table. Not thread-safe.
 """
 
 import struct
@@ -63,14 +63,14 @@ def _added_words(low: int, high: int) -> tuple[int, ...]:
 
 
 class KeyTable:
-    """Rows of different keys, in the order of their first occurrence.
+    """Rows of different keys, in the order of the keys' first records.
 
     Attributes:
         count: Number of rows.
     """
 
     def __init__(self, rows_max: int = ROWS_MAX) -> None:
-        """Create an empty table; the system provides its memory as the table fills."""
+        """Create an empty table; the system provides the memory of the table as the table fills."""
         self._table: Longs = np.empty((rows_max, key_rows.FIELDS), np.int64)
         self._index: Ints = np.zeros(_INDEX_MIN, np.int32)
         self._state: Longs = np.zeros(key_rows.STATE, np.int64)
@@ -93,8 +93,8 @@ class KeyTable:
         Args:
             rows: int64[n, FIELDS].
             start: First row to add.
-            across: Whether the rows are of another partition than the table's rows. If not, their
-                offsets must be higher than the offsets in the table.
+            across: Whether the rows are of another partition than the table's rows. If false, the
+                offsets of the rows must be higher than the offsets in the table.
         """
         self._state[key_rows.NEXT], self._state[key_rows.END] = start, len(rows)
         while key_rows.merge(rows, int(across), self._table, self._index, self._state) == FULL:
@@ -133,7 +133,9 @@ def joined(tables: Iterable["Longs"], *, across: bool = False) -> "Longs":
 
 
 class TimeSpans:
-    """Records and digests by span of create time; merges spans if there are more than `LIMIT`.
+    """Records and digests by span of create time.
+
+    If there are more than `LIMIT` spans, spans are merged.
 
     Attributes:
         span_ms: Length of a span in ms.
@@ -157,7 +159,7 @@ class TimeSpans:
             self.widen(2 * self.span_ms)
 
     def widen(self, span_ms: int) -> None:
-        """Merge spans to longer ones; `span_ms` is a multiple of the current length."""
+        """Merge spans to longer spans; `span_ms` is a multiple of the current length."""
         factor, before = span_ms // self.span_ms, self.totals
         self.span_ms, self.totals = span_ms, {}
         self.add(
@@ -343,7 +345,7 @@ def _times(column: "Column") -> "Longs":
 
 
 def _frozen(array: "npt.NDArray[Number]") -> "npt.NDArray[Number]":
-    """Return a read-only view, so that the kernel gets one array type, whatever Arrow returns."""
+    """Return a read-only view, so that the kernel always gets the same array type."""
     view = array.view()
     view.flags.writeable = False
     return view

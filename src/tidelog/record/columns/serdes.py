@@ -76,7 +76,7 @@ def _decode_numbers(column: "Column", encoding: str) -> "Column":
 
 
 def _value_buffers(column: "Column") -> "tuple[Ints, Bytes]":
-    """Return the start of each value, followed by the end of the last value, and their bytes."""
+    """Return two arrays: the start of each value followed by the end of the last, and all bytes."""
     _, ends, data = column.buffers()
     assert ends is not None
     bounds = np.frombuffer(memoryview(ends), np.int32)[column.offset :][: len(column) + 1]
@@ -155,7 +155,7 @@ def _encode_numbers(column: "Column", encoding: str) -> "Column":
     converted = _cast(column, COLUMN_KINDS[encoding], encoding)
     is_null = np.asarray(converted.is_null())
     numbers: npt.NDArray[np.generic] = np.zeros(len(column), form)
-    # Null rows keep 0: only the other rows are converted, because numpy can't cast a null.
+    # Null rows keep 0. Only the other rows are converted, because numpy can't cast a null.
     numbers[~is_null] = np.asarray(converted.drop_null()).astype(form)
     if encoding == "double":
         # Java writes every NaN in this form.

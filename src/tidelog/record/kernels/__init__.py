@@ -6,7 +6,7 @@
 - `time_search`: searches one segment by time. `zones`: computes the values of a zone map.
 - `encode`: writes columns as records. `rewrite`: writes cleaned batches.
 - `key_rows`, `last_records`, `offset_map`: find the last record of each key, or sum up its records.
-- `checksums`, `hashes`, `memory`, `integers`: building blocks of the others.
+- `checksums`, `hashes`, `memory`, `integers`: building blocks of the other modules.
 
 Importing this package imports Numba (0.3 s). At its first call a kernel is compiled, or loaded from
 the cache.

@@ -133,9 +133,9 @@ def scan_batches(
     Returns:
         The number of batches, the position after the last one, and why the scan stopped there: DONE
         at `end`, FULL if the table is full, PARTIAL at an incomplete batch, or a BAD_ status. For
-        BAD_ORDER the row of the bad batch is filled, too. The bad batch is the batch out of order.
-        Exception: if this batch shows that the offsets of the batch before it are too large, the
-        batch before it is the bad batch (`shows_jump`).
+        BAD_ORDER the row of the bad batch is also filled. The bad batch is the batch out of order.
+        Exception: if the batch out of order shows that the offsets of the batch before it are too
+        large, the batch before it is the bad batch (`shows_jump`).
     """
     at, count = start, 0
     first, last, before = next_offset, next_offset - 1, next_offset
@@ -175,7 +175,7 @@ def shows_jump(  # noqa: PLR0913 - the bytes, and the offsets of the batch befor
 ) -> bool:
     """Whether the batch at `at` proves that the offsets of the batch before it are too large.
 
-    The previous batch has the offsets `first` to `last` (inclusive); the offset expected there was
+    The previous batch has the offsets `first` to `last` (inclusive); the offset expected for it was
     `before`. The result is True if the previous batch does not begin at `before`, and the batch at
     `at` begins in [`before`, `last`] and ends below `end_offset`. Then the batch at `at`
     contradicts the previous batch, and would be in order without the previous batch. Only the
@@ -224,7 +224,7 @@ def _read_message(log: Bytes, at: int, out: Longs, slot: int) -> None:
     """Read the fields in the frame of a legacy message; other fields are -1, attributes 0.
 
     The message's offset is the offset of its last record. The base offset of a wrapper is known
-    only after decompression, so the column is set to 0, a lower bound that is always right.
+    only after decompression, so the column is set to 0, which is always a valid lower bound.
     """
     for field in range(RECORD_COUNT, MAGIC):
         out[slot, field] = -1

@@ -2,15 +2,15 @@
 
 The CPU's CRC-32C instruction has a latency of three cycles and a throughput of one per cycle, so
 three runs of bytes are processed in parallel. Zeros appended to a run change its CRC register
-linearly: each bit has a constant effect, and the effects are XORed. So four table look-ups, one for
-each byte of the register, give the new register. This is done twice to combine the three registers.
-Without the instruction (`HAS_INSTRUCTION` is False) a slow loop computes the same checksums, so
-callers with much data use a library instead.
+linearly: each bit of the register has a constant effect, and the effects are XORed. So four table
+look-ups, one for each byte of the register, give the new register. Two such steps combine the three
+registers. If the CPU lacks the instruction (`HAS_INSTRUCTION` is False), a slow loop computes the
+same checksums. In this case callers with much data use a library instead.
 
 The CRC of A followed by B is the CRC of A, multiplied by x to the power of the number of bits in B,
-plus the CRC of B. A table with a row for each byte of B's length gives these powers in at most four
-multiplications, so checksums of parts are combined without reading a byte twice. Compiled functions
-check no bounds; the caller does, as for `memory`.
+plus the CRC of B. A table with a row for each byte of B's length gives such a power in at most four
+multiplications. So checksums of parts are combined without reading a byte twice. Compiled functions
+check no bounds; the caller must check them, as for `memory`.
 
 Source: RFC 3720 (CRC-32C, Castagnoli, reflected); the instructions CRC32 of SSE 4.2 and CRC32C of
 ARMv8.
@@ -80,7 +80,10 @@ def add_word(crc: int, data: Bytes, at: int) -> int:
 
 
 def _stepper(x86_name, arm_name, bits):
-    """Return an intrinsic for a word of `bits` bits; the CRC register is an int64's low half."""
+    """Return an intrinsic for a word of `bits` bits.
+
+    The CRC register is the low half of an int64.
+    """
     is_x86 = platform.machine() in _X86
     word, register = ir.IntType(bits), ir.IntType(64 if is_x86 and bits == 64 else 32)
 
@@ -202,7 +205,7 @@ def fill_tables(powers: Longs, table: Longs) -> None:
         for _ in range(8):
             crc = (crc >> 1) ^ (CRC32C_POLYNOMIAL if crc & 1 != 0 else 0)
         table[value] = crc
-    step = 1 << 23  # x^8: reflected, so x^0 is the top bit
+    step = 1 << 23  # x^8 in reflected form, in which x^0 is the top bit
     for row in range(_LENGTH_BYTES):
         powers[row, 0] = _TOP
         for value in range(1, _VALUES):
@@ -277,8 +280,8 @@ def chain_rows(rows: Bytes, row_size: int, crc: int, table: Longs) -> int:
 
 
 # Sizes in bytes of a run; three runs are processed in parallel. Runs are short because the CPU's
-# prefetcher does not follow three distant runs (with runs of 1024 bytes, reading from memory is
-# half as fast).
+# prefetcher does not follow three distant runs: with runs of 1024 bytes, reading from memory is
+# half as fast.
 FAR: Final = 256
 
 NEAR: Final = 128
@@ -307,7 +310,7 @@ NO_SHIFTS: Final = np.empty(0, np.int64)
 
 @kernel
 def fill_shifts(power: int, out: Longs) -> None:
-    """Fill a table: for each byte of the CRC register and its value, the register after the zeros.
+    """Fill a table with the register after the zeros, for each byte of the register and each value.
 
     Shape:
         power: x to the power of the number of zero bits, as `join_sums` uses it.
@@ -345,7 +348,7 @@ def _shift(crc: int, table: Longs, at: int) -> int:
 
 @inlined
 def fetch_body(data: Bytes, start: int, end: int) -> None:
-    """Prefetch up to 32 KiB of a body: the CPU does not predict the steps from record to record."""
+    """Prefetch up to 32 KiB of a body, because the CPU does not predict steps between records."""
     for at in range(start, min(end, start + _BODY_MAX), _LINE):
         fetch(data, at)
 
@@ -394,7 +397,10 @@ def sum_batch(data: Bytes, batch: Longs, table: Longs) -> int:
 
 @inlined
 def has_right_sum(data: Bytes, at: int, size: int) -> bool:
-    """Whether the checksum of a magic-2 batch is right; needs no table, and suits small batches."""
+    """Whether the checksum of a magic-2 batch is right.
+
+    No table is needed; fast for small batches.
+    """
     crc, position, end = UINT32_MAX, at + ATTRIBUTES_AT, at + size
     while end - position >= WORD_SIZE:
         crc = add_word(crc, data, position)

@@ -5,13 +5,12 @@ and is its reference. A kernel has no default arguments and no None, and its onl
 integer constants and functions. It returns a status instead of raising, and never reads or writes
 past an array.
 
-Compiled code is cached beside the source if that folder is writable, else in the user's cache
-folder if that is writable. If neither is writable, the code is not cached, and a Spark worker
-chooses a folder (`tidelog.spark.workers`). `NUMBA_CACHE_DIR` overrides this. If `NUMBA_CACHE_DIR`
-is a folder that all nodes share, Spark workers load the code (0.1 s) instead of compiling it
-(several seconds). Entries are keyed by CPU, so different
-machines can share a folder. The folder contains executable code, so only its owner may have write
-access.
+Compiled code is cached beside the source if the source's folder is writable, else in the user's
+cache folder if this folder is writable. If neither is writable, the code is not cached, and a Spark
+worker chooses a folder (`tidelog.spark.workers`). If `NUMBA_CACHE_DIR` is set, code is cached in
+that folder. If `NUMBA_CACHE_DIR` is a folder that all nodes share, Spark workers load the code (0.1
+s) instead of compiling it (several seconds). Entries are keyed by CPU, so different machines can
+share a folder. The folder contains executable code, so only its owner may have write access.
 """
 
 import hashlib
@@ -67,8 +66,8 @@ def fingerprint() -> str:
 
 
 # Kernels allocate nothing, and their arguments live as long as the call, so reference counting of
-# arrays is unnecessary. With it, each call of a helper would change a count atomically, which costs
-# 20 times as much as the helper's work.
+# arrays is unnecessary. With reference counting, each call of a helper would change a count
+# atomically, which takes 20 times as long as the helper's work.
 _OPTIONS: Final = {"nogil": True, "_nrt": False}
 _njit = cast("Callable[..., Callable[[object], Dispatcher]]", njit)
 # Errors of loading a truncated, foreign or unreadable cache file.
@@ -118,8 +117,9 @@ class _KernelCache(FunctionCache):
 def kernel(function: Callable[P, R]) -> Kernel[P, R]:
     """Compile a kernel at the first call with new argument types; it runs without the GIL."""
     compiled = _njit(**_OPTIONS)(function)
-    # Like cache=True, with our cache class. RuntimeError: no folder is writable (a container
-    # without a home); then each process compiles.
+    # This has the effect of cache=True, but with the cache class of this module. If no folder is
+    # writable, as in a container without a home, there is a RuntimeError, and each process
+    # compiles.
     with suppress(RuntimeError):
         compiled._cache = _KernelCache(function)  # type: ignore[no-untyped-call,attr-defined] # noqa: SLF001 - Numba has no setter
     return cast("Kernel[P, R]", compiled)

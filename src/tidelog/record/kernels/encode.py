@@ -1,8 +1,8 @@
-"""Encodes columns as magic-2 records: as many batches as fit into the output, without headers.
+"""Encodes columns as magic-2 records, in as many batches as fit into the output, without headers.
 
 Each batch is preceded by `HEADER_SIZE` free bytes for the header, which the caller writes after
-compressing the records. A record is measured before it is written, so nothing is written beyond the
-output.
+compressing the records. The size of a record is computed before the record is written, so nothing
+is written beyond the output.
 
 Source: docs/format.md#record.
 """
@@ -18,7 +18,7 @@ from tidelog.types import INT32_MAX
 
 _NULL: Final = -1
 _BAD: Final = -2
-# A number so negative that adding sizes of valid columns never gives a positive one.
+# A negative number; adding sizes of valid columns to it never gives a positive number.
 _BAD_FIELD: Final = -(1 << 60)
 
 # Columns of the table of written batches.
@@ -36,8 +36,8 @@ class BinarySource(NamedTuple):
     Shape:
         ends: int32[rows + 1]; value n is `data[ends[n]:ends[n + 1]]`. Empty: all null.
         data: uint8[...].
-        valid: uint8[...], one bit per value; empty if none is null.
-        valid_at: Index of the bit of value 0 in `valid`.
+        valid: uint8[...], one bit per value; empty if no value is null. valid_at: Index of the bit
+        of value 0 in `valid`.
     """
 
     ends: Ints
@@ -73,7 +73,7 @@ def encode_batches(
 
     Shape:
         out: uint8[capacity].
-        table: int64[batches, WRITTEN_FIELDS]; also limits the number of batches.
+        table: int64[batches, WRITTEN_FIELDS]; its length limits the number of batches.
 
     Returns:
         A status, the number of batches, the first row not written (the bad row, for an error), and
@@ -102,7 +102,7 @@ def _encode_batch(
 ) -> tuple[int, int, int, int]:
     """Write one batch.
 
-    Returns a status, the next row, the end written or needed, and the largest time.
+    Returns a status, the next row, the end that was written or is needed, and the largest time.
     """
     at, row = start + HEADER_SIZE, start_row
     base_timestamp = largest = source.timestamps[start_row]
@@ -178,7 +178,7 @@ def _write_field(column: BinarySource, row: int, out: Bytes, at: int) -> int:
 def _write_record(
     source: RecordSource, row: int, time_delta: int, offset_delta: int, out: Bytes, at: int
 ) -> int:
-    """Write a measured record after its length; return the place after it."""
+    """Write a record of known size after its length; return the place after the record."""
     store_byte(out, at, 0)
     at = write_varlong(out, at + 1, time_delta)
     at = write_varlong(out, at, offset_delta)

@@ -1,13 +1,13 @@
 """Hashes of keys and values, and Kafka's partition hash, for the kernels that walk over records.
 
 - Keys: SipHash-2-4 with 128 bits and a secret seed; plain reference `tidelog.record.key_hash`.
-- Values: each 16 bytes are two words. A secret word is added to each, and the 128-bit product of
-  the two sums is accumulated (NH). The hash is SipHash-1-3 of the accumulated sums (one per 256
-  bytes) and the size. As long as the seed is secret, two different values of the same size have
-  equal sums with a probability of at most 2^-64, and different sums have equal 64-bit hashes with
-  about the same probability. The multiplications are independent, so they run in parallel, while
-  SipHash alone needs a dependent round for every 8 bytes. Plain reference:
-  `tests/worlds/records/plain_digests.py`.
+- Values: each 16 bytes are two words. A secret word is added to each of the two words, and the
+  128-bit product of the two sums is accumulated (NH). The hash is SipHash-1-3 of the accumulated
+  sums (one sum for each 256 bytes) and of the value's size. As long as the seed is secret, two
+  different values of the same size have equal sums with a probability of at most 2^-64, and
+  different sums have equal 64-bit hashes with about the same probability. The multiplications are
+  independent, so they run in parallel, while SipHash alone needs a dependent round for every 8
+  bytes. Plain reference: `tests/worlds/records/plain_digests.py`.
 - Partitions: murmur2; plain reference `tidelog.record.partitioner`.
 
 Source: J.-P. Aumasson, D. J. Bernstein, "SipHash: a fast short-input PRF" (2012); J. Black, S.
@@ -47,7 +47,7 @@ class Hasher(NamedTuple):
         seed: The secret, 16 bytes.
         seed_low: The seed's first 8 bytes as a little-endian number.
         seed_high: The seed's last 8 bytes as a little-endian number.
-        mask_low: Bits of the hash's first half to use; -1 for all, fewer in tests.
+        mask_low: Bits of the hash's first half to use; -1 for all bits, fewer bits in tests.
         mask_high: Bits of the hash's second half to use.
         sines: int64[64], the constants of md5.
         block: int64[16], md5's memory for the words of a block.
@@ -92,7 +92,10 @@ def hash_keys(data: Bytes, ends: Longs, hasher: Hasher, out: Longs) -> None:
 
 @inlined
 def hash_key(data: Bytes, at: int, size: int, hasher: Hasher) -> tuple[int, int]:
-    """Return the two halves of a key's hash; never two zeros, which mark an empty slot of a map."""
+    """Return the two halves of a key's hash.
+
+    Never two zeros, which stand for an empty slot of a map.
+    """
     if hasher.algorithm == SIPHASH:
         low, high = siphash(data, at, size, hasher.seed_low, hasher.seed_high)
     else:
@@ -190,7 +193,7 @@ def _md5(data: Bytes, at: int, size: int, hasher: Hasher) -> tuple[int, int]:
     """Return the md5 of the seed and `data[at:at + size]`."""
     a, b, c, d = _MD5_A, _MD5_B, _MD5_C, _MD5_D
     total = hasher.seed.size + size
-    # The message, a byte 0x80, zeros, and 8 bytes of length fill whole blocks.
+    # Whole blocks are filled by the message, a byte 0x80, zeros, and 8 bytes of length.
     blocks = (total + 9 + _BLOCK - 1) // _BLOCK
     for number in range(blocks):
         for word in range(16):
@@ -239,7 +242,7 @@ def _md5_block(a: int, b: int, c: int, d: int, hasher: Hasher) -> tuple[int, int
 
 @inlined
 def _md5_mix(step: int, b: int, c: int, d: int) -> tuple[int, int]:
-    """Return the mix of the state in a step, and the number of the block's word to add."""
+    """Return the mixed state of a step, and the number of the block's word to add."""
     if step < 16:
         return (b & c) | (~b & d & _WORD_32), step
     if step < 32:
@@ -343,9 +346,9 @@ def _add_pair(
 
 @inlined
 def _last_pair(data: Bytes, at: int, end: int, size: int) -> tuple[int, int]:
-    """Return the last 16 bytes of a value, which may overlap the pair before.
+    """Return the last 16 bytes of a value in two words; these bytes may overlap the pair before.
 
-    A shorter value is returned whole, in two words.
+    A shorter value is returned whole.
     """
     if size >= PAIR_BYTES:
         return load_word(data, end - PAIR_BYTES), load_word(data, end - _WORD_BYTES)

@@ -2,7 +2,7 @@
 
 Compiled integers wrap silently where Python's integers grow, so kernels compare values with their
 bounds before they add. Timestamps wrap on purpose: Kafka's producers compute deltas in machine
-words, and adding them in machine words restores the time.
+words, and adding the deltas in machine words restores the times.
 
 A varint reader does not fail at once. It returns the next position, or `INVALID` if the bytes end
 early or the number is too long; reading from `INVALID` returns `INVALID` again. So a caller reads
@@ -190,7 +190,7 @@ def _read_rest(
 ) -> tuple[int, int]:
     """Read a varint or varlong of two or more bytes; see `read_varint`.
 
-    The zig-zag coding is undone on two halves, because the full 64 bits don't fit into a signed
+    The zig-zag coding is decoded in two halves, because the full 64 bits don't fit into a signed
     number: compiled integers would wrap, and the interpreter's integers would grow.
     """
     value = load_byte(data, at) & 0x7F
@@ -212,7 +212,10 @@ def _read_rest(
 
 @inlined
 def _join_last_bit(value: int, byte: int, at: int) -> tuple[int, int]:
-    """Add the tenth byte of a varlong: bit 63 of the zig-zag number, so it must be 0 or 1."""
+    """Add the tenth byte of a varlong.
+
+    The byte is bit 63 of the zig-zag number, so it must be 0 or 1.
+    """
     if byte > 1:
         return 0, INVALID
     half = (value >> 1) | (byte << 62)
@@ -235,8 +238,8 @@ def write_varlong(data: Bytes, at: int, value: int) -> int:
     """Write an int64 (an int32 has the same bytes) and return the place after it."""
     negative = value < 0
     magnitude = -1 - value if negative else value
-    # Zig-zag is 2 * magnitude, plus 1 for negative numbers: the first group has 6 bits of the
-    # magnitude.
+    # The zig-zag form is 2 * magnitude, plus 1 for negative numbers. So the first group has 6 bits
+    # of the magnitude.
     group = ((magnitude & 0x3F) << 1) | (1 if negative else 0)
     rest = magnitude >> 6
     while rest > 0:

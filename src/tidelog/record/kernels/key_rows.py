@@ -1,14 +1,14 @@
 """Reduces records to one row per key: the key's last record and digests of all its records.
 
-A row has `ROW_WORDS` words (64 bytes, a cache line), and one more, the partition, for `merge`. A
-key is stored as the 128 bits of its SipHash-2-4, a value as the 64 bits of `hash_value`, with
-separate secret seeds; a null value is 0. The digest of a record mixes create time and value. A
-row's `SET` is the sum of the digests, which does not depend on their order; its `ORDER` is a
-polynomial of the digests, which depends on their order. `merge` combines rows of one key from
-several splits and partitions.
+A row has `ROW_WORDS` words (64 bytes, a cache line). For `merge` it has one more word, the
+partition. A key is stored as its SipHash-2-4 of 128 bits, a value as its `hash_value` of 64 bits.
+The two hashes have separate secret seeds. A null value is stored as 0. The digest of a record mixes
+create time and value. A row's `SET` is the sum of the digests, which does not depend on their
+order; its `ORDER` is a polynomial of the digests, which depends on their order. `merge` combines
+rows of one key from several splits and partitions.
 
-`fold_batches` reads records in place in the log and copies nothing. A record's row waits in a
-window while the table's row for its key is prefetched, because the table exceeds the CPU caches.
+`fold_batches` reads records in place in the log and copies nothing. Because the table exceeds the
+CPU caches, a record's row waits in a window while the table's row for its key is prefetched.
 Records from brokers arrive as columns, which `fold_columns` reads. Plain reference:
 `tests/worlds/records/plain_digests.py`.
 """
@@ -67,7 +67,7 @@ VALUE: Final = 4  # digest of its value, 0 for null
 COUNT: Final = 5  # records
 SET: Final = 6
 ORDER: Final = 7
-PARTITION: Final = 8  # bitwise complement (~partition) if other partitions have the key, too
+PARTITION: Final = 8  # bitwise complement (~partition) if other partitions also have the key
 FIELDS: Final = 9
 
 # Indices in `state` of `merge`.
@@ -135,7 +135,7 @@ def merge(rows: Longs, across: int, table: Longs, index: Ints, state: Longs) -> 
     limit, mask = min(table.shape[0], index.size // 2), index.size - 1
     end = int(state[END])
     for at in range(int(state[NEXT]), end):
-        # A table exceeds the CPU caches: data of later rows is prefetched.
+        # A table exceeds the CPU caches, so data of later rows is prefetched.
         if at + _FAR < end:
             prefetch(index, int(rows[at + _FAR, HASH_HIGH]) & mask)
         if at + _NEAR < end:
@@ -180,7 +180,7 @@ def _add_row(table: Longs, row: int, rows: Longs, at: int, across: int) -> None:
 
 @inlined
 def _plain(partition: int) -> int:
-    """Return the number of a partition that may be stored as its complement."""
+    """Return a partition's number; the stored number may be its bitwise complement."""
     return partition if partition >= 0 else ~partition
 
 
@@ -216,8 +216,8 @@ def match(rows: Longs, table: Longs, index: Ints, out: Ints) -> None:
         out[at] = _find(table, index, int(rows[at, HASH_HIGH]), int(rows[at, HASH_LOW]))[1]
 
 
-# Number of words of a row in the table of `fold_batches`: all fields but `PARTITION`, which only
-# `merge` needs.
+# Number of words of a row in the table of `fold_batches`. The row has all fields but `PARTITION`,
+# which only `merge` needs.
 ROW_WORDS: Final = PARTITION
 
 # Number of words of a row of the window, and number of the window's rows.
@@ -252,8 +252,8 @@ SPAN_COUNT: Final = 1
 SPAN_SUM: Final = 2
 SPAN_FIELDS: Final = 3
 
-# Number of slots for spans, a power of two; the caller stores and clears the spans when too many
-# are used.
+# Number of slots for spans, a power of two. When too many slots are used, the caller stores and
+# clears the spans.
 SPANS: Final = 1024
 
 _SPANS_USED_MAX: Final = 512
@@ -332,7 +332,7 @@ def take_record(  # noqa: PLR0913 - a record
     """Add a record; key and value are null if their size is -1.
 
     Returns False, without a change, if the caller must first store and clear the spans. The caller
-    ensures room in the window.
+    must ensure that the window has room for a record.
     """
     state, spans, words = into.state, into.spans, into.words
     slot = _span_slot(time, into)

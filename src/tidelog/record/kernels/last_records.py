@@ -99,7 +99,7 @@ def fold_rows(
     """Add records from row `first` on: the highest (version, offset) of each key wins.
 
     Args:
-        rows: The records; those that count on no side are skipped.
+        rows: The records; records that count on no side are skipped.
         first: First row.
         mask: Bits of the hash that select the keys of this pass.
         share: Value that these bits must have.
@@ -187,7 +187,7 @@ def keep_share(into: WinnerMap, used: Longs, mask: int, share: int) -> None:
         if into.hashes[entry] & mask != share:
             continue
         start, end = int(into.key_ends[entry]), int(into.key_ends[entry + 1])
-        # The key is copied to lower positions, whose bytes were already read; the two ranges may
+        # The key is copied to lower positions; their bytes were already read. The two ranges may
         # overlap.
         for at in range(start, end):
             into.keys[key_at + at - start] = into.keys[at]

@@ -2,8 +2,8 @@
 
 A batch table is `int64[n, BATCH_FIELDS]` with one row per batch, made by `scan_batches`; the
 constants of columns are indices of its second axis. `POSITION`, `BODY_START` and `BODY_END` are
-positions in the array with the bytes. The body of a decompressed batch is in another array than its
-header.
+positions in the array with the bytes. The body of a decompressed batch and its header are in
+different arrays.
 """
 
 from typing import TYPE_CHECKING, Final

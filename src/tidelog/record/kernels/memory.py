@@ -2,8 +2,8 @@
 
 The plain functions assert that they stay inside their arrays. The compiled functions check nothing,
 so the caller must first compare every position with the end. The compiled functions load through
-the array's data pointer, because Numba's indexing tests each index for a negative value and has no
-wide or big-endian load.
+the array's data pointer for two reasons: Numba's indexing tests each index for a negative value,
+and it has no wide or big-endian load.
 """
 
 import sys
@@ -68,7 +68,7 @@ def prefetch(data: "Longs | Ints", slot: int) -> None:
 
 
 def prefetch_many(data: "Longs", slot: int) -> None:
-    """Prefetch an element into the L2 cache: the L1 cache allows only a few misses at a time."""
+    """Prefetch an element into the L2 cache, because L1 allows only a few misses at a time."""
     assert 0 <= slot < data.size
 
 

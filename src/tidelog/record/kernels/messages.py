@@ -63,7 +63,7 @@ REFUSED_FIELDS: Final = 3
 
 @cache
 def crc32_tables() -> Longs:
-    """Return int64[8, 256]: the effect of a byte on the CRC, by number of bytes that follow it."""
+    """Return int64[8, 256]: the effect of a byte on the CRC, by number of bytes after the byte."""
     tables = np.zeros((_STEP, 256), np.int64)
     values = np.arange(256, dtype=np.int64)
     for _ in range(8):

@@ -1,16 +1,16 @@
 """Offset map of compaction: the latest record of each key, built from whole batches in one pass.
 
 Two parallel arrays have each key's hash and the number of its latest record; the records of all
-mapped batches are numbered consecutively. When a record replaces another one of its key, the bit of
-the replaced record is set, so no later search for superseded records is needed. On request there
-are also versions (the record with the highest version wins instead of the last record, KIP-280) and
-the keys themselves (which distinguish different keys with equal hashes).
+mapped batches are numbered consecutively. When a record replaces another record of its key, the bit
+of the replaced record is set. So no later search for superseded records is needed. On request the
+map also has versions and keys. With versions, the record with the highest version wins instead of
+the last record (KIP-280). Stored keys distinguish different keys with equal hashes.
 
 The first 32 bits of a key's hash give the first slot. The search continues with the next slots
 until it finds the key or an empty slot. Records are first added to a window of two halves: while
 the records of one half are read and hashed, the slots of the other half are prefetched. Each field
 of the window's records is a column, so that the CPU computes several hashes in parallel, in the
-time of one.
+time that one hash takes.
 
 A sample of keys contains the keys whose hash ends with enough zero bits.
 
@@ -97,8 +97,9 @@ NO_SLOT: Final = -1
 
 _WORD_SIZE: Final = 8
 
-# Keys hashed in parallel take as many steps as the longest of them. If all these steps are more
-# than this number times the necessary steps, keys are hashed one by one.
+# Keys that are hashed in parallel all take as many steps as the longest key. If the total of these
+# steps exceeds the number of necessary steps by more than this factor, the keys are hashed one by
+# one.
 _WASTE_MAX: Final = 2
 
 
@@ -281,7 +282,7 @@ def _is_named(data: Bytes, at: int, size: int, name: Bytes) -> bool:
     return same == size and size == name.size
 
 
-# Value instead of a record's number if the winner is before the mapped records.
+# Value instead of a record's number if the winning record is before the mapped records.
 OUTSIDE: Final = -1
 
 # Indices in `state`.
@@ -332,9 +333,9 @@ class KeyRules(NamedTuple):
         offset_end: End of the offsets to process, exclusive.
         log_start: Log start offset; records below it are marked as superseded, whatever their key.
         is_look_up: With 0, the records are added to the map. With 1, the records are compared with
-            the map, but not added; they must be older than all records in the map.
+            the map but not added; these records must be older than all records in the map.
         shifts: Tables of `checksums`, to check each batch's checksum just before its records are
-            read. Skipped batches are checked, too, and the data must contain the headers. int64[0]
+            read. Skipped batches are also checked, and the data must contain the headers. int64[0]
             for no check.
     """
 
@@ -351,8 +352,9 @@ class Marks(NamedTuple):
     """Output of a call.
 
     Shape:
-        lost: One bit for each record that is or was in the map, set if the record is superseded.
-        own: One bit for each record of this call; the same array as `lost` if the records are added
+        lost: One bit for each record that is or was in the map; the bit is set if the record is
+        superseded. own: One bit for each record of this call; the same array as `lost` if the
+        records are added
             to the map.
         tombstones: int32[batches], number of tombstones in each batch.
     """
@@ -375,8 +377,8 @@ def map_batches(
             batch to skip.
 
     Returns:
-        DONE; FULL, and the record at `STOP_OFFSET` and all later records are not in the map; or a
-        BAD_ status of the batch at `BAD_SLOT`.
+        DONE; FULL, which means that the record at `STOP_OFFSET` and all later records are not in
+        the map; or a BAD_ status of the batch at `BAD_SLOT`.
     """
     row = 0
     keys.state[WAITING] = 0
@@ -598,8 +600,9 @@ def _compare(row: int, slot: int, rules: KeyRules, keys: KeyMap, marks: Marks) -
         _mark(marks.own, number)
         return
     version, winning = get_fact(keys.window, VERSION, row), get_long(keys.versions, slot)
-    # Among equal versions the later record wins. If the winner so far is a mapped record, it is
-    # later than this record; if it is before the mapped records (OUTSIDE), this record is later.
+    # If versions are equal, the later record wins. If the winner so far is a mapped record, the
+    # winner is later than this record. If the winner is before the mapped records (OUTSIDE), this
+    # record is later.
     if version < winning or (version == winning and winner != OUTSIDE):
         _mark(marks.own, number)
         return

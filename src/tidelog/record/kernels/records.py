@@ -1,8 +1,8 @@
 """Decodes bodies of magic-2 batches to columns, counts or headers, and validates them.
 
 Every length is compared with the remaining bytes before it is used, and a record is accepted only
-if its fields end exactly where the record ends. Decoding stops when the columns are full. Rows
-outside the filter are checked like the others and left out.
+if its fields end exactly where the record ends. Decoding stops when the columns are full. Records
+that the filter does not select are checked like other records, but left out.
 
 Counting reads only a record's length and its two deltas; the batch's checksum covers the rest.
 Headers are decoded for records that `decode_batches` accepted. Reads are always limited by `end`,
@@ -60,7 +60,7 @@ RECORD_HEADER_SIZE_MIN: Final = 2
 # Value instead of the position of the header count if the count is 0.
 NO_HEADERS: Final = -1
 
-# A constant: creating it from `np.uint8` takes as long as creating an array.
+# A constant, because creating it from `np.uint8` takes as long as creating an array.
 _BYTE: Final = np.dtype(np.uint8)
 
 # Indices in `progress`: where to continue, used bytes of the columns, and counts.
@@ -126,7 +126,7 @@ class Binary(NamedTuple):
         ends: int32[rows + 1], the first is 0; not written for a column of views.
         data: uint8[capacity in bytes]; not written for a column of views.
         valid: uint8[(rows + 7) // 8], all bits set by the caller; a null clears its bit.
-        views: int32[rows * VIEW_WORDS] for a column of views, int32[0] for others.
+        views: int32[rows * VIEW_WORDS] for a column of views, int32[0] for other columns.
     """
 
     ends: Ints
@@ -143,9 +143,9 @@ class Columns(NamedTuple):
         timestamps: int64[rows], -1 for none; int64[0] if not requested. May be the same array as
             `creates` if no batch is LogAppendTime and no create time is lost.
         creates: int64[rows], -1 for none or lost; int64[0] if not requested.
-        headers_at: int64[rows], place of the header count, `NO_HEADERS` if that is 0; int64[0] if
-            not requested.
-        rows_end: int64[batches], number of rows at the end of each batch of the table.
+        headers_at: int64[rows], place of the header count, `NO_HEADERS` if the count is 0; int64[0]
+        if not requested. rows_end: int64[batches], number of rows at the end of each batch of the
+        table.
     """
 
     offsets: Longs
@@ -164,7 +164,7 @@ def parse_record(data: Bytes, at: int, end: int) -> tuple[int, int, int, int, in
     Returns:
         Position after it or `INVALID`; timestamp delta; offset delta; the key's place and size; the
         value's place and size; place of the header count or `NO_HEADERS`. A size of -1 is null.
-        If the position is `INVALID`, so are the other values.
+        If the position is `INVALID`, the other values are also invalid.
     """
     size, at = read_varint(data, at, end)
     if size < 0 or size > end - at:
@@ -304,7 +304,7 @@ def _decode_records(
 def _count_oddities(
     progress: Longs, key_size: int, value_size: int, timestamp: int, created: int, headers_at: int
 ) -> None:
-    """Count rare values, so that columns without such values need no search for them."""
+    """Count rare values, so that columns without such values need not be searched."""
     if key_size < 0:
         progress[KEY_NULLS] += 1
     if value_size < 0:
@@ -461,7 +461,7 @@ def _deltas(data: Bytes, at: int, end: int) -> tuple[int, int, int]:
 
 
 class HeaderColumns(NamedTuple):
-    """Output columns of `fill_headers`; the caller allocates them, by the sizes of `count_headers`.
+    """Output columns of `fill_headers`; the caller allocates them by the result of `count_headers`.
 
     Shape:
         ends: int32[rows + 1], number of headers up to each row.
@@ -493,7 +493,7 @@ def count_headers(data: Bytes, end: int, headers_at: Longs) -> tuple[int, int, i
 
 @kernel
 def fill_headers(data: Bytes, end: int, headers_at: Longs, out: HeaderColumns) -> bool:
-    """Fill the columns; return whether all keys are ASCII (then no check for UTF-8 is needed)."""
+    """Fill the columns; return whether all keys are ASCII and so need no check for UTF-8."""
     slot, key_used, value_used, joined_bits = 0, 0, 0, 0
     for row in range(headers_at.size):
         if headers_at[row] != NO_HEADERS:
@@ -572,7 +572,7 @@ def validate_batch_body(
 def check_body(
     body: Buffer, record_count: int, base_timestamp: int, /
 ) -> tuple[int, int, bool, bool]:
-    """Return facts of the records in `body`: the fields of `storage.log.record_rules.BodyFacts`.
+    """Return the fields of `storage.log.record_rules.BodyFacts` for the records in `body`.
 
     Args:
         body: An uncompressed records section.

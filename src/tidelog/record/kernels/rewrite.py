@@ -89,7 +89,7 @@ ACTION: Final = 0
 NUMBER: Final = 1  # the first record's number in `lost`; -1: no record of the batch is lost
 HORIZON: Final = 2  # delete horizon to set if a tombstone is left, -1 for none
 FORCES_HORIZON: Final = 3  # 1: set the horizon in any case
-DROPS_TOMBSTONES: Final = 4  # 1: remove tombstones, too
+DROPS_TOMBSTONES: Final = 4  # 1: also remove tombstones
 KEEPS_EMPTY: Final = 5  # 1: if no record is left, keep an empty batch
 PLAN_FIELDS: Final = 6
 
@@ -103,14 +103,14 @@ WRITTEN_MAX_TIMESTAMP: Final = 4
 WRITTEN_SLOT: Final = 5  # the batch's row in `Sources.table`
 WRITTEN_RECORDS: Final = 6
 WRITTEN_TOMBSTONES: Final = 7  # 0 with action COPY: the caller knows the number
-IS_NEW: Final = 8  # 1: not a copy, so it needs a checksum, and compression by its codec
+IS_NEW: Final = 8  # 1: the batch is no copy, so it needs a checksum, and compression by its codec
 WRITTEN_FIELDS: Final = 9
 
 # Maximum number of bytes by which a record may grow: its timestamp delta may grow from 1 byte to 10
 # bytes, and its length field by one byte.
 GROWTH_MAX: Final = 10
 
-# Facts about the remaining records of a batch.
+# Properties of the remaining records of a batch.
 _RECORDS_LEFT: Final = 0
 
 _LEFT_TOMBSTONES: Final = 1
@@ -143,9 +143,8 @@ def count_remaining(counts: Longs, numbers: Longs, superseded: Bytes, out: Longs
 
     Shape:
         counts: int64[batches], number of records of each batch.
-        numbers: int64[batches], the first record's number in `superseded`; -1 if none is
-            superseded.
-        out: int64[batches].
+        numbers: int64[batches], the first record's number in `superseded`; -1 if no record is
+        superseded. out: int64[batches].
     """
     for slot in range(counts.size):
         out[slot] = counts[slot]
@@ -182,14 +181,13 @@ def write_batches(sources: Sources, out: Bytes, written: Longs, facts: Longs) ->
 
     Shape:
         out: uint8[capacity]. A batch to copy needs room for its size. A batch to filter needs room
-            for its size, or for `HEADER_SIZE`, its body and `GROWTH_MAX` bytes for each record, if
-            that is more.
-        written: int64[batches, WRITTEN_FIELDS].
-        facts: int64[FACT_FIELDS], for the kernel's own use.
+        for the larger of two sizes: its own size, and the sum of `HEADER_SIZE`, its body and
+        `GROWTH_MAX` bytes for each record. written: int64[batches, WRITTEN_FIELDS]. facts:
+        int64[FACT_FIELDS], for the kernel's own use.
 
     Returns:
-        A status, and the number of written batches. Two statuses mean that the output is invalid
-        and the number is the index of the failed batch: FULL (`out` is too small) and BAD_RECORD
+        A status, and the number of written batches. The output is invalid with two statuses, and
+        the number is then the index of the failed batch: FULL (`out` is too small) and BAD_RECORD
         (the bodies differ from the bodies that were examined before).
     """
     used, count = 0, 0
@@ -294,7 +292,7 @@ def _write_filtered(
 
 @inlined
 def _inspect(sources: Sources, slot: int, facts: Longs) -> bool:
-    """Collect facts about the remaining records; return False if a record is bad."""
+    """Compute the properties of the remaining records; return False if a record is bad."""
     batch, data = sources.table[slot], sources.bodies
     at, end = batch[BODY_START], batch[BODY_END]
     record_count = tombstones = 0

@@ -1,12 +1,12 @@
 """Searches one segment by record time: time index, offset index, batch headers, records.
 
-This is the kernel itself: it reads the bytes of the segment's three files and keeps no state;
-`storage/segment/mapped_time_search` calls it. For a compressed or legacy batch it returns the
-position, and the caller decompresses the batch. A search checks the CRCs of the first
-`PASSED_BYTES` of batches that it skips because of the largest timestamp in their header. If it
-uses a time index entry, it checks no CRC up to and including the entry's batch. Instead, the
-largest timestamp in the header of that batch must equal the entry's timestamp. The caller checks
-the batch that contains the result.
+The kernel reads the bytes of the segment's three files and keeps no state;
+`storage/segment/mapped_time_search` calls the kernel. For a compressed or legacy batch it returns
+the position, and the caller decompresses the batch. A search skips batches because of the largest
+timestamp in their header. It checks the CRCs of the first `PASSED_BYTES` of the skipped batches. If
+the search uses a time index entry, it checks no CRC up to and including the entry's batch. Instead,
+the largest timestamp in the header of that batch must equal the entry's timestamp. The caller
+checks the batch that contains the result.
 
 Index entries are big-endian and sorted. Offset index: int32 relative offset, int32 position. Time
 index: int64 timestamp, int32 relative offset. A floor search returns the last entry at or below the
@@ -157,8 +157,9 @@ def _search_segment(
         return BAD_INDEX, NOTHING, NOTHING, position
     if position != 0 and not _ends_at(log, position, offset):
         # Old brokers made one entry for an append of several batches, with the last offset of all
-        # these batches. Such an entry does not confirm the offsets of the first batch, so this
-        # batch must not be the result. Instead the search begins at the entry before this entry.
+        # these batches. Such an entry does not confirm the offsets of its first batch, so this
+        # batch must not be the result. In this case the search begins at the entry before this
+        # entry.
         offset, position = floor_position_for(index, base_offset, min(offset, first) - 1)
         if position != 0 and not _leads_to_batch(log, position, offset):
             return BAD_INDEX, NOTHING, NOTHING, position
@@ -250,8 +251,8 @@ def _search_batches(
             if status == FOUND:
                 return FOUND, offset, timestamp, at
             if status == NOT_FOUND and load_int64(log, at) >= floor_offset:
-                # According to the header there is a match: the records are damaged, or a cleaner
-                # removed them.
+                # According to the header there is a match, but no record matches: the records are
+                # damaged, or a cleaner removed the matching records.
                 status = NEED_PLAIN
         elif status == NOT_FOUND and last >= floor_offset and last > confirmed and unchecked > 0:
             # The batch is skipped because of its largest timestamp, which the checksum covers.

@@ -2,7 +2,7 @@
 
 Latency per hour on both clocks and lateness per bucket are computed here from arrays of create and
 append times, if no zone map has these values. Zone maps can't have lateness, for example, because
-it depends on the order of records. Plain reference: `scan.latency`.
+lateness depends on the order of records. Plain reference: `scan.latency`.
 
 Source: docs/format.md#record.
 """
@@ -82,9 +82,10 @@ def _count_starts(run_starts: Longs, offset: int) -> int:
 def flag_overwritten_create_times(data: Bytes, table: Longs) -> None:
     """Set `CREATE_STATE` of the batches whose create times a foreign cleaner has overwritten.
 
-    Kafka's cleaner writes the visible time into the records of a LogAppendTime batch. Such a batch
-    is assumed to be from Kafka's cleaner if it has gaps or a delete horizon, so that some cleaner
-    may have written it, and if all its create times equal the append time.
+    Kafka's cleaner writes the visible time into the records of a LogAppendTime batch. Two
+    conditions show that Kafka's cleaner may have written a batch: it has gaps or a delete horizon,
+    and all its create times equal the append time. Such a batch is assumed to be from Kafka's
+    cleaner.
 
     Shape:
         data, table: See `decode_batches`.
@@ -106,7 +107,7 @@ def _may_be_rewritten(table: Longs, slot: int) -> bool:
 
 @inlined
 def _all_creates_equal(data: Bytes, table: Longs, slot: int) -> bool:
-    """Whether each create time is the append time; False for a damaged body, which fails later."""
+    """Whether each create time is the append time; False for a damaged body, which raises later."""
     append_time = table[slot, MAX_TIMESTAMP]
     at, end = table[slot, BODY_START], table[slot, BODY_END]
     while at < end:
@@ -135,7 +136,8 @@ TIMED: Final = 2  # records with a create time
 LATE: Final = 3  # records with an earlier create time than a record before them
 LATE_MIN: Final = 4
 LATE_MAX: Final = 5
-# Largest create time; the caller sets it to that of the records before the first counted record.
+# Largest create time. The caller sets it to the largest create time of the records before the first
+# counted record.
 LARGEST: Final = 6
 SMALLEST: Final = 7
 FACTS: Final = 8
@@ -264,13 +266,13 @@ def _count_late(late: LateCounts, facts: Longs, late_ms: int) -> None:
     facts[LATE_MAX] = max(facts[LATE_MAX], late_ms)
     late.buckets[BUCKET_MAX + bucket_of(late_ms)] += 1
     passed = 0
-    for slot in range(late.delays.size):  # without break: a mispredicted branch costs more
+    for slot in range(late.delays.size):  # no `break`, because a mispredicted branch takes longer
         passed += late_ms > late.delays[slot]
     late.passed[passed] += 1
 
 
-# Maximum latency in ms (2,200 years); larger latencies count as this one, so that no sum exceeds 63
-# bits.
+# Maximum latency in ms (2,200 years). A larger latency counts as this maximum, so that no sum
+# exceeds 63 bits.
 LATENCY_MAX = 1 << 46
 
 

@@ -158,7 +158,7 @@ def _describe(
 
 @inlined
 def _begin(batch: Longs, row: Longs) -> None:
-    """Fill in the facts from the header."""
+    """Fill in the fields that the header has."""
     is_control = batch[ATTRIBUTES] & CONTROL_BIT != 0
     is_transactional = batch[ATTRIBUTES] & TRANSACTIONAL_BIT != 0
     row[ZONE_POSITION], row[ZONE_SIZE] = batch[POSITION], batch[SIZE]
@@ -238,7 +238,7 @@ def _run_at(offset: int, runs: Runs, progress: Longs) -> tuple[int, int]:
 
 @inlined
 def _span_of(append_ms: int, spans: Spans, progress: Longs) -> int:
-    """Return the slot of an append time's span, -1 if all slots are used for others."""
+    """Return the slot of an append time's span, -1 if all slots are used for other spans."""
     number = append_ms // spans.step_ms
     used = progress[USED_SPANS]
     for slot in range(used):

@@ -109,10 +109,10 @@ class Limits:
     def isolation_count(self) -> int:
         """Number of deliveries after which records are acquired in parts.
 
-        Each further delivery makes the parts smaller, so one bad record affects fewer other
-        records.
+        Each further delivery makes the parts smaller. So one bad record affects fewer and fewer
+        other records.
 
-        So one bad record affects fewer and fewer other records. Source: Kafka 4.3's SharePartition.
+        Source: Kafka 4.3's SharePartition.
         """
         return max(2, -(-self.deliveries_max // 2))
 
