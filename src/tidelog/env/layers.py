@@ -1,4 +1,4 @@
-"""Base classes for other storage: a file system on top of another file system, read-only files.
+"""Base classes for other storage: file systems on top of another file system, read-only files.
 
 `LayeredFiles` has every call of `FileSystem`, and delegates it to the file system below. A layer
 overrides the calls that it implements itself, and `_below` to refuse changes.

@@ -12,8 +12,8 @@ result. The folder contains only such files and temporary files, and may be dele
 Processes may share the folder; each process lists the folder from time to time to find blocks that
 other processes have added.
 
-Invariant: the bytes of a block's name never change, so no block is ever stale. This module does not
-access a store itself: a reader gets a function that fetches a range. Thread-safe.
+Invariant: the bytes that belong to a block's name never change, so no block is ever stale. This
+module does not access a store itself: a reader gets a function that fetches a range. Thread-safe.
 """
 
 import hashlib

@@ -55,8 +55,8 @@ class Target:
         kind: A point in time, or the start or end of the log.
         time_ms: Time in ms, if `kind` is TIME.
         clock: Clock of the time: record timestamps or append times.
-        max_skew_ms: A record's timestamp may be too early by this number of ms, which is subtracted
-            from the time.
+        max_skew_ms: Maximum number of ms by which a record's timestamp may be too early. The search
+            begins earlier by this number.
         no_match: Rule for partitions without a record at or after the time.
         forward: Whether the group may move forward, skipping records that it has not read.
     """

@@ -60,7 +60,7 @@ _APPEND_BYTES: Final = 1 << 20
 # responses.
 _STRIKES: Final = 3
 
-# Number of bytes that are fetched in addition to a batch, to get also the batch after it.
+# Number of bytes that are fetched in addition to a batch, to get the batch after it as well.
 _PROOF_BYTES: Final = 1 << 20
 
 

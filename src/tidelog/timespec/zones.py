@@ -307,7 +307,7 @@ def _moment(ms: int, zone: tzinfo | str | None) -> datetime | None:
 def ceil_ms(ns: int) -> int:
     """Round up to whole ms.
 
-    Timestamps are whole ms, so rounding up is exact both for a start (t >= ns) and for an end (t <
-    ns).
+    Timestamps are whole ms, so rounding up is exact for a start (t >= ns) and for an
+    end (t < ns).
     """
     return -(-ns // NS_PER_MS)

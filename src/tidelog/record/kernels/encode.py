@@ -36,8 +36,8 @@ class BinarySource(NamedTuple):
     Shape:
         ends: int32[rows + 1]; value n is `data[ends[n]:ends[n + 1]]`. Empty: all null.
         data: uint8[...].
-        valid: uint8[...], one bit per value; empty if no value is null. valid_at: Index of the bit
-        of value 0 in `valid`.
+        valid: uint8[...], one bit per value; empty if no value is null.
+        valid_at: Index of the bit of value 0 in `valid`.
     """
 
     ends: Ints

@@ -353,8 +353,8 @@ class Marks(NamedTuple):
 
     Shape:
         lost: One bit for each record that is or was in the map; the bit is set if the record is
-        superseded. own: One bit for each record of this call; the same array as `lost` if the
-        records are added
+        superseded.
+        own: One bit for each record of this call; the same array as `lost` if the records are added
             to the map.
         tombstones: int32[batches], number of tombstones in each batch.
     """

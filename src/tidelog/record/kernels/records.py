@@ -144,8 +144,8 @@ class Columns(NamedTuple):
             `creates` if no batch is LogAppendTime and no create time is lost.
         creates: int64[rows], -1 for none or lost; int64[0] if not requested.
         headers_at: int64[rows], place of the header count, `NO_HEADERS` if the count is 0; int64[0]
-        if not requested. rows_end: int64[batches], number of rows at the end of each batch of the
-        table.
+        if not requested.
+        rows_end: int64[batches], number of rows at the end of each batch of the table.
     """
 
     offsets: Longs

@@ -144,7 +144,8 @@ def count_remaining(counts: Longs, numbers: Longs, superseded: Bytes, out: Longs
     Shape:
         counts: int64[batches], number of records of each batch.
         numbers: int64[batches], the first record's number in `superseded`; -1 if no record is
-        superseded. out: int64[batches].
+        superseded.
+        out: int64[batches].
     """
     for slot in range(counts.size):
         out[slot] = counts[slot]
@@ -182,8 +183,9 @@ def write_batches(sources: Sources, out: Bytes, written: Longs, facts: Longs) ->
     Shape:
         out: uint8[capacity]. A batch to copy needs room for its size. A batch to filter needs room
         for the larger of two sizes: its own size, and the sum of `HEADER_SIZE`, its body and
-        `GROWTH_MAX` bytes for each record. written: int64[batches, WRITTEN_FIELDS]. facts:
-        int64[FACT_FIELDS], for the kernel's own use.
+        `GROWTH_MAX` bytes for each record.
+        written: int64[batches, WRITTEN_FIELDS].
+        facts: int64[FACT_FIELDS], for the kernel's own use.
 
     Returns:
         A status, and the number of written batches. The output is invalid with two statuses, and

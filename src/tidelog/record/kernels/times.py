@@ -107,7 +107,7 @@ def _may_be_rewritten(table: Longs, slot: int) -> bool:
 
 @inlined
 def _all_creates_equal(data: Bytes, table: Longs, slot: int) -> bool:
-    """Whether each create time is the append time; False for a damaged body, which raises later."""
+    """Whether each create time is the append time; False for a damaged body; decoding it raises."""
     append_time = table[slot, MAX_TIMESTAMP]
     at, end = table[slot, BODY_START], table[slot, BODY_END]
     while at < end:
