@@ -202,7 +202,10 @@ def _measured(
     options: LatencyOptions,
     bounds: tuple[int | None, int | None],
 ) -> "tuple[TopicLatency, CalendarUnit | None]":
-    """Return the topic's latencies, and the unit of its rows by time; None for its spans."""
+    """Return the topic's latencies and the calendar unit of its rows by time.
+
+    The unit is None if each row is one of the stored spans.
+    """
     from tidelog.scan.latency import TopicLatency, by_unit, whole_hours
     from tidelog.scan.latency import latency as measure
 

@@ -204,7 +204,7 @@ def _own_settings(options: ServeOptions) -> dict[str, str]:
 
 @contextmanager
 def _locating_errors(file: "SettingsFile", own: Container[str]) -> Iterator[None]:
-    """Add file and line to errors of settings in the file, except those that `own` overrides."""
+    """Add file and line to errors of the file's settings, except settings that `own` overrides."""
     try:
         yield
     except ConfigError as error:

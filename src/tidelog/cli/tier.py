@@ -303,7 +303,7 @@ def _unless_refused(name: TopicPartition, move: "Callable[[], MoveReport]") -> "
 
     try:
         return move()
-    except CorruptMessage:  # the holder's response, not a file of the partition
+    except CorruptMessage:  # the response of the broker is damaged, not a file of the partition
         raise
     except (TierConflict, CorruptData, UnsupportedVersion) as error:
         return MoveReport(topic_partition=name, stopped=str(error))

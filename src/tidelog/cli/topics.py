@@ -388,7 +388,11 @@ _NUMBER_WIDTH: Final = len(str(INT64_MAX))
 def _setting_rows(
     info: "TopicInfo | RemoteTopic", kind: Format, *, show_all: bool
 ) -> list[list[Cell]]:
-    """Return the topic's settings by name; in tables, with defaults that differ from values."""
+    """Return a row for each of the topic's settings, sorted by name.
+
+    Without `show_all`, settings that the topic doesn't have itself are left out. Tables show a
+    default only if it differs from the value; other formats always have it.
+    """
     defaults = TopicConfig().texts()
     rows: list[list[Cell]] = []
     for key, value in sorted(info.settings.items()):

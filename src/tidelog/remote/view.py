@@ -167,8 +167,8 @@ class ClusterView(Protocol):
     ) -> dict[TopicPartition, TimeMatch]:
         """Return the first record of each partition that was appended at `time_ms` or later.
 
-        A partition with records has no entry if its leader is no tidelog broker, or if the leader
-        can't be reached without librdkafka.
+        A partition with records has no entry if its leader does not look up append times (it is no
+        tidelog broker), or if the leader can't be reached without librdkafka.
         """
         ...
 
