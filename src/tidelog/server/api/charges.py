@@ -39,7 +39,7 @@ _PERCENT_PER_NS: Final = 100e-9
 
 
 class Stopwatch:
-    """Stopwatch of the event loop's time for one request; it counts from `began_ns` on."""
+    """Measures the event loop's time for one request, from `began_ns` on."""
 
     __slots__ = ("_clock", "_since_ns", "used_ns")
 

@@ -370,7 +370,7 @@ def heartbeat(context: RequestContext, request: HeartbeatRequest) -> HeartbeatRe
 
 
 def leave_group(context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
-    """Remove members from a group; versions before 3 name exactly one member."""
+    """Remove members from a group. Requests before version 3 name exactly one member."""
     coordinator = context.node.groups
     code = coordinator.shards.error_for_member(request.group_id)
     if code is not ErrorCode.NONE:
@@ -429,7 +429,7 @@ def _listed(group: AnyGroup) -> ListedGroup:
 async def describe_groups(
     context: RequestContext, request: DescribeGroupsRequest
 ) -> DescribeGroupsResponse | LargeResponse:
-    """Describe groups with their members, each group once.
+    """Describe the requested groups and their members; describe a repeated group once.
 
     A group that doesn't exist or isn't a classic group is described as dead.
     """
@@ -500,7 +500,7 @@ def _described_member(
 async def delete_groups(
     context: RequestContext, request: DeleteGroupsRequest
 ) -> DeleteGroupsResponse:
-    """Delete groups and their offsets; a group with members is kept and gets an error."""
+    """Delete groups and their offsets. A group that has members is kept, and gets an error."""
     coordinator = context.node.groups
     results = []
     for group_id in dict.fromkeys(request.groups_names):
@@ -512,7 +512,7 @@ async def delete_groups(
 
 
 async def _delete(context: RequestContext, group_id: str) -> ErrorCode:
-    """Delete one group; if it is a share group, delete the state of its partitions afterwards."""
+    """Delete one group. For a share group, then delete the group's state of its partitions."""
     coordinator = context.node.groups
     group = coordinator.find(group_id)
     if isinstance(group, ShareGroup) and group.is_empty:

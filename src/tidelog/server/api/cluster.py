@@ -2,8 +2,9 @@
 
 The broker is its own controller and the quorum's only voter. DescribeQuorum describes the metadata
 log as empty. The broker leads every partition and has one log directory. UpdateFeatures,
-AlterPartitionReassignments and AlterReplicaLogDirs succeed if they request the present state; the
-broker refuses any other state. Each feature stays at the highest level that this release supports.
+AlterPartitionReassignments and AlterReplicaLogDirs change nothing: the broker confirms a request
+for the present state, and refuses any other request. Each feature stays at the highest level that
+this release supports.
 
 Source: Kafka's protocol guide, APIs 34, 35, 43, 45, 46, 55, 57, 64, 80 and 81; KIP-113, KIP-827
 (bytes of the volume); responses of one Kafka 4.3 node that is broker and controller; KafkaApis and
@@ -78,7 +79,7 @@ _NOT_HERE: Final = "This server does not host this topic-partition."
 # The usual name of the controllers' listener; this broker has no such listener.
 _LISTENER: Final = "CONTROLLER"
 
-# Leader epoch of the metadata partition; it never changes, because there are no elections.
+# Leader epoch of the metadata partition. The epoch never changes, because there are no elections.
 _EPOCH: Final = 1
 
 _UPGRADE: Final = 1
@@ -230,7 +231,10 @@ def update_features(
 
 
 def _kind_of(context: RequestContext, update: FeatureUpdate) -> int:
-    """Return the upgrade type; requests of version 0 select it by `allow_downgrade`."""
+    """Return the upgrade type of an update.
+
+    In version 0, the field `allow_downgrade` selects the type.
+    """
     if context.version >= 1:
         return update.upgrade_type
     return _DOWNGRADE if update.allow_downgrade else _UPGRADE
@@ -326,7 +330,7 @@ def _election(node: Node, topic: str, number: int) -> Refusal:
 def alter_partition_reassignments(
     context: RequestContext, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
-    """Confirm partitions that would stay on this broker; refuse any other reassignment."""
+    """Confirm reassignments to this broker alone, which change nothing, and refuse all others."""
     return AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=request.allow_replication_factor_change,
         responses=[
@@ -362,7 +366,7 @@ def list_partition_reassignments(
 def alter_replica_log_dirs(
     context: RequestContext, request: AlterReplicaLogDirsRequest
 ) -> AlterReplicaLogDirsResponse:
-    """Confirm replicas that would stay in the only log directory; refuse any other directory."""
+    """Confirm moves to the only log directory, which change nothing, and refuse all others."""
     node = context.node
 
     def code_of(path: str, topic: str, number: int) -> ErrorCode:

@@ -109,8 +109,9 @@ BROKER_LOGGER: Final = 8
 CLIENT_METRICS: Final = 16
 GROUP: Final = 32
 
-# Maximum number of groups with settings of their own. It limits the size of
-# `tidelog-cluster.json`, which contains all these settings and is rewritten by each change of them.
+# Maximum number of groups with settings of their own. The maximum limits the size of
+# `tidelog-cluster.json`, which contains the settings of all groups. Each change of a setting
+# rewrites the file.
 GROUPS_MAX: Final = 10_000
 
 NAME_CHARACTERS_MAX: Final = 249
@@ -128,7 +129,7 @@ class ConfigResource(ABC):
 
     @abstractmethod
     def describe(self) -> list[ConfigEntry]:
-        """Return the resource's settings; raises Refusal if they can't be described."""
+        """Return the resource's settings. Raises Refusal if the settings can't be described."""
 
     def check(self, changes: ConfigChanges) -> None:
         """Make the checks that Kafka makes before it checks the client's rights.
@@ -139,7 +140,9 @@ class ConfigResource(ABC):
 
     @abstractmethod
     async def alter(self, changes: ConfigChanges, *, is_trial: bool) -> None:
-        """Change settings; unless `is_trial`, the changes are durable and in force afterwards.
+        """Change settings, or only validate the changes.
+
+        When this returns, changes that are not a trial are durable and in force.
 
         Args:
             changes: The changes.
@@ -243,8 +246,8 @@ class BrokerResource(ConfigResource):
     def check(self, changes: ConfigChanges) -> None:
         """See `ConfigResource`.
 
-        Unknown settings pass, as in Kafka, so a client without rights gets the authorization error
-        for them.
+        As in Kafka, unknown settings pass this check, so that a client without rights gets the
+        authorization error for them.
         """
         self._ensure_this_node()
         try:
@@ -418,17 +421,20 @@ _CLASSES: Final[Mapping[int, type[ConfigResource]]] = {
 
 
 def find_resource(node: Node, kind: int, name: str) -> ConfigResource | None:
-    """Return the resource of a type and name; None if the type has no settings on this broker."""
+    """Return the resource with a type and name.
+
+    Return None if resources of this type have no settings on this broker.
+    """
     resource_class = _CLASSES.get(kind)
     return None if resource_class is None else resource_class(node, name)
 
 
-# Maximum number of resources that are described without yielding the event loop; each takes a
-# fraction of a millisecond.
+# Maximum number of resources that are described without yielding the event loop. Describing a
+# resource takes a fraction of a millisecond.
 AT_ONCE: Final = 8
 
-# Resource types that requests may name; ListConfigResources omits types without settings on this
-# broker.
+# Resource types that requests may name. Some of these types have no settings on this broker;
+# ListConfigResources lists no resources of them.
 RESOURCE_KINDS: Final = frozenset({TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP})
 
 # Resource types that AlterConfigs may name. In Kafka, only IncrementalAlterConfigs can alter the
@@ -499,7 +505,7 @@ def _described(
 
 
 def _visible(text: str | None) -> str | None:
-    """Return a setting's value; None if it is missing or too long for the protocol."""
+    """Return a setting's value; None if there is no value, or it is too long for the protocol."""
     return None if text is None or not is_tellable(text) else text
 
 
@@ -523,7 +529,7 @@ def _described_entry(entry: ConfigEntry, request: DescribeConfigsRequest) -> Des
 async def list_config_resources(
     context: RequestContext, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse | LargeResponse:
-    """List resources with settings: the broker, topics, groups with settings of their own.
+    """List the resources with settings: this broker, topics, and groups with own settings.
 
     Version 0 requests only client metrics, of which this broker has none.
     """
@@ -566,7 +572,7 @@ async def incremental_alter_configs(
 async def alter_configs(
     context: RequestContext, request: AlterConfigsRequest
 ) -> AlterConfigsResponse:
-    """Change the named settings and reset all others to their defaults."""
+    """For each resource, change the named settings and reset all other settings."""
     kind = AlterConfigsResourceResponse
     responses = await _alter(context.node, request.resources, kind, is_trial=request.validate_only)
     return AlterConfigsResponse(responses=responses)
@@ -575,7 +581,10 @@ async def alter_configs(
 async def _alter(
     node: Node, resources: Sequence[_AlterResource], kind: type[_Altered], *, is_trial: bool
 ) -> list[_Altered]:
-    """Change resources one after the other; a resource that is named twice is refused."""
+    """Change the settings of resources one after the other.
+
+    Returns the result of each resource. A resource that the request names twice is refused.
+    """
     names, responses, slices = _count_names(resources), [], Slices(node.env.clock)
     for resource in resources:
         await slices.rest()
@@ -598,7 +607,7 @@ def _count_names(resources: Iterable[_AlterResource]) -> Counter[tuple[int, str]
 def _find_resource(
     node: Node, resource: _AlterResource, names: Counter[tuple[int, str]], kinds: frozenset[int]
 ) -> ConfigResource | None:
-    """Return the resource, or None if its type has no settings on this broker.
+    """Return the resource; None if resources of its type have no settings on this broker.
 
     Raises:
         Refusal: The resource is named twice, or its type isn't in `kinds`.
@@ -720,7 +729,10 @@ _R = TypeVar("_R", bound=_Resource)
 def _split(
     access: Access, resources: Iterable[_R], operation: Operation
 ) -> tuple[list[_R], list[tuple[_R, Refusal]]]:
-    """Split resources by the client's rights; each denied one comes with its refusal."""
+    """Return the resources on which the client may perform an operation, and the denied ones.
+
+    Each denied resource is paired with its refusal.
+    """
     allowed: list[_R] = []
     denied: list[tuple[_R, Refusal]] = []
     for resource in resources:
@@ -776,7 +788,7 @@ _A = TypeVar("_A", AlterConfigsResource, IncrementalAlterConfigsResource)
 def _split_alterations(
     access: Access, resources: Sequence[_A], kinds: frozenset[int], kind: type[_Altered]
 ) -> tuple[list[_A], list[_Altered]]:
-    """Split resources by the right to alter them; each denied one comes with its response.
+    """Return the resources that the client may alter, and the responses to the denied ones.
 
     In Kafka, brokers validate a request before the controller checks rights. So an invalid change
     is reported as invalid even to a client without rights. Of the settings of a topic or group,

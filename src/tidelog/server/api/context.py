@@ -130,7 +130,7 @@ class EncodedResponse:
 # A finished response; None for a producer that requests no acknowledgement.
 Ready: TypeAlias = "Response | LargeResponse | EncodedResponse | None"
 
-# A handler's result: a response, or a coroutine or reply that gives it later.
+# A handler's result: a response, or a coroutine or reply that gives the response later.
 Answer: TypeAlias = "Ready | Awaitable[Ready]"
 
 # A handler's result, after the handler's coroutine (if it is one) was started: a response, or a

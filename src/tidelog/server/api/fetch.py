@@ -103,7 +103,10 @@ def order_of(context: RequestContext, request: FetchRequest) -> ReadOrder:
 
 
 def _max_bytes(context: RequestContext, request: FetchRequest, *, is_copy: bool = False) -> int:
-    """Return the limit, in bytes, of the records of all partitions; followers have no quota."""
+    """Return the maximum size, in bytes, of the records of all partitions together.
+
+    Followers have no quota.
+    """
     max_bytes = min(request.max_bytes, context.node.config.fetch_max_bytes)
     if context.node.throttles is None or is_copy:
         return max_bytes
@@ -198,7 +201,7 @@ def _name(node: Node, cached: CachedPartition) -> str | None:
     """Return the topic's name, or None for an unknown id.
 
     The session keeps the name once it is found. So after the topic's deletion the client gets the
-    error for a missing topic, not the error for an unknown id.
+    error for a missing topic instead of the error for an unknown id.
     """
     topic = cached.key[0]
     if isinstance(topic, str):
@@ -323,7 +326,7 @@ FETCH_ROWS: Final = RowFunctions(Operation.READ, _may_repeat, _answer_rows)
 
 
 def _refused(version: int, request: FetchRequest) -> FetchResponse:
-    """Refuse a request; before version 13 each partition gets the error, too."""
+    """Return a response with an error. Before version 13, each partition also has the error."""
     topics = request.topics if version < BY_ID_SINCE else ()
     return FetchResponse(
         error_code=ErrorCode.UNKNOWN_SERVER_ERROR,
@@ -353,9 +356,11 @@ def response_of(
     *,
     is_copy: bool = False,
 ) -> FetchResponse:
-    """Return the response; count its partitions in metrics and mark them as sent in the session.
+    """Return the response to a Fetch.
 
-    If the response would exceed the client's quota, return one without partitions instead.
+    Counts the response's partitions in the metrics, and marks them as sent in the session.
+
+    If this response would exceed the client's quota, the result is a response without partitions.
     """
     node = context.node
     if node.throttles is not None and not is_copy:
@@ -404,7 +409,7 @@ def _charge(context: RequestContext, size: Callable[[], int]) -> int:
 
 
 def _size(context: RequestContext, fetching: Fetching, reads: Iterable[PartitionRead]) -> int:
-    """Return the size in bytes of a response, without marking its partitions as sent."""
+    """Return the response's size in bytes, but don't mark its partitions as sent."""
     from tidelog.server.api.charges import encoded_size
 
     results = fetching.preview([(read.cached, read) for read in reads])
@@ -431,13 +436,13 @@ def topics_of(
     return topics
 
 
-# Maximum number of partitions in one Fetch. It limits memory, because each partition takes about
-# 500 bytes while the Fetch waits.
+# Maximum number of partitions in one Fetch. The maximum limits memory, because each partition takes
+# about 500 bytes while the Fetch waits.
 PARTITIONS_MAX: Final = 30_000
 
 _SLICE: Final = 100
 
-# Approximate size of a partition in the response without its records, in bytes; for quotas.
+# Approximate size in bytes, for quotas, of a partition in the response without its records.
 _PARTITION_BYTES: Final = 40
 
 
@@ -486,7 +491,10 @@ async def long_fetch(
 
 
 def _drain(context: RequestContext, request: FetchRequest) -> Iterator[RequestedPartition]:
-    """Yield the partitions and remove them one by one, so that no long list is freed at once."""
+    """Yield the request's partitions and remove them one by one.
+
+    So no long list is freed at once.
+    """
     by_id = context.version >= BY_ID_SINCE
     request.topics.reverse()
     while request.topics:

@@ -97,7 +97,7 @@ class _OffsetSource(NamedTuple):
 
     Attributes:
         group_id: The group.
-        offsets: Its committed offsets.
+        offsets: The group's committed offsets.
         pending: Offsets of open transactions; None if the client doesn't require stable offsets.
         by_id: Whether topics are named by their ids.
     """
@@ -293,7 +293,10 @@ def guard_offset_fetch(access: Access, request: OffsetFetchRequest) -> Guarded[O
 
 
 def _may_show(access: Access, name: str, topic_id: UUID) -> bool:
-    """Whether the client may see a topic's offsets; true for an unknown id, which has none."""
+    """Whether the client may see a topic's offsets.
+
+    True for an unknown topic id, because an unknown id has no offsets.
+    """
     topic = name or access.name_of(topic_id)
     return not topic or access.may_topic(Operation.DESCRIBE, topic)
 
@@ -338,7 +341,7 @@ NamedPartition = tuple[str, UUID, int]
 
 
 class _Codes:
-    """Error codes of partitions by topic; topics are in the order of their first codes."""
+    """Error codes of partitions by topic, in the order in which topics got their first code."""
 
     def __init__(self) -> None:
         self.by_topic: dict[tuple[str, UUID], list[tuple[int, int]]] = {}
@@ -351,7 +354,7 @@ class _Codes:
     def put_all(
         self, commits: Sequence[tuple[NamedPartition, Commit]], codes: Sequence[int]
     ) -> None:
-        """Add the coordinator's error codes of `commits`, one for each."""
+        """Add the error code that the coordinator returned for each commit of `commits`."""
         for (named_partition, _), code in zip(commits, codes, strict=True):
             self.put(named_partition, code)
 
@@ -391,7 +394,7 @@ def _existing(
     *,
     topic_id: UUID | None = None,
 ) -> Iterable[tuple[NamedPartition, Commit]]:
-    """Yield the commits of existing partitions; add the error codes of all others to `codes`.
+    """Yield the commits of existing partitions; for missing ones, add error codes to `codes`.
 
     Args:
         node: The node.

@@ -115,9 +115,9 @@ def _shape_of(
 def _result_lists(
     kind: "type[DataclassInstance]",
 ) -> "tuple[tuple[str, type[DataclassInstance]], ...]":
-    """Return the lists of a class that have error codes, as their names and element classes.
+    """Return the name and element class of each list field whose elements have error codes.
 
-    The elements themselves have error codes, or the elements of lists inside them.
+    The error codes are fields of the elements themselves, or of elements of lists inside them.
     """
     return tuple(
         (field.name, struct)
@@ -133,14 +133,14 @@ def _result_lists(
 def failed_item(kind: type[Element], item: object, code: int, text: str | None = None) -> Element:
     """Return an element of the response for an element of the request that failed.
 
-    The returned element repeats the fields that identify the failed one. This element and all
-    results in it have the error.
+    The returned element repeats the fields that identify the request's element. The returned
+    element and all results inside it have the error.
 
     Args:
         kind: Class of the response's element.
-        item: Element of the request; elements may be plain numbers or names.
+        item: Element of the request: an object, a number or a name.
         code: Error code.
-        text: Error text, for elements that have one.
+        text: Error text, for elements that have a field for it.
     """
     has_fields = is_dataclass(item)
     shape = _shape_of(kind, cast("type[DataclassInstance]", type(item)) if has_fields else None)
@@ -207,14 +207,15 @@ class Access:
         return self._authorizer.may_any(self._client, Operation.WRITE, ResourceType.TOPIC)
 
     def bits(self, kind: ResourceType, name: str, possible: int) -> int:
-        """Return the allowed ones of the `possible` operations.
+        """Return the `possible` operations that the client may perform on a resource.
 
-        Both are bit sets, in which bit N stands for the operation with code N.
+        The argument and the result are bit sets, in which bit N stands for the operation with code
+        N.
         """
         return self._authorizer.operations_bits(self._client, kind, name, possible)
 
     def cluster_bits(self, possible: int) -> int:
-        """Return the allowed ones of the `possible` operations on the cluster; see `bits`.
+        """Return the `possible` operations that the client may perform on the cluster; see `bits`.
 
         The result is 0 if the client may not describe the cluster.
         """
@@ -266,15 +267,15 @@ class Access:
 
 
 class Denied:
-    """A guard's response in place of the handler's, or its change of the handler's response."""
+    """A response that replaces the handler's response, or a change of the handler's response."""
 
     __slots__ = ("add_to",)
 
     def __init__(self, add_to: "_AddTo") -> None:
         """Create a denial; `add_to` returns the client's response, given the handler's response.
 
-        `add_to` may change the handler's response in place. Its argument is None if the handler was
-        not called or does not respond.
+        `add_to` may change the handler's response in place. It gets None if the handler was not
+        called or does not respond.
         """
         self.add_to = add_to
 

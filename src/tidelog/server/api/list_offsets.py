@@ -289,10 +289,11 @@ def _starts(segments: Iterable[Segment], start: int) -> list[tuple[int, int]]:
 async def offset_for_leader_epoch(
     context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
-    """Return each partition's largest epoch <= the requested one, and that epoch's end offset.
+    """Return for each partition the largest epoch <= the requested epoch, and its end offset.
 
-    Both are -1 if the requested epoch is later than all known ones, or none is known. For an epoch
-    before the first known one, the result is the requested epoch and the first one's start offset.
+    The epoch and the offset are -1 if the requested epoch is later than all known epochs, or if no
+    epoch is known. If the requested epoch is earlier than all known epochs, return the requested
+    epoch and the start offset of the first known epoch.
     """
     node = context.node
     missing = node.partitions.unopened(

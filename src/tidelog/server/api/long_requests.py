@@ -42,9 +42,9 @@ _Result = TypeVar("_Result")
 Answering = Callable[[RequestContext, "DataclassInstance"], Started]
 PART_ITEMS: Final = 32
 
-# Maximum number of list elements nested in an object that can't be split further: an element of the
-# split list, or the request without this list. Long texts of an element count as list elements
-# (`TEXT_CHARACTERS`).
+# Maximum number of list elements nested in an object that can't be split further. Such an object is
+# an element of the split list, or the request without this list. Long texts of an element count as
+# list elements (`TEXT_CHARACTERS`).
 ITEM_MAX: Final = 5000
 
 # Number of text characters that take about as long to process as one element.
@@ -63,7 +63,7 @@ async def answer_long(
     Args:
         context: Context of the request.
         request: The request, which is still unread.
-        handle: Answers a part; checks the API's guard first, if there is one.
+        handle: Checks the API's guard, if there is one, and answers a part.
 
     Raises:
         CorruptMessage: The request breaks a rule, or has too many elements that can't be split.
@@ -124,7 +124,10 @@ async def _add_partitions(
     handle: Answering,
     slices: Slices,
 ) -> None:
-    """Check the partitions of all parts; then add all partitions of each transaction or none."""
+    """Check the partitions of all parts, then add them to their transactions.
+
+    For each transaction, either all of its partitions are added or none.
+    """
     from tidelog.server.api.transactions import SplitAdd  # few clients add so many
 
     whole, checked = SplitAdd(context), []
@@ -153,7 +156,7 @@ async def _answer_fetch(context: RequestContext, request: LongRequest) -> Encode
 
 
 class Paths(NamedTuple):
-    """Paths to the list that is split, and to the response's list; outermost names first."""
+    """Paths to the request's split list and to the response's list, outermost name first."""
 
     request: tuple[str, ...]
     response: tuple[str, ...]
@@ -208,8 +211,8 @@ class Part(NamedTuple):
 
     Attributes:
         message: The request with some of its elements.
-        joins: Number of levels at which the part's first element continues the last element of the
-            previous part; 0 for a new element.
+        joins: Number of levels, from the outermost on, at which the part's first element continues
+            the last element of the previous part. 0 if the part begins with a new element.
     """
 
     message: "DataclassInstance"
@@ -217,7 +220,7 @@ class Part(NamedTuple):
 
 
 class _Parts:
-    """Parts of a message, to be iterated over once; the iteration empties the message's lists.
+    """Parts of a message. They can be iterated over once; this empties the message's lists.
 
     Attributes:
         task_ns: Time, in ns, that the event loop spent in the parts' own tasks.
@@ -251,7 +254,7 @@ class _Parts:
         items = cast("list[object] | None", getattr(message, name))
         blank = _with(message, name, [] if items else items)
         if items_in(blank, ITEM_MAX) > ITEM_MAX:
-            raise _too_long(self._request)  # other lists are too long, and every part repeats them
+            raise _too_long(self._request)  # each part repeats the other lists
         if not items:
             yield Part(blank, 0)
             return
@@ -282,7 +285,7 @@ class _Parts:
 
 
 def _drain(items: list[object]) -> Iterator[object]:
-    """Yield the elements, removing them from the list; repeated names and numbers are skipped."""
+    """Yield the list's elements and remove them from the list; skip repeated names and numbers."""
     items.reverse()
     named: set[object] = set()
     while items:
@@ -425,9 +428,9 @@ def _code(response: "DataclassInstance") -> int:
 def _joined(
     last: "DataclassInstance", more: "DataclassInstance", path: tuple[str, ...], joins: int
 ) -> bool:
-    """Append the lists of `more` to those of `last` if both are parts of one element.
+    """Append the lists of `more` to the lists of `last` if both are parts of one element.
 
-    Returns whether they are parts of one element.
+    Returns whether `last` and `more` are parts of one element.
     """
     if not path:
         return False

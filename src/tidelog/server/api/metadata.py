@@ -1,7 +1,7 @@
 """ApiVersions, Metadata, DescribeCluster and DescribeTopicPartitions.
 
 Metadata can create missing topics. It returns leader epochs, which may have to be read from files.
-If more than a few have to be read, they are read in slices, and the response is sent later.
+If more than a few epochs have to be read, the broker reads them in slices and responds later.
 
 Source: Kafka's protocol guide, APIs 3, 18, 60 and 75; KIP-430 (authorized operations), KIP-511,
 KIP-516 (topic ids), KIP-584 (features), KIP-700, KIP-890, KIP-919 (endpoint types), KIP-966,
@@ -78,7 +78,7 @@ EPOCHS_AT_ONCE: Final = 16
 
 @dataclass(slots=True)
 class TopicLookup:
-    """Lookup of a requested topic: `info` if the topic exists, else `missing` with its error."""
+    """Result of a topic's lookup: `info` if the topic exists, else its error in `missing`."""
 
     info: TopicInfo | None
     missing: MetadataTopic | None = None
@@ -122,7 +122,7 @@ async def _later(
 
 
 async def _create(node: Node, name: str) -> None:
-    """Try to create a topic; internal topics are created by their coordinators."""
+    """Try to create a topic. The coordinators create internal topics."""
     match name:
         case types.OFFSETS_TOPIC:
             await node.groups.shards.ensure_topic()
@@ -176,9 +176,9 @@ def _has_no_name(topic: MetadataRequestTopic) -> bool:
 
 
 def _refused(topics: Iterable[MetadataRequestTopic]) -> MetadataResponse:
-    """Refuse all topics of a request before version 12, one of which has an id or no name.
+    """Refuse a request before version 12 in which a topic has an id or no name.
 
-    As in Kafka, all other fields of the response are empty.
+    All topics get INVALID_REQUEST. As in Kafka, all other fields of the response are empty.
     """
     return MetadataResponse(
         topics=[
@@ -196,7 +196,7 @@ def _refused(topics: Iterable[MetadataRequestTopic]) -> MetadataResponse:
 def _look_up(
     context: RequestContext, topics: Sequence[MetadataRequestTopic] | None
 ) -> list[TopicLookup]:
-    """Look up the requested topics, each once; all topics if `topics` is None.
+    """Look up each requested topic once, or all topics if `topics` is None.
 
     In version 0 an empty list requests all topics, too. All names are ignored if any topic has an
     id, or has neither a name nor an id.
@@ -257,7 +257,7 @@ def _to_create(
         and each.missing.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         and each.missing.name != CLUSTER_METADATA_TOPIC
     ]
-    # CreateTopics would refuse so many partitions at once, so none is created.
+    # CreateTopics would refuse so many partitions at once, so no topic is created.
     return names if len(names) * config.num_partitions <= NEW_PARTITIONS_MAX else []
 
 
@@ -266,7 +266,10 @@ def _to_create(
 
 @dataclass(frozen=True, slots=True)
 class _Described:
-    """A topic's partitions as last reported, and the values that show whether they have changed."""
+    """Last description of a topic's partitions.
+
+    The description is outdated once the topic's `info` or the count `epoch_changes` has changed.
+    """
 
     info: TopicInfo
     epoch_changes: int
@@ -407,9 +410,10 @@ def _count(info: TopicInfo | None) -> int:
 def _names(
     node: Node, request: DescribeTopicPartitionsRequest, may_see: Callable[[str], bool]
 ) -> list[str]:
-    """Return the sorted names of the requested topics, or of all visible ones if none is named.
+    """Return the sorted names of the requested topics, or of all visible topics.
 
-    The names before the cursor's topic are left out. Raises Refusal for an invalid cursor.
+    All visible topics are returned if the request names no topic. Names before the cursor's topic
+    are left out. Raises Refusal for an invalid cursor.
     """
     cursor = request.cursor
     if cursor is not None and cursor.partition_index < 0:
@@ -429,7 +433,9 @@ def _names(
 def split(
     names: Sequence[str], counts: "dict[str, int]", start: Cursor | None, limit: int
 ) -> tuple[list[Part], Cursor | None]:
-    """Return the parts of one response, of at most `limit` partitions, and the next cursor or None.
+    """Return the parts of one response, and the next cursor or None.
+
+    The parts have at most `limit` partitions together. The cursor is None after the last part.
 
     Args:
         names: Sorted names of topics, from the cursor's topic on.
@@ -491,8 +497,8 @@ def _described_partition(node: Node, topic: str, number: int) -> DescribedPartit
     )
 
 
-# Levels of metadata.version: the highest, by which clients and tools recognize a broker of Kafka
-# 4.3, and the lowest.
+# Highest and lowest level of metadata.version. By the highest level, clients and tools recognize a
+# broker of Kafka 4.3.
 METADATA_VERSION_LEVEL: Final = 30
 
 METADATA_VERSION_FIRST: Final = 7
@@ -501,7 +507,7 @@ METADATA_VERSION_FIRST: Final = 7
 # producing to them, and each transaction has its own epoch.
 TRANSACTION_VERSION: Final = 2
 
-# Name, lowest level and highest level of each feature; the highest is in force. Level 1 of
+# Name, lowest level and highest level of each feature. The highest level is in force. Level 1 of
 # group.version is the consumer protocol, level 1 of share.version is share groups.
 FEATURES: Final = (
     ("group.version", 0, 1),
@@ -511,7 +517,7 @@ FEATURES: Final = (
 )
 
 # First version of ApiVersions whose response has features with the lowest level 0. Clients of Kafka
-# 3.3 to 3.7 reject such features; they use lower versions of ApiVersions.
+# 3.3 to 3.7 reject such features, but use lower versions of ApiVersions.
 FEATURES_FROM_ZERO_SINCE: Final = 4
 
 # Characters that Kafka allows in a client's software name and version.
@@ -533,10 +539,10 @@ def api_versions(context: RequestContext, request: ApiVersionsRequest) -> ApiVer
 
 
 def answer(*, legacy: bool, error_code: int = 0, version: int = 0) -> ApiVersionsResponse:
-    """Return the response of `version`.
+    """Return an ApiVersions response in the form of `version`.
 
-    With UNSUPPORTED_VERSION it lists only ApiVersions itself, for a retry; with INVALID_REQUEST, no
-    API.
+    A response with the error UNSUPPORTED_VERSION lists only ApiVersions, so that the client can
+    retry. With INVALID_REQUEST, the response lists no API.
     """
     keys = [
         ApiVersion(
@@ -579,9 +585,9 @@ def _is_name(text: str) -> bool:
 
 
 def guard_metadata(access: Access, request: MetadataRequest) -> Guarded[MetadataRequest]:
-    """Require DESCRIBE on each topic, and CREATE on it or on the cluster if it is to be created.
+    """Require DESCRIBE on each topic, and for a new topic CREATE on the topic or the cluster.
 
-    A request for all topics gets the allowed ones; the others are left out.
+    The response to a request for all topics leaves out the denied topics.
     """
     topics = request.topics
     is_all = topics is None or (access.context.version == 0 and not topics)
@@ -590,7 +596,7 @@ def guard_metadata(access: Access, request: MetadataRequest) -> Guarded[Metadata
     if not is_all and topics is not None:
         allowed = [topic for topic in topics if _may_see(access, request, topic, refusals)]
     # In version 0 an empty list requests all topics. If no requested topic is allowed, the handler
-    # gets an empty list, and all topics of its response are hidden.
+    # gets an empty list, too. Then this guard hides all topics of the handler's response.
     is_emptied = access.context.version == 0 and not is_all and not allowed
 
     def is_shown(topic: MetadataTopic) -> bool:
@@ -616,7 +622,7 @@ def _may_see(
     topic: MetadataRequestTopic,
     refusals: list[MetadataTopic],
 ) -> bool:
-    """Whether a topic may be looked up; if not, its refusal is appended to `refusals`."""
+    """Whether the client may look up a topic; if not, append a refusal to `refusals`."""
     topics, name = access.context.node.topics, topic.name
     if topic.topic_id != NO_UUID:
         topic_name = access.name_of(topic.topic_id)
@@ -645,7 +651,7 @@ def _may_create(access: Access, name: str) -> bool:
 def guard_describe_topic_partitions(
     access: Access, request: DescribeTopicPartitionsRequest
 ) -> Guarded[DescribeTopicPartitionsRequest]:
-    """Require DESCRIBE on each topic; a request for all topics gets the allowed ones."""
+    """Require DESCRIBE on each topic. For a request for all topics, leave out denied topics."""
     is_all = not request.topics
     allowed, denied = access.split_topics(request.topics, Operation.DESCRIBE)
     code = ErrorCode.TOPIC_AUTHORIZATION_FAILED

@@ -174,7 +174,7 @@ Names = Mapping[UUID, str]
 async def consumer_group_describe(
     context: RequestContext, request: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse | LargeResponse:
-    """Describe groups with their members, and each member's current and target assignment."""
+    """Describe consumer groups, their members, and each member's current and target assignment."""
     described = await _describe_all(context, request, _describe_consumers, _refused_consumer)
     members = sum(len(group.members) for group in described)
     response = ConsumerGroupDescribeResponse(groups=described)
@@ -184,7 +184,7 @@ async def consumer_group_describe(
 async def share_group_describe(
     context: RequestContext, request: ShareGroupDescribeRequest
 ) -> ShareGroupDescribeResponse | LargeResponse:
-    """Describe groups with their members, and each member's assignment."""
+    """Describe share groups, their members, and each member's assignment."""
     described = await _describe_all(context, request, _describe_sharers, _refused_share)
     members = sum(len(group.members) for group in described)
     response = ShareGroupDescribeResponse(groups=described)
@@ -197,7 +197,10 @@ async def _describe_all(
     describe: Callable[[RequestContext, str, Names], Awaitable[Group]],
     refused: Callable[[str, int, str | None], Group],
 ) -> list[Group]:
-    """Return each requested group once, in the request's order: its description or its error."""
+    """Return the description or the error of each requested group, in the request's order.
+
+    A group that the request names several times is returned once.
+    """
     names = {
         info.topic_id: name
         for name, info in context.node.topics.all().items()
@@ -386,7 +389,7 @@ class DescribeGuard(Generic[Group]):
     refuse: Callable[[str, int, str | None], Group]
 
     def guard(self, request: DescribeRequest) -> Guarded[DescribeRequest]:
-        """Guard a request; denied groups are last in the response.
+        """Guard a request. Denied groups are at the end of the response.
 
         A group with a topic that the client may not describe is replaced by its id and an error.
         """

@@ -64,13 +64,13 @@ class Node(Services):
 
     Attributes:
         started_config: Settings at the start, without the stored changes.
-        address: Advertised address of the first listener; known once it listens.
+        address: Advertised address of the first listener, once this listener is open.
         listeners: Advertised addresses of all listeners, by name.
-        bound_addresses: Addresses that the listeners are bound to, HOST:PORT, by name; known once
-            they listen.
-        cleanings: Partitions that are being cleaned.
+        bound_addresses: Addresses HOST:PORT to which the listeners are bound, by the listeners'
+            names. Empty until the listeners are open.
+        cleanings: Compacted partitions that are being cleaned.
         cluster: Settings that are stored in the data directory.
-        throttles: Quota use of clients; None if no client has a quota.
+        throttles: Clients' quotas and their use; None if no client has a quota.
         has_groups: Whether `groups` has been created, which happens at its first use.
         authorizer: Checks rights; None if every client may do everything.
         metrics_address: Address of /metrics; None if metrics aren't served.
@@ -128,7 +128,7 @@ class Node(Services):
 
     @property
     def changed(self) -> "Sequence[tuple[ConfigSource, Mapping[str, str]]]":
-        """Settings changed at run time, first this broker's own, then those of all brokers.
+        """Settings changed at run time: first this broker's settings, then those of all brokers.
 
         Empty if no setting was changed.
         """
@@ -143,7 +143,7 @@ class Node(Services):
         )
 
     def group_texts(self, group_id: str) -> "Mapping[str, str]":
-        """Return a group's own settings as texts; empty if it has none."""
+        """Return a group's own settings as texts; empty if the group has no settings of its own."""
         return self.cluster.state.groups.get(group_id) or {}
 
     @cached_property
@@ -175,7 +175,7 @@ class Node(Services):
     def long_requests(self) -> asyncio.Semaphore:
         """Limits how many requests with long lists are read at the same time.
 
-        The objects of each may take 8 times as much memory as its bytes.
+        The objects of a request may take 8 times as much memory as its bytes.
         """
         return asyncio.Semaphore(LONG_REQUESTS)
 
@@ -215,8 +215,8 @@ class Node(Services):
     def rules(self) -> "SecurityStore":
         """Users and ACLs.
 
-        They are read at the first use, which is at the start if the broker authenticates or
-        authorizes clients.
+        Users and ACLs are read when this property is first used. A broker that authenticates or
+        authorizes clients uses it at its start.
 
         Raises:
             CorruptFile, ConfigError: See `SecurityStore`.
@@ -252,7 +252,7 @@ class Node(Services):
         self._apply_quotas(state)
 
     def _apply_quotas(self, state: ClusterState) -> None:
-        """Apply the stored quotas; without any, no use is counted."""
+        """Apply the stored quotas. If there are no quotas, the clients' use is not counted."""
         if not state.quotas:
             self.throttles = None
             return
@@ -312,7 +312,7 @@ class Node(Services):
 
 @dataclass(slots=True, eq=False)
 class ClientInfo:
-    """Facts about the client and its connection, for handlers.
+    """The client and its connection, as handlers see them.
 
     Attributes:
         number: Number of the connection, counting up from 1.
@@ -323,7 +323,8 @@ class ClientInfo:
         throttle_ms: Time in ms for which to mute the connection after the current response.
         templates: Templates of the client's repeated requests; None before the first response of
             an API that has templates.
-        closers: Callbacks for the end of the connection, by keys such as that of a share session.
+        closers: Callbacks for the end of the connection, by key, for example by the key of a share
+            session.
     """
 
     number: int

@@ -2,13 +2,13 @@
 
 `AppendPlan` takes the records from the request to the logs, in four steps:
 1. Plan (`rows_of`): make one row for each partition. If a partition is named twice, the last
-   records are appended, as in Kafka. Exception: if any of the records are refused, nothing is
-   appended, and the response has their error (Kafka silently appends the last valid records).
-2. Ready: wait until partitions are open, no lock stops appends, and the coordinator has confirmed
-   that partitions are in their transactions. Nearly always there is nothing to wait for.
-3. Append: a slice at a time, so that other requests can proceed. Plain rows are appended in groups:
-   each step is made for the whole group (decision 0022).
-4. Acknowledge: respond at once, or when readers may see the records (`Partition.must_wait`). With
+   records are appended, as in Kafka. Exception: if any of these records are refused, nothing is
+   appended to the partition, and the response has the error of the refused records (Kafka silently
+   appends the last valid records). 2. Ready: wait until partitions are open, no lock stops appends,
+   and the coordinator has confirmed that partitions are in their transactions. Nearly always there
+   is nothing to wait for. 3. Append: append the rows in slices, so that other requests can proceed.
+   Plain rows are appended in groups: each step is made for the whole group (decision 0022). 4.
+   Acknowledge: respond at once, or when readers may see the records (`Partition.must_wait`). With
    acks=0 there is no response; a refusal closes the connection.
 
 The checks are made in Kafka's order: first those of the whole request; then, for each partition,
@@ -16,10 +16,10 @@ its existence, the framing of its records, its transaction and acks; then the ch
 refusal of one partition does not affect the others.
 
 Before a partition's first batch of a transaction is appended, the coordinator must confirm that the
-partition is in the transaction; from version 12 on, it adds a missing partition. Later batches need
-no confirmation, because the transaction is already open in the log.
+partition is in the transaction; from version 12 on, the coordinator adds a missing partition. Later
+batches need no confirmation, because the transaction is already open in the log.
 
-The log owns the rules of batches (`storage/log/validator.py`); the partition decides when readers
+The log owns the rules of batches (`storage/log/validator.py`); the `Partition` decides when readers
 see the batches.
 
 Source: Kafka's protocol guide, API 0; Kafka 4.3's KafkaApis.handleProduceRequest,
@@ -73,7 +73,7 @@ from tidelog.types import Buffer, Codec, TopicPartition
 if TYPE_CHECKING:
     from uuid import UUID
 
-# First versions of Produce with a feature.
+# First version of Produce with each feature.
 BATCHES_FIRST_VERSION: Final = 3  # records are batches
 ZSTD_FIRST_VERSION: Final = 7  # batches may be compressed with zstd
 ABORTABLE_SINCE: Final = 11  # clients know the error TRANSACTION_ABORTABLE
@@ -132,7 +132,7 @@ SLICE_MS: Final = 20
 
 
 class Refusal(NamedTuple):
-    """Error for a partition whose records are not appended; with a reason if Kafka gives one."""
+    """Error for a partition whose records are not appended, and a reason if Kafka gives one."""
 
     code: int
     reason: str | None = None
@@ -182,7 +182,7 @@ class Row:
 
 
 def rows_of(context: RequestContext, request: ProduceRequest) -> list[Row]:
-    """Return a row for each partition, by topic, in the order in which they are first named.
+    """Return a row for each partition, grouped by topic, in the request's order.
 
     If a partition is named twice, the row has the last records. Exception: if any of the records
     are refused, the row has the last refused records.
@@ -210,7 +210,7 @@ def _is_refused(
 
 
 class AppendPlan:
-    """The appends of one request, whose rows are made ready, appended in slices, and answered.
+    """The appends of one request: makes the rows ready, appends them in slices, and responds.
 
     Attributes:
         context: Context of the request.
@@ -399,7 +399,7 @@ class AppendPlan:
         return group
 
     def _append_group(self, rows: Sequence[Row]) -> None:
-        """Append plain rows; each step is made for all of them before the next step.
+        """Append a group of plain rows, and make each step for all rows before the next step.
 
         Watchers are called at the end, so a watcher that acts at once finds no unfinished append.
         """
@@ -419,7 +419,7 @@ class AppendPlan:
                 self.long.append(row)
 
     def append_row(self, row: Row, checked: Buffer | PreparedSet | None = None) -> None:
-        """Append one row, or refuse it; a row that takes long to check goes to `long`.
+        """Append one row, refuse it, or add it to `long` if its check takes long.
 
         Args:
             row: The row.
@@ -427,7 +427,7 @@ class AppendPlan:
                 unchecked.
 
         Raises:
-            LongCheck: `checked` is a message set, and has to be checked again.
+            LongCheck: `checked` is a message set that has to be checked again.
         """
         context, index, partition = self.context, row.data.index, row.partition
         try:
@@ -514,7 +514,10 @@ class AppendPlan:
                     return
 
     async def _check_and_append(self, row: Row, *, is_alone: bool) -> bool:
-        """Check a row in a thread and append it; return False if it must be checked again."""
+        """Check a row in a thread, then append or refuse it.
+
+        Return False if the row must be checked again.
+        """
         node, name, version = self.context.node, row.name, self.context.version
         info, partition = node.topics.find(name), None
         if version >= TOPIC_IDS_FIRST_VERSION and (
@@ -547,7 +550,7 @@ class AppendPlan:
         """Append the remaining rows in slices, the rows of `long` last, and return the response.
 
         Topics may be locked, deleted or recreated meanwhile. The response is returned at once, or
-        when readers may see the records (`Partition.must_wait`); None for acks=0.
+        when readers may see the records (`Partition.must_wait`). With acks=0, None is returned.
 
         Raises:
             UnansweredRequest: With acks=0, a partition refused its records.
@@ -634,7 +637,7 @@ async def produce(context: RequestContext, request: ProduceRequest) -> ProduceRe
 def _error_of(  # noqa: PLR0911 - one return for each rule, in Kafka's order
     context: RequestContext, topic: str, records: Buffer | None
 ) -> int:
-    """Return the error that records get before they reach the log; 0 for none.
+    """Return the error code of the checks that are made before the log's checks; 0 for no error.
 
     Versions 0 to 2 are older than record batches. In these versions an empty message set is no
     error, as in Kafka. A batch of format 2 is an error, unlike in Kafka.
@@ -664,7 +667,7 @@ def _error_of(  # noqa: PLR0911 - one return for each rule, in Kafka's order
 
 
 def is_one_batch(records: Buffer) -> bool:
-    """Whether the records are exactly one whole batch of format 2, as clients send them."""
+    """Whether the records are exactly one whole batch of format 2, as clients usually send."""
     size_bytes = len(records)
     if size_bytes < HEADER_SIZE or records[MAGIC_AT] != MAGIC_2:
         return False
@@ -672,7 +675,7 @@ def is_one_batch(records: Buffer) -> bool:
 
 
 def _refusal_to(context: RequestContext, topic: str) -> int:
-    """Return the error for a client that may not write to an internal topic; 0 if it may write."""
+    """Return INVALID_TOPIC_EXCEPTION if the client may not write to an internal topic, else 0."""
     if context.node.topics.is_internal(topic) and context.client_id != ADMIN_CLIENT_ID:
         return ErrorCode.INVALID_TOPIC_EXCEPTION
     return 0
@@ -746,7 +749,9 @@ def refused(index: int, code: int, reason: str | None = None) -> PartitionProduc
 def failed(
     partition: Partition | None, index: int, error: TidelogError
 ) -> PartitionProduceResponse:
-    """Return the response for a failed append; refused records and a clock jump are explained.
+    """Return a partition's response to a failed append.
+
+    The response explains refused records and a clock jump.
 
     Args:
         partition: The partition whose log raised the error; None if the partition doesn't exist or
@@ -772,7 +777,7 @@ def failed(
 
 
 def _topic_name_of(context: RequestContext, topic: TopicProduceData) -> str | None:
-    """Return the topic's name; None if no topic has its id."""
+    """Return the name of a request's topic; None if no topic has the requested id."""
     if context.version < TOPIC_IDS_FIRST_VERSION:
         return topic.name
     info = context.node.topics.find_by_id(topic.topic_id)
@@ -828,8 +833,8 @@ PRODUCE_ROWS: Final = RowFunctions(Operation.WRITE, _may_repeat, _answer_rows)
 def guard_produce(access: Access, request: ProduceRequest) -> Guarded[ProduceRequest]:
     """Require WRITE on each topic.
 
-    If records belong to a transaction, require a transactional id and WRITE on it, too.
-    With acks=0 a denial closes the connection, after the allowed records were appended.
+    If records belong to a transaction, also require a transactional id and WRITE on this id. With
+    acks=0 a denial closes the connection, after the allowed records were appended.
     """
     allowed, denied, code = _to_produce(access, request)
     if not denied:

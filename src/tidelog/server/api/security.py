@@ -106,7 +106,7 @@ def _resources(acls: Iterable[Acl], acl_filter: AclFilter | None) -> list[Descri
 
 
 def _filter_of(message: _Filter) -> AclFilter | None:
-    """Return a request's filter; None if it has an undefined code, and so matches no ACL.
+    """Return a request's ACL filter; None if an undefined code makes it match no ACL.
 
     Raises:
         CorruptMessage: A code is 0 (UNKNOWN); Kafka can't read such a request.
@@ -152,7 +152,7 @@ def _passing(acls: Iterable[Acl], acl_filter: AclFilter | None) -> list[Acl]:
 
 
 async def create_acls(context: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
-    """Add ACLs; the response is sent once they are durable. Adding an existing ACL is no error."""
+    """Add ACLs, and respond once the ACLs are durable. Adding an existing ACL is no error."""
     authorizer = context.node.authorizer
     if authorizer is None:
         disabled = AclCreationResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=_NONE)
@@ -227,7 +227,7 @@ def _ensure_concrete(acl: Acl) -> None:
         (acl.permission is Permission.ANY, "permissionType must not be ANY"),
     ):
         if is_any:
-            # Kafka fails on such an ACL, and responds with this code.
+            # Kafka's code fails on such an ACL, so Kafka responds with UNKNOWN_SERVER_ERROR.
             raise Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, text)
 
 
@@ -296,8 +296,8 @@ def _matching(acl: Acl) -> DeleteAclsMatchingAcl:
 
 NAME_BYTES_MAX: Final = 1024
 
-# Maximum length of a salt and of a salted password, in bytes. It limits the time of the event loop,
-# which hashes the salted password.
+# Maximum length of a salt and of a salted password, in bytes. The maximum limits the time in which
+# the event loop hashes the salted password.
 SALT_BYTES_MAX: Final = 1024
 
 _TWICE: Final = "A user credential cannot be altered twice in the same request"
@@ -319,7 +319,7 @@ async def describe_user_scram_credentials(
 def _describe(
     credentials: Mapping[tuple[str, int], ScramCredential], names: Sequence[str]
 ) -> list[DescribeUserScramCredentialsResult]:
-    """Describe the named users, or all if none is named; safe in any thread."""
+    """Describe the named users, or all users if none is named; any thread may call this."""
     users = names or sorted({user for user, _ in credentials})
     infos = {name: _infos(credentials, name) for name in users}
     times = Counter(users)
@@ -448,7 +448,7 @@ def sasl_authenticate(
 def guard_alter_user_scram_credentials(
     access: Access, request: AlterUserScramCredentialsRequest
 ) -> Guarded[AlterUserScramCredentialsRequest]:
-    """Require ALTER on the cluster; the response to a denied request has one error per user."""
+    """Require ALTER on the cluster. The response to a denied request has an error per user."""
     if access.may_cluster(Operation.ALTER):
         return request, None
     changes: list[_Change] = [*request.deletions, *request.upsertions]

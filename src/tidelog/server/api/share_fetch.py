@@ -2,11 +2,11 @@
 
 Acknowledgements in a ShareFetch are processed before it acquires more records. A member's
 ShareFetch and ShareAcknowledge requests belong to the same share session. A fetch visits its
-partitions in rotation. It waits until there are enough records for a response, or until its wait
-time is over; then it acquires records. At most one fetch reads a share partition at a time; other
-fetches retry when this fetch has finished. Waiting fetches are woken one after the other
-(`shares.open_partition`). A woken fetch reads the partition that woke it. If the fetch needs more
-than one byte, it reads all its partitions.
+partitions in rotation. The fetch waits until there are enough records for a response, or until its
+wait time is over. Then it acquires records. At most one fetch reads a share partition at a time.
+Other fetches retry when the reading fetch has finished. Waiting fetches are woken one after the
+other (`shares.open_partition`). A woken fetch reads the partition that woke it. If the fetch needs
+more than one byte, it reads all its partitions.
 
 Source: Kafka's protocol guide, APIs 78 and 79; KIP-932, KIP-1206, KIP-1222; Kafka 4.3's KafkaApis
 (handleAcknowledgements, validateAcknowledgementBatches), DelayedShareFetch, ShareFetchUtils.
@@ -81,7 +81,7 @@ TEXTS: Final[dict[int, str]] = {
 
 
 def text_of(code: int) -> str | None:
-    """Return the text of an error code; None if the code has no text."""
+    """Return the message of an error code; None if the code has no message."""
     return TEXTS.get(code)
 
 
@@ -150,8 +150,8 @@ def acknowledge(
 ) -> dict[SharedPartition, Reply[int]]:
     """Process a member's acknowledgements; return a reply for each partition.
 
-    A reply completes with the error code of the acknowledgements, or with NONE once they are
-    durable.
+    A reply completes with the error code of the partition's acknowledgements, or with NONE once
+    these acknowledgements are durable.
     """
     return {
         named: _acknowledge(member, named, batches, is_renewal=is_renewal)
@@ -193,7 +193,10 @@ def _plain(batches: Iterable[AcknowledgementBatch]) -> list[Acknowledgement]:
 
 
 def _can_be(batches: Iterable[AcknowledgementBatch], most: int, *, is_renewal: bool) -> bool:
-    """Whether ranges are in order, and have one allowed type for all offsets or for each offset."""
+    """Whether the offset ranges are in order and the types are allowed.
+
+    A range has one type for all its offsets, or one type for each offset.
+    """
     behind = -1
     for each in batches:
         types = each.acknowledge_types
@@ -208,8 +211,8 @@ def _can_be(batches: Iterable[AcknowledgementBatch], most: int, *, is_renewal: b
 
 Responses = dict[SharedPartition, SharePartitionData]
 
-# Maximum number of partitions whose logs are looked up without yielding the event loop; logs that
-# are not open yet are opened together.
+# Maximum number of partitions whose logs are looked up without yielding the event loop. Logs among
+# them that are not open yet are opened together.
 AT_ONCE: Final = 500
 
 
@@ -218,8 +221,8 @@ class ShareOrder:
     """Options of a fetch that apply to all its partitions.
 
     Attributes:
-        options: Limit of the records to acquire, whether this limit is strict, and the division of
-            acquired records into ranges.
+        options: Maximum number of records to acquire, whether this maximum is strict, and how
+            acquired records are divided into ranges.
         min_bytes: Number of bytes to wait for.
         max_bytes: Limit in bytes for all partitions, divided equally among the partitions that are
             read. The first batch of each partition is returned even if it is larger.
@@ -291,7 +294,7 @@ class ShareFetching:
     async def _open(
         self, named: Sequence[SharedPartition], *, may_stop: bool = True
     ) -> Sequence[SharedPartition]:
-        """Open partitions until one that was not open before has records.
+        """Open partitions until a newly opened partition has records.
 
         So, as in Kafka, a new group gets its first records as soon as one partition is open.
 
@@ -345,7 +348,10 @@ class ShareFetching:
             live.leave(self)
 
     def _take_woken(self) -> Iterable[SharedPartition]:
-        """Return the partitions that woke the fetch. If it needs more than one byte, return all."""
+        """Return the partitions that woke the fetch.
+
+        If the fetch needs more than one byte, return all its partitions.
+        """
         self._changed.clear()
         woken_for, self._woken_for = self._woken_for, {}
         return woken_for if self._order.min_bytes <= 1 else self._live
@@ -414,7 +420,7 @@ class ShareFetching:
         now: "Callable[[], ShareRead | None]",
         later: "Callable[[], ShareRead | None]",
     ) -> ShareRead | None:
-        """Read; if the data is not in memory, read it in a thread.
+        """Read by `now`; if the data is not in memory, read by `later` in a thread.
 
         On failure, the error becomes the partition's response, and None is returned.
         """
@@ -461,7 +467,7 @@ class ShareFetching:
             return
         data = SharePartitionData(
             partition_index=named.number,
-            # The encoder needs only lengths; the connection reads a `FilePiece` when it sends it.
+            # The encoder needs only the lengths. The connection reads a `FilePiece` when sending.
             records=[cast("Buffer", records)],
             acquired_records=[
                 AcquiredRecords(
@@ -512,7 +518,7 @@ Replies = Mapping[SharedPartition, Reply[int]]
 def share_fetch(
     context: RequestContext, request: ShareFetchRequest
 ) -> ShareFetchResponse | Awaitable[ShareFetchResponse | LargeResponse]:
-    """Return records for a member, now or later, and the results of its acknowledgements."""
+    """Return records for a member, and the results of the member's acknowledgements."""
     member = member_of(context, request.group_id, request.member_id)
     if isinstance(member, ErrorCode):
         return _fetch_error(member)
@@ -590,7 +596,8 @@ def _begin(
     if isinstance(session, ShareSession):
         connection = member.context.connection
         connection.closers[key] = partial(shares.drop_session, session)
-        # If the member ends the session on another connection, this connection drops its closer.
+        # If the member ends the session on another connection, this connection must not end the
+        # session again.
         session.on_end = lambda: _no_closer(connection, key)
     return session
 
@@ -622,7 +629,9 @@ def _fetch(
 async def _fetched(
     member: Member, request: ShareFetchRequest, session: ShareSession | None, replies: Replies
 ) -> ShareFetchResponse | LargeResponse:
-    """Return the response; `session` is None if no records are to be returned.
+    """Wait for records and for the acknowledgements' results, and return the response.
+
+    `session` is None if no records are to be returned.
 
     No records are returned if the request only acknowledges, renews locks, or ends the session.
     """

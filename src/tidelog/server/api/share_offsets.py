@@ -64,7 +64,7 @@ _Starts: TypeAlias = Mapping[str, Mapping[int, int]]
 async def describe_share_group_offsets(
     context: RequestContext, request: DescribeShareGroupOffsetsRequest
 ) -> DescribeShareGroupOffsetsResponse:
-    """Return start offsets of groups.
+    """Return the start offsets of share groups, by partition.
 
     The offset is -1 for a partition that the group has not started to read, for a partition of a
     missing topic, and for a partition with an error. A partition that an entry of the request names
@@ -166,7 +166,7 @@ def _lag(node: Node, name: str, number: int, state: PersistedState) -> int:
 async def alter_share_group_offsets(
     context: RequestContext, request: AlterShareGroupOffsetsRequest
 ) -> AlterShareGroupOffsetsResponse:
-    """Set the start offsets of a group, which is created if it doesn't exist.
+    """Set the start offsets of a share group. If the group doesn't exist, create it.
 
     For a partition that is named more than once, only the last offset is written.
     """
@@ -228,7 +228,10 @@ async def _altered(
 async def _reset_offset(
     node: Node, group_id: str, name: str, number: int, start: int
 ) -> tuple[ErrorCode, str]:
-    """Reset one partition; return its error code and text. The topic may be deleted at any time."""
+    """Set the start offset of one partition; return an error code and its message.
+
+    The topic may be deleted at any time.
+    """
     info = node.topics.find(name)
     if info is None or info.topic_id is None or not 0 <= number < info.partitions:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _UNKNOWN
@@ -273,7 +276,7 @@ def _forget(
 ) -> tuple[UUID | None, Sequence[Reply[ErrorCode]]]:
     """Start deleting a group's state of a topic; return the topic's id and the replies.
 
-    If the group has no state of the topic, return None and no replies.
+    If the group has no state of the topic, return None and an empty sequence.
     """
     topic_id = _id_of(node, name)
     if topic_id is None or topic_id not in group.shared:
@@ -397,7 +400,10 @@ _SplitGroup: TypeAlias = tuple[
 
 
 def _split_topics(access: Access, group: DescribeShareGroupOffsetsRequestGroup) -> _SplitGroup:
-    """Return a group with its allowed topics (None for all), and its denied topics."""
+    """Return the group with its allowed topics, and the denied topics.
+
+    The group's topics are None if all topics are requested.
+    """
     if group.topics is None:
         return group, []
     allowed, denied = access.split_topics(group.topics, Operation.DESCRIBE)
@@ -421,7 +427,7 @@ def _visible_group(
 def guard_alter_share_group_offsets(
     access: Access, request: AlterShareGroupOffsetsRequest
 ) -> Guarded[AlterShareGroupOffsetsRequest]:
-    """Require READ on the group and on each topic; refusals have the ids of topics, as in Kafka."""
+    """Require READ on the group and on each topic; a refusal has the topic's id, as in Kafka."""
     code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     if not access.may_group(Operation.READ, request.group_id):
         return None, denied_whole(access, ErrorCode.GROUP_AUTHORIZATION_FAILED)

@@ -1,4 +1,4 @@
-"""Table of the served APIs, with versions, handler, guard and split lists of each.
+"""Table of the served APIs: versions, handler, guard and split lists of each API.
 
 ApiVersions announces the APIs and versions of the table.
 
@@ -6,7 +6,7 @@ A version is served only if all of it is implemented. The module of a handler is
 API's first request at the latest. If an API has no guard and is not in `OPEN_TO_ALL`, its clients
 need all rights on the cluster. So a new API is closed until it gets a guard.
 
-Rights are defined in `guards`; the way of a request to its handler is in `dispatch`.
+`guards` defines the rights, and `dispatch` passes each request to its handler.
 
 Source: Kafka 4.3's KafkaApis; KIP-511.
 """
@@ -53,13 +53,13 @@ class Row(NamedTuple):
         last: Highest version announced, inclusive.
         legacy_first: Lowest version served with `tidelog.legacy.clients`; None if equal to `first`.
         announced_first: Lowest version announced; None if it is the lowest version served.
-        guard: Its guard. `OWN` means the function in the handler's module whose name is `guard_`
-            followed by the handler's name. With None, clients need all rights on the cluster,
-            unless the API is in `OPEN_TO_ALL`.
-        module: Module of its handler, in this package; empty if it has the same name as the module
-            that declares the API's messages.
-        rows: Name of its `RowFunctions` (functions for repeated requests) in the handler's module;
-            empty if it has none.
+        guard: Guard of the API. `OWN` means the function in the handler's module whose name is
+            `guard_` followed by the handler's name. With None, clients need all rights on the
+            cluster, unless the API is in `OPEN_TO_ALL`.
+        module: Module, in this package, of the API's handler. Empty if this module has the same
+            name as the module that declares the API's messages.
+        rows: Name, in the handler's module, of the API's `RowFunctions` (functions for repeated
+            requests); empty if the API has none.
         parts: Pairs `request list=response list`, as paths of fields. A request with a long list is
             split along the first pair whose fields exist in the version. If there is no such pair,
             long requests are refused. Exception: Fetch (`fetch.long_fetch`).
@@ -89,7 +89,7 @@ class Row(NamedTuple):
         return re.sub(r"\B(?=[A-Z])", "_", self.api.name).lower()
 
     def load(self, name: str) -> object:
-        """Return the object of this name in the handler's module; imports the module if needed."""
+        """Import the handler's module if needed, and return its object of this name."""
         return getattr(import_module(self.module_path), name)
 
     @property
@@ -341,7 +341,7 @@ _AFTER_LOAD: Final = frozenset(
     {8, 9, 10, 11, 13, 14, 15, 16, 22, 24, 25, 26, 28, 42, 47, 68, 69, 76, 77, 78, 79, 90, 91, 92}
 )
 
-# Modules whose import takes a tenth of a second, so that a thread imports them.
+# Modules that a thread imports, because each import takes a tenth of a second.
 _GROUPS: Final = "tidelog.server.groups.coordinator"
 
 _CONSUMER_GROUPS: Final = "tidelog.server.groups.consumer_heartbeat"
@@ -398,9 +398,9 @@ _ADD_PARTITIONS: Final = 24
 # commits nothing and does not wait.
 _COMMITS: Final = frozenset({8, 28})
 
-# APIs about the stored state of share partitions, whose requests wait until all of it is loaded.
-# ShareFetch waits only for the state of the partitions that it reads. ShareAcknowledge doesn't wait
-# for this state, because it is about records that a ShareFetch has acquired.
+# APIs about the stored state of share partitions. Their requests wait until all of this state is
+# loaded. ShareFetch waits only for the state of the partitions that it reads. ShareAcknowledge
+# doesn't wait for this state, because it is about records that a ShareFetch has acquired.
 _OF_SHARE_STATES: Final = frozenset({90, 91, 92})
 
 
@@ -439,10 +439,10 @@ def _after_load(key: int, handler: Handler) -> Handler:
 
 
 def _state_logs_of(key: int, node: "Node", request: object) -> "list[tuple[_StateLog, str | None]]":
-    """Return the logs for whose loading a request waits, each with a group or transactional id.
+    """Return the state logs that a request needs, each with a group or transactional id.
 
-    With an id, only the log's partition of this id must be loaded. The id is None if the request
-    names several ids or none; then the whole log must be loaded.
+    The request waits while these logs are loading: with an id, for the log's partition of this id;
+    with None, for the whole log. The id is None if the request names several ids or none.
     """
     if key in _OF_TRANSACTIONS:
         # A request without a transactional id (of an idempotent producer) or with several does not
@@ -495,7 +495,7 @@ def _used_by(key: int, request: object) -> tuple[str, ...]:
 
 
 def import_for(key: int, coordinators: "Iterable[str]" = ()) -> None:
-    """Import the handler of an API and the modules that it uses; safe in any thread."""
+    """Import the handler of an API and the modules that it uses; any thread may call this."""
     names = (*coordinators, *_COORDINATORS.get(key, ()), BY_KEY[key].module_path)
     with collection_paused():
         for name in names:
@@ -522,14 +522,14 @@ def served_versions(legacy: bool) -> "Mapping[int, tuple[int, int]]":
 
 
 # APIs without a guard that are open to all. Fetch, ShareFetch and ShareAcknowledge check rights in
-# their handlers. The others are about versions, authentication and the client's own telemetry (71
-# and 72, which are not served).
+# their handlers. The other APIs are about versions, authentication and the client's own telemetry
+# (71 and 72, which are not served).
 OPEN_TO_ALL: Final = frozenset({1, 17, 18, 36, 71, 72, 78, 79})
 
 
 @cache
 def row_functions_of(key: int) -> RowFunctions | None:
-    """Return an API's functions for repeated requests; None if it has none."""
+    """Return an API's functions for repeated requests; None if the API has no such functions."""
     row = BY_KEY.get(key)
     if row is None or not row.rows:
         return None

@@ -1,4 +1,4 @@
-"""Changes of topics, one at a time, with their syncs in a thread.
+"""Changes of topics, made one at a time. A thread makes the syncs of a change.
 
 The registry and each partition's metadata are synced, which would block the event loop. Clients see
 a new topic only when it is complete.
@@ -87,8 +87,8 @@ async def alter(
 async def _shielded(node: Node, change: Coroutine[object, object, _Result]) -> _Result:
     """Await a change, which continues even if the caller is cancelled.
 
-    When the caller is cancelled, a thread may already be executing the change. Its result must be
-    applied, and no other change may start before that.
+    When the caller is cancelled, a thread may already be executing the change. The change's result
+    must still be applied, and no other change may start before that.
     """
     return await asyncio.shield(node.topics.begin(change))
 
@@ -106,7 +106,9 @@ async def delete(node: Node, name: str) -> None:
 
 
 async def delete_all(node: Node, topics: Sequence[TopicInfo]) -> list[TidelogError | None]:
-    """Delete topics together; return for each topic None, UnknownTopic or StorageFailure.
+    """Delete topics together; return the failure of each topic, None for a deleted topic.
+
+    A failure is UnknownTopic or StorageFailure.
 
     Renames and syncs run in threads. Topics that are locked for a rebuild are deleted after the
     rebuild; other topics don't wait for them. The files are removed later (`Removals`).
@@ -125,7 +127,7 @@ async def _delete(
     waiting = {info.name: info for info in topics}
     while waiting:
         async with node.topics.changing:
-            # A topic may have been locked while this deletion waited for its turn.
+            # A topic may have been locked while this deletion waited for `changing`.
             free = [name for name in waiting if not node.partitions.holds.stops_deletion(name)]
             directories = await _delete_free(node, [waiting.pop(name) for name in free], failures)
         node.removals.add(directories)

@@ -67,8 +67,8 @@ from tidelog.storage.directory.topic_registry import NewTopic, TopicInfo
 from tidelog.storage.files import CLUSTER_METADATA_TOPIC, random_topic_id
 from tidelog.storage.log.deletion import HIGH_WATERMARK
 
-# Maximum number of topics in a response to CreateTopics that is encoded on the event loop; the
-# response has all settings of each new topic.
+# Maximum number of topics in a response to CreateTopics that is encoded on the event loop. The
+# encoding takes long, because the response has all settings of each new topic.
 AT_ONCE: Final = 8
 
 NOT_HOSTED: Final = "This server does not host this topic-partition."
@@ -196,7 +196,7 @@ async def delete_topics(
 ) -> DeleteTopicsResponse:
     """Delete topics by name or by id."""
     states = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
-    # An entry with both name and id is refused, and doesn't count as a duplicate.
+    # An entry with both name and id is refused, and doesn't make another entry a duplicate.
     names = Counter(s.name for s in states if s.name is not None and s.topic_id == NO_UUID)
     ids = Counter(state.topic_id for state in states if state.name is None)
     if request.timeout_ms <= 0 and any(_names_one(state, names, ids) for state in states):
@@ -222,7 +222,7 @@ async def delete_topics(
 
 
 def _names_one(state: DeleteTopicState, names: Counter[str], ids: Counter[UUID]) -> bool:
-    """Whether an entry names a topic either by name or by id, and is no duplicate."""
+    """Whether an entry has either a name or an id, and no other entry names the same topic."""
     if state.name is None:
         return state.topic_id != NO_UUID and ids[state.topic_id] == 1
     return state.topic_id == NO_UUID and names[state.name] == 1
@@ -363,8 +363,9 @@ def guard_delete_topics(
     """Require DELETE on the cluster or on each topic.
 
     Without DESCRIBE on a topic that was named by id, the client doesn't get the topic's name. If a
-    topic is missing, a client with DESCRIBE on it gets the error for a missing topic, not a denial.
-    The handler refuses a topic that is named twice, or by name and id.
+    topic does not exist, a client with DESCRIBE on the topic gets the error for a missing topic
+    instead of the error for missing rights. The handler refuses a topic that is named twice, or by
+    name and id.
     """
     states = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
     times = Counter(_key_of(state) for state in states if not _has_both(state))
@@ -413,8 +414,8 @@ def _absent_of(
     """Return the missing topics that the client may not delete, and the other entries.
 
     The missing topics are refused here, so that the handler does not look them up again. Otherwise
-    it would delete a topic that was created meanwhile, without a check of rights. If deletion is
-    disabled, the handler reports this for all topics.
+    the handler would delete a topic that was created meanwhile, without a check of rights. If
+    deletion is disabled, the handler reports this for all topics.
     """
     absent: dict[str, None] = {}
     others = []
@@ -491,7 +492,10 @@ async def _delete_until(
 
 
 def _move_start(partition: Partition, offset: int) -> int | None:
-    """Advance the log start offset and return it; None if the offset is out of range."""
+    """Advance the log start offset to `offset`, and return the new log start offset.
+
+    Return None if `offset` is out of range.
+    """
     end = partition.high_watermark
     target = end if offset == HIGH_WATERMARK else offset
     if not 0 <= target <= end:

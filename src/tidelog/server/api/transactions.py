@@ -3,7 +3,7 @@
 - InitProducerId without a transactional id returns a new producer id with epoch 0 each time; such a
   producer increments its epoch itself.
 - AddPartitionsToTxn with very many partitions is processed in parts. Each part is checked like a
-  request of its own, without writing. Then one write for each transaction adds its partitions; if a
+  request of its own, without writing. Then one write for each transaction adds its partitions. If a
   part of a transaction was refused, none of the transaction's partitions is added.
 - Kafka's administration tool ends hanging transactions with WriteTxnMarkers.
 - ListTransactions and DescribeTransactions return the state of transactions. DescribeProducers
@@ -134,7 +134,9 @@ async def add_partitions_to_txn(
 async def _add(
     context: RequestContext, transaction: AddPartitionsToTxnTransaction
 ) -> Mapping[TopicPartition, int]:
-    """Add all partitions of a transaction or none, or verify them; return a code for each.
+    """Add all partitions of a transaction or none, or verify that it has them.
+
+    Returns the error code of each partition.
 
     With a `PartContext`, partitions to add are only checked.
     """
@@ -170,8 +172,8 @@ def refusals(
 ) -> dict[TopicPartition, int]:
     """Return the errors of partitions that can't be added.
 
-    Missing partitions can't be added; a client, unlike a broker, also can't add partitions of
-    internal topics.
+    These are partitions that don't exist and, if a client sent the request, partitions of internal
+    topics. A broker may add partitions of internal topics.
     """
     topics = context.node.topics
     is_client = context.version < BATCHED_FIRST_VERSION
@@ -307,7 +309,10 @@ def _listed(metadata: TransactionMetadata) -> ListedTransactionState:
 
 
 def _filter(request: ListTransactionsRequest, now_ms: int) -> Filter:
-    """Return a filter of transactions; if only unknown states are named, it matches none."""
+    """Return a filter of transactions.
+
+    If the request names states but no known state, the filter matches no transaction.
+    """
     ids = frozenset(request.producer_id_filters)
     states = {_STATES[each] for each in request.state_filters if each in _STATES}
     has_states = bool(request.state_filters)
@@ -368,7 +373,7 @@ async def write_txn_markers(
 ) -> WriteTxnMarkersResponse:
     """End transactions in the named partitions, without asking the transaction coordinator.
 
-    A producer that is named twice gets one result, with all its partitions.
+    A producer that the request names several times gets one result, with all its partitions.
     """
     codes_by_producer: dict[int, dict[TopicPartition, ErrorCode]] = {}
     for marker in request.markers:
@@ -630,7 +635,7 @@ def guard_describe_transactions(
 def guard_list_transactions(
     access: Access, request: ListTransactionsRequest
 ) -> Guarded[ListTransactionsRequest]:
-    """Require DESCRIBE on each transactional id; denied ones are left out."""
+    """Require DESCRIBE on each transactional id. The response leaves out denied ids."""
 
     def is_shown(state: ListedTransactionState) -> bool:
         return access.may_transact(Operation.DESCRIBE, state.transactional_id)
@@ -655,9 +660,9 @@ class _Transaction:
     """Merged checks of one transaction of a request, from all parts.
 
     Attributes:
-        request: `AddRequest` of the last part that was not refused; None if all were refused.
-        partitions: Partitions to add.
-        topics: The results of all parts.
+        request: `AddRequest` of the last part that was not refused; None if all parts were refused.
+        partitions: Partitions that the parts add to the transaction.
+        topics: Results of the partitions of all parts, by topic.
         is_refused: Whether some part was refused.
     """
 

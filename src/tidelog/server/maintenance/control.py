@@ -1,9 +1,9 @@
 """Control channel of a running broker: verbs such as attach, swap, erase, flush and tier.
 
-Requests arrive on the event loop. Their work can be long (an attach reads every byte of its
-segments), so it runs in a thread, on proxies whose calls are executed on the loop (`threads`).
-During an attach, swap or erase, appends to the affected topics wait, and reads continue (`holds`).
-Fetches that wait see new records at once.
+Requests arrive on the event loop. The work of a request can be long (an attach reads every byte of
+its segments), so a thread does it. The thread uses proxies, whose calls are executed on the loop
+(`threads`). During an attach, swap or erase, appends to the affected topics wait, and reads
+continue (`holds`). Fetches that wait see new records at once.
 
 Source: docs/control.md.
 """
@@ -112,7 +112,10 @@ class Control:
         return task
 
     def admit(self, connection: "_Connection") -> None:
-        """Admit a connection; at the limit, close an idle one, or the oldest if none is idle."""
+        """Admit a connection; at the limit, close another connection first.
+
+        This is the oldest idle connection, or the oldest of all if none is idle.
+        """
         if len(self._connections) >= channel.CONNECTIONS_MAX:
             idle = [each for each in self._connections if each.task is None]
             (idle or list(self._connections))[0].close()
@@ -145,7 +148,7 @@ class Control:
         return {}
 
     async def _accept_clock(self, _: Mapping[str, object]) -> _Result:
-        """Accept a clock jump, so that appends can continue; opens all partitions."""
+        """Open all partitions, and accept a clock jump, so that appends can continue."""
         log_dir = self._node.log_dir
         names = [name for topic in self._node.topics.all() for name in log_dir.partitions(topic)]
         await self._open(names)
@@ -175,13 +178,16 @@ class Control:
         return {"reopened": reopened}
 
     async def _was_reopened(self, name: TopicPartition) -> bool:
-        """Reopen a partition if it is offline; one at a time, and not while topics change."""
+        """Reopen a partition if it is offline, and return whether it was reopened.
+
+        Waits until no topic is being changed and no other partition is being reopened.
+        """
         node = self._node
         async with node.topics.changing:
             return await node.partitions.reopen(name.topic, name.partition, node.work)
 
     async def _change(self, verb: str, arguments: Mapping[str, object]) -> _Result:
-        """Attach, swap or erase; appends to the affected topics wait."""
+        """Run the verb attach, swap or erase; meanwhile appends to the affected topics wait."""
         from tidelog.control import verbs  # large, and not needed to listen
 
         topics = _topics_of(verb, arguments)
@@ -202,7 +208,7 @@ class Control:
                 self._show(topics)
 
     async def _tier(self, arguments: Mapping[str, object]) -> _Result:
-        """Run one partition's tiering: copies, retention, removal; see docs/tiers.md."""
+        """Tier one partition: copy, delete and remove segments; see docs/tiers.md."""
         from tidelog.control.verbs import read_tier_arguments, run_tier
 
         name, options = read_tier_arguments(arguments, self._on_copied)
@@ -250,7 +256,7 @@ class Control:
         return {"more": more}
 
     def _partitions_of(self, verb: str, arguments: Mapping[str, object]) -> list[TopicPartition]:
-        """Return the partitions of a change.
+        """Return the partitions that an attach, swap or erase affects.
 
         Invalid entries are skipped here, because the verb refuses them later.
         """
@@ -264,7 +270,7 @@ class Control:
         return names
 
     async def _open(self, names: Iterable[TopicPartition]) -> None:
-        """Open partitions in threads, so that the work finds them open on the event loop."""
+        """Open partitions in threads, so that the verb does not open them on the event loop."""
         await self._node.partitions.open_beside(names, self._node.work)
 
     def _on_copied(self, _: int) -> None:
@@ -281,7 +287,10 @@ class Control:
         return await asyncio.get_running_loop().run_in_executor(pool, function, *args)
 
     def _show(self, topics: Iterable[str]) -> None:
-        """Make new records visible to waiting readers; offline partitions have none."""
+        """Make new records of topics visible to waiting readers.
+
+        Offline partitions are skipped, because they have no new records.
+        """
         names = set(topics)
         for partition in self._node.partitions.opened():
             if partition.name.topic in names and partition.failure is None:
@@ -289,7 +298,7 @@ class Control:
 
 
 def _skipped_topics(result: Mapping[str, object], topics: set[str]) -> set[str]:
-    """Return the topics to which an attach added nothing: its version was committed before."""
+    """Return the topics to which an attach added nothing, because they had its version already."""
     skipped = result.get("skipped")
     if isinstance(skipped, Mapping) and skipped:
         return set(skipped)
@@ -297,7 +306,10 @@ def _skipped_topics(result: Mapping[str, object], topics: set[str]) -> set[str]:
 
 
 def _topics_of(verb: str, arguments: Mapping[str, object]) -> set[str]:
-    """Return the topics of a change; invalid entries, which the verb refuses, are skipped."""
+    """Return the topics that an attach, swap or erase affects.
+
+    Entries that are not objects are skipped here, because the verb refuses them later.
+    """
     return {str(segment.get("topic")) for segment in _segment_entries(verb, arguments)}
 
 

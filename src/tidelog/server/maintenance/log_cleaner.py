@@ -1,4 +1,4 @@
-"""Log cleaners of the broker, which clean the dirtiest compacted partitions; lent jobs.
+"""Log cleaners of the broker, which clean the dirtiest compacted partitions, and lent jobs.
 
 Logs are used only in the event loop's thread. So the choice of a partition and the swap of its new
 segments run in a thread, on proxies whose calls are executed on the loop. The cleaning itself is
@@ -111,7 +111,9 @@ class LentJobs:
     async def begin(
         self, name: TopicPartition, *, roll: bool, is_asked: bool
     ) -> tuple[CleaningDecision, CleaningJob | None]:
-        """Lend a partition's cleaning; return the decision and the job, None if nothing is due.
+        """Lend the cleaning of a partition to a client.
+
+        Returns the decision, and the job or None if no cleaning is due.
 
         Args:
             name: The partition.
@@ -120,8 +122,8 @@ class LentJobs:
 
         Raises:
             UnknownTopic: No such partition.
-            InvalidRequest: A cleaner of the broker is cleaning it, it is not compacted, or has a
-                tier.
+            InvalidRequest: A cleaner of the broker is cleaning the partition, or the topic is not
+                compacted, or the partition has a tier.
             TidelogError: The partition could not be inspected.
         """
         node = self._node
@@ -159,7 +161,7 @@ class LentJobs:
         return LogTarget(LogDirOnLoop(self._node.log_dir, self._gate), name, options)
 
     async def take_back(self, result: "TakeBack") -> bool:
-        """Swap in a job's result; return whether another pass is needed.
+        """Swap in the segments that a client has cleaned; return whether another pass is needed.
 
         Raises:
             CleaningAborted: The job is no longer lent, or its segments have been replaced; nothing
@@ -202,7 +204,7 @@ class LentJobs:
                 )
 
     async def _end(self, name: TopicPartition) -> None:
-        """End a lent job, and delete the files that are left of it."""
+        """End a partition's lent job, if there is one, and delete its `.cleaned` files."""
         lent = self._lent.pop(name, None)
         if lent is not None:
             fs, directory = self._node.env.files, lent.job.directory
@@ -226,7 +228,7 @@ class LentJobs:
 
 
 def check(job: CleaningJob, cleaned: CleaningResult) -> None:
-    """Ensure that a result can belong to this job; raises CorruptMessage."""
+    """Raise CorruptMessage if the result can't belong to this job."""
     ends = {source.base_offset: source.end_offset for source in job.sources}
     due = [group for group in job.groups if group.bases[0] < cleaned.mapped_to]
     if not job.map_from <= cleaned.mapped_to <= job.map_to or len(due) != len(cleaned.groups):
@@ -278,7 +280,7 @@ class _InThread(InProcess):
 
 @dataclass(slots=True)
 class _Failure:
-    """Retry of a failed cleaning: delay, and monotonic time at which it is due."""
+    """Retry of a failed cleaning: its delay, and the monotonic time at which it is due."""
 
     delay_ms: int
     retry_ms: int
@@ -288,7 +290,8 @@ class _Failure:
 class _Inspection:
     """An inspection that found nothing due.
 
-    It is valid until `until_ms` (wall time), while the active segment is the same.
+    The partition is inspected again from `until_ms` (wall time) on, or once another segment is
+    active.
     """
 
     active_base: int
@@ -305,7 +308,8 @@ class LogCleaner:
 
         Args:
             node: The broker.
-            make_worker: Creates workers; by default chosen by the broker's file system.
+            make_worker: Creates a worker. Default: a process, or a thread if only this process can
+                access the files.
         """
         self._node = node
         self._make_worker = make_worker or self._worker
@@ -325,7 +329,10 @@ class LogCleaner:
         node.topics.on_deleted += [self._forget, self.lending.forget]
 
     def start(self) -> None:
-        """Start the cleaners, with a delay of `log.initial.task.delay.ms`, if they are enabled."""
+        """If `log.cleaner.enable` is true, start the cleaners.
+
+        Each cleaner first waits for `log.initial.task.delay.ms`.
+        """
         config = self._node.config
         if config.log_cleaner_enable:
             for _ in range(config.log_cleaner_threads):
@@ -371,7 +378,10 @@ class LogCleaner:
             await self._pause(self._node.config.log_cleaner_backoff_ms)
 
     async def _take_next(self) -> TopicPartition | None:
-        """Choose a partition and reserve it; one cleaner at a time."""
+        """Choose a due partition and reserve it for this cleaner; None if none is due.
+
+        Only one cleaner chooses at a time.
+        """
         async with self._choosing:
             name = await self._choose()
             if name is not None:
@@ -492,7 +502,7 @@ class LogCleaner:
                     yield name
 
     async def _inspect(self, name: TopicPartition) -> CleaningState | None:
-        """Inspect one partition; None if nothing has changed or it can't be inspected."""
+        """Inspect a partition; return None if it has not changed or can't be inspected."""
         node = self._node
         try:
             await node.partitions.open_beside([name], node.work)
@@ -530,7 +540,11 @@ class LogCleaner:
     def _note(
         self, state: CleaningState, partition: Partition, active_base: int, synced_end: int
     ) -> None:
-        """Remember an inspection and the log's state before it; a sync may have ended during it."""
+        """Report the inspection's dirty ratio, and remember the inspection if it found nothing due.
+
+        `active_base` and `synced_end` are from before the inspection, because a sync may have ended
+        during it.
+        """
         decision, log = state.decision, partition.log
         self._node.metrics.cleaner.inspected(state.name, decision.ratio)
         if synced_end < active_base:
@@ -560,7 +574,8 @@ class LogCleaner:
 
         Raises:
             UnknownTopic: No such partition.
-            InvalidRequest: It is already being cleaned, is not compacted, or has a tier.
+            InvalidRequest: The partition is already being cleaned, or the topic is not compacted,
+                or the partition has a tier.
             TidelogError: The cleaning failed.
         """
         info = self._node.log_dir.topic(name.topic)

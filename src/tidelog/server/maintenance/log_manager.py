@@ -81,7 +81,7 @@ class LogManager:
         action: Callable[[Partition], None],
         done: Callable[[], object],
     ) -> None:
-        """Run the action for the next partitions in one slice; the others follow after a pause."""
+        """Run the action for partitions for `SLICE_MS`; continue with the others after a pause."""
         clock = self._node.env.clock
         end_ms = clock.monotonic_ms() + SLICE_MS
         for name in names:
@@ -141,7 +141,7 @@ class LogManager:
         if info is None or name.partition >= info.partitions:
             return
         if self._node.partitions.holds.is_locked(name.topic):
-            return  # its segments are locked; it is visited again soon
+            return  # the next run of the task visits the partition
         try:
             partition = self._node.partitions.get(name.topic, name.partition)
             if partition.failure is None:
@@ -192,8 +192,8 @@ class LogManager:
     def _next_unlink_ms(self, log: Log) -> int | None:
         """Return the ms until files may be due for unlinking, None for never.
 
-        If some deleted files have not been renamed yet, the result is `RETRY_MS`. Otherwise it is
-        limited to `file.delete.delay.ms`, because wall time may be set back, but never less than
+        If some deleted files have not been renamed yet, the result is `RETRY_MS`. Otherwise the
+        result is at most `file.delete.delay.ms`, because wall time may be set back, and at least
         `RETRY_MS`.
         """
         due_ms = log.deleter.next_unlink_ms

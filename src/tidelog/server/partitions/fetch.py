@@ -1,16 +1,16 @@
 """Partitions of a fetch: checks, the read under one limit, and the wait for more.
 
 `PartitionRead` is one partition of a request, `Reading` is one pass over all its partitions in
-order, and `Wait` is the wait until they have enough bytes. Records are returned as they are stored,
-except in two cases. Clients older than 2017 get converted records (`legacy_clients`). With
-`tidelog.expose.append.time`, each record gets a header with its append time: batches are rebuilt,
-but keep offsets, timestamps, codec and producer fields. Transaction markers, batches of old
-formats, damaged batches, and batches with an unknown append time are returned unchanged. A client
-that requests append times gets unchanged batches, and beside them the append times in runs of
-offsets.
+order, and `Wait` is the wait until these partitions have enough bytes. Records are returned as they
+are stored, except in two cases. Clients older than 2017 get converted records (`legacy_clients`).
+With `tidelog.expose.append.time`, each record gets a header with its append time: batches are
+rebuilt, but keep offsets, timestamps, codec and producer fields. Transaction markers, batches of
+old formats, damaged batches, and batches with an unknown append time are returned unchanged. If a
+client requests append times, the response has unchanged batches and, separately, the append time of
+each run of offsets.
 
-Clients get only an error code for a failed read, so its reason is logged, at most once a minute for
-the same partition and reason.
+Clients get only an error code for a failed read. So the broker logs the reason of the failure, at
+most once a minute for the same partition and reason.
 
 `segment_reads` selects the bytes that answer a read, `fetch_sessions` has the sessions,
 `fetch_counts` counts bytes and records.
@@ -69,7 +69,9 @@ _VALUE_BYTES: Final = 8
 
 
 def expose_append_times(data: Buffer, time_at: Callable[[int], int | None]) -> bytearray:
-    """Return whole batches with the append time as a header of each record (8 bytes, big-endian).
+    """Add to each record a header with the record's append time (8 bytes, big-endian).
+
+    Returns the rebuilt batches.
 
     Args:
         data: Whole batches, back to back.
@@ -102,7 +104,7 @@ _LOGGER: Final = logging.getLogger(__name__)
 _AGAIN_MS: Final = 60_000
 _LOG_TIMES_MAX: Final = 1000
 
-# Times of the last log lines, by directory and reason; the oldest first.
+# Monotonic time in ms of the last log line for each directory and reason, the oldest first.
 _LOG_TIMES: Final[OrderedDict[tuple[str, str], int]] = OrderedDict()
 
 _LOCK: Final = threading.Lock()
@@ -152,8 +154,8 @@ class ReadOrder:
         is_committed: Whether the client reads only committed records: records from the last stable
             offset on are hidden, and aborted transactions are listed beside the records.
         min_bytes: Number of bytes for which the response waits.
-        max_bytes: Limit for all partitions together; from version 3 on, the first batch is returned
-            even if it is larger.
+        max_bytes: Maximum number of bytes of all partitions together. From version 3 on, the first
+            batch is returned even if it is larger.
         with_append_times: Whether append times are returned beside the records.
     """
 
@@ -208,7 +210,8 @@ class PartitionRead:
         high_watermark: The partition's high watermark; -1 with an error.
         last_stable_offset: The partition's last stable offset; -1 with an error.
         log_start_offset: The partition's log start offset; -1 with an error.
-        diverging_epoch: Point where the client's log and this one diverge; epoch -1 if they don't.
+        diverging_epoch: Epoch and offset at which the client's log diverges from this log; epoch -1
+            if the client's log does not diverge.
         fenced_epoch: The current leader epoch, if the client named an older one and its version of
             Fetch can return it; else -1.
         records: Whole batches; below version 3 of Fetch, the last converted batch may be cut off.
@@ -314,8 +317,7 @@ class PartitionRead:
             current_leader=_NOTHING.current_leader,
             snapshot_id=_NOTHING.snapshot_id,
             aborted_transactions=self.aborted,
-            # The encoder needs only lengths; a `FilePiece` is read only when the connection sends
-            # it.
+            # The encoder needs only the lengths. The connection reads a `FilePiece` when sending.
             records=[cast("Buffer", self.records)] if self.size_bytes else b"",
             append_times=list(self.append_times),
         )
@@ -323,11 +325,13 @@ class PartitionRead:
     # -- before the read ---------------------------------------------------------------------
 
     def prepare(self, order: ReadOrder, bytes_left: int, whole_first: bool) -> Limits | None:
-        """Set the result without records; return the limits of the read, or None to read nothing.
+        """Set the result's fields, except the records, before the read.
+
+        Returns the limits of the read; None if nothing is to be read.
 
         Args:
             order: Options of the fetch.
-            bytes_left: Bytes left for this partition and those after it.
+            bytes_left: Number of bytes left for this partition and the partitions after it.
             whole_first: Whether the first batch is returned even if it is larger than the limit.
         """
         partition = self.partition
@@ -373,10 +377,10 @@ class PartitionRead:
         if self.topic_id is not None and self.topic_id not in (NO_UUID, log.context.topic_id):
             return ErrorCode.INCONSISTENT_TOPIC_ID
         epoch = self.leader_epoch
-        return 0 if epoch < 0 else epoch_problem(log, epoch)  # any epoch below 0 means none
+        return 0 if epoch < 0 else epoch_problem(log, epoch)  # below 0, the client expects no epoch
 
     def _diverges(self, order: ReadOrder, partition: Partition) -> bool:
-        """Whether the client's log diverges from this one, or its last epoch is unknown here.
+        """Whether the client's log diverges from this log, or this log has no such last epoch.
 
         If so, the result has the diverging epoch or an error, and nothing is read. Source: KIP-595.
         """
@@ -520,7 +524,7 @@ def aborted_transactions(
 
 
 class Reading:
-    """One pass over the partitions: `go` reads only from memory, `finish` reads everything.
+    """One pass over the partitions. `go` reads only from memory; `finish` reads everything.
 
     Attributes:
         size_bytes: Size of all records that were read.
@@ -585,7 +589,10 @@ class Reading:
             self.must_answer = True
 
     def is_enough(self, max_wait_ms: int) -> bool:
-        """Whether to respond now; `max_wait_ms` is the longest wait, 0 or less for none."""
+        """Whether the broker must respond now, instead of waiting for more bytes.
+
+        `max_wait_ms` is the client's maximum wait; 0 or less means no wait.
+        """
         return (
             max_wait_ms <= 0
             or self.must_answer

@@ -1,7 +1,7 @@
 """Counts bytes of fetches with each response, and records at the client's next fetch.
 
-The number of records in a range of bytes is known only from its batches, which are not examined;
-but the next fetch names the offset that the client has reached.
+The broker does not examine the batches of a response, so it does not know how many records they
+contain. The client's next fetch names the offset that the client has reached.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from tidelog.server.partitions.partition import Partition
     from tidelog.server.runtime.counters import Counters
 
-# Maximum number of partitions remembered per connection; with more, records are not counted
-# exactly.
+# Maximum number of partitions remembered per connection. If a client reads more partitions, its
+# records are not counted exactly.
 PARTITIONS_MAX: Final = 10_000
 
 # Minimum number of remembered partitions at which deleted partitions are removed, because each
@@ -58,7 +58,7 @@ class FetchCounts:
             metrics.fetched(partition.name.topic, records, size_bytes)
 
     def _make_room(self) -> None:
-        """Remove deleted partitions; if too many are left, remove all partitions."""
+        """Forget deleted partitions; if too many partitions are left, forget all of them."""
         starts = self._starts
         for partition in [each for each in starts if each.is_deleted]:
             del starts[partition]

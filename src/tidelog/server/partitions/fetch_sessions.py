@@ -1,9 +1,9 @@
 """Fetch sessions: the broker remembers a client's partitions, and returns only what has changed.
 
 A request of epoch 0 is full and may begin a session. A request of epoch -1 is full and ends its
-session. A request of another epoch is incremental: it names new, changed and forgotten partitions.
-Partitions with records move to the end of their session, so that each partition gets its turn if a
-response can't hold all of them.
+session. A request of any other epoch is incremental: it names new, changed and forgotten
+partitions. Partitions with records move to the end of their session, so that each partition gets
+its turn if a response can't hold all of them.
 
 The clock and randomness are arguments. Used only in the event loop's thread.
 
@@ -27,7 +27,8 @@ FIRST_EPOCH: Final = 0
 LAST_EPOCH: Final = -1
 UNKNOWN: Final = -1
 
-# Maximum number of partitions of all sessions together, about 100 MB; clients can name any number.
+# Maximum number of partitions of all sessions together, which take about 100 MB. It is needed
+# because clients can name any number of partitions.
 PARTITIONS_MAX: Final = 250_000
 
 # Maximum number of partitions of one session, because each request of the session, however short,
@@ -41,7 +42,7 @@ RequestedPartition: TypeAlias = tuple[PartitionKey, FetchPartition]
 
 
 class PartitionResult(Protocol):
-    """Result of a partition's read, as far as a session needs it."""
+    """The part of a partition's read result that a session needs."""
 
     @property
     def error_code(self) -> int:
@@ -60,12 +61,12 @@ class PartitionResult(Protocol):
 
     @property
     def diverging_epoch(self) -> DivergingEpoch:
-        """Point where the client's log and the partition's diverge; epoch -1 if they don't."""
+        """Epoch and offset at which the client's log diverges; epoch -1 if it does not."""
         ...
 
     @property
     def records(self) -> Sized | None:
-        """Records; empty or None for none."""
+        """Records of the result; empty or None if there are none."""
         ...
 
 
@@ -79,7 +80,7 @@ class CachedPartition:
 
     Attributes:
         key: The partition.
-        request: The client's last request for it.
+        request: The client's last request for the partition.
         topic: Name of the topic, if the client names the topic by id and the topic was found; the
             session keeps the name after the topic's deletion.
         partition: The open partition, if it was found before.
@@ -118,13 +119,13 @@ class FetchSession:
     """A client's fetch session.
 
     Attributes:
-        session_id: Its id, above 0.
-        is_privileged: Whether a follower began it. A consumer's session can replace it only after
-            `eviction_ms` without use.
-        by_id: Whether it names topics by ids.
-        created_ms: Monotonic time at which it began.
-        last_used_ms: Monotonic time of its last use.
-        epoch: Epoch that its next request must have.
+        session_id: Id of the session, above 0.
+        is_privileged: Whether a follower began the session. A consumer's session can replace such a
+            session only after `eviction_ms` without use.
+        by_id: Whether the session's requests name topics by ids.
+        created_ms: Monotonic time at which the session began.
+        last_used_ms: Monotonic time of the session's last use.
+        epoch: Epoch that the session's next request must have.
         partitions: Partitions in the order in which they are read.
     """
 
@@ -150,7 +151,7 @@ class FetchSession:
             self.partitions.pop(key, None)
 
     def move_to_end(self, cached: CachedPartition) -> None:
-        """Move this partition to the end of the reading order; no-op if it was forgotten."""
+        """Move a partition to the end of the reading order, if the session still has it."""
         if self.partitions.pop(cached.key, None) is not None:
             self.partitions[cached.key] = cached
 
@@ -165,11 +166,11 @@ class SessionRequest:
     """Session part of a fetch request.
 
     Attributes:
-        session_id: 0 for none.
-        epoch: 0 begins a session, -1 ends it, any other continues it.
+        session_id: Id of the session; 0 for no session.
+        epoch: 0 begins a session, -1 ends the session, any other epoch continues it.
         by_id: Whether topics are named by ids.
         is_follower: Whether a follower sent the request.
-        partitions: Partitions that are new or changed; all of them in a full request.
+        partitions: New or changed partitions; in a full request, all partitions.
         forgotten: Partitions to remove from the session.
     """
 
@@ -187,7 +188,7 @@ class SessionRequest:
 
     @property
     def distinct(self) -> dict[PartitionKey, CachedPartition]:
-        """The request's partitions; if one is named twice, the last entry is used."""
+        """The request's partitions. For a partition that is named twice, the last entry is used."""
         return {key: CachedPartition(key, request) for key, request in self.partitions}
 
 
@@ -209,7 +210,7 @@ class Fetching:
         self.partitions: Sequence[CachedPartition] = tuple(partitions)
 
     def respond(self, results: Results[ResultT], _now_ms: int) -> SessionResponse[ResultT]:
-        """Return the response to reads; without a session it has all partitions."""
+        """Return the session part of the response, which has all partitions without a session."""
         return SessionResponse(0, NO_SESSION, results)
 
     def preview(self, results: Results[ResultT]) -> Results[ResultT]:
@@ -322,7 +323,7 @@ class FetchSessions:
         return len(self._sessions)
 
     def open(self, request: SessionRequest, now_ms: int) -> Fetching:
-        """Return the partitions to read for a request; its session, if any, gets a new epoch.
+        """Return the partitions to read for a request, and advance the epoch of its session.
 
         Args:
             request: Session part of the request.
@@ -359,7 +360,7 @@ class FetchSessions:
     def begin(
         self, request: SessionRequest, partitions: dict[PartitionKey, CachedPartition], now_ms: int
     ) -> int:
-        """Create a session; return its id, 0 if there is no room."""
+        """Create a session and return its id; return 0 if there is no room for a session."""
         rank = request.is_follower, len(partitions), 0
         if not self._has_room_for(len(partitions)):
             return NO_SESSION
@@ -401,7 +402,7 @@ class FetchSessions:
         return True
 
     def _least(self, rank: tuple[bool, int, int], now_ms: int) -> FetchSession | None:
-        """Return the session of lowest rank that a session of this rank may replace, or None."""
+        """Return the session of lowest rank that a new session of `rank` may replace, or None."""
         is_privileged = rank[0]
         open_to_it = (
             session
@@ -414,5 +415,5 @@ class FetchSessions:
 
 
 def next_epoch(epoch: int) -> int:
-    """Return the epoch after this one; the largest is followed by 1."""
+    """Return the session epoch that follows `epoch`; 1 follows -1 and the largest epoch."""
     return 1 if epoch in (INT32_MAX, LAST_EPOCH) else epoch + 1

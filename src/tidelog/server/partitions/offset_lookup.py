@@ -78,8 +78,8 @@ def find_appended(log: Log, time_ms: int, end: int) -> tuple[Match, int]:
     Raises the errors of `LogView.offset_for_time`.
 
     Returns:
-        The match, or None if there is none below `end`; and the number of records with unknown
-        append time before the match, or before `end` without a match.
+        The match, or None if no record below `end` matches. Also the number of records with an
+        unknown append time before the match, or before `end` if there is no match.
     """
     match = _visible(_search(log, time_ms, ClockName.APPEND), end)
     return match, log.without_append_time(end if match is None else match.offset)
@@ -110,7 +110,7 @@ def _at(log: Log, offset: int) -> OffsetAndTimestamp:
 
 
 def may_have_no_times(log: Log) -> bool:
-    """After a search without a match: whether only a read can show if any record has a time.
+    """Whether only a read can show if any record has a time, after a search without a match.
 
     The check is cheap, and the result is nearly always False, because the newest segment has a
     record with a time, or the log has no records.

@@ -59,7 +59,9 @@ class TransactionEnd(NamedTuple):
 
 
 class Guard:
-    """Verification of one producer's transaction by the coordinator; concurrent requests share it.
+    """The coordinator's verification of one producer's transaction.
+
+    Concurrent requests of the producer share one guard.
 
     Attributes:
         epoch: The producer's newest epoch that is being verified.
@@ -105,7 +107,7 @@ class OpenTransactions:
         raises_epochs: bool,
         now_ms: int,
     ) -> Guard | None:
-        """Return a guard to hold during verification; None if no verification is needed.
+        """Return the guard of a request that the coordinator must verify; None if it need not.
 
         Args:
             states: The log's producers.
@@ -243,7 +245,7 @@ class Partition(Watchable):
         """Create a partition.
 
         Args:
-            log: Its log.
+            log: The partition's log.
             syncs_all: Whether readers see only synced records (`tidelog.durability=fsync`).
 
         If the records that recovery left can't be synced, the partition begins offline, and its
@@ -256,7 +258,7 @@ class Partition(Watchable):
         self.is_deleted = False
         self.last_deletion_ms: int | None = None
         self._syncs_all = syncs_all
-        self._sync_end: int | None = None  # end of the running sync; None without one
+        self._sync_end: int | None = None  # end of the running sync; None if no sync runs
         self._is_sync_due = False
         self._waiting: deque[tuple[int, Reply[ErrorCode]]] = deque()
         self._flushes: dict[Reply[TidelogError | None], None] = {}
@@ -348,9 +350,9 @@ class Partition(Watchable):
     # -- group commit ------------------------------------------------------------------------
 
     def _sync(self) -> None:
-        """Begin a sync of all appended records; no-op if a sync is running or none is due.
+        """Begin a sync of all appended records, unless a sync is running or no sync is due.
 
-        Records that are appended during the sync are left to the next one.
+        The next sync makes the records durable that are appended during this sync.
         """
         if self._sync_end is not None or not self._is_sync_due:
             return
@@ -359,7 +361,7 @@ class Partition(Watchable):
         try:
             self.log.flush_later(self._synced)
         except StorageFailure:
-            self._sync_end = None  # no sync runs, so nothing must wait for one
+            self._sync_end = None  # no sync runs
             raise
 
     def _synced(self, failure: StorageFailure | None) -> None:
@@ -389,10 +391,9 @@ class Partition(Watchable):
         return acks == ALL_REPLICAS or (acks != 0 and not self._syncs_all)
 
     def visible(self, end_offset: int) -> Reply[ErrorCode]:
-        """Return a reply that waits until readers see all records below `end_offset`.
+        """Return a reply that completes with NONE when readers see all records below `end_offset`.
 
-        It then completes with NONE; if readers will not see the records, it completes with an
-        error.
+        If readers will not see the records, the reply completes with an error code.
         """
         if self.failure is not None:
             return Reply.of(ErrorCode.KAFKA_STORAGE_ERROR)
@@ -401,7 +402,7 @@ class Partition(Watchable):
         return reply
 
     def _release(self, code: ErrorCode) -> None:
-        """Complete all waiting replies with a code, because readers will not see their records."""
+        """Complete all replies of `visible` with a code, because readers won't see the records."""
         waiting, self._waiting = self._waiting, deque()
         for _, reply in waiting:
             reply.try_complete(code)
@@ -429,7 +430,7 @@ class Partition(Watchable):
         self.transactions.clear()
         self.high_watermark = _synced_end(log) if self._syncs_all else log.log_end_offset
         log.guard.call_on_failure(self.notify)
-        self.notify()  # watchers that use the log itself must take the new one
+        self.notify()  # watchers that use the log itself must take the new log
 
 
 def _synced_end(log: Log) -> int:

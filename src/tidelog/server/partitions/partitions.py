@@ -1,13 +1,14 @@
 """Partitions of the broker: lookup, opening in threads, reopening, leader epochs, topic locks.
 
 - Leader epochs: check a client's epoch, and find the end of an epoch.
-- Locks on topics: segments to attach or swap are prepared in a thread, and the part of the log that
-  they continue or replace must not change until the new segments are visible. Conflicting changes
-  wait; reads continue. The lock of a tier run delays retention and other locks of the topic, but
-  not appends. The lock of a compaction that swaps in segments also delays the topic's deletion.
-- Cleanings: a cleaning needs its source segments until its result is swapped in. Retention of a
-  partition waits for its cleaning and runs right after it; if retention could delete these segments
-  during the cleaning, a large log might never be compacted.
+- Locks on topics: a thread prepares the segments for an attach or swap. The part of the log that
+  these segments continue or replace must not change until the segments are visible. Conflicting
+  changes wait; reads continue. The lock of a tier run delays retention and other locks of the
+  topic, but not appends. The lock of a compaction that swaps in segments also delays the topic's
+  deletion.
+- Cleanings: a cleaning needs its source segments until its result is swapped in. So retention of a
+  partition waits for the partition's cleaning and runs right after it. If retention could delete
+  source segments during the cleaning, a large log might never be compacted.
 
 Source: KIP-101, KIP-320; Kafka 4.x Partition.checkCurrentLeaderEpoch, LeaderEpochFileCache,
 LogCleanerManager (cleaning and deletion of a log exclude each other).
@@ -87,10 +88,10 @@ class Holds:
     async def hold(
         self, topics: Iterable[str], *, stops_appends: bool, stops_deletion: bool | None = None
     ) -> AsyncIterator[None]:
-        """Lock topics during a `with` block, which begins when none of them is locked.
+        """Wait until none of the topics is locked, and lock them during a `with` block.
 
         Args:
-            topics: Their names.
+            topics: Names of the topics.
             stops_appends: Whether appends to the topics wait.
             stops_deletion: Whether the topics' deletion waits; None means the value of
                 `stops_appends`.
@@ -115,7 +116,7 @@ _UNKNOWN: Final = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def numbers_of(info: TopicInfo) -> Collection[int]:
-    """Return a topic's partition numbers; for a foreign topic, only those with a directory."""
+    """Return a topic's partition numbers; for a foreign topic, only numbers with a directory."""
     return info.present if info.foreign else range(info.partitions)
 
 
@@ -168,7 +169,8 @@ class Partitions:
     def find(self, topic: str, number: int) -> Partition | int:
         """Return a partition, opened at its first use, or Kafka's error code.
 
-        For a missing partition this must be quick, because a request may name very many of them.
+        This must be quick for a missing partition, because a request may name very many missing
+        partitions.
         """
         partition = self._used.get((topic, number))
         if partition is not None:
@@ -208,8 +210,8 @@ class Partitions:
     ) -> None:
         """Open partitions in threads, several at a time, each once even if several callers need it.
 
-        The next `get` reports what could not be opened. With `to_write` the threads also write and
-        sync what the first append would otherwise write.
+        If a partition can't be opened, the next `get` of the partition raises the error. With
+        `to_write` the threads also write and sync what the first append would otherwise write.
         """
         remaining = iter(dict.fromkeys(names))
 
@@ -269,9 +271,9 @@ class Partitions:
     def leader_epoch(self, topic: str, partition: int) -> int:
         """Return a partition's leader epoch, -1 if it is unknown.
 
-        The epoch grows at each start. So the epoch of a partition that was not opened yet is known
-        from its checkpoint: it is at least the last epoch there plus one. In this way the epochs of
-        thousands of partitions can be reported without opening any.
+        The epoch grows at each start. So for a partition that was not opened yet, the result is the
+        last epoch in the partition's checkpoint plus one. In this way the epochs of thousands of
+        partitions can be reported without opening any.
         """
         name = TopicPartition(topic, partition)
         opened = self._open.get(name)
@@ -333,7 +335,7 @@ def epoch_problem(log: Log, epoch: int) -> int:
 def epochs_of(log: Log) -> LeaderEpochs:
     """Return all epochs of a log, including the current one.
 
-    A log stores an epoch only with the epoch's first record; Kafka stores it at once.
+    A log stores an epoch only with the epoch's first record. Kafka stores an epoch when it begins.
     """
     noted = log.leader_epochs
     if noted.latest_epoch >= log.leader_epoch:
@@ -344,7 +346,10 @@ def epochs_of(log: Log) -> LeaderEpochs:
 
 
 def end_of_epoch(log: Log, epoch: int) -> tuple[int, int]:
-    """Return the largest epoch not above `epoch`, and its end offset; -1 and -1 if unknown."""
+    """Return the largest known epoch <= `epoch`, and its end offset.
+
+    For epochs that are not known, see `LeaderEpochs.end_offset_for`.
+    """
     return epochs_of(log).end_offset_for(epoch, log.log_end_offset)
 
 
@@ -371,6 +376,9 @@ class Cleanings:
             action()
 
     def when_ended(self, name: TopicPartition, action: Callable[[], None]) -> None:
-        """Run an action when the partition's cleaning ends; it replaces an earlier action."""
+        """Run an action when the partition's cleaning ends.
+
+        The action replaces an earlier action for the same cleaning.
+        """
         assert name in self._names
         self._waiting[name] = action

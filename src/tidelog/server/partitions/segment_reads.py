@@ -15,9 +15,9 @@ replaced meanwhile.
 
 Invariants: offsets are checked against the order of the log (`record.offset_order`) wherever
 headers are read anyway: at the first batch and its neighbors, at the end of the bytes, and once at
-the end of a finished segment. Batches between are not examined; a header there with wrong offsets
-is sent as it is. A gap after a finished segment is an error if records were lost in it
-(`storage.segment.gaps`); the read does not skip it.
+the end of a finished segment. Other batches are not examined, so a header with wrong offsets in the
+middle of the bytes is sent as it is. If records were lost in a gap after a finished segment
+(`storage.segment.gaps`), the read fails instead of skipping the gap.
 
 Source: Kafka 4.x UnifiedLog.read, LogSegment.read, FileRecords.writeTo.
 """
@@ -46,8 +46,9 @@ from tidelog.storage.segment.txn_index import TxnIndex
 from tidelog.types import INT64_MAX, Buffer
 
 # Distance in bytes between the pages that are probed before a part of a file is sent. After a page
-# was not in the page cache, it is `PROBE_BYTES`, the operating system's read-ahead. Otherwise it is
-# `PROBE_RARELY_BYTES`: only both ends of each part that one system call sends are probed.
+# that was not in the page cache, the distance is `PROBE_BYTES`, the operating system's read-ahead.
+# Otherwise the distance is `PROBE_RARELY_BYTES`: only both ends of each part that one system call
+# sends are probed.
 PROBE_BYTES: Final = 256 << 10
 
 PROBE_RARELY_BYTES: Final = 1 << 20
@@ -107,7 +108,7 @@ class FilePiece:
         """Return the positions to probe below `end`, after the bytes that were found in memory."""
         start = max(self._cached_end, self.position)
         positions = [*range(start + probe_bytes - 1, end - 1, probe_bytes), end - 1]
-        if self._cached_end == _NOT_PROBED:  # else the page before is in memory
+        if self._cached_end == _NOT_PROBED:  # otherwise the page before `start` is in memory
             positions.insert(0, start)
         return positions
 
@@ -159,7 +160,7 @@ class SegmentBytes:
         self._last_file: tuple[ref[Segment], FileHandle] | None = None
 
     def read(self, segment: Segment, start: int, end: int) -> Buffer:
-        """Return bytes [start, end) of a segment's log file, fewer only at its end.
+        """Return bytes [start, end) of a segment's log file, fewer only at the file's end.
 
         Raises:
             ColdRead: The bytes are not in memory, and the source may not block.
@@ -294,8 +295,8 @@ class Frame(NamedTuple):
         return self.position + self.size_bytes
 
 
-# Not frozen, here and below, because one is created for each partition of a fetch, and creating a
-# frozen object takes longer.
+# This class and the next class are not frozen, because each partition of a fetch creates an object,
+# and creating a frozen object takes longer.
 @dataclass(slots=True)
 class ByteRange:
     """Bytes [start, end) of a segment's log file.
@@ -305,8 +306,8 @@ class ByteRange:
         start: Position of the first batch.
         end: Position after the last batch.
         next_offset: Offset after the last batch; the requested offset if the range is empty.
-        first_offset: First offset of the first batch; if this is a wrapper message, its last
-            offset.
+        first_offset: First offset of the first batch; if this batch is a wrapper message, the last
+            offset of the message.
     """
 
     segment: Segment
@@ -349,7 +350,7 @@ class ReadEnds:
         self._positions: dict[int, tuple[ref[Segment], int]] = {}
 
     def position_of(self, segment: Segment, offset: int) -> int | None:
-        """Return the position in the segment where a batch may begin with the offset, or None."""
+        """Return a position in the segment at which a batch may begin with `offset`, or None."""
         entry = self._positions.get(offset)
         return None if entry is None or entry[0]() is not segment else entry[1]
 
@@ -368,7 +369,7 @@ def find_range(
     source: SegmentBytes,
     ends: ReadEnds | None = None,
 ) -> ByteRange | None:
-    """Find the bytes for a read from `offset` on; None if no visible batch ends at or after it.
+    """Return the bytes for a read from `offset` on; None if no visible batch reaches `offset`.
 
     Args:
         segments: Segments of a log, oldest first.
@@ -575,7 +576,10 @@ def _end_within(segment: Segment, first: Frame, end: int, source: SegmentBytes) 
 def _walk_within(
     first: Frame, walked: Iterable[Frame], end: int, sound_end: tuple[int, int]
 ) -> tuple[int, int]:
-    """Compute `_end_within` by a walk over batches; those up to `sound_end` are sound."""
+    """Return the result of `_end_within` by a walk over batches.
+
+    The batches up to `sound_end` are sound.
+    """
     behind, next_offset = sound_end
     previous, before = first, first.base_offset
     with suppress(CorruptBatch):  # the next read reports the damage
@@ -593,9 +597,11 @@ def _walk_within(
 
 
 def _floor(segment: Segment, offset: int, source: SegmentBytes) -> tuple[int, Buffer | None]:
-    """Return the position of a batch that ends at or before an offset, by the index; 0 for none.
+    """Return a position from the index, of a batch that ends at or before `offset`.
 
-    Also returns the bytes from there on, if they were read.
+    The position is 0 if the index has no such batch.
+
+    Also returns the bytes from the position on, or None if they were not read.
     """
     key, position = source.offset_index(segment).lookup(offset)
     if not position:

@@ -27,7 +27,7 @@ _NO_ID: Final = -1
 
 
 class ProducerIds:
-    """Assigns producer ids, none of them twice. Used only in the event loop's thread."""
+    """Assigns producer ids, each id once. Used only in the event loop's thread."""
 
     def __init__(self, log_dir: LogDir, work: Work) -> None:
         """Create it for the broker of a data directory."""
@@ -65,7 +65,7 @@ class ProducerIds:
             raise as_storage_failure(error, file_path, "store producer ids") from error
 
 
-# Number of threads for reads. It is larger than the number of threads for changes, so that threads
+# Number of threads for reads. There are more of them than threads for changes, so that threads
 # remain for reads from a disk while a store is slow.
 READ_THREADS: Final = 8
 
@@ -85,7 +85,7 @@ class Services:
         partitions: Open logs.
         topics: Topics by name and id.
         producer_ids: Assigns producer ids.
-        closers: Called in reverse order before the directory is closed.
+        closers: Functions that are called, in reverse order, before the directory is closed.
     """
 
     def __init__(self, log_dir: LogDir, config: BrokerConfig) -> None:

@@ -29,7 +29,7 @@ class Topics:
     """The broker's topics. Used only in the event loop's thread.
 
     Attributes:
-        on_deleted: Called with each deleted topic, in its last state.
+        on_deleted: Functions that are called with the last state of each deleted topic.
     """
 
     def __init__(self, log_dir: LogDir, partitions: Partitions, config: BrokerConfig) -> None:
@@ -70,15 +70,15 @@ class Topics:
         """Create a topic; raises the errors of `LogDir.create_topic`.
 
         Args:
-            name: Its name.
+            name: Name of the topic.
             partitions: Number of partitions; None for `num.partitions`.
-            config: Its settings.
+            config: Settings of the topic.
         """
         count = self._config.num_partitions if partitions is None else partitions
         return self._log_dir.create_topic(name, partitions=count, config=config)[0]
 
     def delete(self, name: str) -> list[str]:
-        """Delete a topic; its renamed directories remain and have to be removed.
+        """Delete a topic; the caller has to remove the topic's renamed directories.
 
         Raises the errors of `TopicAdmin.hide`.
 
@@ -115,7 +115,7 @@ class Topics:
     def _ended(self, task: "asyncio.Task[object]") -> None:
         self._running.discard(task)
         if not task.cancelled():
-            task.exception()  # marks the error as retrieved; the caller, if any, got it
+            task.exception()  # marks the error as retrieved; a waiting caller got the error
 
     async def settle(self) -> None:
         """Return when the changes that are running now have ended."""

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from tidelog.storage.compaction.cleaner import CleaningReport
 
 
-# Upper bounds of the buckets of request times, inclusive, in seconds; an unbounded bucket follows.
+# Upper bounds (inclusive, in seconds) of the buckets for request times. One more bucket counts
+# longer times.
 REQUEST_BUCKETS_S: Final = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01),
     *(0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0),
@@ -31,12 +32,12 @@ LATENCY_BUCKETS_S: Final = (
 
 
 class Histogram:
-    """Histogram: counts by bucket, and the sum."""
+    """Histogram: the number of values in each bucket, and the sum of all values."""
 
     __slots__ = ("bounds", "counts", "total")
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        """Create one bucket for each upper bound (inclusive, ascending), and an unbounded one."""
+        """Create a bucket for each inclusive upper bound (ascending), and one for larger values."""
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
@@ -90,7 +91,7 @@ class CleanerTally:
         bytes_read: Bytes read from log files.
         bytes_written: Bytes written to log files.
         records_removed: Records removed.
-        failing: Partitions whose last cleaning failed, with the reason.
+        failing: Reason of the failure, for each partition whose last cleaning failed.
         ratios: Dirty ratio of each partition at the last inspection.
         last_ms: Wall time in ms when each partition was last cleaned.
     """
@@ -112,7 +113,7 @@ class CleanerTally:
         self.ratios[name] = ratio
 
     def cleaned(self, report: "CleaningReport", now_ms: int) -> None:
-        """Count a successful cleaning; if it made no pass, only clear the partition's failure."""
+        """Clear the partition's failure, and count the cleaning if it made a pass."""
         self.failing.pop(report.name, None)
         if not report.passes:
             return
@@ -142,7 +143,7 @@ class Counters:
         apis: Counts by API name.
         topics: Counts by topic; deleted topics are dropped.
         cleaner: Counts of compaction.
-        connections: Open connections.
+        connections: Number of open connections.
         connections_opened: Connections admitted since the start.
         connections_refused: Connections refused since the start.
         malformed_requests: Malformed requests since the start.
@@ -193,7 +194,7 @@ class Counters:
         """Count a failed authentication.
 
         Args:
-            mechanism: A known mechanism, such as `PLAIN`; `TLS` for a handshake; `other` for a
+            mechanism: A known mechanism, such as `PLAIN`; `TLS` for a TLS handshake; `other` for a
                 mechanism that is not enabled.
         """
         self.logins[mechanism, "failed"] += 1
@@ -225,7 +226,11 @@ class Counters:
         tally.bytes_in += len(data)
 
     def fetched(self, topic: str, records: int, size_bytes: int) -> None:
-        """Count bytes sent to a client, and records: offsets that it has passed or acquired."""
+        """Count bytes and records of a response to a client.
+
+        `records` is the number of offsets that a consumer has passed or a share member has
+        acquired.
+        """
         tally = self.topics[topic]
         tally.records_out += records
         tally.bytes_out += size_bytes

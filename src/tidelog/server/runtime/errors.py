@@ -7,13 +7,15 @@ from typing import ClassVar, Final, Protocol
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import TidelogError
 
-# Maximum number of characters of a message, each of up to four bytes; a string of the protocol has
-# at most 32,767 bytes.
+# Maximum number of characters of a message. A character has up to four bytes, and a string of the
+# protocol has at most 32,767 bytes.
 _MESSAGE_MAX: Final = 8_000
 
 
 class UnansweredRequest(TidelogError):
-    """A request without a response (acks=0) was refused; its connection closes, as in Kafka.
+    """A request that gets no response (acks=0) was refused.
+
+    Instead of an error, the client sees that the broker closes its connection, as in Kafka.
 
     Attributes:
         error_code: The code that a response would have had.
@@ -27,13 +29,16 @@ class UnansweredRequest(TidelogError):
 
 
 class NotLoggedIn(TidelogError):
-    """A request requires authentication, or rights that its client lacks; its connection closes."""
+    """The client is not authenticated, or lacks the right to use an API.
+
+    The broker closes the client's connection.
+    """
 
     code: ClassVar[int | None] = ErrorCode.ILLEGAL_SASL_STATE
 
 
 class Refusal(TidelogError):
-    """One item of a request is refused; the response has the error in the item's place.
+    """One item of a request is refused; the item's result in the response has the error.
 
     Attributes:
         error_code: Kafka's error code.
@@ -73,7 +78,7 @@ def set_error(result: ItemResult, error: TidelogError) -> None:
 
 @contextmanager
 def errors_in(result: ItemResult) -> Iterator[None]:
-    """Set an item's result to the error that the block raises; other items continue."""
+    """Set an item's result to the TidelogError that the `with` block raises, and suppress it."""
     try:
         yield
     except TidelogError as error:

@@ -1,10 +1,10 @@
 """Timers by the injected clock, long work in slices, the end of a loop iteration, and uvloop.
 
-A real event loop wakes for the next timer; a test moves its clock and calls `run_due`. Long work on
-the loop yields every few milliseconds. Requests that have arrived by the start of an iteration are
-processed in it. When a group changes, all members send requests within milliseconds. Work that is
-the same for all of them is done once: by the first request of an iteration or at the end of the
-iteration. The loop is uvloop's if installed, else asyncio's.
+In the broker, the event loop wakes when the next timer is due. A test moves its clock and calls
+`run_due` instead. Long work on the loop yields every few milliseconds. Requests that have arrived
+by the start of an iteration are processed in it. When a group changes, all members send requests
+within milliseconds. Work that is the same for all these requests is done once: by the first request
+of an iteration or at the end of the iteration. The loop is uvloop's if installed, else asyncio's.
 """
 
 import asyncio
@@ -87,7 +87,10 @@ class Timers:
         return True
 
     def _first(self) -> Timer | None:
-        """Return the timer due first, and move it to the front of the heap; None without timers."""
+        """Move the timer that is due first to the front of the heap, and return it.
+
+        Return None if no timer is left.
+        """
         while self._heap:
             due_ms, _, timer = self._heap[0]
             if timer.is_cancelled:
@@ -111,12 +114,12 @@ class Timers:
         return len(self._heap)
 
     def next_delay_ms(self) -> int | None:
-        """Return the ms until the next timer is due, 0 if it already is; None without timers."""
+        """Return the time in ms until the next timer is due: 0 if overdue, None without timers."""
         first = self._first()
         return None if first is None else max(first.due_ms - self._clock.monotonic_ms(), 0)
 
     def run_due(self) -> int:
-        """Run all due timers and return their number; failures are logged."""
+        """Run all due timers, log their errors, and return the number of timers that ran."""
         done = 0
         now = self._clock.monotonic_ms()
         while (timer := self._first()) is not None and timer.due_ms <= now:
@@ -193,7 +196,7 @@ class LoopTurn(Generic[Key]):
     """
 
     def __init__(self, at_end: Callable[[], None] = lambda: None) -> None:
-        """Create it; `at_end` is called at the end of each iteration in which a key was seen."""
+        """Call `at_end` at the end of each iteration in which `is_first` was called."""
         self._at_end = at_end
         self._keys: set[Key] = set()
 

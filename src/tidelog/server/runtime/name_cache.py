@@ -1,7 +1,7 @@
 """Limits on the bytes of caches whose keys are texts from clients.
 
 A name in a request may have 32,767 bytes, and take four times as many in memory. So results are
-cached only for short names; for other names they are computed each time.
+cached only for short names. For other names, each call computes its result.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,8 @@ from typing import Final, ParamSpec, TypeVar
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
-# Maximum length of all names of one key together, in ASCII characters of one byte.
+# Maximum total length, in characters, of the names in one cache key. Only ASCII names are cached,
+# so a character takes one byte.
 NAME_CHARACTERS: Final = 128
 
 # Maximum number of entries of one cache: some 8 MB if all names have the maximum length.
@@ -49,7 +50,7 @@ def remembers_short(
 
 
 def short_key(name: str) -> str:
-    """Return the name, or for a long name its beginning and a digest; names stay distinct."""
+    """Return a short name as it is, and for any other name its beginning and SHA-256 digest."""
     if is_short(name):
         return name
     return f"{name[:16]!a}#{sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()}"

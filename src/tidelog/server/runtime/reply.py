@@ -73,15 +73,15 @@ class Reply(Generic[T]):
 
     @property
     def is_started(self) -> bool:
-        """Whether a task computes it (`start`).
+        """Whether a task, created by `start`, computes the reply.
 
-        Otherwise `complete` or `fail` is called from outside.
+        If not, other code calls `complete` or `fail`.
         """
         return self._job is not None
 
     @property
     def value(self) -> T:
-        """Value of a completed reply; raises its error."""
+        """Value of a completed reply. If the reply completed with an error, raises this error."""
         if self._error is not None:
             raise self._error
         assert self._value is not None, "reply not completed yet"
@@ -117,7 +117,7 @@ class Reply(Generic[T]):
             self._listeners.append(listener)
 
     def then(self, listener: Callable[[T], None]) -> None:
-        """Call `listener` with the value once it is known; never after an error."""
+        """Call `listener` with the value once it is known; never call it if the reply fails."""
         if self._value is not None:
             listener(self._value[0])
         elif self._error is None:
@@ -128,7 +128,7 @@ class Reply(Generic[T]):
             listener(self._value[0])
 
     def map(self, make: "Callable[[T], R | Reply[R]]") -> "R | Reply[R]":
-        """Return `make(value)`, at once if the reply is done, else as a reply.
+        """Return `make(value)` if the reply is done; otherwise a reply that gets this result later.
 
         `make` may return a reply. `cancel` of the returned reply cancels the task that is then
         running: the task of this reply or the task of `make`'s reply. The time of `make` counts as
@@ -181,17 +181,21 @@ class Reply(Generic[T]):
         return self.value
 
     def cancel(self) -> None:
-        """Cancel the task that computes it; no-op without a task."""
+        """Cancel the task that computes the reply; do nothing if no task computes it."""
         if self._job is not None:
             self._job.task.cancel()
 
     def measure(self, watch: Watch) -> None:
-        """Measure the task that computes it; no-op without a task."""
+        """Let `watch` measure the task that computes the reply; do nothing without such a task."""
         if self._job is not None:
             self._job.watch = watch
 
     def _take_over(self, job: _Job | None) -> None:
-        """Let another task compute the reply and its mapped replies, with the same watch."""
+        """Replace the task that computes this reply and the replies mapped from it.
+
+        The new task is the task of `job`, and the current watch measures it. If `job` is None, no
+        task computes the reply any more.
+        """
         if self._job is None or job is None:
             self._job = job
         else:
@@ -215,7 +219,7 @@ class Reply(Generic[T]):
             self.complete(value)
 
     def _close(self, work: Coroutine[object, object, T], waits_for: object) -> None:
-        """End work whose task was cancelled before its first step; no-op otherwise."""
+        """Close a coroutine whose task was cancelled before its first step, and fail the reply."""
         if not self.is_done:
             if isinstance(waits_for, asyncio.Future):
                 waits_for.cancel()
@@ -236,7 +240,9 @@ def start(work: Coroutine[object, object, T]) -> T | Reply[T]: ...
 @overload
 def start(work: Awaitable[T] | T) -> T | Reply[T]: ...
 def start(work: Awaitable[T] | T) -> T | Reply[T]:
-    """Run a coroutine; return its result if it needs no wait, else a reply that a task completes.
+    """Run a coroutine; return its result, or a reply if the coroutine has to wait.
+
+    If the coroutine has to wait, a task runs the rest of it and completes the reply.
 
     The first step runs at once, outside of a task, so it must not use the current task, for example
     by `asyncio.timeout`. A value or a reply is returned as it is.
@@ -293,8 +299,8 @@ def _rest(
 class Arrivals:
     """Responses that are ready but sent only after the request that completed them has finished.
 
-    A response may be completed in the middle of other work, such as another member's request. It is
-    sent as soon as this work is finished, and does not wait for all other requests that have
+    A response may be completed in the middle of other work, such as another member's request. The
+    response is sent as soon as this work is finished, without waiting for other requests that have
     arrived.
 
     Used only in the event loop's thread.
@@ -309,7 +315,7 @@ class Arrivals:
         self.due: deque[Callable[[], None]] = deque()
 
     def add(self, send: Callable[[], None]) -> None:
-        """Add a function that sends a response; it must not raise."""
+        """Add a function that sends a response. The function must not raise an error."""
         if not self.due:
             # For responses that were completed by a timer or a thread, not by a request.
             asyncio.get_running_loop().call_soon(self.send)
@@ -336,7 +342,7 @@ class Watchable:
         self._watchers[watcher] = None
 
     def unwatch(self, watcher: Watcher) -> None:
-        """Remove a watcher; no-op if it was not watching."""
+        """Stop calling `watcher`; do nothing if it is not registered."""
         self._watchers.pop(watcher, None)
 
     def notify(self) -> None:

@@ -3,10 +3,10 @@
 - `Work`: blocking calls in a few threads, with a limit on waiting calls.
 - `Beside`: tasks that one log defers, in order; tasks of different logs run concurrently
   (`tidelog.storage.log.durability` declares them).
-- `LogDirOnLoop`: the directory as other threads use it. A `LogDir` and its logs are used only in
-  the event loop's thread. Long work (an attach, a copy to the tier) runs in another thread with
-  proxies: each call of a proxy is executed on the loop; plain values are read directly. So the loop
-  is blocked only during single calls, not during the work between them.
+- `LogDirOnLoop`: proxy through which other threads use the directory. A `LogDir` and its logs are
+  used only in the event loop's thread. Long work (an attach, a copy to the tier) runs in another
+  thread with proxies: the loop executes each call of a proxy, and the thread reads plain values
+  directly. So the loop is blocked only during single calls, not during the work between them.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _Result = TypeVar("_Result")
 _Target_co = TypeVar("_Target_co", covariant=True)
 THREADS: Final = 4
 
-# Maximum number of calls handed to the threads; further calls wait, in order.
+# Maximum number of calls that `Work.run` has handed to the threads; further calls wait, in order.
 CALL_LIMIT: Final = 64
 
 # Maximum number of items that `run_long` processes on the event loop.
@@ -46,15 +46,15 @@ class Work:
     log, one checkpoint, a few partitions being opened.
 
     Attributes:
-        is_closed: Whether no calls are accepted any more, because the broker stops.
+        is_closed: Whether `close` was called, because the broker stops. Further calls fail.
     """
 
     def __init__(self, threads: int = THREADS, *, calls: int = CALL_LIMIT) -> None:
-        """Create it; threads start when they are needed.
+        """Create it without threads; a thread starts when a call needs it.
 
         Args:
-            threads: Number of calls that run at a time.
-            calls: Number of calls that `run` hands to them at a time, including running ones.
+            threads: Maximum number of calls that run at a time.
+            calls: Maximum number of calls that `run` has handed to the threads, waiting or running.
         """
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="tidelog-work")
         self._room = asyncio.Semaphore(calls)
@@ -71,9 +71,9 @@ class Work:
     async def run_long(
         self, count: int, function: Callable[..., _Result], *arguments: object
     ) -> _Result:
-        """Call a function that processes `count` items: in a thread, or at once if they are few.
+        """Call a function that processes `count` items: in a thread if there are more than `FEW`.
 
-        The items must not change meanwhile.
+        Otherwise the event loop's thread calls it. The items must not change meanwhile.
         """
         return function(*arguments) if count <= FEW else await self.run(function, *arguments)
 
@@ -82,7 +82,7 @@ class Work:
         return self._pool.submit(function)
 
     def close(self) -> None:
-        """Wait for running calls; waiting ones are dropped, and no more are accepted."""
+        """Drop waiting calls, wait for running calls, and refuse further calls."""
         self.is_closed = True
         self._pool.shutdown(wait=True, cancel_futures=True)
 
@@ -189,14 +189,16 @@ class Beside:
 
 
 class LoopGate:
-    """Access to the event loop from other threads; after it was closed, calls are refused."""
+    """Executes calls from other threads on the event loop; `run` refuses calls once closed."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.is_closed = False
 
     def run(self, function: Callable[..., _Result], *args: object, **keywords: object) -> _Result:
-        """Call a function on the event loop, from another thread; its errors are raised, too.
+        """Call a function on the event loop from another thread.
+
+        Returns its result or raises its error.
 
         Raises:
             Closed: The access is closed.
@@ -229,7 +231,7 @@ class _Proxy(Protocol[_Target_co]):
 def on_loop(
     call: Callable[Concatenate[_Target_co, _P], _Result],
 ) -> Callable[Concatenate[_Proxy[_Target_co], _P], _Result]:
-    """Return a method for a proxy, which executes a method of its target on the event loop."""
+    """Return a proxy's method, which executes the target's method `call` on the event loop."""
 
     @wraps(call)
     def method(self: _Proxy[_Target_co], /, *args: _P.args, **keywords: _P.kwargs) -> _Result:
