@@ -127,7 +127,7 @@ class Side:
         return max(1, self.volume_bytes // (len(self.batch) * self.cell.partitions))
 
     def renew(self) -> None:
-        """Create an empty topic in place of the last round's topic, if that was written to."""
+        """If the last round's topic was written to, replace it by an empty topic."""
         if not self._used:
             return
         self.drop()

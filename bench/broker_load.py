@@ -1,7 +1,7 @@
 """The load generator: replays prepared requests over raw sockets, without work for each record.
 
 A memory file holds the requests, and `sendfile` sends them. The kernel discards received records
-(`MSG_TRUNC`) in parts of up to 1 MiB, each when the part is complete (`SO_RCVLOWAT`); only the
+(`MSG_TRUNC`) in parts of up to 1 MiB, as soon as a part is complete (`SO_RCVLOWAT`). Only the
 fields around the records are read. So the generator uses much less CPU than the brokers that it
 measures. It has one thread; sockets block, or wait in one `epoll`.
 """

@@ -93,7 +93,7 @@ class TlsSide:
         return max(1, self.volume_bytes // len(self.batch))
 
     def renew(self) -> None:
-        """Create an empty topic in place of the last round's topic, if that was written to."""
+        """If the last round's topic was written to, replace it by an empty topic."""
         if self.topic and self._is_empty:
             return
         self._is_empty = True

@@ -79,7 +79,7 @@ def end_transaction(who: Identity, *, version: int) -> bytes:
 
 
 def produced_code(answer: memoryview, topic: str, partitions: int) -> int:
-    """Return the first error of a Produce response, or 0; partitions after it are not read."""
+    """Return the first error of a Produce response, or 0; does not read partitions after it."""
     at = wire.first_partition_at(topic, partitions, before=0)
     for _ in range(partitions):
         code = int(_PRODUCED_ERROR.unpack_from(answer, at)[1])

@@ -1,7 +1,7 @@
 """The head of a keyed log for `bench compaction`: equal bytes for Kafka's cleaner and ours.
 
-Records have 200 bytes, batches 16 KB, and keys are uniform over the key space; every 80 records the
-create time rises by 1 ms.
+Records have 200 bytes, and batches have 16 KB. Keys are uniform over the key space. Every 80
+records the create time rises by 1 ms.
 """
 
 from pathlib import Path

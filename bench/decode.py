@@ -34,7 +34,7 @@ from tidelog.types import Codec
 
 START_MS = 1_357_016_400_000  # 2013-01-01 in New York
 RECORD_BYTES = 100
-# Maximum number of records that a rival decodes, because the whole log would take it minutes.
+# Maximum number of records that a rival decodes; the whole log would take minutes.
 RIVAL_RECORDS = 20_000
 DECODE_GOAL = "ours >= 25_000_000"
 ENCODE_GOAL = "ours >= 10_000_000"

@@ -3,8 +3,8 @@
 All records have size 1; space and traffic are in live sizes (rounds). Cleaning follows the rules of
 the storage. A map has the last offsets of the keys in [from, to); the records that these offsets
 supersede are removed in place. Neighboring segments that are rewritten together may be merged.
-There are four schedulers here: the storage's own with exact counts of live records, the storage's
-own with a sample of keys, brute force, and a greedy choice with exact counts.
+There are four schedulers here: the storage's scheduler with exact counts of live records, the
+storage's scheduler with a sample of keys, brute force, and a greedy choice with exact counts.
 
 The log begins with each key once in random order; updates drawn from a distribution follow.
 """
@@ -205,7 +205,7 @@ def brute_force(log: ModelLog) -> None:
 
 
 def greedy(log: ModelLog) -> None:
-    """If the log is full, clean the segments with the most garbage per live byte, each alone.
+    """If the log is full, clean the segments with the most garbage per live byte, each separately.
 
     The counts of live records are exact.
     """

@@ -7,12 +7,12 @@ case's unit decides how this number is used:
 - `s`, `ms`, `us`: elapsed time per piece of work, lower is better;
 - any other unit (bytes, rows): the number itself; the time is not part of it.
 
-`ratio` is always ours / rival. A goal limits this ratio (`>= X` or `<= X`, also with `ratio` before
-it) or the figure in the case's unit (`ours >= X` or `ours <= X`). Results also have CPU time (of
-this process and the children it has waited for) and peak memory (how far one call raises the
-resident set; None outside Linux). Neither includes a long-lived child such as Spark's JVM.
-Callables that are shorter than `ROUND_SECONDS` run several times per round, unless the case has
-`prepare`.
+`ratio` is always ours / rival. A goal limits this ratio or the figure in the case's unit. For the
+ratio it is `>= X` or `<= X`, also with `ratio` before it; for the figure it is `ours >= X` or `ours
+<= X`. Results also have CPU time and peak memory. CPU time is that of this process and of the
+children that it has waited for. Peak memory is the amount by which one call raises the resident
+set; None outside Linux. Neither value includes a long-lived child such as Spark's JVM. Callables
+that are shorter than `ROUND_SECONDS` run several times per round, unless the case has `prepare`.
 """
 
 import gc

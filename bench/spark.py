@@ -1,11 +1,11 @@
 """The Spark source against a Python data source that does nothing, by turns in one session.
 
 The rival yields one prebuilt record batch repeatedly, with the same columns and sizes and in the
-same number of tasks, so its time is Spark's own share (mostly the conversion from Arrow to rows in
-the JVM). Spark runs in local mode on two cores; the page cache is warm. Batches are uncompressed,
-of 16 KB, with 8-byte keys and 100-byte values; segments have 128 MiB; CRCs are checked. Each run is
-a new query with a new plan, because Spark would reuse the results of an earlier shuffle. CPU and
-memory are those of this process, without the JVM and its workers.
+same number of tasks. So the rival's time is Spark's own share, mostly the conversion from Arrow to
+rows in the JVM. Spark runs in local mode on two cores; the page cache is warm. Batches are
+uncompressed, of 16 KB, with 8-byte keys and 100-byte values; segments have 128 MiB; CRCs are
+checked. Each run is a new query with a new plan, because Spark would reuse the results of an
+earlier shuffle. CPU and memory are those of this process, without the JVM and its workers.
 """
 
 import os

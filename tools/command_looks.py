@@ -148,7 +148,7 @@ def seen(words: list[str], width: int) -> str:
 
 
 def _last_state(text: str) -> list[str]:
-    """Return the lines of an output; of a progress bar, which may have several, the last state."""
+    """Return the lines of an output; of a progress bar with several states, only the last state."""
     lines: list[str] = []
     for line in text.replace("\r\n", "\n").split("\n"):
         del lines[len(lines) - line.count(_UP) :]

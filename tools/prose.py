@@ -52,7 +52,7 @@ class Style(NamedTuple):
 
     @property
     def pattern(self) -> str:
-        """All patterns as one; the words of a phrase may be on two lines, in comments too."""
+        """All patterns joined into one; a phrase may continue on the next line, in comments too."""
         joined = "|".join(self.patterns)
         return joined.replace(" ", r"[\s#]+") if self.ignore_case else joined
 

@@ -16,7 +16,7 @@ Promise = TypeVar("Promise")
 
 
 class Story(Generic[Promise]):
-    """Promises by the number of recorded calls of one file system since its `settle`."""
+    """The promise after each step, with the number of calls that are recorded by then."""
 
     def __init__(self, files: DamageFileSystem, start: Promise) -> None:
         self._files = files
@@ -48,7 +48,7 @@ Judge = Callable[[CrashState, Promise, Promise], None]
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Number of drawn crash states, and number of distinct states among them."""
+    """Counts of crash states: `drawn` counts all, `judged` only the distinct ones."""
 
     drawn: int
     judged: int

@@ -93,8 +93,8 @@ def judge_log(log: Log, versions: Sequence[LogPromise]) -> LogPromise:
     version = _version_of(log, found, versions)
     starts = [version.start for version in versions]
     assert min(starts) <= start <= max(starts), f"the log starts at {start}, asked for {starts}"
-    # A crash during an append that leaves a gap in offsets and rolls may leave only the new, empty
-    # segment.
+    # If an append rolls and leaves a gap in the offsets, a crash during the append may leave only
+    # the new, empty segment.
     ends = {0, start, *(edge for batch in version.batches for edge in batch)}
     assert end in ends, f"the log ends at {end}, inside a batch"
     assert list(log.records(isolation=COMMITTED)) == [

@@ -145,7 +145,7 @@ def look(writer_type: type[TinyWriter]) -> Survey:
 def test_right_writer_survives_every_crash() -> None:
     result = look(TinyWriter)
     assert result.drawn == len(SEEDS)
-    assert result.judged > 50  # the states differ, so faults could be found
+    assert result.judged > 50  # the states differ, so the test could find faults
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,7 @@
 """Power is lost while deferred work is pending: syncs, snapshots, maps and removals of files.
 
-Flushed records and records below the recovery point exist after every crash. Of the later records,
-those up to the end of some batch exist, as after any crash. test_log_crash.py explains how states
-are drawn.
+Flushed records and records below the recovery point exist after every crash. Later records exist up
+to the end of some batch, as after any crash. test_log_crash.py explains how states are drawn.
 """
 
 from collections.abc import Callable
@@ -209,13 +208,14 @@ def test_names_are_synced_once_for_a_segment() -> None:
     workload.take(workload.create_main)
     log, counts = workload.log, list[int]()
     for number in range(3):
-        workload.env.clock.advance(5)  # so each append adds a row to the append times
+        workload.env.clock.advance(5)  # so that each append adds a row of append times
         begun = len(workload.files.journal)
         log.append([NewRecord(value=b"%d" % number)])
         log.flush()
         made = workload.files.journal[begun:]
         counts.append(sum(isinstance(entry.change, SyncDir) for entry in made))
-    assert counts == [2, 0, 0]  # for the new files of epochs and append times
+    # The first flush syncs the names of two new files: epochs and append times.
+    assert counts == [2, 0, 0]
 
 
 def left_by_a_kill(workload: Workload) -> Log:

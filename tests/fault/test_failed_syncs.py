@@ -51,7 +51,7 @@ def cut(log: Log, offset: int) -> None:
 
 
 def failing(env: SeededEnv, call: int, do: Callable[[], None], kind: FaultKind) -> str | None:
-    """Run `do`; one call fails. Return the call's operation and path, None if none failed."""
+    """Run `do` with one failing call; return the call's operation and path, None if none failed."""
     env.files.writes.fault = Fault(env.files.calls + call, kind)
     known = len(env.files.writes.failed)
     with suppress(StorageFailure):
@@ -80,7 +80,8 @@ def test_a_sync_within_an_append_leaves_a_mark(config: Mapping[str, str]) -> Non
             seen += 1
             assert env.files.exists(MARK), failed
             directory.abandon()
-            # A roll's sync comes before the record is written, the other syncs after it.
+            # With SMALL, a roll syncs before the second record is written. The other syncs follow
+            # the record.
             assert_all_is_durable(env, [FIRST] if config is SMALL else [FIRST, SECOND])
     assert seen == 2
 
@@ -157,7 +158,7 @@ def test_a_full_disk_after_such_an_append_leaves_no_mark() -> None:
 
 
 def test_a_failed_sync_without_a_callback_leaves_a_mark() -> None:
-    """The log was abandoned, which drops the callback of the sync that fails."""
+    """Abandoning the log drops the sync's callback; then the sync fails."""
     env, later = seeded_env(1), Later()
     _, log = durable_first(env, later=later)
     append(log, SECOND)
@@ -191,7 +192,7 @@ def test_a_mark_that_the_disk_did_not_take_is_made_at_the_close() -> None:
 
 
 def test_a_failed_sync_of_a_log_truncated_at_the_start_leaves_a_mark() -> None:
-    """The start cuts off the partial append of a killed process; bytes before it are unsynced."""
+    """A start cuts off a killed process's partial append; the bytes before the cut are unsynced."""
     for call in range(40):
         env = seeded_env(1)
         directory, log = durable_first(env)
@@ -241,7 +242,7 @@ def test_a_log_that_has_lost_its_only_segment_is_opened_again(
 
 @pytest.mark.parametrize("kind", [FaultKind.EIO, FaultKind.NO_SPACE])
 def test_a_truncation_after_a_failed_one_is_refused_like_any_change(kind: FaultKind) -> None:
-    """The next truncation is refused even if the failed one has removed every segment."""
+    """The next truncation is refused even if the failed truncation has removed every segment."""
     for call in range(40):
         env = seeded_env(1)
         directory, log = durable_first(env)

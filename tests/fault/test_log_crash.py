@@ -21,7 +21,7 @@ from tests.worlds.repetition import rarely
 
 STEP_COUNT = 60
 # Seeds of the workloads; only a sweep uses the second seed. Each workload contributes a share of
-# the drawn states. Besides, the crashes after every prefix of its calls are checked.
+# the drawn states. The crash after each prefix of the workload's calls is checked, too.
 SEEDS = (1, 3)
 WIDE_SEEDS = (5, 40)
 WIDE_STEP_COUNT = 14
@@ -58,7 +58,8 @@ def test_seeded_states(seed: int) -> None:
     states = done.files.crash_states(range(STATES_PER_WORKLOAD))
     result = survey(done.files, done.story, states, judge_quickly)
     assert result.drawn == STATES_PER_WORKLOAD
-    assert result.judged > STATES_PER_WORKLOAD // 4  # many moments have few different states
+    # Many moments of a crash have few different states.
+    assert result.judged > STATES_PER_WORKLOAD // 4
 
 
 def test_the_number_of_seeded_states_is_1500() -> None:
@@ -83,7 +84,7 @@ def test_seeded_states_of_several_partitions(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [WIDE_SEEDS[0], rarely(WIDE_SEEDS[1])])
 def test_crash_during_recovery_of_several_partitions(seed: int) -> None:
-    """Recovery completes commits to several partitions, and may itself be interrupted."""
+    """Recovery completes commits to several partitions, also if a crash interrupts it."""
     done = widely_at_work(seed)
     for state in done.files.crash_states(thinned(range(10_000, 10_004))):
         judge_interrupted(done, state)
@@ -124,7 +125,7 @@ def judge_interrupted(done: Workload, state: CrashState) -> None:
 
 
 class LyingDisk(DamageFileSystem):
-    """Ignores chosen syncs, so that a log on this disk behaves like a log that forgets them."""
+    """Ignores chosen syncs; so a log on this disk behaves like a log that doesn't request them."""
 
     forgets: type[Sync | SyncDir] = Sync
     suffix = ""

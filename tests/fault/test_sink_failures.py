@@ -1,4 +1,4 @@
-"""One file-system call of an attach, the sink's commit, fails: another one in each run."""
+"""Each run lets another file-system call of an attach fail; an attach is the commit of a sink."""
 
 from contextlib import suppress
 from functools import cache
@@ -130,7 +130,7 @@ def reopened(files: DamageFileSystem) -> DamageFileSystem:
 
 @pytest.mark.parametrize("kind", [FaultKind.EIO, FaultKind.NO_SPACE])
 def test_nth_call_of_a_load_fails(kind: FaultKind) -> None:
-    """Either all rows are in the log or none, and the error is typed."""
+    """After the failure, the log has all rows or no row, and the error is typed."""
     rows = [NewRecord(key=b"%d" % number, value=bytes(300)) for number in range(12)]
     for call in range(200):
         env = seeded_env(1)

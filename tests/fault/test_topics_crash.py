@@ -207,7 +207,7 @@ def test_a_clean_stop_leaves_ids_that_are_durable() -> None:
 
 
 def test_a_partition_can_be_settled_before_it_is_opened() -> None:
-    """After `settle`, opening the partition renames nothing; opening other partitions does."""
+    """Opening a settled partition renames nothing; opening another partition renames files."""
     env, directory = settled()
     directory.topic_admin.create(NEW)
     for number in range(3):

@@ -93,7 +93,7 @@ class WideWorkload(Workload):
             super().bump_epoch()
 
     def truncate(self) -> None:
-        """Truncate; after it a follower's partition has another leader, with the next epoch."""
+        """Truncate; a follower's partition then has another leader, with the next epoch."""
         super().truncate()
         if self.at == COPY:
             self._leader_epoch += 1
@@ -102,8 +102,8 @@ class WideWorkload(Workload):
         """Append one to three batches of a leader, some after a gap that compaction has left.
 
         There is no gap before the first batch. Checksums don't cover offsets, so only the order of
-        the offsets reveals a torn offset (zeros in a log below offset 256 are out of order, except
-        in the first batch). This is a limit of the format, also in Kafka.
+        offsets reveals a torn offset. In a log below offset 256 a torn offset is 0, which is out of
+        order except in the first batch. This is a limit of the format, also in Kafka.
         """
         promise, data = self.promise, bytearray()
         offset = first = promise.end

@@ -17,11 +17,11 @@ that its journal happens to give):
     write is lost. If a write extended the file and its bytes are lost, the file may still keep the
     larger size: the hole reads as zeros. Each truncation since then is independently kept or lost.
     Kept changes are applied in the order of the calls.
-2.  Names: the names as of the directory's last `sync_dir` are durable. Each creation, removal and
+2. Names: the names as of the directory's last `sync_dir` are durable. Each creation, removal and
     rename since then is independently kept or lost. A rename is atomic: the old name or the new
     one, never both, never none. A rename between two directories is durable as soon as both have
-    been synced. A file has one name; a kept removal or rename removes the file's name, whatever it
-    is then.
+    been synced. A file has one name. A kept removal or rename removes this name, even if an earlier
+    rename was lost.
 3.  Bytes and names are independent: `sync` of a new file does not keep its name, `sync_dir` does
     not keep bytes. So a kept rename of an unsynced file may show an empty one.
 4.  If the name of a directory is lost, everything in it is lost too.

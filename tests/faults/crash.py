@@ -232,7 +232,7 @@ class Timeline:
             self._files[change.node] = RestingFile(change.node, b"", change.now_ms)
 
     def _sync_dir(self, directory: int) -> None:
-        """Make changes durable in order; a change waits for an earlier pending one of its node."""
+        """Make changes durable in order; a change waits for earlier pending changes of its node."""
         left: list[_UnsyncedName] = []
         blocked: set[int] = set()
         for unsynced in self._unsynced:

@@ -38,8 +38,8 @@ class HookedDisk(OsFileSystem):
     """The machine's file system with a hook before calls, except those on files opened for reading.
 
     Attributes:
-        hook: Called before each such call, in the same thread, with its name and path. If
-            it raises an error, the call raises it too, without any effect.
+        hook: Called before the call, in the same thread, with the call's name and path. If it
+            raises an error, the call raises it too, without any effect.
     """
 
     def __init__(self, hook: Hook = lambda _call, _path: None) -> None:

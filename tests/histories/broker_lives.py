@@ -49,8 +49,8 @@ SETTINGS = {
     "group.consumer.assignment.interval.ms": "0",
     "auto.create.topics.enable": "false",
 }
-# Numbers of file-changing calls before a kill, to draw from: for a kill at any time, during the end
-# of a transaction, and during a start.
+# Ranges from which the number of file-changing calls before a kill is drawn: for a kill at any
+# time, during the end of a transaction, and during a start.
 CALLS, CALLS_OF_AN_END, CALLS_OF_A_START = range(40), range(24), range(60)
 SHORT_LIVES: Final = 0.2
 NUMBERS: Final = re.compile("(-[0-9]+)+$")
@@ -76,8 +76,8 @@ class Lives:
     Attributes:
         kills: Number of kills.
         asked: Number of requests.
-        ends: Number of kills by the topic whose file the interrupted call would have changed; topic
-            names without numbers, empty if no topic's call was interrupted.
+        ends: Number of kills by the topic whose file the interrupted call would have changed. Topic
+            names have no numbers; the name is empty if the call was not for a topic.
     """
 
     def __init__(self, folder: Path, seed: int, **settings: str) -> None:

@@ -149,7 +149,7 @@ def _whole(known: _Known) -> Iterator[Anomaly]:
         (partition, value) for partition, found in known.history.final.items() for _, value in found
     }
     for each in known.history.transactions:
-        # All writes of a committed transaction count; of other transactions only the acknowledged
+        # If the transaction is committed, all of its writes count, otherwise only the acknowledged
         # writes.
         is_all = each.outcome is Outcome.COMMITTED
         sent = [write for write in each.writes if is_all or write.offset is not None]
@@ -163,7 +163,7 @@ def _whole(known: _Known) -> Iterator[Anomaly]:
 
 
 def _kept(known: _Known) -> Iterator[Anomaly]:
-    """Yield values that were read or acknowledged, but are missing in the end."""
+    """Yield read or acknowledged values that are missing at the end of the history."""
     final, stored = (
         {partition: {value for _, value in rows} for partition, rows in lists.items()}
         for lists in (known.history.final, known.history.stored)
@@ -212,7 +212,7 @@ def _fenced(known: _Known) -> Iterator[Anomaly]:
 
 
 def _polls(known: _Known) -> Iterator[Anomaly]:
-    """Yield records that a reader got although its position was past them; includes final reads."""
+    """Yield records below the position of the reader that got them, also of the final reads."""
     positions: dict[tuple[str, int, Partition], int] = {}
     for poll in known.history.polls:
         key = (poll.process, poll.run, poll.partition)

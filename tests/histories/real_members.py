@@ -119,7 +119,7 @@ class RealMember(RealWriter):
             message = consumer.poll(0) if left else None
 
     def _take(self, message: Message) -> None:
-        """Add a record. Of errors only a lost position counts; the client handles others."""
+        """Add a record. Note the error of a lost position; the client handles all other errors."""
         error = message.error()
         if error is not None:
             self._is_lost |= error.code() == KafkaError._AUTO_OFFSET_RESET

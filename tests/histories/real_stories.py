@@ -99,7 +99,7 @@ class Story:
         return [*work, reading]
 
     def _is_copied(self) -> bool:
-        """Whether the members copied all committed values; their unanswered commits count too."""
+        """Whether members copied all committed values; copies with an unanswered commit count."""
         writers = {each.name for each in self._writers}
         written, copied = set[int](), set[int]()
         for each in list(self.history.transactions):
@@ -168,7 +168,7 @@ def commit_beginnings(client: RawClient, names: Names) -> None:
 def committed_offset(client: RawClient, group: str, partition: Partition) -> int:
     """Return a group's committed offset in a partition, 0 if there is none.
 
-    A pending commit of an open transaction is awaited.
+    If an open transaction has a pending commit, the call waits for the transaction's end.
     """
     find_coordinator(client, group, GROUP_KEY)
     wanted = OffsetFetchGroupTopic(name=partition[0], partition_indexes=[partition[1]])

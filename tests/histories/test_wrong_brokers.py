@@ -1,4 +1,4 @@
-"""Brokers with a planted fault: the seeds must find it, or their success would mean nothing."""
+"""The seeds must find the planted faults of brokers; otherwise their success proves nothing."""
 
 from collections.abc import Sequence
 from itertools import count

@@ -100,7 +100,7 @@ class Confluent:
         told(lambda: end(STEP_S))
 
     def close(self) -> None:
-        """Do nothing: the producer ends with its last reference."""
+        """Do nothing: the producer is closed when its last reference is dropped."""
 
 
 class Aiokafka:

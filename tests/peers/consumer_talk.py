@@ -93,8 +93,9 @@ class ConsumerTalk(Talk):
         asked = self.beat_request(member, epoch, **fields)
         answer = self.ask(CONSUMER_GROUP_HEARTBEAT, version, asked)
         # With an assignment interval of 0, tidelog computes one target per iteration of its loop
-        # (docs/differences.md). The response may arrive before the iteration ends; the response to
-        # another request can't, so the next heartbeat is in a later iteration.
+        # (docs/differences.md). The heartbeat's response may arrive before the iteration ends. The
+        # response to the next request arrives in a later iteration, so the next heartbeat is
+        # processed in a later iteration, too.
         self.client("a").ask(METADATA, 12, MetadataRequest(topics=[]))
         return answer
 
@@ -199,8 +200,8 @@ def await_topics(bootstrap: str) -> None:
 def create_apart(kafka: Broker) -> dict[str, UUID]:
     """Create both topics in Kafka, with ids in different buckets of a Java hash table.
 
-    In one bucket, the order of the topics would follow an immutable set, whose order differs in
-    each JVM.
+    If both ids were in one bucket, the topics would be in the order of an immutable set, which
+    differs in each JVM.
     """
     kafka.create_topic(ROUTES, ROUTES_PARTITIONS)
     for _ in range(CREATE_TRIES):

@@ -63,8 +63,8 @@ class OurLog:
         )
         self.log = Log.open_writable(self.context, options)
         while isinstance(self.log.failure, DamagedLog):
-            # Kafka cuts the log at damage, with all valid batches after it; ours leaves this to the
-            # log's owner.
+            # Kafka cuts the log at the damage, and also removes valid batches after it. Ours leaves
+            # this decision to the log's owner.
             cut_to_sound_prefix(self.log)
             self.log = Log.open_writable(self.context, options)
 

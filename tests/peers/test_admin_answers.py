@@ -275,7 +275,7 @@ def test_new_partitions_and_deletions_get_equal_responses(pair: Pair) -> None:
 
 
 def altering(*changes: tuple[str, int, str | None], name: str = "set", kind: int = 2) -> Question:
-    """Return a question that changes settings of a resource, then shows the topic's own ones."""
+    """Return a question that changes settings of a resource, then shows the topic's settings."""
 
     def ask(client: RawClient) -> list[Answer]:
         configs = [

@@ -104,9 +104,9 @@ def draw_append(rng: random.Random, *, stamps: bool) -> bytearray:
 
 
 def settled(record: NewRecord, rng: random.Random) -> NewRecord:
-    """Return the record, mostly with the key k, and without most times far in the future.
+    """Return the record with other fields: mostly with the key k, and rarely with the largest time.
 
-    A time near NOW replaces them, because they hide other errors.
+    A time near NOW replaces most of the largest times, because these hide other errors.
     """
     time = record.timestamp
     key = record.key if rng.random() < 0.3 else b"k"

@@ -1,4 +1,4 @@
-"""Our cleaner and Kafka's leave the same records, and each cleans the other's cleaned logs."""
+"""Our cleaner and Kafka's leave the same records, and each cleans logs that the other cleaned."""
 
 import random
 import shutil
@@ -111,7 +111,7 @@ def complaints(oracle: Oracle, side: Ours) -> list[str]:
 def test_both_cleaners_leave_the_same_records(
     kafka_oracle: Oracle, quick_path: Path, seed: int
 ) -> None:
-    """Clean three times: at first, after more records, and after tombstones have expired."""
+    """Clean three times: after the first records, after more records, after tombstones expire."""
     dice = random.Random(seed)
     ours = Ours(quick_path / "ours")
     with ours.open() as log_dir:

@@ -1,8 +1,8 @@
 """Damaged batches with a corrected checksum: we never read more or other records than Kafka.
 
 Without the correction the checksum would detect the change, and the records would not be decoded.
-Kafka reads some such batches (it treats any negative length as null, and accepts jumps of offset
-deltas). We may refuse a batch that Kafka reads, but must never return different records.
+Kafka reads some of these batches: it treats any negative length as null, and accepts jumps of
+offset deltas. We may refuse a batch that Kafka reads, but must never return different records.
 """
 
 import random

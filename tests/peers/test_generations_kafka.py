@@ -184,7 +184,8 @@ def test_a_checkpoint_that_is_too_high_would_show(kafka_oracle: Oracle, quick_pa
     """Kafka removes a tombstone although an older value remains, so the deleted key is back."""
     lives = Lives.lived(quick_path, 0, PARTIAL_ROUNDS)
     side = lives.copy(quick_path / "theirs")
-    # 9 offsets before the end, because Kafka cleans nothing if there are no dirty records.
+    # The dirty part begins 9 offsets before the end, because Kafka cleans nothing without dirty
+    # records.
     taken_over(kafka_oracle, side, lives.end - 9, 1)
     assert replayed(side.records(COMMITTED)).keys() - lives.expected.keys()
 
@@ -208,8 +209,8 @@ def test_a_broker_takes_over(kafka_oracle: Oracle, stopped_kafka: Broker) -> Non
         stopped_kafka.kill()
     left = [seen for seen in ours.records(COMMITTED) if seen.offset < end]
     assert len({seen.key for seen in left}) == len(left)
-    # Kafka removes tombstones that have a delete horizon from our cleaner, and sets one for the
-    # others.
+    # Kafka removes tombstones that have a delete horizon from our cleaner. For other tombstones,
+    # Kafka sets a horizon.
     assert len(tombstones(ours) & waiting) < len(waiting)
 
 

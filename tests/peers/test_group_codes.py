@@ -87,7 +87,7 @@ def syncing(talk: Talk) -> None:
 
 
 def rebalance(talk: Talk) -> None:
-    """A second member joins and leaves; the first one learns this from heartbeat responses."""
+    """A second member joins and leaves; heartbeat responses notify the first member."""
     first = talk.stable()
     second_id = talk.new_id("b")
     talk.heartbeat(first.member_id, first.generation_id)

@@ -69,7 +69,7 @@ def replace(client: RawClient, group: str, *given: tuple[str, str]) -> object:
 
 
 def shown(client: RawClient, group: str) -> object:
-    """Return the settings that both have: value, source, and synonyms."""
+    """Return value, source and synonyms of the settings that both brokers have."""
     names = [SESSION, HEARTBEAT, ASSIGNMENT]
     resource = DescribeConfigsResource(
         resource_type=GROUP, resource_name=group, configuration_keys=names

@@ -27,7 +27,8 @@ SEEDS = range(0, SEEDS_PER_TEST * TESTS, SEEDS_PER_TEST)
 def comparable(answers: list[object]) -> list[object]:
     """Return the last offset of each append, or the error code if the append was refused.
 
-    First offsets are not compared: Kafka does not return one for batches of old formats in a copy.
+    First offsets are not compared, because Kafka returns no first offset if a follower appends
+    batches of old formats.
     """
     found: list[object] = []
     for answer in answers:

@@ -1,4 +1,4 @@
-"""The lag of groups on a real broker: unread records, the age of these, and the rate of change."""
+"""The lag of groups on a real broker: unread records, the records' age, and the rate of change."""
 
 from collections.abc import Callable
 
@@ -103,7 +103,7 @@ def test_records_left_of_a_compacted_topic(kafka_broker: Broker) -> None:
 
 
 def test_records_left_of_a_transactional_topic(kafka_oracle: Oracle, kafka_broker: Broker) -> None:
-    """Markers are no records, and readers of committed records do not get aborted ones."""
+    """Markers are no records, and readers of committed records don't get aborted records."""
     topic, group = "transactional-lag", "transactional-lag-g"
     kafka_broker.create_topic(topic)
     for number in range(6):

@@ -104,7 +104,7 @@ def make_logs(broker: Broker, count: int) -> None:
 
 
 def cleanable(broker: Broker, topic: str, count: int) -> set[str]:
-    """Return the partitions that the cleaner will clean: a finished segment of them has records."""
+    """Return the partitions with records in a finished segment, which the cleaner will clean."""
     found = set()
     for number in range(count):
         logs = sorted(broker.partition_dir(topic, number).glob("*.log"))
@@ -114,7 +114,7 @@ def cleanable(broker: Broker, topic: str, count: int) -> set[str]:
 
 
 def delete_some(broker: Broker, count: int) -> None:
-    """Delete the first records of the logs, in each log another share of them."""
+    """Delete the first records of each log; the deleted share differs between logs."""
     places = []
     for number in range(count):
         parts = read_parts(broker.partition_dir("trimmed", number))

@@ -276,7 +276,7 @@ def test_a_fetch_over_the_quota_returns_no_records(
 def test_a_client_over_its_request_quota_waits_for_one_window(
     kafka_broker: Broker, ours: "Ours", clients: tuple[RawClient, RawClient]
 ) -> None:
-    """The throttle time is one window, whatever the excess; both brokers list quotas alike."""
+    """The throttle time is one window for any excess; both brokers list the same quotas."""
     rates = (("producer_byte_rate", 1e9), ("request_percentage", 1e-9), ("consumer_byte_rate", 1e9))
     found: list[object] = []
     try:

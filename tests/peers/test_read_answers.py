@@ -49,7 +49,8 @@ NOW_MS = 1_700_000_000_000
 PARTITIONS = 2
 NOT_THERE = (3, 6)
 Answer = tuple[object, ...]
-# A topic's name (empty for the existing topic), and partitions with the offsets to delete below.
+# A topic's name, empty for the existing topic; and pairs of a partition and the offset below which
+# records are deleted.
 Deletion = tuple[str, tuple[tuple[int, int], ...]]
 Said = TypeVar("Said")
 

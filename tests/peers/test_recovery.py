@@ -136,7 +136,7 @@ def test_recovery_leaves_the_same_files(
 def test_recovery_keeps_an_epoch_at_the_log_end_so_that_none_is_used_again(
     kafka_oracle: Oracle, quick_path: Path, damage: str
 ) -> None:
-    """Epochs below the log end equal Kafka's; ours may keep one more that starts at the log end."""
+    """Epochs below the log end equal Kafka's; our log may keep an epoch that starts at the end."""
     for seed in range(SEEDS_PER_TEST):
         folder = quick_path / str(seed)
         theirs, ours, states = recover_twice(kafka_oracle, seed, damage, folder)

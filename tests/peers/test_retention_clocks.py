@@ -82,7 +82,7 @@ def test_the_clock_record_deletes_exactly_what_kafka_deletes(
 def test_without_timestamps_the_files_own_time_counts_in_both(
     kafka_oracle: Oracle, quick_path: Path, beyond_ms: int, goes: int
 ) -> None:
-    """With `record`, only this rule depends on modification times, set by the machine's clock."""
+    """With `record`, only segments without any record time age by the modification time."""
     made_ms = int(quick_path.stat().st_mtime * 1_000)
     steps: list[Step] = [
         append(-1, -1, now_ms=T0),
@@ -101,7 +101,7 @@ def test_without_timestamps_the_files_own_time_counts_in_both(
 
 
 def life_of_a_future_record() -> list[Step]:
-    """Return steps: append a record with a time a year ahead and others, later run retention."""
+    """Return steps that append a record a year ahead and other records, and later run retention."""
     return [
         append(T0 + 365 * DAY_MS, now_ms=T0),
         {"do": "roll", "now_ms": T0},

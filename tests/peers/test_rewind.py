@@ -127,7 +127,7 @@ def test_append_clock_of_stamped_topics_alone(kafka_broker: Broker) -> None:
 
 
 def test_match_that_kafka_hides_after_deleted_records_is_found(kafka_broker: Broker) -> None:
-    """The first segment's only match is deleted, so Kafka reports none, but a later one exists."""
+    """The first segment's only match is deleted, so Kafka misses the match in a later segment."""
     topic, group = "hidden", "hidden-g"
     kafka_broker.create_topic(topic, segment_ms="60000")
     times = [T0 + 100, T0 + 9_000, T0 + 200]  # one segment

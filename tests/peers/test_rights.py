@@ -96,8 +96,8 @@ def answer_or_end(side: Side, user: str, question: Question) -> object:
 # -- through admin clients -----------------------------------------------------------------------
 
 ROWS_LEAST: Final = 600
-# Results which show that a step was allowed: success, and for the steps in WELL also errors about
-# the object.
+# Results which show that a step was allowed: success; for the steps in WELL also errors about the
+# object.
 DONE: Final[set[Shown]] = {0, "OK", "settings", "folders", "rules"}
 WELL: Final[Mapping[Step, set[Shown]]] = {
     Step.CREATE: {0, 36},

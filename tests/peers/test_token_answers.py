@@ -1,4 +1,4 @@
-"""Tokens (OAUTHBEARER): Kafka's validator and ours accept the same, and give the same errors.
+"""OAUTHBEARER: Kafka's validator and ours accept the same tokens, and give the same errors.
 
 Both validators read the same key set. Each case is created once and sent to both. The tests compare
 error codes, the server's tokens, whether the session has an end, and whether the broker serves

@@ -285,7 +285,7 @@ def test_offsets_of_groups(sides: tuple[Side, Side], own_epochs: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A transaction with a short timeout, in a topic of its own.
+    """A transaction with a short timeout, in a separate topic.
 
     Attributes:
         topic: The topic.

@@ -89,8 +89,8 @@ class Killing:
         work.wait_for(is_time)
         ends_within(work.process, self.draw.randrange(STEPS_MAX) * STEP_S)
         killed = self.application.kill_some(self.draw)
-        # `is_done` is called after the kill: Spark notices lost executors only if work remained for
-        # them.
+        # `is_done` is called after the kill, because Spark notices lost executors only if they had
+        # more work.
         self.killed = 0 if is_done() else killed
         self.look()
         while not ends_within(work.process, LOOK_S):

@@ -228,7 +228,7 @@ def test_jobs_on_a_live_kafka_and_its_directory(
     expected = Counter(
         (CREATED, "record", ms - ms % HOUR_MS) for ms in [*times[0::2][5:], *times[1::2][150:]]
     )
-    expected_stamped = 50  # all of partition 1, which has no committed offset
+    expected_stamped = 50  # all records of partition 1, which has no committed offset
     data = str(kafka_broker.log_dir)
     for own in (None, data):
         found = {one.group: one for one in measure(spark, place, groups, data=own)}

@@ -25,8 +25,8 @@ CHILD_TIMEOUT_S = 1200
 RECORDS = f"{PREFIX}records"
 ALL = {"subscribePattern": f"{PREFIX}.*"}
 ONE = {"subscribe": RECORDS}
-# Our source treats times as positions with this option, as the connector does, which ignores the
-# option.
+# With this option our source treats times as positions. The connector always does so, and ignores
+# the option.
 POSITIONS = {**ONE, "timeRange": "positions"}
 THIRD, LATE = str(T0 + SPAN_MS // 3), str(T0 + 9 * SPAN_MS // 10)
 BEYOND = str(T0 + SPAN_MS)
