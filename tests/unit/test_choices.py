@@ -21,10 +21,10 @@ from tidelog.types import ClockName, Codec, IsolationLevel, NewRecord
 
 # Names of parameters that accept a choice, whatever their annotation is.
 NAMES = {*CHOICES, "order", "mode", "settings"}
-# Parameters that have such a name but another meaning: the clock of an Env, a broker's settings.
+# Parameters with such a name that are no choice: the clock of an Env, a broker's settings.
 OTHERS = {("Env", "clock"), ("ManualClock", "clock"), ("tidelog", "settings")}
 MODULES = (tidelog, scan, spark)
-# Calls that don't read choices themselves: a clock for tests and records of a log get valid values;
+# Calls that don't read choices. A clock for tests and records of a log get valid values.
 # `tidelog.open` passes its arguments to `Directory.open`.
 OWN_WORDS = ("ManualClock.", "NewRecord.of_log", "tidelog.open")
 

@@ -115,7 +115,7 @@ def test_many_partitions_are_one_line(cli: Cli) -> None:
 class TestCompacted:
     @pytest.fixture
     def planes(self, cli: Cli) -> Cli:
-        """Append five records of one key, one each hour, and compact all but the last away."""
+        """Append five records of one key, one each hour; compaction removes the first four."""
         cli.ok("create", "planes", "--config", "cleanup.policy=compact")
         for hour in range(5):
             cli.clock.set(NOW + hour * HOUR)
@@ -223,7 +223,7 @@ class TestCompacted:
 class TestCopyOfCompacted:
     @pytest.fixture(params=["between batches", "in a batch"])
     def copy(self, cli: Cli, request: pytest.FixtureRequest) -> Cli:
-        """Return a standby's copy of a leader's log of which compaction removed offset 0."""
+        """Return a standby's copy of a leader's log, where compaction has removed offset 0."""
         records = [at(NOW + ms, key=key) for ms, key in enumerate((b"a", b"b", b"a", b"c"))]
         cli.ok("create", "planes", "--config", "cleanup.policy=compact")
         appends = [records] if request.param == "in a batch" else [[one] for one in records]

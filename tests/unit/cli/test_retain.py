@@ -196,7 +196,7 @@ def test_produce_reports_rows_that_retention_will_delete(
 
 
 def test_produce_reports_if_only_a_broker_would_delete_rows(cli: Cli) -> None:
-    """Old rows of a topic without `retention.ms` are deleted only by a broker, by its defaults."""
+    """Only a broker, by its default retention, deletes rows of a topic without `retention.ms`."""
     cli.ok("create", "t")
     old = ("produce", "t", "--value", "x", "--time", str(NOW - 30 * DAY))
     said = cli.ok(*old).err

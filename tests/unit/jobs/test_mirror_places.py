@@ -1,4 +1,4 @@
-"""Facts that a mirror reads from its sources and target, here directories, and their use."""
+"""Properties of sources and target that a mirror reads and uses; both are directories here."""
 
 import dataclasses
 from pathlib import Path

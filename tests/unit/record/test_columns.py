@@ -64,7 +64,7 @@ def test_rows_before_a_bad_checksum_are_handed_out() -> None:
 def test_a_bad_checksum_is_the_same_error_for_each_computation(
     monkeypatch: pytest.MonkeyPatch, has_instruction: bool, bad: int, offset_start: int
 ) -> None:
-    """The error is the same however batches are opened or skipped, together or one by one."""
+    """The error is the same for opened and for skipped batches, together or one by one."""
     if not has_instruction:
         set_constant(monkeypatch, "HAS_INSTRUCTION", False, inside="tidelog.record.columns")
     batches = [batch_of(2, base_offset=2 * number) for number in range(5)]

@@ -36,9 +36,9 @@ DELAYS = (0, 1_000, 100_000, 400_000)
 def joined(path: str, split_bytes: int) -> tuple[LatencyByHour, LatencyByHour, Late, int, int]:
     """Return the joined results.
 
-    They are: latencies by append hour, latencies by create hour, lateness, number of records,
-    number of recounted heads. A split's head is recounted in two ways, by reading it again and from
-    its stored create times, with equal results.
+    The results are latencies by append hour, latencies by create hour, lateness, number of records,
+    and number of recounted heads. A split's head is recounted in two ways: from its records and
+    from its stored create times. Both ways must give equal results.
     """
     by_append, by_create, late = (
         LatencyByHour(),

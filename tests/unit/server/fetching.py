@@ -35,7 +35,7 @@ Row = tuple[int, int]  # partition and offset
 
 
 class Broker:
-    """A node, a connection that repeats its requests, and others that send one request each."""
+    """A node, a connection that repeats its requests, and connections of a single request."""
 
     def __init__(self, folder: str, *, seed: int = 0, **settings: str) -> None:
         self.clock, self.disk = ManualClock(NOW_MS), WarmDisk()

@@ -1,4 +1,4 @@
-"""Settings changed while a broker ran apply from the first opening of its next start on."""
+"""Settings that were changed on a broker already apply when its next start opens a partition."""
 
 import asyncio
 import errno

@@ -16,7 +16,8 @@ def test_shares(backlogs: dict[int, int], limit: int) -> None:
     assert found.keys() == backlogs.keys()
     for key, size in backlogs.items():
         assert 0 <= found[key] <= size
-        # Each partition with a backlog gets at least one, so a stream always reaches the end.
+        # Each partition with a backlog gets at least one offset, so a stream always reaches the
+        # end.
         assert (found[key] > 0) == (size > 0)
         if total <= limit:
             assert found[key] == size
@@ -36,7 +37,7 @@ def test_shares_as_the_connector_splits_them() -> None:
 def test_the_gate_waits_for_the_minimum_but_no_longer_than_its_delay() -> None:
     clock = ManualClock(0)
     gate = MinimumBatch(100, 1000, clock)
-    assert gate.passes(1)  # The first batch of a process passes with any size.
+    assert gate.passes(1)  # The first batch of a process may have any size.
     assert not gate.passes(99)
     clock.advance(999)
     assert not gate.passes(99)

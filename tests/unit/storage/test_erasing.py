@@ -126,7 +126,7 @@ def log_with_key() -> SeededEnv:
 
 
 def test_a_tombstone_below_the_log_start_is_erased() -> None:
-    """No consumer can read this tombstone, so none would get the deletion."""
+    """No consumer can read this tombstone, so no consumer would see the deletion."""
     env = log_with_key()
     ((_, hidden),) = run(env).tombstones
     with LogDir.open(PATH, env=env, options=WRITABLE) as log_dir:

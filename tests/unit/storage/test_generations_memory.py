@@ -288,7 +288,7 @@ def test_a_log_is_swept_for_its_tombstones_once_they_have_had_their_time() -> No
 def _counting(machine: DamageFileSystem, env: Env) -> Generations:
     """Return statistics of a log with ten keys of 50 bytes each.
 
-    The sample, of one half of the keys, has four of them, two in the last segment.
+    The sample takes one half of all keys: here it has four keys, two in the last segment.
     """
     samples = KeySamples(1, {2: (3, 50), 4: (7, 50), 6: (21, 50), 8: (23, 50)})
     rows = {each.base_offset: _row(each, each.base_offset) for each in SEGMENTS}

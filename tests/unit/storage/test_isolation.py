@@ -104,7 +104,7 @@ class TestIsolation:
 
 
 class TestADamagedIndexOfTheLastSegment:
-    """Opening for writing rebuilds an index to which no abort could be added."""
+    """An opening for writing rebuilds an index if the log can't add aborted transactions to it."""
 
     INDEX = "00000000000000000001.txnindex"
     LOG = "00000000000000000001.log"

@@ -47,7 +47,7 @@ def test_without_samples_no_correction_is_made() -> None:
 
 
 def test_keys_that_were_not_mapped_are_as_uncertain_as_before() -> None:
-    """The count covers 56 of 100 sampled keys, and is 23 below the estimate for these."""
+    """The count covers 56 of 100 sampled keys, and is 23 below the estimate of 56 * 8."""
     samples, counted = _samples(range(100)), MappedKeys(shift=SHIFT, keys=425, sampled=56)
     assert correction(samples, counted) == pytest.approx((425 + 44 * 8) / 800)
     assert live_error(samples, counted) == pytest.approx(math.sqrt(7 / 8 * 44) / 100)

@@ -53,8 +53,8 @@ def test_every_range_gives_exactly_its_records_from_few_bytes() -> None:
             for part in parts:
                 batches = [b for _, b in part.batches()]
                 wanted = sum(b.size_bytes for b in batches)
-                # The range has at most one more batch before the first wanted batch, and one after
-                # the last.
+                # The range has at most one batch before the first wanted batch, and one after the
+                # last wanted batch.
                 assert part.size_bytes <= wanted + 2 * 200
 
 

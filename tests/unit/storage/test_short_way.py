@@ -56,7 +56,7 @@ PLACES = st.sampled_from(
 
 
 class Way(Enum):
-    """Way to append a batch: as a copy, changed in place, or together with those of other logs."""
+    """Way to append a batch: as a copy, changed in place, or together with other logs' batches."""
 
     COPIED = "copied"
     IN_PLACE = "in place"

@@ -24,8 +24,8 @@ from tidelog.server.groups.offset_commits import Commit
 from tidelog.server.groups.requests import CommitRequest
 
 TOPIC = "flights"
-# Partitions whose commit is for the former topic, without a topic id, and for the present topic;
-# the last one has no commit.
+# Partitions by their commit: for the former topic, without a topic id, for the present topic, and
+# no commit.
 FORMER, UNKNOWN, PRESENT, NOTHING = range(4)
 
 

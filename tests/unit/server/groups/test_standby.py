@@ -133,7 +133,7 @@ async def test_commit_of_a_partition_that_cannot_be_opened_is_not_forgotten(tmp_
 
 @on_a_loop
 async def test_offsets_with_long_metadata_are_divided_into_batches(tmp_path: Path) -> None:
-    """One batch with all of them would be larger than `max.message.bytes`."""
+    """One batch with all commits would be larger than `max.message.bytes`."""
     count = 300
     async with running_node(tmp_path) as node:
         node.topics.create("flights", count)

@@ -44,7 +44,7 @@ def test_the_cache_of_topic_facts_is_bounded() -> None:
     try:
         for number in range(20 * CACHE_ENTRIES_MAX):
             assert facts.ids(["a", f"other {number}"]) == {topic_id("a")}
-        # A set of two names takes more than 200 bytes, so remembering all of them would take more
+        # A set of two names takes more than 200 bytes, so a cache of all these sets would take more
         # than 4 MB.
         assert tracemalloc.get_traced_memory()[0] < 1 << 20
         for number in range(5 * CACHE_ENTRIES_MAX):

@@ -73,7 +73,7 @@ def may(*acls: Acl, operation: Operation = Operation.READ, name: str = "flights"
 def test_an_allowed_operation_allows_the_implied_ones(
     granted: Operation, wanted: Operation
 ) -> None:
-    """Allowing an operation grants this operation and those that it implies, and no other."""
+    """If an operation is allowed, so are the operations that it implies, but no others."""
     expected = granted.name in {"ALL", wanted.name} or wanted.name in ALSO.get(granted.name, ())
     assert may(acl(ALLOW, granted), operation=wanted) is expected
 
@@ -81,7 +81,7 @@ def test_an_allowed_operation_allows_the_implied_ones(
 @pytest.mark.parametrize("wanted", WANTED, ids=lambda found: found.name)
 @pytest.mark.parametrize("denied", GRANTED, ids=lambda found: found.name)
 def test_a_denied_operation_denies_no_other(denied: Operation, wanted: Operation) -> None:
-    """With all operations allowed, denying one denies only this one; denying ALL denies all."""
+    """If all operations are allowed, denying one denies no other; denying ALL denies all."""
     expected = denied.name not in {"ALL", wanted.name}
     found = may(acl(ALLOW, Operation.ALL), acl(DENY, denied), operation=wanted)
     assert found is expected

@@ -62,7 +62,8 @@ def client_final(
 ) -> bytes:
     """Return the second message of an honest client, by RFC 5802, section 3.
 
-    With `nonce`, it has this nonce instead of the server's, and a proof that is right for it.
+    If `nonce` is given, the message has this nonce instead of the server's, and the right proof for
+    this nonce.
     """
     name = kind.hash_name
     said = dict(part.partition("=")[::2] for part in answer.decode().split(","))

@@ -96,7 +96,7 @@ class Member:
         )
 
     async def say(self, *acks: tuple[int, int, Sequence[int]], **changes: object) -> int:
-        """Acknowledge records of partition 0; return the response's error, else the partition's."""
+        """Acknowledge records of partition 0; return the error of the response or the partition."""
         response = await self.acknowledge(0, acks, **changes)
         if response.error_code:
             return response.error_code

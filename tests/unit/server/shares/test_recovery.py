@@ -210,7 +210,7 @@ class Story:
         self.known.append((len(self.files.journal), set(self.accepted)))
 
     def at(self, calls: int) -> tuple[set[int], set[int]]:
-        """Return the offsets certainly acknowledged after `calls` calls, and those that may be."""
+        """Return offsets that are acknowledged after `calls` calls, and offsets that may be."""
         before = [accepted for count, accepted in self.known if count <= calls]
         behind = [accepted for count, accepted in self.known if count > calls]
         sure = before[-1] if before else set()

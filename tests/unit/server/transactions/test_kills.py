@@ -1,7 +1,7 @@
 """A broker that is killed, or loses power, at any moment, and its next start.
 
-Each transaction has a separate topic, whose markers show the outcome: either all markers are
-commits or all are aborts, and all are commits if the client got a success response.
+Each transaction has a separate topic, whose markers show the outcome. Either all markers are
+commits or all are aborts. After a successful response, all markers are commits.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ TOO_LATE: Final = frozenset(
 
 
 class Known(NamedTuple):
-    """Facts that clients know after a number of file system calls."""
+    """The transactions that clients know to be decided after a number of file system calls."""
 
     calls: int
     decided: dict[str, bool]
@@ -47,10 +47,10 @@ class Known(NamedTuple):
 
 @dataclass
 class Story:
-    """A history of transactions, and the facts known at each moment.
+    """A history of transactions, and the transactions that clients know to be decided.
 
-    The first fact is that of the settled disk, before its first recorded call: other threads may
-    have recorded calls while it settled.
+    The first entry of `known` is for 0 calls, the settled disk: while the disk settled, other
+    threads may have recorded calls.
     """
 
     world: World

@@ -55,7 +55,7 @@ async def test_records_missing_from_a_reopened_log_do_not_apply(tmp_path: Path) 
 
 @on_a_loop
 async def test_adding_partitions_waits_for_loading(tmp_path: Path) -> None:
-    """Versions 0 to 3 of AddPartitionsToTxn have one transactional id; later ones don't wait."""
+    """Clients send AddPartitionsToTxn in versions 0 to 3; later versions don't wait."""
     disk = FailingDisk()
     async with world(tmp_path, files=disk) as it:
         producer = await it.init()

@@ -119,7 +119,7 @@ class Plain:
     ) -> Iterator[bytes]:
         for base in group.bases:
             source = next(s for s in self.job.sources if s.base_offset == base)
-            # True if all earlier records since the log's start have been read, source by source.
+            # Whether the cleaning has read all records from the log's start up to this source.
             self.sees_all = base <= self.walked_to
             if self.sees_all:
                 self.walked_to = max(self.walked_to, source.end_offset)

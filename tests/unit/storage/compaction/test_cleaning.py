@@ -200,7 +200,7 @@ def put_back(env: SeededEnv, base: int) -> None:
 
 
 def passes(env: SeededEnv, job: CleaningJob) -> Iterator[CleaningResult]:
-    """Run passes until all keys are mapped, each on the output of the one before it."""
+    """Run passes until all keys are mapped, each pass on the output of the pass before."""
     while True:
         cleaned = clean(job, env)
         yield cleaned
