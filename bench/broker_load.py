@@ -190,7 +190,7 @@ class Reading:
         return total
 
     def _row(self, left: int) -> tuple[int, int, int]:
-        """Return a partition's index, size of records, and size of fields; `left`: unread bytes."""
+        """Return a partition's index, size of records, size of fields; `left` bytes are unread."""
         row = self._stream.ahead(min(wire.FETCHED_SIZE + wire.VARINT_MAX_BYTES, left))
         return wire.fetched_row(row)
 

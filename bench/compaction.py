@@ -68,7 +68,7 @@ QUICK: Final = Size(1_000_000, 100_000, ROUNDS_QUICK, goals=False)
 
 
 def cases(quick: bool) -> Iterator[Case]:
-    """Yield brute force against Kafka's cleaner, then generational against brute force."""
+    """Yield cases: brute force against Kafka's cleaner, then generational against brute force."""
     yield from _brute_force(quick)
     yield from generational(quick)
 

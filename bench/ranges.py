@@ -269,7 +269,7 @@ def range_cases(quick: bool) -> Iterator[Case]:
 
 
 class ManySegments:
-    """A partition of very many finished segments with sidecars, each with one two-record batch."""
+    """A partition of very many finished segments, each with sidecars and a two-record batch."""
 
     def __init__(self, segments: int) -> None:
         self.path = tempfile.mkdtemp(prefix="tidelog-bench-")

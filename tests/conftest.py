@@ -1,4 +1,4 @@
-"""Configures all tests: how many examples hypothesis tries, which tests run, which may skip.
+"""Configures all tests: the number of examples of hypothesis, selected tests, allowed skips.
 
 Profiles of hypothesis: `quick` is the default. `ci` tries the same examples in every run of one
 commit, so that a new failure is due to a new commit. `sweep` (`./run sweep`) tries many more

@@ -28,8 +28,8 @@ LONG: Final = (
     "tests/tidy/",
     "tests/contracts/",
 )
-# A process starts a test only when it knows the next one. `AHEAD` is the number of tests that it
-# gets in advance, so that it never waits for the scheduler.
+# A process starts a test only when it knows which test is next. `AHEAD` is the number of tests that
+# it gets in advance, so that it never waits for the scheduler.
 AHEAD: Final = 8
 
 

@@ -26,7 +26,7 @@ _ROOT = "/log"
 _BY_THREADS = {"asked-broker", "follow"}
 # File name of a tier's record, which contains the store's URL, here a local path.
 _WITH_PATH = "tidelog-tier.json.tmp"
-# Step between the recoveries whose calls are kept as lines.
+# The calls of every N-th recovery are kept as lines; N is this number.
 _FULL = 20
 
 

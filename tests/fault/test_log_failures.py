@@ -59,7 +59,7 @@ def main_log(workload: Workload) -> Log | None:
 
 
 def expect_offline(workload: Workload, log: Log) -> None:
-    """Assert that the log refuses changes without any call, and that its records are readable."""
+    """Assert that the log refuses changes without a call to the disk, and is readable."""
     calls = workload.files.calls
     for change in (
         lambda: log.append([NewRecord(value=b"late")]),

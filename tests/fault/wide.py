@@ -74,14 +74,14 @@ class WideWorkload(Workload):
     # ---- a follower
 
     def append(self) -> None:
-        """Append to a partition that is led here; in the partition of `copy`, follow the leader."""
+        """Append as the leader of a partition; in the partition of `copy`, copy from the leader."""
         if self.at == COPY:
             self.follow()
         else:
             super().append()
 
     def append_in_transaction(self) -> None:
-        """Append in a transaction if the partition is led here."""
+        """Append in a transaction if this log is the partition's leader."""
         if self.at != COPY:
             super().append_in_transaction()
 

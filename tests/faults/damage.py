@@ -16,7 +16,7 @@ _DIRECTORY_SIZE = 4096  # size on ext4; no code may rely on it
 
 
 class DamageFileSystem(Machine):
-    """A `FileSystem` in memory. See the package's docstring for its rules, `Machine` for fields.
+    """A `FileSystem` in memory. The package's docstring has the rules; `Machine` has the fields.
 
     Only one thread at a time may write. Handles, maps and locks belong to one life of the machine.
     They do not work with the new file system that `reopen` of a crash state returns.

@@ -49,7 +49,8 @@ class FileNode:
         self.mtime_ms = mtime_ms
         self.handles = 0
         self.linked = True
-        self._data: bytes | bytearray = data  # bytes until the first change: cheap to share
+        # Immutable until the first change, so it can be shared.
+        self._data: bytes | bytearray = data
         self._mirrors: list[bytearray] = []
 
     @property

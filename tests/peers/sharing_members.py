@@ -155,7 +155,7 @@ def plain(response: ShareFetchResponse) -> Told:
 
 
 def joined(lent: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """Join adjacent ranges with the same delivery count; Kafka returns some of them separately."""
+    """Join adjacent ranges with the same delivery count, because Kafka returns some separately."""
     found: list[tuple[int, int, int]] = []
     for first, last, count in lent:
         if found and found[-1][1] + 1 == first and found[-1][2] == count:

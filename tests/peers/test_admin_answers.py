@@ -127,7 +127,7 @@ def topic(
     brokers: "tuple[tuple[int, list[int]], ...]" = (),
     **config: str | None,
 ) -> CreatableTopic:
-    """Return a topic to create; settings with underscores for dots."""
+    """Return a topic to create; names of settings have underscores instead of dots."""
     return CreatableTopic(
         name=name,
         num_partitions=count,

@@ -70,7 +70,7 @@ class Model:
         assert set(latest.values()) <= set(found)
 
     def check_times(self, reader: LogView) -> None:
-        """Count the right append times of the reader, and collect the wrong ones."""
+        """Count the reader's right append times, and collect the reader's wrong append times."""
         for record in reader.records():
             told = reader.append_time_of(record.offset)
             if told is None:

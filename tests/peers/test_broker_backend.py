@@ -1,4 +1,4 @@
-"""Reads of a real broker for Spark, by batches and by librdkafka, against Kafka's consumer."""
+"""Spark's reads of a real broker, by batches and by librdkafka, compared with Kafka's consumer."""
 
 import random
 from collections.abc import Iterator, Mapping

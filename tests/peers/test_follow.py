@@ -42,7 +42,7 @@ from tidelog.types import Codec, IsolationLevel, NewRecord, TimestampType
 pytestmark = pytest.mark.kafka
 T0 = 1_700_000_000_000
 
-# A separate broker for this module: its tests stop and start the broker, and restore old files.
+# A separate broker for this module, whose tests stop and start the broker, and restore old files.
 broker = kafka_fixture()
 
 

@@ -65,8 +65,8 @@ METADATA_TOPIC: Final = "__cluster_metadata"
 WAIT_MS: Final = 90_000
 KEYS: Final = {11, 14, 18, 19, 22}
 ACLS: Final = {18, 19}
-# A record's value begins with frame version, key and version, of one byte each; in records of ACLs
-# the id follows.
+# A record's value begins with frame version, key and version, of one byte each. In records of ACLs,
+# the ACL's id follows.
 ID_AT, ID_END = 3, 19
 SECURED: Final = {
     "authorizer.class.name": STANDARD_AUTHORIZER,

@@ -1,4 +1,4 @@
-"""Kafka's own share consumer and tools with our broker, over a restart."""
+"""Kafka's own share consumer and tools use our broker, which restarts meanwhile."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""All records ever written to a compacted partition, and the ones that must still exist."""
+"""Model of a compacted partition: all written records, and the records that must still exist."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""A failover misses no record while latency is within its bound; otherwise `verify` reports it.
+"""A failover misses no record if latency is within its bound; `verify` reports missed records.
 
 Two clusters get the same records with different latencies, so in different orders. The group's
 position, timestamp types, numbers of partitions and clock skew vary.

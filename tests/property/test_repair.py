@@ -1,4 +1,4 @@
-"""A repair restores derived files as if freshly built after any damage; lookups stay the same."""
+"""After any damage, a repair rebuilds derived files, and lookups give the same results."""
 
 import random
 from collections.abc import Callable, Mapping

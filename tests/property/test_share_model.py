@@ -1,4 +1,4 @@
-"""A share partition under any behavior of members and time, compared with a model per record.
+"""A share partition with any behavior of members and time, compared with a model of each record.
 
 The model keeps one row per offset and implements each rule in its plainest form. Model and
 partition must return the same records and codes, and have the same state after every step.

@@ -52,7 +52,7 @@ class Crowd:
             raise
 
     def is_left_alone(self) -> bool:
-        """Whether no connection has received anything: no response, no disconnect."""
+        """Whether no connection has received a response or a disconnect."""
         return not self._ready(0)
 
     def await_end(self) -> None:

@@ -44,7 +44,7 @@ from tidelog.storage.tier_manager.mover import MoveOptions
 from tidelog.types import NewRecord, TopicPartition
 
 TIMEOUT_S = PATIENCE_S
-# Time in seconds after which a blocked send is regarded as blocked forever.
+# Time in seconds; a send that is blocked for longer counts as blocked forever.
 BLOCKED_S = 1
 ENDLESS_BYTES = 32 << 20
 TOPIC = "tides"

@@ -123,7 +123,7 @@ def test_librdkafka_rebalances_and_continues_after_a_restart(tmp_path: Path) -> 
 
 
 def test_librdkafka_rebalances_cooperatively(broker: Broker) -> None:
-    """The first member keeps reading its remaining partitions while a second one joins."""
+    """The first member keeps reading its remaining partitions while a second member joins."""
     make_filled_topic(broker, "flights")
     first = member(broker, "gentle", "flights", partition_assignment_strategy="cooperative-sticky")
     settle([first], 4)

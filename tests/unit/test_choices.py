@@ -105,7 +105,7 @@ def test_each_call_refuses_unknown_choices_first(
     assert all(word_of(member) in str(refused.value) for member in kinds[name])
 
 
-# By annotation: values that parameters with this annotation refuse.
+# For each annotation, a value that parameters with this annotation refuse.
 WRONG: Mapping[object, object] = {str: 5, int: "five", float: "five", bool: "yes"}
 
 

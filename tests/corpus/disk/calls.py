@@ -196,7 +196,7 @@ class _Watch:
 
 @contextmanager
 def watched(root: Path) -> Iterator[list[Call]]:
-    """Yield the list of this process's calls below a directory, as it grows."""
+    """Yield a list, to which the calls of this process below a directory are added."""
     watch = _Watch(str(root))
     real = {name: getattr(os, name) for name in _WATCHED}
     for name in _WATCHED:

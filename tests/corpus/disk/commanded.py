@@ -154,7 +154,7 @@ def follow(home: Path, notes: Notes) -> None:
 def asked(home: Path, notes: Notes) -> None:
     """A broker runs requests of commands: compaction, a tier, erasure."""
     clock = ManualClock(still.now_ms())
-    # No background work, because it would run before or after a command at random.
+    # Background work is off, because it would run before or after a command at random.
     settings = {**LEADER, "log.initial.task.delay.ms": "864000000"}
     (home / "store").mkdir()
     place = ("--data", "data")

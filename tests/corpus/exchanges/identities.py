@@ -133,7 +133,7 @@ def scram(line: Line, mechanism: str, client: Scram, version: int = 2) -> Tree:
 
 
 def _is_prime(number: int, source: Random) -> bool:
-    """Test by Miller and Rabin; wrong with a probability below 1 in 4 ** 20."""
+    """Whether a number is prime (Miller-Rabin); wrong with a probability below 1 in 4 ** 20."""
     if any(number % small == 0 for small in (3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43)):
         return False
     odd, twos = number - 1, 0

@@ -18,7 +18,8 @@ from tidelog.protocol.messages.list_offsets import (
 from tidelog.record.builder import build_batch
 from tidelog.types import NewRecord
 
-# Times before all records, of the first and the fourth one, between two, and after all records.
+# Times to look up: before all records, of the first and of the fourth record, between two records,
+# and after all records.
 TIMES = (0, START_MS, START_MS + 1, START_MS + 35, START_MS + 3 * STEP_MS, START_MS + 2_000)
 NO_MATCH = (0, -1, -1)
 INVALID_REQUEST = 42

@@ -27,7 +27,8 @@ TOPIC = "killed"
 OPTIONS = (
     *("--set", "num.partitions=2"),
     *("--set", "offsets.topic.num.partitions=1"),
-    # Records are a millisecond apart, so segments have few batches, and some kills hit a roll.
+    # Records are a millisecond apart, so segments have few batches, and some kills interrupt a
+    # roll.
     *("--set", "log.roll.ms=40"),
     # The records are old: the default retention of a week would delete them within half a minute.
     *("--set", "log.retention.ms=-1"),

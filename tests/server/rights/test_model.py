@@ -162,7 +162,7 @@ def test_drawn_acls(kafka_oracle: Oracle, seed: int) -> None:
 
 
 def _widened(rng: random.Random, acl: ModelAcl) -> ModelAcl:
-    """Return the ACL, often with another operation; at random it allows or denies."""
+    """Return the ACL, often with another operation, and with a random choice of allow or deny."""
     if rng.random() < 0.6:
         acl = acl._replace(operation=rng.choice(OPERATIONS))
     return acl._replace(allows=rng.random() < 0.6)

@@ -39,7 +39,7 @@ ASKED: dict[str, object] = {
 
 
 def typed(texts: dict[str, object]) -> tuple[Request, FailoverOptions]:
-    """Split option texts into the command's and the plan's; add the plan's defaults."""
+    """Split option texts into options of the command and of the plan; add the plan's defaults."""
     declared = {name: one.default for name, (_, one) in options_of(FailoverOptions).items()}
     options = declared | {name: text for name, text in texts.items() if name in declared}
     others = {name: text for name, text in texts.items() if name not in declared}

@@ -376,7 +376,7 @@ def test_a_copy_with_other_file_times_gives_the_same_output(tides: Cli, seconds:
 
 
 def test_a_zone_map_gives_the_exact_record_and_the_smallest_time(cli: Cli) -> None:
-    """The first record, of next year, expires later than the old record appended a day after it."""
+    """The first record is of next year; it expires later than the old record that follows."""
     cli.ok("create", "mixed", "-c", "internal.segment.bytes=160", *WEEK, *ANY_TIME)
     cli.append(at(NOW + 365 * DAY_MS), topic="mixed")
     cli.clock.advance(DAY_MS + 3)  # times that are all multiples of a number look rounded

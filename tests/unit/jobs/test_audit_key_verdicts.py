@@ -60,7 +60,7 @@ def found_by_key(a: Sequence[Record], b: Sequence[Record], *, history: bool) -> 
 def kind_of(
     a: Sequence[tuple[int, bytes | None]], b: Sequence[tuple[int, bytes | None]], *, history: bool
 ) -> Kind | None:
-    """Return the kind of a key's finding, or None; `a`, `b`: its (time, value) pairs on A and B."""
+    """Return the kind of a key's finding, or None; `a` and `b` have (time, value) on A and B."""
     if not a or not b:
         alone = a or b
         if not alone or (not history and alone[-1][1] is None):

@@ -1,4 +1,4 @@
-"""Every body that a cleaner writes can be read, although its records may grow."""
+"""Every body that a cleaner writes can be read, although a cleaning may enlarge records."""
 
 from tidelog.record.compression import APPEND_DECOMPRESSION_LIMIT, DEFAULT_DECOMPRESSION_LIMIT
 from tidelog.record.kernels.rewrite import GROWTH_MAX

@@ -1,4 +1,4 @@
-"""Quotas of a cluster whose brokers don't support them, or are down."""
+"""Quotas of a cluster whose brokers are down or don't support quotas."""
 
 import pytest
 from tests.worlds.clusters.fake_leader import HOST, PORT, FakeLeader

@@ -64,7 +64,7 @@ def test_deleted_offsets_are_named_exactly(tmp_path: Path, split_bytes: int) -> 
 
 
 def test_segment_that_was_replaced_is_read_again(tmp_path: Path) -> None:
-    """As after a compaction, another file of the same name has the same offsets."""
+    """Another file of the same name has the same offsets, as after a compaction."""
     path = make(tmp_path)
     plan = scan.plan(path, TOPIC)
     first = plan.splits[0].pieces[0].path

@@ -1,4 +1,4 @@
-"""Results of single splits, joined, equal plain sums over all records."""
+"""The joined results of single splits equal plain sums over all records."""
 
 import json
 import random
@@ -82,7 +82,7 @@ def test_joined_splits_equal_sums_over_the_records(
 
 
 def plainly(path: str, partitions: int) -> tuple[LatencyByHour, LatencyByHour, Late, int]:
-    """Return the results of `joined` except the number of heads, computed record by record."""
+    """Compute the results of `joined` record by record, without the number of heads."""
     by_append, by_create = LatencyByHour(), LatencyByHour()
     late, count = Late(lost=dict.fromkeys(DELAYS, 0)), 0
     for partition in range(partitions):

@@ -41,7 +41,7 @@ class World:
     later: Later
     partition: Partition
     background: LogManager
-    idle: int = 0  # number of timers while no work is pending
+    idle: int = 0  # number of timers that exist while no work is pending
 
     def fill(self) -> None:
         """Create two finished segments and an active one."""

@@ -45,7 +45,7 @@ def test_records_that_are_appended_before_the_wait_begins_end_it(tmp_path: Path)
         node.topics.create("t", 1)
         partition = node.partitions.get("t", 0)  # an open partition is read at once
         context = RequestContext(node, FETCH, VERSION, None, ClientInfo(1, "here"))
-        # The fetch has read, but begins to wait only in the next iteration of the loop.
+        # The fetch reads here, but begins to wait only in the next iteration of the loop.
         answer = reply.start(fetch(context, request))
         assert not isinstance(answer, FetchResponse)
         partition.append(bytes(build_batch([NewRecord(value=b"v")])))
@@ -58,7 +58,7 @@ def test_records_that_are_appended_before_the_wait_begins_end_it(tmp_path: Path)
 
 
 def test_a_fetch_at_records_that_are_not_visible_waits(tmp_path: Path) -> None:
-    """A fetch at an offset inside an open transaction waits: its records are not visible yet."""
+    """A fetch inside an open transaction waits, because the records are not visible yet."""
     asked = FetchPartition(partition=0, fetch_offset=2, partition_max_bytes=1000)
     request = FetchRequest(
         max_wait_ms=FOR_EVER_MS,

@@ -1,4 +1,4 @@
-"""The loop's time charged to a request includes its work and excludes its waits."""
+"""A request is charged for the loop's time in which it works, not for the time of its waits."""
 
 import asyncio
 from pathlib import Path

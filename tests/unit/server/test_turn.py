@@ -34,7 +34,7 @@ class Sent:
 
 
 class Nothing(Sent):
-    """A connection that has no response to send, or none yet."""
+    """A connection that has no response, or whose response is not complete yet."""
 
     def flush(self) -> bool:
         return False

@@ -1,4 +1,4 @@
-"""A limit of bytes ends ranges after complete batches of a directory."""
+"""With a limit of bytes, ranges end at ends of batches of a directory."""
 
 import random
 from pathlib import Path

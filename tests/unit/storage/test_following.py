@@ -71,7 +71,7 @@ class TestBeginning:
         assert offsets(log.records()) == [0]
 
     def test_no_transaction_of_deleted_records_stays_open(self) -> None:
-        """The clean stop wrote a snapshot of producers at an offset that is no segment's base."""
+        """The clean stop wrote a snapshot of producers at an offset that is no base offset."""
         env, directory, log = new_log({**SMALL, "retention.ms": "1000"})
         log.follower.append(
             batch([1], producer_id=9, producer_epoch=0, base_sequence=0, transactional=True)

@@ -170,7 +170,7 @@ def test_all_ways_leave_the_same(config: dict[str, str], sent: list[Sent]) -> No
 
 
 def assert_alike(config: dict[str, str], data: bytes) -> AppendResult | str:
-    """Append a batch after a valid one in all ways; assert equal effects; return the result."""
+    """Append a valid batch and this one in all ways; assert equal effects; return the result."""
     sides = [Side(config, way) for way in Way]
     for side in sides:
         put(side.log, START_MS, START_MS)
@@ -309,7 +309,7 @@ def test_records_that_a_topic_setting_forbids_are_refused_on_both_ways(
 def test_built_batches_are_appended_like_validated_ones(
     topic: dict[str, str], codec: Codec
 ) -> None:
-    """Appending records or the bytes of their batch gives the same result, also a refusal."""
+    """Appending records gives the same result as appending their batch, also for refusals."""
     data = build_batch(
         [NewRecord(key=b"key", value=b"v" * 30, timestamp=START_MS)] * 2, codec=codec
     )

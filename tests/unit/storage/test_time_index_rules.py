@@ -83,7 +83,7 @@ class TestSize:
 
 
 def legacy_log(magics: list[int]) -> tuple[SeededEnv, Times, int]:
-    """Write a finished and an active segment; formats of batches alternate; then stop."""
+    """Write a finished and an active segment, with alternating formats of batches, and stop."""
     env, directory, log = new_log(LEGACY)
     for half in range(2):
         for number, magic in enumerate(magics * 3):

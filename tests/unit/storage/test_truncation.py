@@ -234,11 +234,11 @@ class TestRemovedFiles:
 
 
 class TestCommittedReadersDuringIt:
-    """Readers of committed records never get an aborted one, whatever was truncated before."""
+    """Readers of committed records never get an aborted record, after any truncation."""
 
     @staticmethod
     def aborted_twice(*, is_finished: bool) -> tuple[SeededEnv, LogDir, Log]:
-        """Return a log with aborted records at 1 and 3, the second transaction ends at 5."""
+        """Return a log with aborted records at 1 and 3; the second transaction ends at 5."""
         env, directory, log = new_log({"segment.ms": str(2**62)})
         for producer_id in (5, 6):
             put(log, 1)

@@ -170,7 +170,7 @@ def test_after_any_failed_call_the_batch_is_not_attached_twice() -> None:
 
 
 def test_after_a_failed_commit_only_reopening_continues() -> None:
-    """Until it reopens, a process doesn't know whether the version was attached: it must wait."""
+    """A process must reopen the directory, because it doesn't know if the version was attached."""
     env = seeded_env(1)
     make_directory(env)
     staged = stage(env, 0, "a", 9)

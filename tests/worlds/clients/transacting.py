@@ -84,8 +84,8 @@ class Transacting:
     Attributes:
         client: The producer's connection.
         transactional_id: The producer's transactional id.
-        has_own_epochs: Whether each transaction has an epoch of its own, and partitions are added
-            by producing to them (KIP-890).
+        has_own_epochs: Whether the producer uses the protocol of KIP-890: each transaction has an
+            epoch of its own, and producing to a partition adds the partition.
         timeout_ms: Time after which a transaction is aborted.
         producer_id: The id that the broker assigned, set by `init`.
         epoch: The producer's epoch, set by `init` and `end`.

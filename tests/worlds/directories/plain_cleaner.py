@@ -31,7 +31,7 @@ from tidelog.types import INT64_MAX
 
 @dataclass(slots=True)
 class PlainWorker:
-    """Runs jobs. `map_keys` limits the keys of the map, so that a job may need several passes."""
+    """Runs jobs. A map has at most `map_keys` keys, so a job may need several passes."""
 
     env: Env
     map_keys: int = 1 << 30

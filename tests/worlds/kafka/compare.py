@@ -28,7 +28,7 @@ def our_fields(batch: Batch) -> dict[str, object]:
         "producer_epoch": batch.producer_epoch,
         "base_sequence": batch.base_sequence,
         "last_sequence": batch.last_sequence,
-        # For old messages, Kafka reports no record count; tidelog returns 1 for a message without a
+        # For old messages, Kafka reports no record count. tidelog returns 1 for a message without a
         # wrapper.
         "record_count": batch.record_count if batch.magic == 2 else None,
         "is_transactional": batch.is_transactional,

@@ -1,4 +1,4 @@
-"""Transactions: committed, aborted, fenced, timed out by the moved clock; the readers' view."""
+"""Transactions that commit, abort, are fenced or time out; and the records that readers get."""
 
 from pathlib import Path
 

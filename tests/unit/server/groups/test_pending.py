@@ -60,7 +60,7 @@ class Log:
 
 @dataclass
 class Model:
-    """Plain model: values with their records' offsets; the record with the higher offset wins."""
+    """Plain model: each value has its record's offset, and the highest offset takes precedence."""
 
     offsets: dict[Place, tuple[int, int]] = field(default_factory=dict)
     pending: dict[int, dict[Place, tuple[int, int]]] = field(default_factory=dict)

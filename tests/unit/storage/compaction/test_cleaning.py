@@ -394,7 +394,7 @@ def test_the_death_of_the_cleaner_process_is_an_error() -> None:
     worker = CleanerProcess(1e308)
     process = worker._begin()
     assert process.stdin is not None
-    process.stdin.close()  # ends the process, like a kill
+    process.stdin.close()  # ends the process at once, like a kill
     with pytest.raises(CleaningFailed, match="ended with status 0"):
         worker.clean(job)
     with pytest.raises(StorageFailure, match="/data/t-0"):

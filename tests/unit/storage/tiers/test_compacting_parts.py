@@ -157,7 +157,7 @@ def test_a_stopped_run_continues_after_the_installed_parts() -> None:
 
 
 def test_a_tombstone_is_removed_with_its_part_and_no_record_returns() -> None:
-    """Earlier parts are installed first: deleted records disappear before their tombstone."""
+    """Earlier parts are installed first, so deleted records disappear before their tombstone."""
     for stop_at in (*range(8), None):
         tiered = start()
         for number in range(20):
