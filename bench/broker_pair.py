@@ -119,7 +119,7 @@ def _warm_up(pair: Pair, server: Served, seconds: float) -> None:
 def nothing() -> None:
     """Do nothing, as the `prepare` of a case.
 
-    The harness calls `ours` and `rival` of a case that has a `prepare` only once per round.
+    If a case has a `prepare`, the harness calls `ours` and `rival` only once per round.
     """
 
 

@@ -42,8 +42,8 @@ CHUNK_ROWS = 50_000
 WARM_UPS = 4
 TOPIC = "numbers"
 GOAL = ">= 0.9"
-# Rates of Spark's Kafka connector, measured once on this kind of machine, not in this run, with a
-# broker on the same two cores.
+# Rates of Spark's Kafka connector. They were measured once on this kind of machine, with a broker
+# on the same two cores, and are not measured in this run.
 CONNECTOR = "Spark's Kafka connector 4.2 was recorded at 0.80 M rows/s, 1.22 M with minPartitions=2"
 HERE = Path(__file__).parent.parent
 ALL_COLUMNS = (

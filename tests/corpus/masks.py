@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Final
 
 HOME_MASK: Final = "/tmp/corpus-00000000"
-# Objects of a tier contain the path of the part's directory and a checksum, whose number of digits
-# varies.
+# Objects of a tier contain the path of the part's directory, and a checksum with a varying number
+# of digits.
 _REMOVED: Final = re.compile(r"objects of \d+ bytes removed")
 # Progress lines of a job, with its speed.
 _PROGRESS: Final = re.compile(r"^! .*: \d+ of \d+ \w+\n", re.MULTILINE)

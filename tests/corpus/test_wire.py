@@ -1,4 +1,4 @@
-"""The recorded wire has each announced API and version; the codec encodes what it decodes."""
+"""The recorded requests cover each announced API and version; the codec is lossless."""
 
 import re
 from functools import cache

@@ -35,7 +35,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """The end of a transaction: a control record, which searches by time find like any other."""
+    """The end of a transaction: a control record, which searches by time find like any record."""
 
     offset: int
     timestamp: int

@@ -1,4 +1,4 @@
-"""The harness finds faults: a tiny writer passes, and each faulty variant of it is caught.
+"""The harness finds faults: a tiny writer passes, and its faulty variants are caught.
 
 The writer keeps numbered lines in one file. It replaces its checkpoint by writing a temporary file
 and renaming it. It promises that acknowledged lines and checkpoints survive.

@@ -275,7 +275,7 @@ def test_without_room_for_it_the_partition_can_be_read_and_refuses_appends() -> 
 
 
 def test_without_room_for_it_no_part_of_the_copy_stays() -> None:
-    """A partial copy would use up the space that retention needs before it can free some."""
+    """A partial copy would use up the space that retention needs before it can free space."""
     env, written = with_a_failed_sync(LogDir.abandon, 1)
     opening, copies = env.files.open, list[str]()
 

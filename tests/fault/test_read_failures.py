@@ -178,7 +178,7 @@ def test_a_failed_read_during_a_change_loses_no_record(part: int) -> None:
 
 
 def last_step(workload: WideWorkload) -> int:
-    """Run the workload until a step fails; return the number of that step, or of the last one."""
+    """Run the workload until a step fails; return the number of that step, or of the last step."""
     steps = workload.steps(STEP_COUNT)
     for number, step in enumerate(steps):
         try:

@@ -124,6 +124,6 @@ def test_a_kill_leaves_each_log_its_appends_so_far() -> None:
             with LogDir.open(ROOT, env=env, options=WRITABLE) as directory:
                 ends = [directory.log(TOPIC, number).log_end_offset for number in range(LOGS)]
             found.add(tuple(end // (number + 1) for number, end in enumerate(ends)))
-    # In each round, the first log's bytes are written before the second's; the rounds are
+    # In each round, the first log's bytes are written before the second log's bytes; the rounds are
     # sequential.
     assert {(1, 0, 0), (1, 1, 0), (1, 1, 1), (2, 1, 1)} <= found

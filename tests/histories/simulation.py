@@ -2,7 +2,7 @@
 
 A seed is a history:
 
-- a topic of two partitions and one for copies;
+- a topic of two partitions, and a topic for copies;
 - three writers (of both protocols; one has a short timeout; a rival sometimes fences a writer);
 - three readers (one of them of all records);
 - two copiers that share the topic as members of a group (classic, of the consumer protocol, or one

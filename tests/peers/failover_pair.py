@@ -153,7 +153,7 @@ class Pair:
     def sampled(
         self, is_enough: Callable[[Result], bool], *more: str, least_s: int
     ) -> tuple[int, Result]:
-        """Run with sampling, again with more seconds until the result is enough."""
+        """Run with sampling; repeat with more seconds until there are enough samples."""
         return with_time(
             lambda seconds: self._run("--sample-for", f"{seconds}s", *more),
             is_enough,

@@ -69,7 +69,7 @@ class Model:
 
 
 def our_session(model: Model, directory: Path, *, end: str) -> int:
-    """Append batches; return how many append times were known before, all of them right."""
+    """Append batches; return the number of append times known before, which must all be right."""
     model.leader_epoch += 1
     ours = OurLog(Script(directory, (), CONFIG, now_ms=model.now_ms, clean=True))
     known = check(model, ours)

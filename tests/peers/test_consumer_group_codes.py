@@ -171,7 +171,7 @@ def static_members(talk: ConsumerTalk) -> None:
 
 
 def committing(talk: ConsumerTalk) -> None:
-    """Members commit with their current epochs, an earlier one and invalid ones."""
+    """Members commit with their current epochs, an earlier epoch and invalid epochs."""
     talk.commit(1, topic=ROUTES)
     talk.enter("A")
     talk.commit(2, topic=ROUTES)

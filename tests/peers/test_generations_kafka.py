@@ -118,7 +118,7 @@ class Lives:
 def add_cold(log: Log) -> None:
     """Append segments whose keys are updated rarely.
 
-    The first of them has a transaction's record; the transaction's marker is after all of them.
+    The first segment has a transaction's record; its marker is after all of these segments.
     """
     sent = [NewRecord(key=b"sent", value=b"once", timestamp=T0)]
     data = build_batch(sent, producer_id=9, producer_epoch=0, base_sequence=0, transactional=True)

@@ -156,7 +156,7 @@ def test_groups_are_continued_by_either_broker(kafka: Broker) -> None:
 
 
 def check_kafkas(admin: AdminClient) -> None:
-    """Assert that Kafka's commits exist, except those of aborted and open transactions."""
+    """Assert that Kafka's commits exist, except commits in aborted and open transactions."""
     assert committed_offsets(admin, "simple 3") == {0: 33, 1: 103}
     assert committed_offsets(admin, "simple 19") == {0: 19, 1: 119}
     assert committed_offsets(admin, "exact commit") == {0: 50}

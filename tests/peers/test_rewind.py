@@ -211,7 +211,7 @@ def kafkas_reset(
 def test_a_rewind_equals_kafkas_tool_but_never_skips_unread_records(
     kafka_jars: KafkaHome, kafka_broker: Broker
 ) -> None:
-    """The group has read partition 0 to its end, but partitions 1 and 2 only to before the time."""
+    """The group has read partition 0 to its end; in partitions 1 and 2 it is before the time."""
     topic, group = "both", "both-g"
     kafka_broker.create_topic(topic, partitions=3)
     send(kafka_broker, topic, [T0 + s * 1000 for s in range(20)], partition=0)

@@ -36,7 +36,7 @@ STRICTER: Final[dict[str, tuple[Mapping[str, object], int]]] = {
 
 
 def response_to(door: Door, changes: Mapping[str, object]) -> tuple[int, str]:
-    """Create a SCRAM user, valid but for the changes; return the response."""
+    """Create a SCRAM user that is valid except for the changes; return the response."""
     one = ScramCredentialUpsertion(**(GOOD | dict(changes)))  # type: ignore[arg-type]  # each has its type
     with RawClient(door.bootstrap) as client:
         shake(client, "PLAIN")

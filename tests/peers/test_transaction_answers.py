@@ -302,7 +302,7 @@ class Begun:
 
 
 def begin_short(side: Side, topic: str, *, own_epochs: bool) -> Begun:
-    """Start a transaction with a batch, in time before the timeout; no request ends it."""
+    """Start a transaction with a batch; no request ends it, so that it times out."""
     numbers = count()
 
     def begin() -> Begun:

@@ -183,7 +183,7 @@ class Life:
         self.log.roll()
 
     def pass_time(self) -> None:
-        """Advance the clock, at times beyond the retention of tombstones."""
+        """Advance the clock, sometimes beyond the retention of tombstones."""
         self.env.clock.advance(self.dice.choice((1, 700, RETENTION_MS // 2, 2 * RETENTION_MS)))
 
     def restart(self) -> None:

@@ -41,7 +41,7 @@ class LogAppendTime(LogMachine):
 
 
 class CreateTimeRolls(LogMachine):
-    """Segments roll by record times, in one setting earlier by a jitter."""
+    """Segments roll by record times; in one setting, a jitter makes segments roll earlier."""
 
     CONFIGS: ClassVar[Configs] = (
         {"segment.ms": "5000", "index.interval.bytes": "0"},

@@ -173,7 +173,7 @@ class ShareMachine(RuleBasedStateMachine):
         self.model.advance()
 
     def _check_wants(self, given: dict[int, int], read: list[tuple[int, int]], most: int) -> None:
-        """Assert that records beyond the requested number only complete a batch of the log."""
+        """Assert that records exceed the requested number only to complete a batch of the log."""
         if len(given) > most:
             behind = sorted(given)[most - 1 :]
             (whole,) = [each for each in read if each[0] <= behind[0] <= each[1]]
@@ -302,7 +302,7 @@ class ShareMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """Restart from the stored state, without locks, unless there are unwritten changes."""
+        """If all changes are written, restart from the stored state, which has no locks."""
         if self.changes:
             return
         kept = [batch for batch in self.known.batches() if batch.state is not RecordState.ACQUIRED]

@@ -1,4 +1,4 @@
-"""The validator compared with a model of its rules, and its two passes with each other."""
+"""Compares the validator with a model of its rules, and its two passes with each other."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""A latency job for a range of append times refuses brokers that store none."""
+"""A latency job for a range of append times refuses brokers that store no append times."""
 
 import pytest
 

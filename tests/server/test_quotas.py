@@ -1,4 +1,4 @@
-"""Quotas survive restarts, are in responses as throttle times, and mute connections."""
+"""Quotas survive restarts; excess gives throttle times in responses, and muted connections."""
 
 import asyncio
 import math

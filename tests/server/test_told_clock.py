@@ -190,7 +190,7 @@ def test_commands_tell_how_many_records_have_no_append_time(
 
 
 def test_a_count_that_librdkafka_cannot_see_is_none_and_not_zero(tmp_path: Path) -> None:
-    """librdkafka, used for its own settings, can't count unknown append times: None, not 0."""
+    """Reads by librdkafka can't count unknown append times; the count is None, not 0."""
     with tidelog.broker(str(tmp_path), settings=SETTINGS) as broker:
         broker.call(lambda node: node.topics.create("t", 1, {"tidelog.lookup.clock": "append"}))
         config = {"reconnect.backoff.ms": "50"}

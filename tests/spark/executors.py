@@ -67,7 +67,7 @@ class Application:
         ]
 
     def kill_some(self, draw: random.Random) -> int:
-        """Kill one or more of the application's executors; return the number of killed ones."""
+        """Kill one or more of the application's executors; return how many were killed."""
         there = self.executors()
         victims = draw.sample(there, draw.randint(1, len(there))) if there else []
         for pid in victims:

@@ -244,7 +244,7 @@ def test_executors_killed_under_a_bootstrap(
 def draw_step(
     draw: random.Random, application: Application, data: Path
 ) -> tuple[Callable[[], int], int]:
-    """Return a counter, of new shuffle files or of staged files, and a drawn number to wait for."""
+    """Return a function that counts new shuffle or staged files, and the count to wait for."""
     before = application.shuffled()
     if draw.randrange(2):
         return lambda: len(application.shuffled() - before), draw.randint(1, 4)

@@ -1,4 +1,4 @@
-"""Spark reads our broker with append times as a column, and by the requested clock."""
+"""Spark reads our broker by the requested clock, and with append times as a column."""
 
 from collections.abc import Iterator
 from pathlib import Path

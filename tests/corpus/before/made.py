@@ -49,7 +49,7 @@ def make(name: str, folder: Path) -> None:
     still.set_time(still.START_MS)
     folder.mkdir()
     os.chdir(folder)
-    with watched(folder):  # sets the files' times to those of the still world
+    with watched(folder):  # sets the files' times to the time of the still world
         MAKERS[name](folder)
     (folder / NOW_FILE).write_text(f"{still.now_ms()}\n")
 

@@ -118,7 +118,7 @@ class Committer:
     acknowledged: int = 0
 
     def run(self, bootstrap: str, progress: Progress) -> None:
-        """Check the broker's offset against the acknowledged one, then commit until the kill."""
+        """Check the broker's offset against the acknowledged offset, then commit until the kill."""
         with RawClient(bootstrap) as client:
             await_coordinator(client, self.group)
             assert self.acknowledged <= committed_offset(client, self.group, self.topic)

@@ -256,7 +256,7 @@ def total(found: GroupLag, topic: str, clock: str) -> int:
 
 
 def check_latency(spark: "SparkSession", data: str, place: Place) -> None:
-    """Compare latencies from a live Kafka's directory, and from its brokers, with the library's."""
+    """Compare latencies from a live Kafka's directory and brokers with the library's latencies."""
     topics = [CREATED, STAMPED]
     measured = measure_latency(spark, Place(data), topics).topics
     expected, late = library_latency(data, topics), lateness(data, topics)

@@ -1,4 +1,4 @@
-"""Options of a mirror, refused ones, and the state in its checkpoint."""
+"""Valid and refused options of a mirror, and the state in its checkpoint."""
 
 import json
 from pathlib import Path

@@ -26,7 +26,10 @@ BROKER = Place("nowhere:9092", is_broker=True)
 
 @pytest.fixture
 def data(tmp_path: Path) -> str:
-    """Partition 0 has 400 records, created a second apart and appended 100 s later; 1 is empty."""
+    """Return a directory: partition 0 has 400 records, and partition 1 is empty.
+
+    The records are created a second apart, and each is appended 100 s later.
+    """
     clock = ManualClock(T0)
     settings = {"retention.ms": "-1", "internal.segment.bytes": "3000"}
     with Directory.open(str(tmp_path), writable=True, env=Env(clock=clock)) as directory:

@@ -25,7 +25,7 @@ def store() -> CountingStore:
 
 
 def env_of(store: CountingStore, *, block_bytes: int = 1024) -> Env:
-    """Return an Env with small blocks, so that a small log has many."""
+    """Return an Env with small blocks, so that a small log has many blocks."""
     cache_bytes = 8 * block_bytes
     files = ObjectFiles(
         store, local=OsFileSystem(), block_bytes=block_bytes, cache_bytes=cache_bytes

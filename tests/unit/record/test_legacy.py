@@ -41,7 +41,7 @@ def message(offset: int, *, magic: int, timestamp: int = -1, attributes: int = 0
 def wrapper(
     inner: bytes | bytearray, *, magic: int, offset: int, timestamp: int = -1, attributes: int = 0
 ) -> LegacyBatch:
-    """Return a gzip wrapper around these bytes, seven bytes into a buffer."""
+    """Return a gzip wrapper around these bytes; it begins at byte 7 of a buffer."""
     data = build_legacy_message(
         None,
         compress(Codec.GZIP, inner, magic=magic),

@@ -1,4 +1,4 @@
-"""Reading only keys and values gives those of whole records; damage raises only CorruptRecord."""
+"""Reads of keys and values alone equal reads of records; damage raises only CorruptRecord."""
 
 import pytest
 from hypothesis import given

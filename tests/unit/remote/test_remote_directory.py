@@ -87,7 +87,7 @@ def test_times_that_cannot_be_waited_for_are_refused(timeout_s: float) -> None:
 
 
 def test_a_time_out_may_be_longer_than_that_of_a_socket() -> None:
-    """The client library gets 1 to 300 s: it accepts no more, and with less it hides causes."""
+    """The client library accepts at most 300 s; below 1 s, its errors don't have the cause."""
     for timeout_s, expected_ms in ((600, 300_000), (0.5, 1_000)):
         log = connect(timeout_s)
         assert log.cluster.request_timeout_ms == expected_ms

@@ -137,7 +137,7 @@ def test_opening_for_writing_keeps_batches_in_the_wrong_order(tmp_path: Path) ->
 @pytest.mark.slow  # reads 2 GiB of a sparse file
 @pytest.mark.parametrize("name", READERS)
 def test_a_batch_beyond_the_positions_of_an_index_is_an_error(tmp_path: Path, name: str) -> None:
-    """A batch of 2 GiB is mostly a hole in the file; the next ones begin above 2^31 - 1."""
+    """A batch of 2 GiB is mostly a hole in the file; the next batches begin above 2^31 - 1."""
     head = numbered_batch(0, 1)[:61]
     struct.pack_into(">i", head, LENGTH_AT, 2**31 - 1)
     write_log(tmp_path, bytes(head))

@@ -34,8 +34,8 @@ COLUMNS = scan.ALL_COLUMNS
 def roots(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Create a directory for each seed.
 
-    In the first, every third file of append times is missing. The last has LogAppendTime, and no
-    files of append times.
+    In the first directory, every third file of append times is missing. The last directory has
+    LogAppendTime, and no files of append times.
     """
     found = []
     for seed in SEEDS:

@@ -1,4 +1,4 @@
-"""After random events in a broker, a repeated fetch gets the same response as a new one."""
+"""After random events in a broker, a repeated fetch gets the same response as a new fetch."""
 
 import random
 from contextlib import suppress

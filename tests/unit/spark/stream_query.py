@@ -114,7 +114,7 @@ def ranges(lost: tuple[LostOffsets, ...]) -> list[tuple[str, int, int, int]]:
 
 
 def restarted(query: Query, fail: str = "false") -> Query:
-    """Return the query after a restart; with the default `fail` it ignores losses."""
+    """Return the query after a restart; by default the restarted query ignores losses."""
     again = Query(query.log, failOnDataLoss=fail)
     again.offsets, again.done, again.read = query.offsets, query.done, query.read
     return again

@@ -1,4 +1,4 @@
-"""Settings of sessions, and whether an error of Spark contains one of tidelog."""
+"""Settings of sessions, and whether an error of Spark contains an error of tidelog."""
 
 import os
 import sys

@@ -261,7 +261,7 @@ class TestManyPartitions:
     COUNT = 5
 
     def opened(self, tmp_path: Path, ago_ms: int) -> tuple[LogDir, list[str]]:
-        """Open a directory that changed `ago_ms` ago for reading.
+        """Open for reading a directory whose last change was `ago_ms` ago.
 
         Also return the list to which each listing of a directory adds its path.
         """
@@ -278,7 +278,7 @@ class TestManyPartitions:
 
     @pytest.mark.parametrize("ago_ms", [60_000, files.SETTLED_MS, files.SETTLED_FINE_MS + 1, 2_001])
     def test_commit_records_are_searched_once(self, tmp_path: Path, ago_ms: int) -> None:
-        """A modification time with fractions of a second is trusted sooner than one without."""
+        """A modification time with fractions of a second is trusted sooner than a time without."""
         log_dir, listed = self.opened(tmp_path, ago_ms)
         for number in range(self.COUNT):
             log_dir.reader("t", number)

@@ -22,7 +22,7 @@ FIRST_OFFSETS = f"{0:020d}.index"
 
 
 def two_segments(env_config: dict[str, str] | None = None) -> tuple[SeededEnv, Log]:
-    """Write a finished segment of four batches, an hour apart, and one batch in the next one."""
+    """Write a finished segment of four batches, an hour apart, and a segment of one batch."""
     env, directory, log = new_log({**SPARSE, "retention.ms": str(DAY_MS), **(env_config or {})})
     for hours in (4, 3, 2, 1):
         put(log, START_MS - hours * HOUR_MS)

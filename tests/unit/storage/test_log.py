@@ -96,7 +96,7 @@ class TestRolls:
         assert all(segment.size_bytes <= 700 for segment in log.segments)
 
     def test_by_message_time_from_the_first_records_timestamp(self) -> None:
-        """A roll by message time depends on the first batch's time, not on the last or on now."""
+        """A roll by message time counts from the first batch's time, not from a later batch's."""
         _, _, log = new_log({"segment.ms": "1000"})
         put(log, 5000)
         put(log, 5999)

@@ -85,7 +85,7 @@ def test_refresh_after_a_closed_segment_was_cut_and_written_again(*, anew: bool)
 
 
 def test_refresh_reads_a_zone_map_of_changed_append_times_again() -> None:
-    """A loaded map of the old times would prune nothing, although the new one is on disk."""
+    """A loaded map of the old times would prune nothing, although the new map is on disk."""
     env, _, log = new_log()
     put(log, 1, 2, 3)
     log.roll()

@@ -332,7 +332,7 @@ class TestAnIndexWithoutItsLastEntries:
 
 
 class TestAnEntryWithoutItsMarker:
-    """After a power loss, a file can have its size, but zeros, which are a valid first entry."""
+    """After a power loss, a file may consist of zeros, which look like a valid first entry."""
 
     @staticmethod
     def stopped() -> SeededEnv:

@@ -91,7 +91,7 @@ class RawClient(Closing):
     def receive(
         self, api: "Api[Request, Response] | None" = None
     ) -> "DataclassInstance | Response":
-        """Return the next response, which has the type of `api` if that is given.
+        """Return the next response; if `api` is given, the response must have its type.
 
         Raises:
             ConnectionError: The broker closed the connection.

@@ -15,7 +15,7 @@ from tidelog.server.security.operations import Operation, PatternType, Permissio
 CLUSTER: Final = "kafka-cluster"
 EVERYBODY: Final = "User:*"
 ANYTHING: Final = "*"
-# Name that stands for any name without an ACL; Kafka's authorizer uses the same one.
+# Name that stands for any name without an ACL; Kafka's authorizer uses the same name.
 UNHEARD_OF: Final = "hardcode"
 
 # Implied operations, by the operation that implies them.

@@ -1,4 +1,4 @@
-"""The first record of groups in a loop iteration is written at once, later ones in batches."""
+"""In a loop iteration, the first record of groups is written at once, later records in batches."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

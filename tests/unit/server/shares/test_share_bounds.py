@@ -1,4 +1,4 @@
-"""Limits on what one share fetch reads and acquires, and deletions during it."""
+"""Limits on what one share fetch reads and acquires, and deletions during the fetch."""
 
 from pathlib import Path
 

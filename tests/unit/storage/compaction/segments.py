@@ -112,7 +112,7 @@ def views(batches: Sequence[bytes]) -> list[Batch]:
 def write_log(
     env: SeededEnv, log: Log, sizes: Sequence[int], *, mtimes: Sequence[int] = ()
 ) -> list[SourceSegment]:
-    """Write the batches into segments of the given numbers of batches, the rest into one more."""
+    """Write batches into segments of these numbers of batches, the rest into another segment."""
     env.files.make_dirs(DIRECTORY)
     found, start = [], 0
     base = 0
