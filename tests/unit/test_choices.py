@@ -110,7 +110,10 @@ WRONG: Mapping[object, object] = {str: 5, int: "five", float: "five", bool: "yes
 
 
 def plain_parameters() -> Iterator[tuple[str, Callable[..., object], str, object]]:
-    """Yield parameters of public calls that accept text, a number or a flag, or also None."""
+    """Yield parameters of public calls that accept text, a number or a flag, and perhaps None.
+
+    Yields the call's owner, the call, the parameter's name, and a value that the call refuses.
+    """
     for owner, call in public_calls():
         try:
             parameters = inspect.signature(call).parameters
@@ -207,7 +210,7 @@ def test_a_codec_may_be_given_as_text(tmp_path: Path) -> None:
 
 
 def test_a_type_checker_accepts_a_choice_as_member_and_as_text(tmp_path: Path) -> None:
-    """Strict mypy checks this file, and this test has no ignore comment."""
+    """The calls below need no `type: ignore`, although strict mypy checks this file."""
     cli = Cli(tmp_path / "data")
     cli.ok("create", "flights")
     records = [NewRecord(value=b"x" * 1_000)]

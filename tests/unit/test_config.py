@@ -84,7 +84,7 @@ def test_every_default_prints_as_the_text_it_was_read_from() -> None:
         assert TopicConfig().text(key.name) == (key.default or "")
 
 
-# Each text, with the value that LogConfig of Kafka 4.3.0 returned for it.
+# Texts of settings, each with the value that LogConfig of Kafka 4.3.0 returned for the text.
 @pytest.mark.parametrize(
     ("name", "text", "value"),
     [

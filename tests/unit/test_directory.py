@@ -223,7 +223,10 @@ def test_tidelog_open_creates_changes_and_reads_a_directory(tmp_path: Path) -> N
 
 
 class TestRecordsWithoutAnAppendTime:
-    """Ten records of another program, then five of tidelog; results report the ten separately."""
+    """Another program wrote ten records, without append times; then tidelog wrote five.
+
+    Results report the records without an append time separately.
+    """
 
     @pytest.fixture
     def directory(self) -> Directory:
@@ -302,7 +305,7 @@ def test_a_range_as_one_text_equals_its_two_ends() -> None:
 
 
 class TestAStepOfTheAppendClock:
-    """Append times are rounded down to multiples of 1,000 ms, which can lower found offsets.
+    """Append times are rounded down to multiples of 1,000 ms: searches may find too low an offset.
 
     No search returns an offset that is too high.
     """

@@ -38,7 +38,7 @@ def at_the_end(files: DamageFileSystem) -> list[CrashState]:
 
 
 def outcomes(files: DamageFileSystem, path: str) -> set[bytes | None]:
-    """Return each content that a file may have after a crash at the end; None if it is lost."""
+    """Return a file's possible contents after a crash that follows the last call; None: lost."""
     return {state.contents().get(path) for state in at_the_end(files)}
 
 

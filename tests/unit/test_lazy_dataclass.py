@@ -276,7 +276,7 @@ def test_an_object_within_itself_is_printed(decorate: Decorate) -> None:
     assert "..." in repr(value)
 
 
-# The standard library of Python 3.11 can't create objects of such a class.
+# The dataclasses of Python 3.11 can't create objects of a frozen generic class with slots.
 def test_a_generic_class_creates_objects_of_its_kinds() -> None:
     class Held(Generic[T]):
         value: T

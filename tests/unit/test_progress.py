@@ -35,7 +35,7 @@ def _default(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def notebook(monkeypatch: pytest.MonkeyPatch) -> Shown:
-    """Make this process look like the kernel of a notebook; return what its cell shows."""
+    """Simulate the kernel of a notebook; return the list that collects its cell's output."""
     shown: Shown = []
 
     class Handle:

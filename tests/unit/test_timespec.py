@@ -117,7 +117,7 @@ def test_examples_of_the_documentation() -> None:
         ("2013-02-08 noon America/New_York", utc(2013, 2, 8, 17)),
         ("2013-02-08 midnight Z", utc(2013, 2, 8)),
         ("2013-02-08 9:00Z", utc(2013, 2, 8, 9)),
-        # NOW is 2023-11-14T22:13:20Z, which is the 15th in Tokyo and the 14th in New York.
+        # NOW is 2023-11-14T22:13:20Z: it is November 15 in Tokyo, and November 14 in New York.
         ("today Z", utc(2023, 11, 14)),
         ("Yesterday UTC", utc(2023, 11, 13)),
         ("tomorrow Z", utc(2023, 11, 15)),

@@ -1,4 +1,4 @@
-"""Fixtures of the command line: directories, and a directory beside a broker of it."""
+"""Fixtures of the command line's tests: a directory, and a directory that a broker serves."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -173,7 +173,7 @@ def test_the_sample_is_printed(pair: Pair) -> None:
 
 
 def test_offsets_that_would_miss_records_are_not_committed(pair: Pair) -> None:
-    # The search time is the time of b, the last consumed record; "late" was created before it.
+    # The search time is the create time of b, the last consumed record; "late" is older than b.
     a, b = MemoryCluster("a:1").create(TOPIC), MemoryCluster("b:1").create(TOPIC)
     created = {"a": 0, "late": 500, "b": 1_000, "c": 2_000}
     for cluster, values in ((a, ("a", "b", "c", "late")), (b, ("a", "late", "b", "c"))):

@@ -219,7 +219,7 @@ def test_waiting_ends_after_its_time() -> None:
 
 
 def loaded(*arguments: str) -> set[str]:
-    """Run a command in its own process; return the heavy modules that it has loaded."""
+    """Run a command in its own process; return the large modules that the process has loaded."""
     code = (
         "import sys\n"
         "from tidelog.cli.app import run\n"
@@ -264,7 +264,7 @@ def test_the_table_of_commands_has_each_commands_own_summary(
 
 
 def resolved(group: click.Command, name: str) -> click.Command:
-    """Return the command of a group with this name."""
+    """Return the command that this name selects in a group."""
     assert isinstance(group, click.Group)
     command = group.resolve_command(click.Context(group), [name])[1]
     assert command is not None
@@ -384,7 +384,7 @@ def test_the_first_commands_of_the_page_work(
 def test_output_to_a_closed_stream_is_dropped(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If a shell has closed stdout with `>&-`, Python sets `sys.stdout` to None."""
+    """Python sets `sys.stdout` to None if a shell has closed it (`>&-`): commands still run."""
     monkeypatch.setattr(sys, name, None)
     missing = str(tmp_path / "missing.properties")
     assert run(["serve", "--config", missing], Surroundings()) == ExitCode.USAGE

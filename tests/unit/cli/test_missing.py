@@ -34,7 +34,7 @@ APPEND = "flights-0 starts at offset 2, whose append time is 2023-11-15T00:13:20
 @pytest.mark.parametrize(
     "words",
     [
-        # Records with the time of the first record that is left may have been deleted, too.
+        # Deleted records may have had the same time as the first remaining record.
         ("count", "flights", "--from", str(FIRST)),
         ("count", "flights:0", "--during", f"{NOW}..{NOW + HOUR}"),
         ("count", "flights", "--by", "hour", "--from", str(NOW), "-o", "json"),

@@ -109,7 +109,7 @@ def test_counts_have_separators_and_upper_bounds_a_mark() -> None:
         (STORM_MS + 7, None, "2013-02-08 17:00:00.007"),
         (STORM_MS, NEW_YORK, "2013-02-08 12:00:00"),
         (STORM_MS, "+05:30", "2013-02-08 22:30:00"),
-        # 01:30 occurs twice on this day.
+        # The clock shows 01:30 twice on this day, because daylight saving time ends.
         (1_383_456_600_000, NEW_YORK, "2013-11-03 01:30:00-04:00"),
         (1_383_460_200_000, NEW_YORK, "2013-11-03 01:30:00-05:00"),
         (1_383_463_800_000, NEW_YORK, "2013-11-03 02:30:00"),

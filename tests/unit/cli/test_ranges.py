@@ -301,7 +301,7 @@ class TestLatency:
         ]
 
     def test_hours_of_a_zone_are_exact_if_its_offset_is_half_an_hour(self, topic: Cli) -> None:
-        """In Kolkata 22:13 UTC is 03:43, and half of each hour of UTC is in another hour."""
+        """22:13 UTC is 03:43 in Kolkata: each hour of UTC belongs to two hours of Kolkata."""
         zone = ("--zone", "Asia/Kolkata", "-o", "json")
         rows = topic.ok("latency", "flights", "--by", "hour", *zone).objects
         assert [(row["hour"], row["records"]) for row in rows] == [
@@ -346,8 +346,8 @@ class TestLatency:
     def test_records_lost_by_watermark_delays_are_counted(self, topic: Cli) -> None:
         delays = ("--delay", "4s", "--delay", "10ms", "--delay", "1h")
         result = topic.ok("latency", "flights", "--late", "-o", "json", *delays)
-        # Three records are older than the largest time before them: by 4,990 ms, 17 ms and (after
-        # NOW + 1 h - 100 ms) 3,599,900 ms.
+        # Three records are older than the largest time before them: by 4,990 ms, by 17 ms, and by
+        # 3,599,900 ms (this record follows the record of NOW + 1 h - 100 ms).
         assert [(row["delay_ms"], row["lost"]) for row in result.objects] == [
             (10, 3),
             (4_000, 2),

@@ -239,7 +239,7 @@ def test_isolation_leaves_out_an_open_transaction(flights: Cli) -> None:
 
 
 class Appender:
-    """Appends during the first waits of a follower, then interrupts it as Ctrl-C does."""
+    """Appends a value in each of the first waits of `read --follow`, then simulates Ctrl-C."""
 
     def __init__(self, cli: Cli, values: list[bytes]) -> None:
         self._cli = cli
@@ -347,7 +347,7 @@ def test_a_batch_whose_damaged_header_ends_before_the_range_hides_no_records(
 class TestOneDamagedPartition:
     @pytest.fixture
     def damaged(self, cli: Cli) -> Cli:
-        """Append three records to each of three partitions; damage the second of partition 1."""
+        """Append three records to each of three partitions; damage partition 1's second record."""
         cli.ok("create", "flights", "-p", "3", "-c", "internal.segment.bytes=150")
         for number in range(3):
             for partition in range(3):

@@ -22,7 +22,7 @@ def test_a_signal_asks_the_block_to_stop(number: signal.Signals) -> None:
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Install Python's handler of SIGINT: a shell may start this process with SIGINT ignored."""
+    """Install Python's handler of SIGINT, because a shell may have made this process ignore it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

@@ -122,7 +122,7 @@ class FakeSpark:
 
 
 class Looks(threading.Event):
-    """Event whose `wait` returns at once: False for `count` polls of a watch, then True."""
+    """Event for a watch. `wait` returns at once: False in the first `count` calls, then True."""
 
     def __init__(self, count: int) -> None:
         super().__init__()

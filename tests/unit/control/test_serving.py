@@ -24,7 +24,7 @@ def holder(path: str) -> ControlClient:
 
 
 def test_attach_while_the_program_appends(tmp_path: Path) -> None:
-    """Appends of the program alternate with attaches of a client; each gets its own offsets."""
+    """Appends of the program alternate with attaches of a client; no two get the same offsets."""
     path, attaches = str(tmp_path), 5
     with tidelog.open(path, writable=True, control=True) as directory:
         directory.create_topic(TOPIC)

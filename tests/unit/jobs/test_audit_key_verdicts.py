@@ -145,7 +145,7 @@ def test_undelivered_keys() -> None:
 
 
 def displaced_of(offsets: Sequence[int], partitions: Sequence[tuple[int, int]] = ()) -> set[int]:
-    """Return A's offsets of displaced keys; key n has offset n in A, and `offsets[n]` in B."""
+    """Return the offsets in A of displaced keys; key n has offset n in A, and `offsets[n]` in B."""
     pairs = np.zeros((len(offsets), key_verdicts.PAIR_FIELDS), np.int64)
     pairs[:, key_verdicts.PAIR_A_OFFSET] = np.arange(len(offsets))
     pairs[:, key_verdicts.PAIR_B_OFFSET] = offsets

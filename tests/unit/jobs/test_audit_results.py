@@ -18,7 +18,7 @@ MISSING, EXTRA, REORDERED = 0, 1, 2  # numbers of kinds, in the order of `Kind`
 
 
 def found(*rows: tuple[int, int]) -> bytes:
-    """Return encoded rows of differing keys, from each row's kind and the field after it."""
+    """Encode rows of differing keys; `rows` has the first two fields, the others are 0."""
     table = np.zeros((len(rows), DIFFERENCE_FIELDS), np.int64)
     table[:, :2] = rows
     return table.tobytes()
@@ -66,7 +66,7 @@ def test_sections_of_pairs_follow_each_other_in_their_file() -> None:
 
 
 def run(side: str, span_ms: int, *spans: tuple[int, int, int]) -> Run:
-    """Return a run; each of `spans` is a span's number, record count and sum of record hashes."""
+    """Return a run. An item of `spans` is a span's number, its record count, its sum of hashes."""
     return Run(
         side=side,
         topic="t",

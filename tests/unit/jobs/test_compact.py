@@ -71,7 +71,7 @@ def make_keyed(path: Path, count: int = 400, seed: int = 3, **more: str) -> str:
 
 
 def clean_here(place: str) -> None:
-    """Clean the topic with one cleaner, without parts."""
+    """Clean both partitions in this process, not divided into parts."""
     with LogDir.open(place, options=LogDirOptions(writable=True)) as log_dir:
         for number in range(2):
             log_dir.log(TOPIC, number).flush()
@@ -84,7 +84,7 @@ NO_SPARK = cast("SparkSession", None)
 
 
 class Tasks:
-    """Runs parts as Spark's workers do, in this process, the last one first."""
+    """Runs parts as Spark's workers do, but in this process, from the last part to the first."""
 
     def __init__(self) -> None:
         self.parts: list[int] = []
@@ -205,7 +205,7 @@ def test_a_failed_task_leaves_a_tier_unchanged(
 
 
 def test_a_late_record_is_held_against_the_whole_tail(tmp_path: Path, tasks: Tasks) -> None:
-    """With the strategy "timestamp", a record of the tail wins over later ones with lower times."""
+    """With the strategy "timestamp", a record of the tail wins over later, but older records."""
     place = make_keyed(tmp_path / "a", tidelog_compaction_strategy="timestamp")
     clean_here(place)
     with Directory.open(place, writable=True, env=Env(clock=ManualClock(T0))) as directory:

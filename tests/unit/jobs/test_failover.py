@@ -182,7 +182,7 @@ class TestReferences:
 
 
 class TestReordering:
-    """KIP-33: m1, created before m2, arrives before m2 in one cluster, after m2 in the other."""
+    """KIP-33: m1 is created before m2. It arrives after m2 in cluster A, before m2 in cluster B."""
 
     m1 = Sent(1, 1_000, to_a_ms=400, to_b_ms=10)
     m2 = Sent(2, 1_100, to_a_ms=10, to_b_ms=20)

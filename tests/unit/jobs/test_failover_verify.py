@@ -109,14 +109,14 @@ def test_records_are_counted_by_their_positions_on_both_sides(
     if verdict.by_time:
         assert counts(verdict) == expected
     else:
-        # If a side has no create times, A is read back only to the earliest time seen on B minus
-        # the margin, which is 0 here. So the last two counts may be too low or too high.
+        # If a cluster has no create times, A is read back only to the earliest time seen on B,
+        # minus the margin (0 here). So the last two counts may be too low or too high.
         assert counts(verdict)[:4] == expected[:4]
     assert verdict.by_time == (kinds == (CREATE, CREATE))
 
 
 class ByAppendTime(MemoryCluster):
-    """A broker that searches by append time, so its results say nothing about create times."""
+    """Brokers that search by append time, so that their results don't limit create times."""
 
     def offsets_for_times(
         self,
@@ -154,8 +154,8 @@ def test_the_search_reaches_back_as_far_as_look_back(tmp_path: Path) -> None:
         back: verify(a, b, plan, Spill(Env(), str(tmp_path / "s")), look_back_ms=back)[0].never_on_a
         for back in (0, 200, 300, 10_000)
     }
-    # The search time is 600, the time of f. On B alone are a, c and d, created 500, 300 and 200 ms
-    # before it.
+    # The search time is 600, the time of f. Only B has a, c and d, which were created 500, 300 and
+    # 200 ms before f.
     assert found == {0: 0, 200: 1, 300: 2, 10_000: 3}
 
 

@@ -20,7 +20,7 @@ MIRROR_ID = "f" * 32
 
 
 class Sides:
-    """A mirror of one partition with five records: the server's side and the client's."""
+    """The server's side and the client's side of a mirror of one partition with five records."""
 
     def __init__(self, folder: Path) -> None:
         source, self.target = make(f"{folder}/a", "orders"), make(f"{folder}/b", "orders")
@@ -40,7 +40,7 @@ class Sides:
             "settings": "report",
             "sink_options": None,
         }
-        self.listed: list[tuple[int, int]] = []  # batch and its number of records
+        self.listed: list[tuple[int, int]] = []  # (batch id, number of its records)
         self.server = ServerBatches(plan=plan, options=options, mirror_id=MIRROR_ID)  # type: ignore[arg-type] # only the options that it uses
         self.client = ClientBatches(
             plan=plan,

@@ -57,7 +57,7 @@ class DiskOptions(SinkOptions):
 
 
 def rows(batch_id: int) -> "DataFrame":
-    """Return the records of a batch; those of partition 1 have gaps, as after compaction."""
+    """Return the records of a batch; offsets of partition 1 have gaps, as after compaction."""
     return frame(
         origin_batch("orders", partition, offsets_of(partition, batch_id))
         for partition in range(PARTITIONS)
@@ -94,7 +94,7 @@ def batches_on(env: SeededEnv, watch: Callable[[BatchDone], None] = lambda _done
 
 
 def check(env: Env, batch_count: int) -> None:
-    """Check that each record exists once, in order, and that the map has its offset."""
+    """Check that the target has each record once, in order, and that the map has its offset."""
     found = read_map(env.files, MAP)
     for partition in range(PARTITIONS):
         offsets = [o for number in range(batch_count) for o in offsets_of(partition, number)]

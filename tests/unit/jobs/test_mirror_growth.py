@@ -45,7 +45,7 @@ def env() -> Env:
 
 @pytest.fixture
 def source(tmp_path: Path) -> str:
-    """Create a directory with three topics, one of them internal to brokers."""
+    """Create a directory with three topics, one of which is internal (__consumer_offsets)."""
     path = make(f"{tmp_path}/a", "shop.orders", 2)
     make(path, "__consumer_offsets")
     make(path, "other")

@@ -1,4 +1,4 @@
-"""Steps of a reindex: counts of zone maps, maps of proven times only, repaired checkpoints."""
+"""Reindexing counts zone maps, builds maps only from proven times, and repairs checkpoints."""
 
 import errno
 from dataclasses import replace
@@ -37,7 +37,7 @@ def test_a_check_counts_the_existing_zone_maps(tmp_path: Path) -> None:
 
 
 def test_a_map_beside_the_log_needs_none_in_the_cache(tmp_path: Path) -> None:
-    """A map beside the log is kept, and a check of the cache doesn't count it as missing."""
+    """A zone map beside the log is kept; a check of the cache doesn't count it as missing there."""
     path, cache, env = str(tmp_path / "log"), str(tmp_path / "cache"), os_env()
     with Directory.open(path, writable=True, env=env) as directory:
         directory.create_topic("t", config={"internal.segment.bytes": "600"})

@@ -17,7 +17,7 @@ AT_START = "Timed out while waiting for the Python worker to connect back"
 
 
 class FakeQuery:
-    """One run of a query; it ends with an error, or with None for success."""
+    """One run of a query. `end` is the error with which it ends; None: it succeeds."""
 
     def __init__(self, end: str | None) -> None:
         self._end = end
@@ -30,7 +30,7 @@ class FakeQuery:
 
 
 def starting(*ends: str | None) -> "tuple[Callable[[], StreamingQuery], list[FakeQuery]]":
-    """Return a function that starts queries with these ends, and the list of started ones."""
+    """Return a function that starts queries with these ends, and the list of started queries."""
     left, started = list(ends), list[FakeQuery]()
 
     def start() -> "StreamingQuery":
@@ -82,7 +82,7 @@ def test_another_error_at_the_start_is_raised() -> None:
 
 
 def test_a_query_that_worked_has_all_its_starts_again() -> None:
-    """After progress, late starts are counted from 0: one late start a week never ends a mirror."""
+    """Progress resets the count of late starts, so a mirror survives one late start a week."""
     start, started = starting(*[LATE] * (STARTS - 1), None, *[LATE] * (STARTS - 1), None)
     query = RestartingQuery(start)
     while len(started) < STARTS:

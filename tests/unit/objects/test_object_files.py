@@ -272,8 +272,8 @@ class TestCounts:
         found = plan(store.url, env=env_of(store, block_bytes=65_536), split_bytes=1 << 20)
         assert len(found) > 3
         segments = len(list(large.rglob("*.log")))
-        # Allowed are two listings, and reads of the small files of directory and partition, of
-        # append times, and of the last segment's indexes and log.
+        # A plan may make two listings. It may read small files of the directory and the partition,
+        # files of append times, and the indexes and the log of the last segment.
         assert store.calls["list"] == 2
         last = -(-max(large.rglob("*.log")).stat().st_size // 65_536)
         assert store.requests <= 2 + 5 + (segments + 1) + 2 + last

@@ -28,7 +28,7 @@ class TestMemory(StoreRules):
     def test_a_put_without_a_response_succeeded_if_its_bytes_are_stored(
         self, opened: ObjectStore, monkeypatch: pytest.MonkeyPatch, stored: bytes | None
     ) -> None:
-        """The retry is refused because the object exists; its bytes show that it is our own."""
+        """The retry fails because the object exists; equal bytes show that the put stored it."""
         attempts: list[bytes] = []
         real = obstore.put
 

@@ -247,7 +247,7 @@ class TestBuffers:
 
 
 class TestForeseen:
-    """After two large frames, a connection's next buffer has the size of the smaller one."""
+    """After two large frames, a connection's next buffer has the size of the smaller frame."""
 
     def frames(self, *sizes: int, limit: int = 1 << 20) -> Frames:
         """Return Frames that have received frames of these sizes."""

@@ -1,7 +1,7 @@
 """Each API in each version compared with kio, whose messages are generated from Kafka's schemas.
 
-kio's classes define the fields of a version and their order. kio must read our bytes with the same
-values, and write the same bytes again, which we read back.
+kio's classes define the fields of a version and their order. kio must read the same values from our
+bytes, and write the same bytes. We must read the same values from kio's bytes.
 """
 
 import dataclasses
@@ -47,7 +47,7 @@ class Version:
 
 
 def known_messages() -> dict[str, list[Version]]:
-    """Return all versions of each message, without importing kio, which takes seconds."""
+    """Return all versions of each message. Don't import kio for this: the import takes seconds."""
     found: dict[str, list[Version]] = {}
     for api, number in every_version():
         for part, kind in (("request", api.request), ("response", api.response)):
@@ -84,7 +84,7 @@ def load(version: Version) -> Theirs | None:
 
 @cache
 def numbers() -> dict[str, list[int]]:
-    """Return values that kio can represent, for each of its number types that has limits."""
+    """For each number type of kio that has limits, return some values that it can represent."""
     from kio.schema.errors import ErrorCode
 
     return {

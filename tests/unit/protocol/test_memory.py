@@ -3,7 +3,7 @@
 A response may take 64 times its size plus 1 MiB, because a client chooses its broker.
 
 Python's objects are many times larger than their encoding. These messages consist of the items that
-are smallest on the wire and largest in memory, in numbers up to and above the allowed one.
+are smallest on the wire and largest in memory. Their numbers of items reach and exceed the limit.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""Bodies of batches next to each other in one buffer."""
+"""Decompression of the bodies of several batches into one buffer, one after the other."""
 
 import pytest
 
@@ -60,8 +60,8 @@ def test_other_frames_are_left_to_the_general_reader() -> None:
     ]
     for frame in damaged:
         found = decompress_single(memoryview(frame), out)
-        # If the frame can be read, the damage changed the content, and only the batch's checksum
-        # reveals it.
+        # If the damaged frame can be read, its content is wrong. Only the batch's checksum detects
+        # this.
         if found is not None:
             assert decompress(Codec.LZ4, frame, limit=BLOCK_BYTES) == found
     with pytest.raises(CorruptBatch):

@@ -147,7 +147,7 @@ def test_an_unchecked_checksum_may_be_wrong() -> None:
 def test_rows_before_a_bad_frame_are_handed_out(place: int, value: int, rule: str) -> None:
     first, second = batch_of(2), batch_of(2, base_offset=2)
     second[place] = value
-    if not rule:  # the batch exceeds the file, as at the end of a growing log
+    if not rule:  # the last batch is incomplete, as at the end of a growing log
         stats = DecodeStats()
         assert sum(part.num_rows for part in decode(first + second, stats=stats)) == 2
         assert stats.end_at == len(first)
@@ -272,8 +272,7 @@ def test_small_chunks_are_put_together() -> None:
 @pytest.mark.parametrize("rows", [10, 25, 100, 450, 1_000])
 def test_no_chunk_grows_beyond_the_rows_that_were_requested(rows: int) -> None:
     log = b"".join(bytes(batch_of(100, base_offset=100 * n)) for n in range(30))
-    # Two records, half of a batch, and whole batches match: small pieces and whole chunks
-    # alternate.
+    # Two records, half of a batch, a whole batch or most of one match: small and large chunks.
     for wanted in ((7, 9), (0, 50), (0, 100), (30, 79)):
         parts = [part.num_rows for part in decode(log, Selection(record_time=wanted), rows=rows)]
         assert max(parts) <= rows

@@ -20,7 +20,7 @@ from tidelog.record.header import (
 from tidelog.record.record import Record
 from tidelog.types import INT32_MAX, Codec, Header, NewRecord, TimestampType
 
-# length 7+, attributes, timestamp delta, offset delta, key -1, value -1, no headers
+# Length 6, attributes, timestamp delta, offset delta, null key, null value, no headers.
 BARE = "0c 00 00 00 01 01 00"
 
 

@@ -18,7 +18,7 @@ from tidelog.record.kernels.last_records import (
 )
 
 FOLDS = [fold_rows, plain(fold_rows)]
-# (key, version, is tombstone, sides)
+# (key, version, is tombstone, bits of the sides that have the record)
 ROWS = st.lists(
     st.tuples(
         st.sampled_from([b"", b"a", b"b", b"aaaaaaaab", b"aaaaaaaac", b"aaaaaaaa"]),

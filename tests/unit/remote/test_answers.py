@@ -22,7 +22,10 @@ TIMEOUT_S = 10.0
 
 
 class Admin:
-    """Returns the next code for each request (0: success); repeats the last code."""
+    """Client library; each request gets the next of the given codes.
+
+    0 is success. The last code is repeated.
+    """
 
     def __init__(self, clock: ManualClock, *told: int) -> None:
         self._clock = clock

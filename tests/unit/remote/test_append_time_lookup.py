@@ -134,7 +134,7 @@ def test_deleted_records_have_no_known_time(leader: FakeLeader) -> None:
 
 
 def test_only_so_many_partitions_have_a_connection(leader: FakeLeader) -> None:
-    """Of 33 partitions, the least recently used one loses its connection."""
+    """When a 33rd partition connects, the least recently used partition loses its connection."""
     set_append_times(leader, 0, 5_000)
     opened: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Records of a call: results, first errors, and delivery reports without an offset."""
+"""Appends to a cluster: results of a call, its first error, reports without an offset."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

@@ -22,7 +22,10 @@ FOUND = SimpleNamespace(
 
 
 class Admin:
-    """Returns the next code for each list of groups (0: success); repeats the last code."""
+    """Admin client; each request to list groups gets the next of the given codes.
+
+    0 is success. The last code is repeated.
+    """
 
     def __init__(self, clock: ManualClock, *told: int) -> None:
         self._clock = clock

@@ -1,4 +1,4 @@
-"""A cluster's own directory: counts by batch headers, append times, and its identity."""
+"""Counts and append times from the directory of a cluster's own broker, and its identity."""
 
 from pathlib import Path
 from random import Random
@@ -24,7 +24,7 @@ NOW = 1_700_000_000_000
 
 
 def write(path: Path, *batches: int, step_ms: int = 0, **config: str) -> ManualClock:
-    """Append batches with these numbers of records, 10 s apart, with earlier create times."""
+    """Append batches with these numbers of records, 10 s apart; create times are earlier."""
     clock = ManualClock(NOW)
     with Directory.open(str(path), writable=True, env=Env(clock=clock, random=Random(1))) as log:
         settings = {key.replace("_", "."): value for key, value in config.items()}

@@ -34,7 +34,7 @@ class CountedFile:
 
 
 class CountingFiles(OsFileSystem):
-    """Files of the real file system; counts the open ones."""
+    """The real file system; counts the files that are open."""
 
     def __init__(self) -> None:
         self.open_count = 0

@@ -104,7 +104,7 @@ def test_last_segment_that_grows_is_read_as_planned(tmp_path: Path) -> None:
 
 
 def test_log_that_was_cut_and_written_again(tmp_path: Path) -> None:
-    """The offsets now have other records; a read returns only these, no mix of old and new."""
+    """The planned offsets have new records; a read returns these and none of the old records."""
     path = make(tmp_path, 20)
     plan = scan.plan(path, TOPIC)
 

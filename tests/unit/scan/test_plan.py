@@ -179,7 +179,7 @@ def test_topics_and_partitions_that_do_not_exist(two: str) -> None:
 
 
 def test_positions_are_those_of_offsets_for_times(two: str) -> None:
-    """As in Kafka's connector, times give two offsets, and all records between them are read."""
+    """As in Kafka's connector, start and end time select offsets; all records between are read."""
     start_ms, end_ms = T0 + 300_000, T0 + 600_000
     with LogDir.open(two) as log_dir:
         reader = log_dir.reader(TOPIC, 0)

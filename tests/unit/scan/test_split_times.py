@@ -34,7 +34,7 @@ DELAYS = (0, 1_000, 100_000, 400_000)
 
 
 def joined(path: str, split_bytes: int) -> tuple[LatencyByHour, LatencyByHour, Late, int, int]:
-    """Return the joined results.
+    """Join the results of all splits, and return them.
 
     The results are latencies by append hour, latencies by create hour, lateness, number of records,
     and number of recounted heads. A split's head is recounted in two ways: from its records and

@@ -90,7 +90,7 @@ def plain_records(root: str, start: int, end: int) -> object:
 
 
 def rows(root: str, requested_range: scan.RequestedRange | None = None) -> object:
-    """Return the offsets and values of a scan's rows; after an error, no row is returned."""
+    """Return (offset, value) of all rows of a scan; if the scan fails, raise its error."""
     splits = scan.plan(
         root, TOPIC, requested_range=requested_range or scan.RequestedRange(), split_bytes=300
     )
@@ -104,7 +104,7 @@ def counted(root: str, requested_range: scan.RequestedRange | None = None) -> ob
 
 
 def versions(root: str) -> object:
-    """Return the table of the topic: keys and their last values."""
+    """Return the topic's table as pairs of a key and its last value."""
     with tidelog.open(root) as log:
         found = log.table(TOPIC, inexact="mark").to_arrow()
         return sorted(
@@ -115,7 +115,7 @@ def versions(root: str) -> object:
 
 
 def offset_at(root: str, at: int, *, by_kernel: bool) -> object:
-    """Return the first offset with this time or a later one."""
+    """Return the first offset whose record time is `at` seconds after T0 or later."""
     with LogDir.open(root) as directory:
         reader = directory.reader(TOPIC, 0)
         if by_kernel:

@@ -25,7 +25,7 @@ UNTIMED = (101, 250)
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Write a record per minute, then roll; each tenth is 200 minutes late, two have no time."""
+    """Write a record per minute, then roll; one in ten is 200 minutes late, two have no time."""
     path = str(tmp_path_factory.mktemp("zoned"))
     clock = ManualClock(T0)
     with LogDir.open(path, env=Env(clock=clock), options=LogDirOptions(create=True)) as log_dir:

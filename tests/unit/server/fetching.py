@@ -69,7 +69,7 @@ class Broker:
         return sent(found) if isinstance(found, list) else type(found).__name__
 
     def compare(self, frame: bytes) -> bytes | str:
-        """Check that the connection gets the same response as a new one; return the response."""
+        """Send a frame on the lasting and on a new connection; return the response to both."""
         expected = self.say(ClientInfo(2, "elsewhere"), frame)
         assert self.say(self.connection, frame) == expected
         return expected

@@ -79,7 +79,7 @@ class World:
         return client
 
     async def stable(self, name: str) -> tuple[WireClient, str]:
-        """Return the only member of a stable group, and its id."""
+        """Make a client the only member of a stable group; return client and member id."""
         client = self.come(name)
         joined = await self.answer(client)
         assert isinstance(joined, JoinGroupResponse)

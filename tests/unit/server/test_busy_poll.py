@@ -43,7 +43,7 @@ class Play:
             self.poll.note_request(asker, came_ns, self.now_ns, size)
 
     async def turn(self, passing_ns: int = 0) -> None:
-        """Run one iteration of the loop after this time."""
+        """Advance the clock by `passing_ns`, and run one iteration of the loop."""
         self.now_ns += passing_ns
         await asyncio.sleep(0)
 
@@ -152,7 +152,7 @@ def test_on_a_busy_machine_it_gives_up_for_a_while() -> None:
         await play.row()
         await play.turn(CROWDED_NS + 1)
         assert not play.looks()
-        play.ask()  # a late request, which begins a new series
+        play.ask()  # too late for the series: a new one begins
         play.ask(CROWDED_ROW + ROW - 1)
         assert not play.looks()
         play.ask()

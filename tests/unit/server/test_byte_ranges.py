@@ -1,4 +1,4 @@
-"""Reads that continue at the end of another read: most need no index, all get the right bytes."""
+"""Reads that continue where another read ended: most use no index, all return the right bytes."""
 
 import sys
 from contextlib import closing
@@ -80,7 +80,7 @@ def test_a_segment_that_was_replaced_is_another_one(log: Log) -> None:
 
 
 def whole_batches(log: Log, offset: int, max_bytes: int) -> tuple[int, int, int]:
-    """Walk the segment of `offset`; return the range of complete batches from there on."""
+    """Walk the segment of `offset`; return the range of complete batches from `offset` on."""
     source = SegmentBytes(log.context.pool, may_block=True)
     (segment,) = (one for one in log.segments if one.base_offset <= offset < one.end_offset)
     walked = frames(segment, 0, segment.size_bytes, source)

@@ -154,7 +154,7 @@ def test_a_client_that_receives_nothing_is_disconnected_at_the_bound(
     crowded: Clients, clock: ManualClock
 ) -> None:
     stuck, idle = taker(crowded, clock), taker(crowded, clock)
-    idle.memory.unread_since_ms = None  # it has received all its responses
+    idle.memory.unread_since_ms = None  # the client has received all responses
     let_pass(crowded, clock, STALLED_MS)
     assert not stuck.is_closed
     let_pass(crowded, clock, IDLE_CHECK_MS)
@@ -194,7 +194,7 @@ def test_no_more_clients_than_needed_are_disconnected(crowded: Clients, clock: M
 def test_a_client_whose_progress_is_hidden_has_more_time(
     crowded: Clients, clock: ManualClock
 ) -> None:
-    """TLS buffers output, which hides progress; such a client is given more time."""
+    """TLS buffers output, so the broker can't see progress, and gives the client more time."""
     gathered = taker(crowded, clock)
     gathered.shows_progress = False
     let_pass(crowded, clock, SENDING_MS)

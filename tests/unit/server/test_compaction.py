@@ -34,7 +34,7 @@ CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
 
 
 class Worker(PlainWorker):
-    """Worker whose first `failures` cleanings fail; records the partitions of its jobs."""
+    """Worker whose first `failures` cleanings fail; collects the partition of each cleaning."""
 
     def __init__(self, env: Env, failures: int = 0) -> None:
         super().__init__(env)
@@ -185,7 +185,7 @@ def test_an_idle_head_is_rolled_and_cleaned(node: Node, clock: ManualClock) -> N
         for _ in range(4):
             clock.advance(BACKOFF_MS)
             await settle(node, worker)
-            while not log.guard.is_settled:  # the sync of the roll, in a thread
+            while not log.guard.is_settled:  # a thread syncs the rolled segment
                 await asyncio.to_thread(lambda: None)
         assert count(node, "t") == 1
         await cleaners.stop()
@@ -211,7 +211,7 @@ def test_a_backfill_waits_from_its_append_on(node: Node, clock: ManualClock) -> 
         for _ in range(4):
             clock.advance(BACKOFF_MS)
             await settle(node, worker)
-            while not log.guard.is_settled:  # the sync of the roll, in a thread
+            while not log.guard.is_settled:  # a thread syncs the rolled segment
                 await asyncio.to_thread(lambda: None)
         assert (len(log.segments), count(node, "t")) == (2, 1)
         await cleaners.stop()

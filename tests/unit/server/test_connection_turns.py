@@ -124,7 +124,7 @@ def test_a_single_request_does_not_wait_for_all_pipelined_ones(tmp_path: Path) -
 
 
 def test_a_full_transport_gets_no_further_writes(node: Node) -> None:
-    """TLS pauses writing if the client does not read; later, each request gets one response."""
+    """If a client doesn't read, TLS pauses writing; when it resumes, no response is missing."""
 
     async def run() -> None:
         client = WireClient(node)
@@ -142,7 +142,7 @@ def test_a_full_transport_gets_no_further_writes(node: Node) -> None:
 
 @pytest.mark.parametrize("silenced", [1, TURN_REQUESTS - 1, TURN_REQUESTS])
 def test_silence_ends_by_its_time_and_by_no_turn(node: Node, silenced: int) -> None:
-    """Request number `silenced` exceeds a quota; the next one is handled after the throttling."""
+    """Request number `silenced` exceeds a quota; the next request waits until the throttle ends."""
 
     async def run() -> None:
         clock = node.env.clock
@@ -190,7 +190,7 @@ def test_the_memory_of_a_lost_connection_is_freed_at_once(node: Node) -> None:
     async def run() -> "ref[Connection]":
         node.partitions.get("t", 0)
         client = WireClient(node)
-        for _ in range(3):  # fills caches, which must be freed, too
+        for _ in range(3):  # the filled caches must be freed, too
             client.send(client.versions(), client.produce("t"), client.fetch("t"))
         assert answered(client) == 9
         connection = client.connection

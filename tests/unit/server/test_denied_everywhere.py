@@ -38,8 +38,8 @@ WITHOUT_CODE = {
     "Metadata",
 }
 
-# Error code by API, for the kind of resource on which a right is missing; all other APIs return the
-# code for the cluster.
+# For each error code, the APIs that return it if a right is missing. All other APIs return
+# CLUSTER_AUTHORIZATION_FAILED.
 CODES = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: {
         "CreatePartitions",

@@ -93,7 +93,7 @@ def test_next_group_gathers_while_one_syncs(world: World) -> None:
     assert world.partition.high_watermark == 1  # only the first append is synced
     world.later.work()
     assert world.syncs() - before == 2
-    assert world.partition.high_watermark == 10  # one more sync for nine appends
+    assert world.partition.high_watermark == 10  # a single sync for the nine later appends
     assert world.later.is_idle
 
 

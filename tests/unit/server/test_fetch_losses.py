@@ -39,7 +39,7 @@ def closed_log(settings: dict[str, str] | None = None) -> tuple[SeededEnv, list[
 
 
 def consume(log: LogView, max_bytes: int) -> tuple[list[int], CorruptBatch | None]:
-    """Return the offsets that a consumer reads from the start on, and the error that ends this."""
+    """Read from the start as a consumer; return the offsets, and the error that ends the reads."""
     source, ends = SegmentBytes(log.context.pool, may_block=True), ReadEnds()
     limits = Limits(end_offset=log.log_end_offset, max_bytes=max_bytes, whole_first=True)
     offsets: list[int] = []

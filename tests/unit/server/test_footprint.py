@@ -18,7 +18,7 @@ class Side:
 
 
 def answers(memory: ConnectionMemory) -> tuple[int, int | None]:
-    """Return the bytes of pending responses, and the time since which they are pending."""
+    """Return the size of unread responses in bytes, and since when they are unread."""
     return memory.response_bytes, memory.unread_since_ms
 
 

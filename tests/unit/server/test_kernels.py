@@ -52,7 +52,10 @@ print([(name, module.__file__) for name, module in sys.modules.items()
 
 
 def watched(*arguments: str) -> list[str]:
-    """Run WATCHED; return its lines: kernels found, interpreter unchanged, steps, new modules."""
+    """Run WATCHED; return the lines that it prints.
+
+    Lines: whether kernels were found, whether the interpreter is unchanged, steps, new modules.
+    """
     command = [sys.executable, "-c", WATCHED, *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
 

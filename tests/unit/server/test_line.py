@@ -10,7 +10,7 @@ LINE_MS = QUEUE_NS // 1_000_000
 
 
 class Turns:
-    """A queue and the order of turns, each of which takes some ms."""
+    """A fair queue, and the names of its entries in the order of their turns."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()

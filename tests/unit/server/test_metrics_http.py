@@ -121,7 +121,7 @@ def test_a_client_that_got_a_response_stays_while_others_are_silent() -> None:
         for _ in range(CONNECTIONS_MAX + 1):
             await pages.ask(b"GET /")
         assert b" 200 OK" in await pages.health()
-        slow[1].write(b"more")  # the connection is still open, and its input is read
+        slow[1].write(b"more")  # the server still reads the open connection
         await slow[1].drain()
         slow[1].write_eof()
         assert await read_to_end(slow) == b""

@@ -236,7 +236,7 @@ def test_behind_a_part_that_is_not_in_memory_it_looks_more_closely(
         side.out.send([FilePiece(cast("File", local), "log", 0, size)])
         await asyncio.wait_for(received(theirs, CHUNK_BYTES), PATIENCE_S)
         await asyncio.wait_for(side.emptied.wait(), PATIENCE_S)
-        # The first piece has no checked neighbor, so the first check has one more position.
+        # A check covers one position, but the first check covers two: no earlier piece was checked.
         assert local.looks[:4] == [2, 1, 1, 1]
         closely = CLOSE_PROBE_BYTES // taken_bytes
         assert set(local.looks[5 : 4 + closely]) == {each}

@@ -44,7 +44,7 @@ def test_a_whole_batch_of_any_codec_is_one(codec: Codec) -> None:
         bytes(build_legacy_set([NewRecord(value=b"v" * 60, timestamp=7)], magic=1)),
         bytes(build_legacy_set([NewRecord(value=b"v" * 60, timestamp=7)], magic=0)),
         BATCH[:MAGIC_AT] + b"\3" + BATCH[MAGIC_AT + 1 :],
-        # The frame's length equals its size, but is too small for a header.
+        # The length field equals the number of bytes, but is too small for a batch header.
         (BATCH[:LENGTH_AT] + LENGTH_MIN.to_bytes(4, "big") + BATCH[12:])[: 12 + LENGTH_MIN],
         BATCH[:LENGTH_AT] + b"\xff" + BATCH[LENGTH_AT + 1 :],
     ],

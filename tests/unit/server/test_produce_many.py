@@ -53,7 +53,7 @@ node = node_fixture(clock=busy_clock, prepare=make_topic)
 def request(
     numbers: Sequence[int] = range(COUNT), *, acks: int = 1, node: Node | None = None
 ) -> ProduceRequest:
-    """Return a request with one batch for each partition, by topic id if a node is given."""
+    """Return a request with one batch for each partition; with a node, it has the topic's id."""
     data = [
         PartitionProduceData(index=each, records=memoryview(bytearray(BATCH))) for each in numbers
     ]
@@ -77,7 +77,7 @@ def ask(node: Node, asked: ProduceRequest, version: int = BY_NAME) -> Answer:
 async def codes(
     said: Answer,
 ) -> list[tuple[int, int]]:
-    """Return each partition with its error, in the order of the response."""
+    """Return the number and the error code of each partition, in the order of the response."""
     answer = await said if isinstance(said, Awaitable) else said
     assert isinstance(answer, ProduceResponse)
     (topic,) = answer.responses

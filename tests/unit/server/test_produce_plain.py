@@ -95,7 +95,7 @@ class Asked:
 ASKED = st.builds(
     Asked,
     version=st.sampled_from([3, 6, 7, 9, 12, BY_ID]),
-    acks=st.sampled_from([-1, 1, 1, 1, 2]),  # no 0: without a response, refusals are invisible
+    acks=st.sampled_from([-1, 1, 1, 1, 2]),  # not 0: it gets no response to compare
     topics=st.lists(st.tuples(st.sampled_from([*TOPICS, *["a", "b"] * 3]), PARTS), max_size=3),
     client_id=st.sampled_from(["t", "t", "__admin_client"]),
 )

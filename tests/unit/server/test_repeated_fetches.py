@@ -29,7 +29,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 
 def with_records(broker: Broker) -> list[tuple[str, list[Row]]]:
-    """Append batches of each size to each partition; return a request for all of them."""
+    """Append batches of several sizes to each partition; return a request for all partitions."""
     for topic in TOPICS:
         for number in range(PARTITIONS):
             for size in (10, PIECE_MIN_BYTES - 200, PIECE_MIN_BYTES, 70_000):
@@ -80,7 +80,7 @@ def test_unusual_requests_get_the_codecs_responses(broker: Broker, kind: str, ve
     broker.compare(broker.frame(version, asked))
     frame = broker.frame(version, asked, **UNUSUAL[kind])  # type: ignore[arg-type] # fields by name
     for _ in range(3):
-        # The session id is random, so only one session may begin.
+        # The responses that begin sessions can't be compared, because session ids are random.
         if kind != "a session":
             broker.compare(frame)
         else:

@@ -81,7 +81,7 @@ class Broker:
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[tuple[Broker, Broker]]:
-    """Yield a broker with one lasting connection, and a broker with a new one for each request."""
+    """Yield two brokers: one keeps its connection, one gets a new connection for each request."""
     brokers = Broker(tmp_path / "a"), Broker(tmp_path / "b")
     yield brokers
     for each in brokers:

@@ -52,7 +52,7 @@ class Broker(Fetching):
     """A broker with ACLs and quotas.
 
     Attributes:
-        repeats: Whether connections are kept.
+        repeats: Whether a client keeps its connection for all of its requests.
     """
 
     def __init__(self, folder: str, *, repeats: bool) -> None:
@@ -129,7 +129,10 @@ class Pair:
         )
 
     def compare(self, principal: str, *frames: bytes) -> tuple[bytes | str, int]:
-        """Check that both brokers give the same response to one frame, or to one frame for each."""
+        """Check that both brokers give the same response; return it.
+
+        A single frame is sent to both brokers; of two frames, each broker gets one.
+        """
         both = frames if len(frames) > 1 else frames * 2
         first, second = (
             broker.take(principal, frame) for broker, frame in zip(self.brokers, both, strict=True)

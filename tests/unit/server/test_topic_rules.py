@@ -176,7 +176,7 @@ class TestChanges:
         assert (found, text in (said or "")) == (code, True)
 
     def test_a_list_grows_at_its_end(self) -> None:
-        """Items are added after the existing ones, also after those of a default list."""
+        """New items of a list follow its existing items, also the items of a default value."""
         appended = ConfigChanges((ConfigChange("cleanup.policy", 2, "compact"),))
         assert topic_texts(appended, {}, TopicConfig()) == {"cleanup.policy": "delete,compact"}
         config = TopicConfig.parse({"cleanup.policy": "delete,compact"})[0]

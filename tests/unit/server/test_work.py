@@ -40,7 +40,7 @@ def test_an_exception_of_a_call_is_raised() -> None:
     work = Work(1, calls=1)
 
     async def story() -> None:
-        for _ in range(2):  # twice, because a failed call releases its slot
+        for _ in range(2):  # the failed first call must release its slot
             with pytest.raises(ZeroDivisionError):
                 await work.run(divmod, 1, 0)
 

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture
 def lazy(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
     """Yield a connection over loopback with delayed acknowledgements."""
-    # A worker has few descriptors, but this process possibly has many, from other tests.
+    # A worker has few descriptors. This process may have more, which other tests have opened.
     monkeypatch.setattr(workers, "_DESCRIPTORS_MAX", 100_000)
     with ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))

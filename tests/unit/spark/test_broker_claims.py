@@ -1,4 +1,4 @@
-"""Rows of a task that brokers already have; numbered writes record this for each topic."""
+"""Repeated tasks skip rows that brokers already have; markers in each topic show these rows."""
 
 from typing import cast
 
@@ -113,7 +113,7 @@ def test_a_query_counts_all_topics_together() -> None:
 def test_a_smaller_version_than_the_last_one_is_an_error_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A smaller version may be of a new checkpoint, which counts from 0; its rows are skipped.
+    """A smaller version may come from a new checkpoint, which counts from 0; no row is written.
 
     A repeat of the last version is only a warning.
     """

@@ -154,7 +154,7 @@ FATAL, FENCED = -150, -144
 
 
 class OvertakenProducer(Producer):
-    """A producer whose reports and calls fail with a fatal error; only the abort has the reason."""
+    """A producer whose calls and reports fail with a fatal error; only abort tells the reason."""
 
     def init_transactions(self, _timeout_s: float) -> None:
         return

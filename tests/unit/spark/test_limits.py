@@ -1,4 +1,4 @@
-"""Filters become limits; if a limit selects more rows than its filter, the filter is returned."""
+"""Filters become limits; a filter whose limit selects too many rows is also returned to Spark."""
 
 import itertools
 from collections.abc import Callable
@@ -119,7 +119,7 @@ def test_lists_are_narrowed_and_restored() -> None:
     times = In(TIME, (us(1_000), us(5_500)))
     limits, returned = take(times, IsNotNull(TIME))
     assert limits.times == (1, 6)
-    assert returned == [times]  # the limit implies the other filter: rows have a time
+    assert returned == [times]  # the limit of times implies IsNotNull
 
 
 @pytest.mark.parametrize(

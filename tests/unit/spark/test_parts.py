@@ -33,7 +33,7 @@ Mapper = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 @dataclass(slots=True)
 class Session:
-    """Session in which one task of a round has ended; the others end after this was reported."""
+    """Session in which one task of a round ends and is reported before the other tasks end."""
 
     reports: Reports
     numbers: range = range(0)

@@ -44,7 +44,7 @@ def test_an_empty_partition_is_no_warning(tmp_path: Path, caplog: pytest.LogCapt
 def test_workers_run_this_python_if_the_environment_is_not_activated(
     is_activated: bool,
 ) -> None:
-    """Otherwise Spark would run PATH's python3 and fail, because it has no tidelog."""
+    """Otherwise workers would run the python3 in PATH and fail, because it has no tidelog."""
     own, others = f"{sys.prefix}/bin", "/usr/bin:/bin"
     env = {name: text for name, text in os.environ.items() if not name.startswith("PYSPARK_")}
     env["PATH"] = f"{own}:{others}" if is_activated else others

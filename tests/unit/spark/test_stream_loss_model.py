@@ -39,7 +39,7 @@ class Numbered:
         self.records[name] += itertools.islice(self.numbers, count)
 
     def elect(self, number: int, count: int) -> None:
-        """Elect a new leader, which may lack the last records and appends others."""
+        """Elect a new leader, which may lack the last records, and append records to its log."""
         name, partition = self.partition(number)
         epoch = max(partition.epochs, default=0) + 1
         keep = max(len(partition.epochs) - count, partition.start)
@@ -64,7 +64,7 @@ class Numbered:
     # -- steps of the query ------------------------------------------------------------------
 
     def trigger(self, *, is_killed: bool) -> bool:
-        """Plan a batch, and run it unless the process is killed; return whether there was one."""
+        """Plan a batch, and run it unless the process is killed; return whether one was planned."""
         if not self.query.plan():
             return False
         if is_killed:

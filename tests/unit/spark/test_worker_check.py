@@ -21,7 +21,12 @@ Probe = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 @dataclass
 class FakeSpark:
-    """A session whose only worker runs in this process; it can claim to be another Python."""
+    """A session whose only worker runs in this process.
+
+    Attributes:
+        claims: Version of tidelog that the worker reports, "" for none, None for the real version.
+        fails: Text of the error that the worker's job raises; empty if the job succeeds.
+    """
 
     claims: str | None = None
     fails: str = ""

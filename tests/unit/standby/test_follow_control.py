@@ -56,7 +56,7 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 
 def answered(follower: Follower, asked: "Future[_Answer]") -> _Answer:
-    """Run the follower until a request in a thread has its response; close it if promoted."""
+    """Run the follower until a thread's request has its response; close a promoted follower."""
     patience = Patience()
     while not asked.done():
         patience.check()

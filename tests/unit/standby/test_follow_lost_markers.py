@@ -1,4 +1,4 @@
-"""A leader deletes the marker of a transaction that is open in a standby, which still ends it."""
+"""A standby ends an open transaction whose marker the leader has deleted."""
 
 from typing import TYPE_CHECKING
 
@@ -41,7 +41,7 @@ def end(log: Log, *, commit: bool = True, epoch: int = 0) -> None:
 
 
 def begun(leader: FakeLeader, env: SeededEnv) -> Log:
-    """Begin a transaction, copy it, and return the leader's log."""
+    """Begin a transaction on the leader, copy it to the standby, and return the leader's log."""
     log = leader.log()
     write(log, b"begun")
     copy_all(leader, env)
@@ -308,7 +308,7 @@ def test_a_failed_request_to_the_leader_is_retried(leader: FakeLeader, env: Seed
 def test_records_deleted_during_the_leaders_response_end_no_transaction(
     leader: FakeLeader, env: SeededEnv, commit: bool
 ) -> None:
-    """A response has the old log start, but the new log start as its last stable offset."""
+    """A response has the old log start, but its last stable offset is the new log start."""
     log = begun(leader, env)
     leader.put(b"deleted")
     copy_all(leader, env)

@@ -434,7 +434,7 @@ def test_a_row_that_cannot_follow_is_not_trusted(rows: list[tuple[int, int]]) ->
 
 
 def test_sealed_rows_are_trusted_if_they_follow() -> None:
-    """Valid rows from `sealed` are accepted, so in the test above only their order is wrong."""
+    """`decode` accepts rows from `sealed`, so the test above is only about their order."""
     times, damage = decode(sealed((5, 0), (-1, 2), (5, 2), (-1, 3)))
     assert damage is None
     assert times.runs(100, 104) == [(100, 103, 5), (103, 104, None)]

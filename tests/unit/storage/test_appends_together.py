@@ -18,7 +18,7 @@ from tidelog.types import NewRecord
 
 
 def plain(sequence: int | None = None) -> memoryview:
-    """Return a batch; with `sequence`, also with a producer id."""
+    """Return a batch; if `sequence` is given, the batch has a producer id and this sequence."""
     if sequence is None:
         return memoryview(build_batch([NewRecord(value=b"v", timestamp=1)]))
     records = [NewRecord(value=b"v", timestamp=1)]
@@ -70,7 +70,10 @@ def test_a_disk_that_fails_one_log_fails_no_other(call: int) -> None:
 
 @pytest.mark.parametrize("call", range(6))
 def test_a_failure_is_reported_once_every_log_is_at_rest(call: int) -> None:
-    """The callback may append: called between two steps, it could use a batch's offset twice."""
+    """A failure's callback may append, so it is called only after all steps.
+
+    Between two steps, its append could get the offset of a batch that is being appended.
+    """
     env = seeded_env(1)
     directory = new_dir(env, partitions=3)
     logs = [directory.log("t", number) for number in range(3)]

@@ -241,7 +241,7 @@ NOW_MS = 1_700_000_000_000
 
 
 class ListedFiles(OsFileSystem):
-    """Files of the real file system; records which directories are listed."""
+    """The real file system; collects the path of each directory that is listed."""
 
     def __init__(self) -> None:
         super().__init__()

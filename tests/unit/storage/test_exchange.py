@@ -139,7 +139,7 @@ def test_aborted_transactions_stay_aborted() -> None:
 
 
 def judge(files: DamageFileSystem, env: SeededEnv) -> bool:
-    """Check that a reader, before and after recovery, sees all old segments or all new ones."""
+    """Check that reads before and after recovery give all old or all new segments: True if new."""
     again = seeded_env(99, files=files)
     again.clock.set(env.clock.now_ms())
     outcomes = []
@@ -187,7 +187,7 @@ def test_power_loss_in_seeded_ways() -> None:
 
 
 def test_every_call_fails_once() -> None:
-    """After a failed exchange the log has the old segments; reopened, it has the old or the new."""
+    """A failed exchange leaves the old segments; after a reopening, all are old or all are new."""
     env = seeded_env(1)
     make_directory(env)
     env.files.settle()

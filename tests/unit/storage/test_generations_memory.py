@@ -142,7 +142,7 @@ def test_samples_of_removed_segments_are_dropped() -> None:
 
 
 def _machine() -> tuple[DamageFileSystem, Env, list[SourceSegment]]:
-    """Create three segments of ten records; the last two both have half of the first's keys."""
+    """Create three segments of ten records; the first has ten keys, the others five of them."""
     machine = DamageFileSystem()
     fs = machine
     fs.make_dirs(DIRECTORY)
@@ -322,7 +322,7 @@ def _note(made: Generations, segments: list[SourceSegment], map_from: int, keys:
 
 
 def test_the_keys_of_a_map_correct_the_live_size() -> None:
-    """The sample estimates eight keys, but the map had ten; stored statistics keep this count."""
+    """By the sample there are eight keys, but the map had ten; the statistics store the ten."""
     machine, env, _ = _machine()
     made = _counting(machine, env)
     before = made.plan(DEMAND, 0, 60).space
@@ -365,7 +365,7 @@ def test_a_map_of_segments_that_were_not_sampled_is_not_counted() -> None:
 def test_a_waiting_segment_prevents_a_count_only_if_it_was_sampled(
     is_sampled: bool, counted: int | None
 ) -> None:
-    """A sampled segment may have the last record of a mapped key, so no count is kept."""
+    """A sampled segment may have the last record of a mapped key: the count is not stored."""
     machine, env, _ = _machine()
     known, waiting = _known(), _segment(30, 40)
     known.rows[30] = _row(waiting, 30, 10 if is_sampled else -1)
@@ -381,7 +381,7 @@ def test_a_waiting_segment_prevents_a_count_only_if_it_was_sampled(
 
 
 def test_the_first_look_behind_a_roll_expects_the_next_one_as_late() -> None:
-    """The first inspection saw 300 bytes in the active segment, and expects 300 at the next one."""
+    """The first inspection sees 300 bytes in the active segment, so it expects 300 at the next."""
     _, env, segments = _machine()
     made = Generations.load(env, DIRECTORY, segments, 0)
     made.sample(30)

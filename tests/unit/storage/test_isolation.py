@@ -111,7 +111,7 @@ class TestADamagedIndexOfTheLastSegment:
 
     @classmethod
     def stopped(cls) -> tuple[SeededEnv, bytes]:
-        """Stop a log with one aborted and one open transaction; also return the index's bytes."""
+        """Write an aborted and an open transaction, and close the log; return the index's bytes."""
         env, directory, log = new_log()
         transact(log, 5)
         end(log, 5, commit=False)
@@ -175,9 +175,9 @@ class TestADamagedIndexOfTheLastSegment:
 
     @staticmethod
     def without_snapshot() -> tuple[SeededEnv, str, bytes]:
-        """Stop a log whose transaction spans two segments; cut its index, lose the snapshot.
+        """Close a log with a transaction in two segments; cut the index, remove the snapshot.
 
-        Also return the index's name and its whole bytes.
+        Also return the index's name and its bytes before the cut.
         """
         env, directory, log = new_log(ONE_BY_ONE)
         put(log, 1)
@@ -356,7 +356,7 @@ class TestADamagedIndexOfTheLastSegment:
 
 
 class TestAnIndexDamagedWhileTheLogIsOpen:
-    """An abort whose marker is written can't be added to the damaged index of its segment."""
+    """An abort's marker is written, but the segment's damaged index can't take its entry."""
 
     def test_the_partition_goes_offline_and_the_next_opening_rebuilds_the_index(self) -> None:
         env, directory, log = new_log(ONE_BY_ONE)

@@ -30,7 +30,7 @@ UP = [(7, 3), (4, 6), *(rarely(*flip) for flip in [(7, 6), (6, 6), (5, 1), (4, 2
 def moved_up(
     settings: Mapping[str, str], at: int, bit: int, *, clean: bool
 ) -> tuple[SeededEnv, int]:
-    """Write single records; set a bit in the last batch's base offset; return its position."""
+    """Write single records; set a bit in the last batch's base offset; return its file position."""
     env, directory, log = new_log(settings)
     for time in range(COUNT):
         put(log, time)

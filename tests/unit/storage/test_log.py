@@ -136,7 +136,7 @@ class TestRolls:
     def test_a_full_offset_index_rolls_the_segment(self) -> None:
         _, _, log = new_log({"segment.index.bytes": "36", "index.interval.bytes": "1"})
         for _ in range(5):
-            put(log, 7)  # equal times: one entry of the time index at most
+            put(log, 7)  # equal times give at most one entry in the time index
         assert log.active.offset_index.entry_count == 4
         assert bases(log) == [0]
         put(log, 7)
@@ -218,7 +218,7 @@ class TestIndexes:
             assert offsets(log.records(offset, offset + 1)) == [offset]
 
     def test_roll_and_close_write_a_last_time_index_entry(self) -> None:
-        env, directory, log = new_log()  # too few bytes between the batches for other entries
+        env, directory, log = new_log()  # batches are too small for other index entries
         put(log, 5)
         put(log, 9, 2)
         put(log, 7)
@@ -412,4 +412,4 @@ def test_coarse_append_times_are_rounded_down_and_never_fall() -> None:
     directory.alter_config("t", {"tidelog.append.time.granularity.ms": "1000"})
     log.roll()
     put(log, 1)
-    assert log.append_time_of(4) == start + 1200  # not rounded down, which would decrease it
+    assert log.append_time_of(4) == start + 1200  # rounded down to seconds, it would decrease

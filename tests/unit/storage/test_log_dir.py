@@ -296,7 +296,7 @@ class TestTopics:
             reader.topic("mne")
 
     def test_a_foreign_broker_may_have_only_some_partitions(self) -> None:
-        """Only the partitions in this directory are read; others are not reported or created."""
+        """A directory with some of a topic's partitions is read; missing ones aren't created."""
         env = seeded_env(1)
         directory = new_dir(env, partitions=4)
         put(directory.log(TOPIC, 3), 1, 2)

@@ -48,7 +48,7 @@ SIZE = 70
 COUNT = 8
 BAD = 3
 
-# Bits in the header of one batch that no checksum covers: base offset, length, magic.
+# (byte, bit) of a batch's header that no checksum covers: in base offset, length and magic.
 FLIPS = [
     (7, 0),
     (6, 2),
@@ -98,7 +98,7 @@ def drain(reader: LogView) -> tuple[list[int], CorruptBatch | None]:
 
 
 def log_time(reader: LogView, clock: ClockName) -> int | None:
-    """Search for a time after all records; return the offset, -1 for none, None for damage."""
+    """Search for the largest time; return the offset, -1 if there is none, None on damage."""
     with suppress(CorruptBatch):
         found = reader.offset_for_time(INT64_MAX, clock=clock)
         return -1 if found is None else found.offset
@@ -154,7 +154,7 @@ def test_the_last_batch_of_a_closed_log_is_refused_too(at: int, bit: int) -> Non
     assert found == list(range(COUNT - 1))
     assert error is not None
     if at == 69:
-        return  # all frames are valid; opening verifies no checksums
+        return  # opening succeeds, because it verifies frames (all valid) and no checksums
     _, log = reopen(env)
     with pytest.raises(DamagedLog):
         put(log, 9)
@@ -567,7 +567,7 @@ def test_a_batch_with_a_flipped_magic_is_never_truncated(
     assert error is not None
     assert (error.path, error.position) == (path_of(LOG), bad * SIZE)
     if clean and bit == 1:
-        return  # a frame of magic 0 is valid, and opening verifies no checksums
+        return  # opening succeeds: a frame of magic 0 is valid, and no checksum is verified
     directory, log = reopen(env)
     with pytest.raises(DamagedLog):
         put(log, 9)

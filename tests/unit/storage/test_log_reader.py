@@ -49,7 +49,7 @@ def test_a_refresh_shows_appended_and_rolled_records() -> None:
 
 
 def test_refresh_after_the_last_segment_was_cut_and_written_again() -> None:
-    """The file was replaced, so the reader must not use its old handle."""
+    """A new file has replaced the last segment's; the reader must not use the old file's handle."""
     env, _, log = new_log()
     put(log, 1, 2, 3, value=b"old")
     reader = reader_of(env)
@@ -64,7 +64,7 @@ def test_refresh_after_the_last_segment_was_cut_and_written_again() -> None:
 
 @pytest.mark.parametrize("anew", [False, True])
 def test_refresh_after_a_closed_segment_was_cut_and_written_again(*, anew: bool) -> None:
-    """Neither the reader nor its directory may use the map of a replaced file."""
+    """After the replacement, neither the reader nor its directory may use the old file's map."""
     env, _, log = new_log()
     put(log, 1, 2, 3, value=b"old")
     log.roll()

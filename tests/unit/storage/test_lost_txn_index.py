@@ -1,7 +1,7 @@
 """Indexes of aborted transactions that are lost, damaged or incomplete, as after a hard stop.
 
-An index is rebuilt only from known transactions. If that is not possible, and the file can't be
-right, the partition takes no appends, and reads of committed records raise.
+An index is rebuilt only if the log's transactions are known. If they are unknown and the file is
+certainly wrong, the partition refuses appends, and reads of committed records raise an error.
 """
 
 import pytest
@@ -261,11 +261,14 @@ class TestAnUnreadableFile:
 
 
 class TestAnIndexWithoutItsLastEntries:
-    """A marker is written before its entry, and the entry is not synced with the records."""
+    """A power loss may keep a marker but lose its entry in the index.
+
+    The marker is written first, and a flush of the records doesn't sync the index.
+    """
 
     @staticmethod
     def power_loss(*, is_first: bool) -> LogView:
-        """Abort a transaction, flush, and lose what is unsynced; return a reader."""
+        """Abort a transaction, flush the log, lose unsynced data; return a reader of the log."""
         env, directory, log = new_log(ONE_BY_ONE)
         put(log, 1)
         if not is_first:
@@ -306,7 +309,7 @@ class TestAnIndexWithoutItsLastEntries:
         assert not directory.reports
 
     def test_an_old_entry_of_an_empty_transaction_does_not_replace_a_lost_one(self) -> None:
-        """Old brokers wrote such entries; an index rebuilt from the batches lacks them."""
+        """Old brokers wrote entries of transactions without records; a rebuilt index has none."""
         env, directory, log = new_log(ONE_BY_ONE)
         put(log, 1)
         end(log, 9, commit=False)
@@ -364,7 +367,7 @@ class TestAnEntryWithoutItsMarker:
 
 
 class TestALogWithoutSnapshotsAndAborts:
-    """Nothing has to be rebuilt, so damage elsewhere, or a long log, does not matter."""
+    """No index has to be rebuilt, so damaged records and the length of the log don't matter."""
 
     @staticmethod
     def stopped(*, transacts: bool) -> SeededEnv:

@@ -50,7 +50,7 @@ print("fine")
 
 
 def write_segments(directory: Path, count: int) -> None:
-    """Write segments, 10 ms apart, of one batch of two records, as a clean stop leaves them."""
+    """Write segments as after a clean stop; each has one batch of two records, 10 ms apart."""
     batch = build_batch(new_records([0, 1]), leader_epoch=0)
     for number in range(count):
         base, time = 2 * number, 10 * number

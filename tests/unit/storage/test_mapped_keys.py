@@ -18,7 +18,7 @@ SHIFT = 3
 
 
 def _samples(hashes: range, size: int = 100) -> KeySamples:
-    """Return samples of keys with the offsets 0, 1, ...; their hashes end in SHIFT zero bits."""
+    """Return samples of keys at the offsets 0, 1, ...; keys' hashes end in SHIFT zero bits."""
     return KeySamples(SHIFT, {h << SHIFT: (at, size) for at, h in enumerate(hashes)})
 
 
@@ -89,7 +89,7 @@ def test_the_count_that_leaves_less_uncertain_is_kept() -> None:
 
 
 def test_the_stated_error_equals_the_real_one() -> None:
-    """Draw 300 samples of 4,096 keys, of which three quarters were mapped."""
+    """Draw 300 samples from 4,096 keys; three quarters of the keys were mapped."""
     dice, keys, mapped = Random(7), 4096, 3072
     errors, stated = [], 0.0
     for _ in range(300):

@@ -64,7 +64,7 @@ def offsets(view: LogView) -> list[int]:
 
 
 class TestAnswersAreOfNow:
-    """Each call returns the directory's state at the time of the call, not of its opening."""
+    """Each call returns the state at the time of the call, not when the directory was opened."""
 
     def test_appends_are_seen_by_every_call(self) -> None:
         env, writer = written(PLAIN)

@@ -109,7 +109,7 @@ def test_spans_are_those_of_the_records(tmp_path: Path, seed: int) -> None:
 
 
 def ensure_spans(log: LogView) -> None:
-    """Compare the smallest and largest times with those of all records, read one by one."""
+    """Compare the log's smallest and largest times with the times of records read one by one."""
     records = list(log.records())
     timestamps = [one.timestamp for one in records if one.timestamp >= 0]
     largest = max(timestamps) if timestamps else None

@@ -19,7 +19,12 @@ PRODUCERS = (5, 6, 7)
 
 @dataclass
 class Model:
-    """Model of a log: the producer of each offset, and for a marker whether it commits."""
+    """Model of a log.
+
+    Attributes:
+        rows: For each offset, the id of the producer, and True for a commit marker, False for an
+            abort marker, None for a record.
+    """
 
     rows: list[tuple[int, bool | None]] = field(default_factory=list)
 

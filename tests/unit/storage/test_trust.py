@@ -144,7 +144,7 @@ class TestHardStop:
         assert found == own(20)
 
     def test_records_of_one_time_that_only_the_next_row_would_end(self) -> None:
-        """The last row proves only its own append's time, because later rows may be lost."""
+        """Later rows may be lost, so the last row proves the time of its own append only."""
         env, directory, log = new_log()
         put(log, 1)
         put(log, 1)

@@ -1,4 +1,4 @@
-"""Verdicts on tiers, compactions, checks and erasures: none, one, many and damaged."""
+"""Sentences that sum up tiers, compactions, checks and erasures: for none, one, many, damage."""
 
 from dataclasses import replace
 from typing import cast

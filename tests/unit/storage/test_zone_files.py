@@ -60,7 +60,7 @@ def closed(segments: Sequence[Segment]) -> list[ClosedSegment]:
 
 
 def first_of(env: Env) -> tuple[ClosedSegment, LogDir]:
-    """Return the finished segment as a reader sees it, and the directory with its reports."""
+    """Open the directory for reading; return its finished segment, and the directory."""
     opened = LogDir.open(PATH, env=env)
     return closed(opened.reader(TOPIC, 0).segments)[0], opened
 
@@ -357,7 +357,7 @@ class TestForeignDirectories:
 
     @pytest.mark.parametrize("by_kernels", [False, True])
     def test_a_map_is_not_built_over_a_wrong_checksum(self, by_kernels: bool) -> None:
-        segment, _ = first_of(self.damaged(-2))  # the last value, so that records can be read
+        segment, _ = first_of(self.damaged(-2))  # in the last value, so that records can be read
         with pytest.raises(CorruptData, match="CRC-32C"):
             zone_map_files.build(segment, by_kernels=by_kernels)
 

@@ -1,4 +1,4 @@
-"""Kernels load pieces of a log as the plain loader does, with any batches, cuts and damage."""
+"""Kernels and the plain loader load the same state from any batches, pieces, cuts and damage."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

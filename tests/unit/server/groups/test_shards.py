@@ -114,7 +114,7 @@ async def test_groups_are_refused_until_their_partition_is_loaded(tmp_path: Path
         assert {shards.error_for(name) for name in NAMES} == {LOADING}
         last = next(name for name in NAMES if shards.number_of(name) == 2)
         others = [name for name in NAMES if shards.number_of(name) == 1]
-        assert shards.error_for(last) is LOADING  # this request makes its partition load first
+        assert shards.error_for(last) is LOADING  # after this, its partition loads first
         await turn_until(lambda: shards.error_for(last) is ErrorCode.NONE)
         assert committed(node.groups, last) == int(last.split()[1])
         assert shards.error_for(others[0]) is LOADING
@@ -311,7 +311,7 @@ async def test_groups_are_listed_for_metrics(tmp_path: Path) -> None:
 
 @on_a_loop
 async def test_a_lost_partition_accepts_no_record_from_older_state(tmp_path: Path) -> None:
-    """A writer whose state is older than the loss gets an error, and its record is not written."""
+    """A write based on state from before the loss fails, and no record is written."""
     disk = FailingDisk()
     async with running_node(tmp_path, Env(files=disk)) as node:
         shards = node.groups.shards

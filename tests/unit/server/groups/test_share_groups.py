@@ -89,7 +89,7 @@ def test_another_subscription_begins_an_epoch(world: World) -> None:
     first = Member(world, "A")
     told = first.beat(topics=frozenset({"stops"}))
     assert (told.epoch, told.assignment) == (3, {STOPS: frozenset(range(2))})
-    # The state of the former topic stays, because the group may subscribe to it again.
+    # The state of the unsubscribed topic stays, because the group may subscribe to it again.
     assert set(world.sharers.shared) == {ROUTES, STOPS}
 
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from tidelog.storage.directory.broker_files import Quotas
 
 KEY = "producer_byte_rate"
-# Entities by decreasing precedence for user u with client id c, each with the key under which
-# clients share its quota.
+# Entities whose quotas apply to user u with client id c, by decreasing precedence. The second
+# element is the key under which clients share the quota.
 ORDER = [
     ((("client-id", "c"), ("user", "u")), ("u", "c")),
     ((("client-id", None), ("user", "u")), ("u", "c")),

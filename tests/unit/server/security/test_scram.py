@@ -114,7 +114,7 @@ def test_only_the_right_password_is_accepted(kind: ScramMechanism, binding: str)
 def test_an_unknown_user_looks_like_a_known_one() -> None:
     """An unknown user always gets the same salt and common iterations.
 
-    The error is that of a known user with a wrong password.
+    The login then fails with the error of a known user with a wrong password.
     """
     answers = [server().step(b"n,,n=nobody,r=abc") for _ in range(2)]
     assert answers[0] == answers[1]
@@ -173,7 +173,7 @@ def test_an_unknown_user_keeps_its_challenge_when_users_change() -> None:
 def test_salts_of_unknown_users_are_like_those_of_kafkas_clients() -> None:
     salts = [challenge(f"nobody {n}", {Shape(4096, 0): 1})[0] for n in range(200)]
     assert all(re.fullmatch(b"[0-9a-z]{20,26}", salt) for salt in salts)
-    # A number of 130 bits has at most 26 digits in base 36; the first of 26 digits is 1.
+    # A 130-bit number has at most 26 digits in base 36. If it has 26, the first digit is 1.
     assert all(salt.startswith(b"1") for salt in salts if len(salt) == 26)
     assert len({*salts}) == 200
     assert {len(salt) for salt in salts} >= {25, 26}

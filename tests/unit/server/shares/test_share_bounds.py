@@ -74,7 +74,7 @@ async def test_the_end_of_a_fetch_is_kept_for_the_next_one(path: Path) -> None:
 async def test_bytes_of_a_read_stay_available_after_retention_deletes_the_segment(
     path: Path,
 ) -> None:
-    """A fetch uses a partition's bytes only after it has read all partitions, some in threads."""
+    """A fetch reads all partitions, some in threads, before it uses the bytes of any partition."""
     async with world(path) as it:
         it.produce(1, 1, 1)
         partition = it.node.partitions.get(TOPIC, 0)

@@ -36,7 +36,7 @@ class Shelf(FetchQueue):
 
 @dataclass(eq=False)
 class Fetch:
-    """A waiting fetch, which takes no records if there are fewer than its minimum."""
+    """A fetch; it waits while fewer than `least` records are available."""
 
     shelf: Shelf
     least: int = 1
@@ -246,7 +246,7 @@ class AnyOrder:
         self.shelf.leave(fetch)
 
     def hold_up(self) -> None:
-        """Let a fetch that was not woken begin or end other work; woken fetches may end theirs."""
+        """Let a fetch that was not woken begin or end other work; woken fetches may end work."""
         free = [each for each in self.fetches if not each.is_woken and each is not self.reader]
         for each in free[:1]:
             each.is_busy = not each.is_busy

@@ -24,7 +24,7 @@ from tidelog.server.transactions.coordinator import ProducerAnswer
 from tidelog.types import TopicPartition
 
 PARTITIONS: Final = 3
-# Time in ms, longer than the longest timeout plus the interval of its check.
+# Time in ms that is longer than any transaction timeout plus the interval of timeout checks.
 LONG_MS: Final = TIMEOUT_MS + 60_000
 IDS: Final = ("one", "two")
 PLACE: Final = "/data"

@@ -86,7 +86,7 @@ def told(step: Step) -> str:
     return step.name if isinstance(step, ErrorCode) else step.state.name
 
 
-# For each state, the results of commit and abort with the present epoch, then of commit and abort
+# Columns: state; results of commit and abort with the present epoch; results of commit and abort
 # with the previous epoch. The rows are those of Kafka's own table.
 BUMPING: Final = [
     (EMPTY, "INVALID_TXN_STATE", "PREPARE_ABORT", "PRODUCER_FENCED", "PRODUCER_FENCED"),

@@ -438,7 +438,10 @@ def body_bytes(data: bytes) -> int:
 def test_a_body_that_no_reader_would_open_is_written_plain(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Only other programs write batches that can grow this much."""
+    """A body above the limit of decompression stays uncompressed.
+
+    Only other programs write batches whose bodies can grow above the limit.
+    """
     env, log = new_env(), Log()
     log.data([record(n) for n in range(9)], codec=Codec.LZ4)
     log.data([record(n, None) for n in range(8)], codec=Codec.LZ4)

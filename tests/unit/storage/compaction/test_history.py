@@ -276,7 +276,7 @@ def test_tombstones_with_unlimited_retention_have_a_valid_time() -> None:
 
 
 def test_a_marker_alone_brings_no_other_run() -> None:
-    """No horizon makes a run due, because the marker stays while its transaction has a record."""
+    """The marker stays while its transaction has a record, so no delete horizon makes a run due."""
     env = seeded_env(1)
     with begin(env) as log_dir:
         log = log_dir.log("t", 0)

@@ -15,7 +15,7 @@ class FakeStore:
     """Objects by key; calls are counted and may fail.
 
     Attributes:
-        fail_at: Number of the failing call, from 1; None for none.
+        fail_at: Number of the call that fails, counted from 1; None if no call fails.
         fails_after: Whether the failing call does its work first, so that only its response is
             lost.
         tear: Called with each key and its new content; returns the content to store.
@@ -41,7 +41,7 @@ class FakeStore:
     _etag: int = 0
 
     def _call(self, operation: str, key: str) -> bool:
-        """Count a call; return whether it has to fail after its work."""
+        """Count a call; raise if it fails at once; return whether it fails after its work."""
         self.calls += 1
         self.log.append(f"{operation} {key}")
         if self.calls != self.fail_at:

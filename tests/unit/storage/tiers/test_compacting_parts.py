@@ -87,7 +87,7 @@ class Workers:
 
 
 def put_plain(tiered: Tiered, count: int, keys: int = 7) -> None:
-    """Append records without transactions, because a log with transactions is one part."""
+    """Append records without transactions: a log with transactions is compacted as one part."""
     for number in range(count):
         put(tiered, number % keys, None if number % 5 == 4 else f"v{number}")
 
@@ -169,7 +169,7 @@ def test_a_tombstone_is_removed_with_its_part_and_no_record_returns() -> None:
         tiered.move(roll=True)
         share(tiered)
         assert tier_keys(tiered).count(b"k3") == 1
-        # More records of the same keys, then tombstones again, which the next run has to map.
+        # The tombstones expire before the next run, which fails at `stop_at`.
         tiered.base.clock.advance(2 * RETENTION_MS)
         expected = table(tiered.log)
         try:

@@ -387,7 +387,10 @@ def test_a_record_of_the_tier_is_used_only_once_it_is_stored() -> None:
 
 
 def _released_next() -> Tiered:
-    """Return a tier that has all local segments but the last; retention deletes their files."""
+    """Return a log with all segments but the last in the tier.
+
+    The next retention pass deletes the local files of these segments.
+    """
     tiered = moved(24, local_retention_ms="-2")
     tiered.directory.alter_config(TOPIC, EAGER)
     tiered.log.flush()

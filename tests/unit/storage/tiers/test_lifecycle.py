@@ -584,7 +584,10 @@ def test_an_exchange_that_fails_anywhere_leaves_the_old_or_the_new(fails_after: 
 
 
 def last_batches(states: ProducerStates) -> dict[int, ProducerEntry]:
-    """Return producers with their last batch; earlier batches are not read from the tier."""
+    """Return each producer's entry with its last batch only.
+
+    Earlier batches are not compared, because they are not read from the tier.
+    """
     return {
         producer_id: dataclasses.replace(entry, batches=entry.batches[-1:])
         for producer_id, entry in states.producers.items()

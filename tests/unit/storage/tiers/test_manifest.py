@@ -1,4 +1,4 @@
-"""Manifests and records: round trip, and refusal of damaged ones."""
+"""Manifests and tier records: what is encoded is decoded again, and damaged ones are refused."""
 
 import dataclasses
 import json
