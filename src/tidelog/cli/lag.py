@@ -113,11 +113,13 @@ class LagOptions:
 def lag(surroundings: Surroundings, options: LagOptions) -> ExitCode:
     """Show how far a consumer group is behind.
 
-    Without GROUP, compares all groups; the one furthest behind comes first. Shows the number of
-    unread records, and the age of the oldest one. From the second sample on, also shows the group's
-    speed and the time until it has caught up. --show partitions adds the offsets, the clock of the
-    age, and the member of each partition. The commit state is ok if the group can continue from its
-    committed offsets, however far it is behind.
+    Without GROUP, compares all groups; the one furthest behind comes first. RECORDS LEFT is the
+    number of unread records, <= an upper bound. BEHIND is the age of the oldest unread record, from
+    its CLOCK's time until now; without unread records it is 0s and needs no CLOCK. From the second
+    sample on, OFFSETS/S is what the group reads, ARRIVALS/S what producers append, and CATCH UP the
+    time until the group reaches the end at these speeds. --show partitions adds the offsets, the
+    clock, and the member of each partition. The commit state is ok if the group can continue from
+    its committed offsets, however far it is behind.
 
     Exit code 2: --max-lag or --max-seconds is exceeded in a partition at the last sample.
     """
@@ -274,6 +276,9 @@ def _once(surroundings: Surroundings, options: LagOptions, observe: "Observe") -
         output.print_rows(
             surroundings, columns(options), rows(lags, options), kind, zone=options.zone
         )
+    is_exact = all(lag.seen.left.is_exact for of_group in lags.values() for lag in of_group)
+    if kind is Format.TABLE and not (is_exact or options.count):
+        surroundings.note("numbers of records are upper bounds; --count reads and counts them")
     return _verdict(surroundings, options, lags)
 
 
@@ -400,7 +405,7 @@ def _sum_row(name: str, lags: "Iterable[PartitionLag]", kind: Format) -> list[Ce
     return [
         name,
         one.partitions,
-        one.behind,
+        len(one.behind),
         output.count_text(left) if kind is Format.TABLE else one.records,
         one.behind_ms,
         one.offsets_per_s,

@@ -3,10 +3,12 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import isinf
+from typing import Final
 
 from tidelog.amounts import duration_text, plural, verb
 from tidelog.lazy_dataclass import dataclass
 from tidelog.remote.group_lag import PartitionLag, State
+from tidelog.types import TopicPartition
 
 # States other than `OK`, each with its predicate for one partition and for several partitions.
 _BAD: Mapping[State, tuple[str, str]] = {
@@ -22,7 +24,7 @@ class LagSum:
 
     Attributes:
         partitions: Number of partitions in the sum.
-        behind: Number of partitions with unread records.
+        behind: Partitions with unread records, sorted.
         records: Number of unread records.
         is_exact: Whether the number of unread records is exact, not an upper bound.
         behind_ms: Age in ms of the oldest unread record; 0 if all records are read, None if no age
@@ -36,7 +38,7 @@ class LagSum:
     """
 
     partitions: int
-    behind: int
+    behind: tuple[TopicPartition, ...]
     records: int
     is_exact: bool
     behind_ms: int | None
@@ -70,7 +72,7 @@ def lag_sum(lags: Iterable[PartitionLag]) -> LagSum:
     states = [lag.state for lag in every]
     return LagSum(
         partitions=len(every),
-        behind=len(behind),
+        behind=tuple(sorted(lag.seen.partition for lag in behind)),
         records=sum(lag.seen.left.records for lag in behind),
         is_exact=all(lag.seen.left.is_exact for lag in behind),
         behind_ms=max(ages) if ages else None if behind else 0,
@@ -96,12 +98,7 @@ def lag_verdict(group: str, lags: Iterable[PartitionLag]) -> str:
         first = f"group {group} has read all of {plural(total.partitions, 'partition')}"
     else:
         age = "" if total.behind_ms is None else f" and {duration_text(total.behind_ms / 1000)}"
-        share = (
-            f" on {total.behind:,} of {plural(total.partitions, 'partition')}"
-            if total.partitions > 1
-            else ""
-        )
-        first = f"group {group} is {total.unread}{age} behind{share}"
+        first = f"group {group} is {total.unread}{age} behind on {_where(total)}"
     parts = [first]
     if total.catch_up_s is not None and total.behind:
         parts.append(
@@ -110,6 +107,27 @@ def lag_verdict(group: str, lags: Iterable[PartitionLag]) -> str:
             else f"it catches up in {duration_text(total.catch_up_s)}"
         )
     return "; ".join([*parts, *_state_parts(total.states)])
+
+
+# Maximum numbers of partitions and of topics that a sentence names.
+_NAMED_MAX: Final = 3
+
+
+def _where(total: LagSum) -> str:
+    """Return where a group is behind: the partitions, or their number and their topics."""
+    share = f"{len(total.behind):,} of {plural(total.partitions, 'partition')}"
+    if len(total.behind) <= _NAMED_MAX:
+        named = _listed([str(name) for name in total.behind])
+        return f"{named} ({share})" if total.partitions > 1 else named
+    topics = sorted({name.topic for name in total.behind})
+    if len(topics) > _NAMED_MAX:
+        return share
+    return f"{share} ({'topic' if len(topics) == 1 else 'topics'} {_listed(topics)})"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return names, at least one, as a list in a sentence."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def _state_parts(states: Mapping[State, int]) -> list[str]:

@@ -45,19 +45,29 @@ def test_all_is_read() -> None:
 
 
 def test_one_record() -> None:
-    assert lag_verdict("g", [lag(left=1, age_ms=3_200)]) == "group g is 1 record and 3.2s behind"
+    assert lag_verdict("g", [lag(left=1, age_ms=3_200)]) == (
+        "group g is 1 record and 3.2s behind on t-0"
+    )
 
 
 def test_many_records() -> None:
     lags = [lag(0, left=1_000, age_ms=192_000), lag(1, left=240, age_ms=60_000), lag(2), lag(3)]
     assert lag_verdict("billing", lags) == (
-        "group billing is 1,240 records and 3m12s behind on 2 of 4 partitions"
+        "group billing is 1,240 records and 3m12s behind on t-0 and t-1 (2 of 4 partitions)"
     )
+
+
+def test_a_few_partitions_are_named_and_topics_of_more() -> None:
+    lags = [lag(number, left=1, age_ms=1_000) for number in range(5)]
+    assert lag_verdict("g", lags[:3]).endswith("behind on t-0, t-1 and t-2 (3 of 3 partitions)")
+    assert lag_verdict("g", lags).endswith("behind on 5 of 5 partitions (topic t)")
 
 
 def test_an_inexact_lag_is_an_upper_bound() -> None:
     lags = [lag(0, left=3, age_ms=None, is_exact=False), lag(1)]
-    assert lag_verdict("g", lags) == "group g is at most 3 records behind on 1 of 2 partitions"
+    assert lag_verdict("g", lags) == (
+        "group g is at most 3 records behind on t-0 (1 of 2 partitions)"
+    )
 
 
 def test_positions_that_are_wrong() -> None:
@@ -69,8 +79,8 @@ def test_positions_that_are_wrong() -> None:
     ]
     assert [one.state for one in lags[1:]] == [State.NO_COMMIT, State.LOST, State.BEYOND_END]
     assert lag_verdict("g", lags) == (
-        "group g is 10 records and 1s behind on 2 of 4 partitions; 2 partitions have no commit;"
-        " 1 partition has lost records; 1 partition is committed beyond the end"
+        "group g is 10 records and 1s behind on t-0 and t-1 (2 of 4 partitions); 2 partitions have"
+        " no commit; 1 partition has lost records; 1 partition is committed beyond the end"
     )
     assert lag_sum(lags).state == "2 no commit, 1 records lost, 1 beyond the end"
 
@@ -87,12 +97,12 @@ def test_several_groups() -> None:
     done, late = [lag()], [lag(left=2, age_ms=90_000)]
     later = [lag(left=1, age_ms=180_000)]
     assert lags_verdict({"a": done, "b": done}) == "all 2 groups have read everything"
-    assert lags_verdict({"a": late}) == "group a is 2 records and 1m30s behind"
+    assert lags_verdict({"a": late}) == "group a is 2 records and 1m30s behind on t-0"
     assert lags_verdict({"a": done, "b": late}) == (
-        "1 of 2 groups is behind, the furthest: group b is 2 records and 1m30s behind"
+        "1 of 2 groups is behind, the furthest: group b is 2 records and 1m30s behind on t-0"
     )
     assert lags_verdict({"a": late, "b": later}) == (
-        "2 of 2 groups are behind, the furthest: group b is 1 record and 3m behind"
+        "2 of 2 groups are behind, the furthest: group b is 1 record and 3m behind on t-0"
     )
 
 
@@ -103,6 +113,6 @@ def test_several_groups_hide_no_wrong_position() -> None:
         " 1 partition is committed beyond the end"
     )
     assert lags_verdict({"a": [lag(left=1, age_ms=1_000)], "b": lost}) == (
-        "1 of 2 groups is behind, the furthest: group a is 1 record and 1s behind;"
+        "1 of 2 groups is behind, the furthest: group a is 1 record and 1s behind on t-0;"
         " of other groups 1 partition has lost records"
     )

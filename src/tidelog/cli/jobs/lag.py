@@ -200,7 +200,7 @@ def _group_rows(groups: "Sequence[GroupLag]") -> list[list[Cell]]:
 
     sums = [(group.group, lag_sum(group.partitions)) for group in groups]
     return [
-        [name, one.partitions, one.behind, one.records, one.is_exact, one.behind_ms, one.state]
+        [name, one.partitions, len(one.behind), one.records, one.is_exact, one.behind_ms, one.state]
         for name, one in sums
     ]
 
