@@ -45,6 +45,7 @@ from tidelog.errors import (
 )
 from tidelog.lazy_dataclass import dataclass
 from tidelog.report import visible
+from tidelog.timespec.zones import ZONE_MISSING
 
 
 class ExitCode(IntEnum):
@@ -129,16 +130,22 @@ def describe(error: BaseException, options: Collection[str] = (), place: str = "
             in a hint get these options.
     """
     if isinstance(error, USAGE):
-        return Failure(ExitCode.USAGE, _one_line(f"{error}"))
+        return Failure(ExitCode.USAGE, _one_line(f"{error}"), _zone_hint(error, options))
     if isinstance(error, _WRONG_PATH) and not isinstance(error, TidelogError):
         return Failure(ExitCode.USAGE, *_os_text(error))
     if isinstance(error, TidelogError):
         return Failure(ExitCode.ERROR, _one_line(f"{error}"), _next_step(error, options, place))
     if isinstance(error, InvalidInput):
-        return Failure(ExitCode.ERROR, _one_line(f"{error}"))
+        return Failure(ExitCode.ERROR, _one_line(f"{error}"), _zone_hint(error, options))
     if isinstance(error, OSError):
         return Failure(ExitCode.ERROR, *_os_text(error))
     raise error
+
+
+def _zone_hint(error: BaseException, options: Collection[str]) -> str:
+    """Return a hint on `--zone` for a time without a zone; empty for other errors."""
+    is_missing = ZONE_MISSING in f"{error}" and "--zone" in options
+    return "--zone ZONE sets the zone of all times without one" if is_missing else ""
 
 
 def _next_step(error: TidelogError, options: Collection[str], place: str) -> str:

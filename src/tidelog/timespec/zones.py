@@ -162,6 +162,9 @@ def instant_ns(wall: WallTime, default: tzinfo | None, now_ns: int) -> int:
         raise InvalidTime(wall.text, "outside the years 1 to 9999") from None
 
 
+ZONE_MISSING: Final = "the time zone is missing"
+
+
 def _zone_of(wall: WallTime, default: tzinfo | None) -> tuple[tzinfo, tzinfo | None]:
     """Return a wall time's zone, and the offset written with it or None.
 
@@ -171,9 +174,8 @@ def _zone_of(wall: WallTime, default: tzinfo | None) -> tuple[tzinfo, tzinfo | N
         if default is None:
             raise InvalidTime(
                 wall.text,
-                "the time zone is missing; add Z, an offset such as -05:00 or a name such as"
-                " America/New_York, or give one for all times (zone, --zone; options of a Spark"
-                " query have none)",
+                f"{ZONE_MISSING}; add Z, an offset such as -05:00 or a name such as"
+                " America/New_York",
             )
         return default, None
     offset, bracket, name = wall.zone_text.rstrip("]").partition("[")

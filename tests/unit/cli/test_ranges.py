@@ -154,7 +154,12 @@ class TestCount:
 
     def test_a_time_without_a_zone_is_refused(self, topic: Cli) -> None:
         result = topic.run("count", "flights", "--from", "2023-11-14", "--to", "2023-11-15")
-        assert result.err.startswith("error: '2023-11-14': the time zone is missing")
+        error, hint = result.err.splitlines()
+        assert error == (
+            "error: '2023-11-14': the time zone is missing; add Z, an offset such as -05:00 or a"
+            " name such as America/New_York"
+        )
+        assert hint == "hint: --zone ZONE sets the zone of all times without one"
 
     def test_the_output_has_the_result_first_and_the_sum_last(self, topic: Cli) -> None:
         assert topic.ok("count", "flights").lines == [
