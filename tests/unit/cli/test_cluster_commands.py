@@ -240,7 +240,9 @@ def test_a_limit_in_seconds_may_have_a_fraction(desk: Desk) -> None:
 def test_the_output_has_the_result_first_and_then_a_line_per_topic(desk: Desk) -> None:
     assert desk.lag(Format.TABLE, samples=2) is ExitCode.OK
     verdict, heading, *rest = desk.out.getvalue().splitlines()
-    assert verdict == ("group planes is at most 3 records and 35s behind; it does not catch up")
+    assert verdict == (
+        "group planes is at most 3 records and 35s behind on flights-0; it does not catch up"
+    )
     assert heading.split()[:2] == ["TOPIC", "PARTITIONS"]
     assert [line.split() for line in rest] == [
         ["flights", "1", "1", "<=3", "35s", "0.0", "never", "ok"]
