@@ -83,7 +83,7 @@ class Partition:
         return order[keep[order]]
 
     def _swap(self, order: Longs, is_last: npt.NDArray[np.bool_], pairs: int) -> None:
-        """Swap neighboring records, each the last of its key, of keys without other differences."""
+        """Swap pairs of neighbors that are the last records of keys without other differences."""
         at, done = len(order) // 2, 0
         while done < pairs:
             at += 1

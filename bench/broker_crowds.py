@@ -33,7 +33,7 @@ ASKING_S: Final = 0.002
 
 
 def idle(brokers: Brokers) -> Iterator[Case]:
-    """Yield the memory of idle connections; nothing if too few file descriptors may be open."""
+    """Yield the case of memory of idle connections; none if too few descriptors may be open."""
     size = brokers.size
     with ExitStack() as stack:
         if not stack.enter_context(descriptors(size.idle)):

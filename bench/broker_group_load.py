@@ -209,7 +209,7 @@ class ClassicMember(Member):
         self.send(SYNC_GROUP, 5, asked)
 
     def _dealt(self, members: Sequence[str]) -> list[SyncGroupRequestAssignment]:
-        """Return the assignment of each member; empty unless this member leads."""
+        """Return the assignment of each of `members`; only the leader gets `members`."""
         name = self.topic.encode()
         dealt = []
         for place, member in enumerate(members):

@@ -39,7 +39,7 @@ def _fill_for_lookups(pair: Pair, size: Size, start_ms: int) -> None:
 
 
 def lookups(brokers: Brokers) -> Iterator[Case]:
-    """Yield the cases of offsets for times: through librdkafka, and with 1 to 64 raw clients."""
+    """Yield the cases of lookups by time: through librdkafka, and with 1 to 64 raw clients."""
     pair, size = brokers.pair, brokers.size
     span_ms = size.lookup_batches * LOOKUP_RECORDS
     start_ms = int(time.time() * 1000) - span_ms

@@ -184,7 +184,7 @@ def await_served(server: Served) -> None:
         except OSError:
             time.sleep(POLL_S)
             continue
-        # Correlation id, tags, throttle time; then a compact array: number of brokers + 1.
+        # Correlation id, tags and throttle time take 9 bytes; then follows number of brokers + 1.
         if answer[9] > 1:
             return
     raise TimeoutError(f"{type(server).__name__} answered no request within {START_TIMEOUT_S} s")

@@ -160,7 +160,7 @@ class TlsSide:
 
 
 def tls(brokers: Brokers) -> Iterator[Case]:
-    """Yield throughput, CPU and memory of both cells, and kcat's rates."""
+    """Yield the cases of TLS: throughput, CPU and memory of both cells, and the rates of kcat."""
     folder = brokers.folder / "tls"
     folder.mkdir()
     authority = Authority(folder)

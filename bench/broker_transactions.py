@@ -112,7 +112,7 @@ def begun(address: Address, kind: Kind, topic: str, number: int) -> Producer:
 
 
 def batch_of(count: int) -> bytes:
-    """Return the batch of a transaction, into which producers write their fields."""
+    """Return a transaction's batch; producers write their id, epoch and sequence into it."""
     now_ms = int(time.time() * 1000)
     values: Sequence[bytes] = lines(RECORD_BYTES)
     records = [NewRecord(value=values[number], timestamp=now_ms) for number in range(count)]

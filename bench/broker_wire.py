@@ -21,8 +21,8 @@ VARINT_MAX_BYTES: Final = 5
 
 _HEADER: Final = struct.Struct(">hhih")
 _PRODUCED: Final = struct.Struct(">ihqqq")
-# Size of a partition's row: index, error, base offset, append time, log start; then no record
-# errors, a null message and no tags.
+# Size of a partition in a Produce response: index, error, base offset, append time, log start; then
+# no record errors, a null message and no tags.
 PRODUCED_SIZE: Final = _PRODUCED.size + 3
 _FETCHED: Final = struct.Struct(">ihqqqbi")
 FETCHED_SIZE: Final = _FETCHED.size
@@ -77,7 +77,7 @@ def produce(
     version: int = 9,
     transactional_id: str | None = None,
 ) -> bytes:
-    """Encode Produce with a batch for each partition from `first` on; v9 to v12 are alike."""
+    """Encode Produce (any of v9 to v12) with a batch for each partition from `first` on."""
     rows = [
         struct.pack(">i", first + n) + uvarint(len(batch) + 1) + batch + b"\0"
         for n, batch in enumerate(batches)
@@ -136,7 +136,7 @@ class Produced:
 
 
 def fetched_row(data: bytes | bytearray | memoryview, at: int = 0) -> tuple[int, int, int]:
-    """Return a partition's index, size of records, and size of the fields before the records.
+    """Return a partition's index, bytes of records, and bytes of the fields before the records.
 
     Raises:
         RuntimeError: The partition has an error or aborted transactions.

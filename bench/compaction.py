@@ -5,7 +5,7 @@ broker with one cleaner thread, the same memory for its map and no throttle. The
 into the topic's directory before the broker starts, and the topic becomes compacted when the broker
 is idle. The CPU of the broker's process counts from this change until the cleaner logs that it has
 finished, minus the CPU that the idle broker would use in that time. tidelog's cleaner runs in its
-own process. The start of neither process is counted; the loading of tidelog's kernels is a separate
+own process. The start of a process is not counted; the loading of tidelog's kernels is a separate
 figure.
 
 The cases of the generational strategy (bench/generations.py) follow.

@@ -18,7 +18,7 @@ from bench.harness import Case
 _GOAL_MS: Final = 300
 _NTH: Final = 20
 _CLIENTS: Final = ("confluent-kafka", "aiokafka", "kafka-python")
-# Runs in its own process, because the brokers of a process share imported modules.
+# This program runs in its own process, because the brokers of a process share imported modules.
 _PROGRAM: Final = """
 import asyncio, os, sys, time
 import tidelog

@@ -46,7 +46,7 @@ GOALS = {"zipf": "<= 0.47", "uniform": "<= 0.37"}
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Figures of a run over all updates; space and segments in live sizes."""
+    """Figures of a run over all updates; `peak` (space) and `segments` are in live sizes."""
 
     written_bytes: int
     read_bytes: int

@@ -127,7 +127,7 @@ class ModelLog:
 
     @property
     def is_full(self) -> bool:
-        """Whether one more segment would exceed the bound."""
+        """Whether the log would exceed its space limit with one more segment."""
         return self.size + self.segment > self.bound
 
     def live(self, piece: Piece) -> int:

@@ -73,8 +73,8 @@ class Yields:
 def by_yields() -> Scheduler:
     """Return the storage's scheduler with live sizes estimated from yields alone.
 
-    The live size of the whole log is given, because yields don't provide it. Yields come from the
-    scheduler's cleanings, and from cleanings of the whole log when it is full.
+    The exact live size of the whole log is used, because yields don't provide it. Yields come from
+    the scheduler's cleanings, and from cleanings of the whole log when it is full.
     """
     yields = Yields()
 
@@ -92,7 +92,7 @@ def by_yields() -> Scheduler:
 
 
 class SamplingWithYields(Sampling):
-    """The sample of keys, with predictions from yields instead of neighboring segments' samples."""
+    """Sampling whose predictions come from yields, not from samples of neighboring segments."""
 
     def __init__(self, shift: int, seed: int = 0, prior: int = PRIOR_SAMPLES) -> None:
         super().__init__(shift, seed)

@@ -112,7 +112,7 @@ class Result:
 
 
 def is_met(goal: str, *, ours: float, ratio: float | None) -> bool | None:
-    """Whether figures reach a goal; None for the empty goal.
+    """Return whether the figures reach a goal; None if the goal is empty.
 
     Raises:
         ValueError: The goal is malformed, or is about the ratio of a case without a rival.
@@ -237,7 +237,7 @@ class _Runner:
 
 
 class _PeakMemory:
-    """Measures how far the resident set rises in a block (Linux: VmHWM, reset at the start)."""
+    """Measures the rise of the resident set in a block (Linux: VmHWM, reset at its start)."""
 
     peak_bytes: int | None = None
 

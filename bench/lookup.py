@@ -241,7 +241,7 @@ def _memory_case(partitions: int) -> Case:
 
 
 def _index_megabytes(partitions: int) -> float:
-    """Return the resident memory added by one lookup in each reader; mapped files don't count."""
+    """Return the MiB of anonymous memory that one lookup in each of `partitions` readers adds."""
     fixture = Fixture(16 << 20, 1, batch_records=30)
     before = _anonymous_kb()
     readers = []

@@ -54,7 +54,7 @@ class Batches:
     """Batches of records whose times are relative to the time of the batch."""
 
     def __init__(self, distances: Longs) -> None:
-        """`distances`: int64[TEMPLATES, BATCH_RECORDS], ms from a batch's time to its records'."""
+        """`distances`: int64[TEMPLATES, BATCH_RECORDS], record time minus batch time in ms."""
         source = np.random.default_rng(3)
         values = [source.bytes(RECORD_BYTES // 2) * 2 for _ in range(BATCH_RECORDS)]
         self._distances = distances
@@ -177,7 +177,7 @@ def _counts(topic: Topic, wanted: RequestedRange) -> Callable[[], float]:
 
 
 def _offsets_of(topic: Topic, wanted: RequestedRange) -> Callable[[], float]:
-    """Return a function that counts with the cheapest read: one column, without values."""
+    """Return a function that reads only the offsets of a time range, and checks their number."""
     start, end = wanted.start_ms, wanted.end_ms
     assert start is not None
     assert end is not None

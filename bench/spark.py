@@ -135,7 +135,7 @@ def session() -> "SparkSession":
 def nothing(
     spark: "SparkSession", path: str, columns: tuple[str, ...]
 ) -> Callable[[], "DataFrame"]:
-    """Return the rival, which yields as many record batches as our splits, of the same size."""
+    """Return a function that loads the rival, with as many batches as our splits, of equal size."""
     plan = plan_splits({"path": path, "subscribe": TOPIC, "columns": ",".join(columns)})
     wanted, how = scan_columns(columns, {}), scan.ReadOptions(rows=BATCH_ROWS)
     batch = next(scan.read(plan.splits[0], wanted, options=how))

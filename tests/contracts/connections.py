@@ -78,7 +78,7 @@ def values(batches: Sequence[pa.RecordBatch]) -> list[object]:
 
 
 class Suite:
-    """The tests of `tidelog.connect`, for one kind of broker in each derived class."""
+    """Tests of `tidelog.connect`; each derived class runs them against one kind of broker."""
 
     # -- topics ------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """Contract of every `ObjectStore`; each store's tests are a class that inherits from `StoreRules`.
 
-`opened` is a store below an empty prefix; `swaps` states whether the store can compare and swap.
+The fixture `opened` is a store below an empty prefix. `swaps` states whether the store can compare
+and swap.
 """
 
 from pathlib import Path

@@ -58,7 +58,7 @@ def bodies(draw: st.DrawFn) -> tuple[bytes, int]:
 
 
 def plain_facts(body: bytes, magic: int, held: SetRules, limit: int) -> SetFacts | None:
-    """Return the facts that the plain code finds; None if it refuses a message."""
+    """Return the `SetFacts` of a body by the plain code; None if it refuses a message."""
     wrapper = LegacyBatch(build_legacy_message(None, b"", magic=magic, offset=0))
 
     def has_key(message: LegacyBatch) -> bool:

@@ -30,7 +30,7 @@ def bodies(draw: st.DrawFn) -> tuple[bytes, int]:
 
 
 def outcome(check: Check, body: bytes, count: int, base: int) -> tuple[int, int, bool, bool] | None:
-    """Return the facts about a body; None if the check refuses it."""
+    """Return the check's result for a body; None if the check refuses the body."""
     try:
         return tuple(check(body, count, base))  # type: ignore[return-value] # the plain one's class
     except CorruptRecord:

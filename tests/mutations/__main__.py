@@ -38,7 +38,7 @@ KINDS: Final = ("comparison", "constant", "dropped call", "order of calls", "swa
 
 
 def drawn(packages: Sequence[str], count: int, seed: int) -> list[Mutation]:
-    """Return changes drawn by a seed: in turn one of each package and kind that has some left."""
+    """Return `count` random changes; pairs of package and kind with changes left take turns."""
     pools: dict[tuple[str, str], list[Mutation]] = {}
     for package in packages:
         for path in modules(ROOT, [package]):

@@ -135,7 +135,7 @@ class _Finder(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> None:
-        """Add a change of a number to the next one, or of a truth value to its opposite."""
+        """Add a change of an integer to the next one, or of a truth value to its opposite."""
         if isinstance(node.value, bool):
             self._add(node, "constant", self._span(node), str(not node.value))
         elif isinstance(node.value, int):

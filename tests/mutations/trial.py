@@ -20,8 +20,8 @@ import coverage
 from tests.mutations.sites import Mutation, modules
 
 _FAILED: Final = "FAILED "
-# Difference in seconds between the modification times of two changes of a file, so that caches of
-# compiled code notice each change, even two within a second.
+# Seconds between the modification times that two changes of a file get. So caches of compiled code
+# notice each change, even if two changes happen within a second.
 _STEP_S: Final = 2
 # Time limit of a test, in seconds, because a change can make a loop endless.
 _TEST_LIMIT_S: Final = 30
@@ -105,7 +105,7 @@ class Reach:
         return self._seconds.get(test, 1.0)
 
     def _cost(self, test: str, near: Path) -> float:
-        """Seconds of a test; a tenth of them if the test is one of the changed module's package.
+        """Return a test's seconds, divided by 10 for a test of the changed module's package.
 
         Such a test more likely detects the change.
         """
@@ -182,7 +182,7 @@ class Trials:
         os.utime(path, (stamp, stamp))
 
     def _run_until_one_fails(self, batches: Iterable[Sequence[str]]) -> tuple[str, bool]:
-        """Return the first failed test, "" for none, and whether time ran out before the end."""
+        """Return the first failed test ("" if none failed), and whether the time limit ended it."""
         ends = time.monotonic() + self.budget_s
         for tests in batches:
             left = ends - time.monotonic()

@@ -1,6 +1,6 @@
 """Compares docs/format.md on zone maps with the code.
 
-Its tables must match the structs, and its example the zone map that the code builds.
+The page's tables must match the structs; its example must be the zone map that the code builds.
 """
 
 from struct import Struct

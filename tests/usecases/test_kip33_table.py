@@ -74,7 +74,7 @@ def in_range(env: SeededEnv, start_ms: int, clock: ClockName) -> list[int]:
 
 
 def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table, and compare it with the page."""
+    """Print a table; check that docs/use-cases.md contains it."""
     lines = [columns, ["---"] * len(columns), *rows]
     text = "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
     print(f"\n{title}\n\n{text}")
