@@ -1,15 +1,16 @@
 """Offset map of a mirror, and its file: ranges of source offsets, with their offsets at the target.
 
 A mirror writes records at new offsets. For each pair of a source partition and a target partition,
-the map has the target offsets; the job `failover` uses it to convert groups' positions. This module
-has the rows (`MapRow`), functions that merge and thin rows, the lookups (`OffsetMap`), and the
-file's format. `mirror.commit` and `mirror.run` write the file; `failover.job` decides whether a map
-is used. Only `read_map` and `write_map` do I/O.
+the map has ranges of source offsets and the target offsets of their records. The job `failover`
+uses the map to convert groups' positions. This module has the rows (`MapRow`), functions that merge
+and thin rows, the lookups (`OffsetMap`), and the file's format. `mirror.commit` and `mirror.run`
+write the file; `failover.job` decides whether a map is used. Only `read_map` and `write_map` do
+I/O.
 
 Invariants, for a record r that the mirror copied from offset s to offset t:
 
 1. At least one row for r's source partition and target partition has s in its source range and t in
-   its target range. Conversely, if no row's source range has an offset of a source partition, the
+   its target range. Conversely, if an offset of a source partition is in no row's source range, the
    mirror had copied no record from that offset when it wrote the map.
 2. In a row that is dense (flag `DENSE`), each offset of the source range has a record, and t - s is
    the same for all these records. So t is known exactly.
@@ -23,8 +24,8 @@ So a group at offset s of a source partition can start in a target partition as 
 no record. Among the rows for these two partitions with `source_end` > s, the start is the smallest
 `target_start`. If there is no such row, the start is the target partition's end in `ends`. Rows are
 merged to limit the map's size. All invariants also hold for merged rows. Merged rows have larger
-ranges, so a group reads more records again; a row that is merged from two adjacent dense rows is
-dense.
+ranges, so a group reads more records again. Exception: a row that is merged from two adjacent dense
+rows is dense, so it loses no precision.
 
 The map describes only the mirror's writes. The map contains neither writes of other producers to
 the target topics nor later deletions.
@@ -62,7 +63,7 @@ DENSE: Final = 1
 
 
 class MapRow(NamedTuple):
-    """A range of source offsets, with the range of their records' offsets in one target partition.
+    """A range of source offsets, and the range in one target partition that has their records.
 
     Attributes:
         source: Index of the source topic in `OffsetMap.sources`.
@@ -92,17 +93,17 @@ class MapRow(NamedTuple):
 
     @property
     def group(self) -> tuple[int, int, int]:
-        """Source, source partition and target partition; only rows of the same group are merged."""
+        """Source, source partition, target partition. Only rows with equal values are merged."""
         return self.source, self.source_partition, self.target_partition
 
     @property
     def is_dense(self) -> bool:
-        """Whether each source offset has a record, and t - s is the same for all of them."""
+        """Whether each source offset has a record, and all records have the same t - s."""
         return bool(self.flags & DENSE)
 
 
 def append_rows(rows: Iterable[MapRow], more: Iterable[MapRow]) -> tuple[MapRow, ...]:
-    """Append rows; merge a dense row into its group's last row if it continues that row.
+    """Append rows; a dense row that continues its group's last row is merged into that row.
 
     Only rows with the same arrival time are merged. Rows with different arrival times stay separate
     until `thin` merges them, because searches by arrival time are more precise with separate rows.
@@ -138,7 +139,7 @@ def _is_one_run(first: MapRow, second: MapRow) -> bool:
 
 
 def merge(first: MapRow, second: MapRow) -> MapRow:
-    """Return one row that covers both rows."""
+    """Return one row whose ranges contain the ranges of both rows."""
     known_ms = [row.create_ms_min for row in (first, second) if row.create_ms_min != NO_TIMESTAMP]
     lacks = NO_TIMESTAMP in (first.create_ms_max, second.create_ms_max)
     return MapRow(
@@ -163,7 +164,8 @@ def thin(rows: tuple[MapRow, ...], rows_max: int) -> tuple[MapRow, ...]:
         half = len(rows) // 2
         merged = _merge_pairs(rows[:half])
         if len(merged) == half:
-            # No two rows of the older half have the same group, so merge older with later rows.
+            # No two rows of the older half have the same group, so older rows are merged with later
+            # rows.
             merged, half = _merge_pairs(rows), len(rows)
             if len(merged) == half:
                 return rows
@@ -239,9 +241,10 @@ class MapBatch:
 
     Attributes:
         batch_id: Number of the batch; the numbers of consecutive batches differ by 1.
-        copied: Offsets that the batch has read, by source partition.
-        ends: End offsets after the batch, for the target partitions that it has written to.
-        rows: Rows for its records; rows with the same `MapRow.group` are ordered by source offset.
+        copied: Source offsets that the batch has read, by source partition.
+        ends: End offsets after the batch, for each target partition that the batch has written to.
+        rows: Rows for the batch's records. Rows with the same `MapRow.group` are ordered by source
+            offset.
     """
 
     batch_id: int
@@ -258,7 +261,8 @@ class TargetOffset(NamedTuple):
         is_exact: True in two cases: the first requested record is exactly at the offset; or the
             mirror has copied no requested record to the partition, and the offset is the
             partition's end.
-        create_ms: Earliest create time in ms of the rows that the result is from; -1 if unknown.
+        create_ms: Earliest create time in ms in the rows from which the offset was computed; -1 if
+            unknown.
     """
 
     offset: int
@@ -277,7 +281,7 @@ class OffsetMap:
         sources: The source topics.
         partitioning: How partitions at the target are chosen.
         batch_id: Number of the last batch, -1 before the first batch.
-        copied: Offsets that the mirror has read, by source partition.
+        copied: Source offsets that the mirror has read, by source partition.
         ends: End offsets of all target partitions, as the mirror last saw them.
         rows: Rows, in the order in which they were added.
     """
@@ -374,7 +378,7 @@ class OffsetMap:
     def start_of_key(
         self, source_partition: SourcePartition, offset: int, key: bytes
     ) -> tuple[TopicPartition, TargetOffset]:
-        """Return the only target partition with records of a key, and the start in it.
+        """Return the target partition of all records of a key, and the start in this partition.
 
         Args:
             source_partition: The source partition with the key.
@@ -388,7 +392,10 @@ class OffsetMap:
         return target, self.starts(source_partition, offset)[target]
 
     def target_of_key(self, source_partition: SourcePartition, key: bytes) -> TopicPartition:
-        """Return the target partition of a key; raises OutsideMap if a transform has chosen it."""
+        """Return the target partition of a key.
+
+        Raises OutsideMap if a transform has chosen the partitions.
+        """
         topic = self.sources[source_partition.source].target
         if self.partitioning is Partitioning.KEPT:
             return TopicPartition(topic, source_partition.partition)
@@ -411,7 +418,7 @@ class OffsetMap:
     def _first(
         self, source: int, rows: Iterable[MapRow], offset: int | None = None
     ) -> dict[TopicPartition, TargetOffset]:
-        """Return the smallest start in each target partition; the partition's end if it has no row.
+        """Return the smallest start in each target partition; without a row, the partition's end.
 
         Args:
             source: Index of the source topic.
@@ -438,12 +445,12 @@ class OffsetMap:
     # -- additions ---------------------------------------------------------------------------
 
     def add(self, batch: MapBatch, *, rows_max: int = ROWS_MAX) -> "OffsetMap":
-        """Return the map with one more batch; unchanged if it already has this or a later batch.
+        """Return the map with the batch added; unchanged if the map has this or a later batch.
 
         Args:
             batch: Additions of the next batch.
-            rows_max: Maximum number of rows, beyond which older rows are merged. At least one row
-                remains for each pair of a source partition and a target partition.
+            rows_max: Maximum number of rows. If there are more rows, older rows are merged. At
+                least one row remains for each pair of a source partition and a target partition.
         """
         if batch.batch_id <= self.batch_id:
             return self
@@ -572,7 +579,7 @@ def _read_header(data: bytes, rows: tuple[MapRow, ...]) -> OffsetMap:
 
 
 def _checked(offset_map: OffsetMap) -> OffsetMap:
-    """Return the map; raises ValueError if its parts contradict each other."""
+    """Return the map unchanged; raises ValueError if its fields contradict each other."""
     for source in offset_map.sources:
         count = offset_map.partition_counts[source.target]
         if any(TopicPartition(source.target, n) not in offset_map.ends for n in range(count)):

@@ -1,4 +1,4 @@
-"""Options of jobs; each option is declared once, for the job's function and command, and the docs.
+"""Options of jobs. One declaration of an option serves the job's function, command and docs.
 
 A job's options are the keys of a `TypedDict` in `jobs/NAME/options.py`, each annotated with an
 `Option`. The public function accepts the keys as keywords (`takes_options`). From the annotations,
@@ -40,7 +40,7 @@ class Option:
         text: Description in the docs and in the command's help.
         flags: Names in the command, separated by spaces; empty if only the function has the option.
         default: Default value.
-        keyword: Description in the function's docstring, if it differs from the command's.
+        keyword: Description in the function's docstring, if it differs from `text`.
         metavar: Placeholder for the value in the help.
         choices: Allowed values, as an enumeration or as words.
         least: Smallest allowed number.
@@ -146,7 +146,7 @@ _OF_TARGET: Final = (
 
 
 def isolation(default: Isolation, text: str = "") -> Option:
-    """Return an option for the isolation level, with this default and, if given, this text."""
+    """Return an option for the isolation level; without `text`, it has a standard description."""
     return Option(
         text or "read_committed leaves out open and aborted transactions.",
         "--isolation",
@@ -156,7 +156,7 @@ def isolation(default: Isolation, text: str = "") -> Option:
 
 
 def point_ms(time: int | str | None, now_ms: int) -> int | None:
-    """Return a point in time in ms; text is parsed, None stays None. Raises InvalidTime."""
+    """Return a point in time in ms, parsed if it is text; None for None. Raises InvalidTime."""
     if not isinstance(time, str):
         return time
     from tidelog.timespec import parse_point  # imported here, because `--help` needs no times
@@ -179,15 +179,15 @@ def options_of(kind: type) -> dict[str, tuple[object, Option]]:
 def takes_options(kind: type, **choices: type[Enum]) -> Callable[[_Function], _Function]:
     """Return a decorator for a function whose `**options` are the keys of a TypedDict.
 
-    The decorated function passes all options to the original one, with defaults for options that
-    the caller leaves out. Its signature has the options as keywords, and its docstring lists the
-    options instead of the line `**options`. Arguments are parsed as by `reads_arguments`; numbers
-    and words have the same limits as in the command.
+    The decorated function passes all options to the original function, with defaults for options
+    that the caller leaves out. The decorated function's signature has the options as keywords, and
+    its docstring lists the options instead of the line `**options`. Arguments are parsed as by
+    `reads_arguments`; numbers and words have the same limits as in the command.
 
     Args:
         kind: The TypedDict with the options.
-        choices: Enumerations with the values that the function allows, by option, if they differ
-            from the command's.
+        choices: Enumerations with the values that the function allows, by option. Needed only for
+            options with other values than in the command.
 
     Raises:
         InvalidRequest: Raised by the decorated function for a value that is not allowed; the

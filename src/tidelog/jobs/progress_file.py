@@ -27,7 +27,7 @@ class ProgressFile:
         job: Name of the job for errors, such as "a mirror".
         version: The only version that this release writes and reads.
         is_derived: Whether the job can rebuild the content. If true, a file of an older version
-            counts as damaged, otherwise as unsupported.
+            counts as damaged, so the job rebuilds it. Otherwise the file counts as unsupported.
         is_compact: Whether the JSON is written without spaces and final newline.
         limit_bytes: Maximum size of a file in bytes.
     """
@@ -56,8 +56,8 @@ class ProgressFile:
         Raises:
             CorruptFile: The content is not a result of `encode`, or has an older version and
                 `is_derived` is true.
-            UnsupportedVersion: The content has a later version; or it has an older version, and
-                `is_derived` is false.
+            UnsupportedVersion: The content has a later version; or the content has an older
+                version, and `is_derived` is false.
         """
         try:
             content = json.loads(data)
@@ -75,7 +75,7 @@ class ProgressFile:
             TypeError,
             KeyError,
             AttributeError,
-            OverflowError,  # int() of Infinity, which Python's JSON accepts
+            OverflowError,  # raised by int() for Infinity, which Python's JSON parser accepts
             RecursionError,
         ) as error:
             raise CorruptFile(f"not the state of {self.job}: {error}") from error

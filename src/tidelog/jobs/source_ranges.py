@@ -28,11 +28,12 @@ if TYPE_CHECKING:
 
 Times: TypeAlias = tuple[int | None, int | None]
 
-# Maximum number of spans in a partition, since each span is at least one Spark job.
+# Maximum number of spans in a partition. It is small because each span takes at least one Spark
+# job.
 SPANS_MAX: Final = 16
 
-# Maximum number of bytes of log that may be read for one count; if more are needed, the count is
-# unknown.
+# Maximum number of bytes of log that may be read for one count. If a count needs more bytes, the
+# count is unknown.
 COUNT_BYTES_MAX: Final = 256 << 20
 
 
@@ -69,7 +70,8 @@ class SourceFacts:
         spans: Offsets that contain all records of the time range.
         config: Settings that apply to the topic.
         size_bytes: Number of bytes of log at these offsets; None if unknown.
-        between: Returns the number of expected records with create times in a range; see `Between`.
+        between: Function that returns the number of expected records with create times in a range;
+            see `Between`.
     """
 
     partitions: int
@@ -79,11 +81,11 @@ class SourceFacts:
     between: Between
 
     def load(self, *, keeps_partitions: bool) -> ExpectedWrite:
-        """Return what is known of the expected records, for checks of a target."""
+        """Return the known properties of the expected records, for checks of a target."""
         return ExpectedWrite(
             records=Count(total(self.spans), is_exact=False),
             between=self.between,
-            # The number of null keys is only known after reading the records.
+            # The number of null keys is not known before the records are read.
             null_keys=None,
             size_bytes=self.size_bytes,
             batch_bytes_max=self.config.max_message_bytes,
@@ -96,7 +98,7 @@ def find(question: Question, *, env: Env | None = None) -> SourceFacts:
 
     Args:
         question: The request.
-        env: Files and clock of local directories; the machine's if None.
+        env: Files and clock of local directories; None for the machine's files and clock.
 
     Raises:
         UnknownTopic: The topic does not exist.
@@ -290,9 +292,9 @@ def _counter_of_cluster(question: Question, spans: Spans) -> Between:
             if times[1] is not None:
                 ends = _first_offsets(cluster, marks, times[1])
         number = sum(_inside(span, starts, ends) for span in spans)
-        # If no span is cut at the end time, the number is an upper bound. Otherwise it may be too
-        # small, because records before the end time may follow the first record at or after the end
-        # time.
+        # If no span is cut at the end time, the number is an upper bound. Otherwise the number may
+        # be too small, because records before the end time may follow the first record at or after
+        # the end time.
         is_bound = all(ends[span.partition] >= span.end for span in spans)
         return Count(number, is_exact=False, is_bound=is_bound)
 

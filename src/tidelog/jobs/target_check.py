@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 # Function that returns the number of records with create times in [start, end), or None if the
-# number is unknown. Both times are in ms; None leaves that side open.
+# number is unknown. Both times are in ms; a time that is None does not limit the range.
 Between = Callable[[int | None, int | None], Count | None]
 
 
@@ -90,12 +90,13 @@ class ExpectedWrite:
 
     Attributes:
         records: Number of records.
-        between: Returns the number of records with create times in a range; see `Between`.
+        between: Function that returns the number of records with create times in a range; see
+            `Between`.
         null_keys: Number of records without a key.
         size_bytes: Approximate size in bytes of all records as batches.
         batch_bytes_max: Maximum size of a batch in bytes.
         partitions: Number of partitions that the topic must have so that records can keep their
-            partition's number; None if records need not keep it.
+            partition's number; None if records need not keep this number.
         has_times: Whether at least one record has a create time of its own. A record without a
             create time gets the time of the write.
     """
@@ -171,8 +172,8 @@ def check(target: Target, load: ExpectedWrite, now_ms: int) -> list[Finding]:
 def thresholds(config: TopicConfig, now_ms: int) -> list[int]:
     """Return the bounds in ms of the time ranges in which `check` counts records.
 
-    A job that counts the records of all ranges in one pass, before it calls `check`, needs these
-    bounds.
+    A job needs these bounds if it counts the records of all ranges in one pass before it calls
+    `check`.
     """
     times: list[int] = []
 
@@ -371,8 +372,8 @@ def lines(findings: Iterable[Finding]) -> list[str]:
     return [f"{finding.effect.value}: {finding}" for finding in findings]
 
 
-# Setting that describes Kafka's brokers: their retention uses record timestamps, even timestamps in
-# the future.
+# Setting that describes the retention of Kafka's brokers: it uses record timestamps, even
+# timestamps in the future.
 _BROKER_CLOCK = {"tidelog.retention.clock": "record"}
 
 
@@ -441,7 +442,7 @@ class NewTarget:
 
     Attributes:
         partitions: Number of partitions.
-        config: Settings of the topic, in addition to the broker's defaults.
+        config: Settings with which the topic is created, in addition to the broker's defaults.
     """
 
     partitions: int
@@ -467,7 +468,9 @@ def new_target(create: int | None, config: Mapping[str, str] | None) -> NewTarge
 def find_or_plan(
     place: Place, topic: str, new: NewTarget | None, *, env: Env | None = None
 ) -> tuple[Target, bool]:
-    """Return a topic as a target, as it exists or would be created; changes nothing.
+    """Return an existing topic, or the topic that the job would create, as a target.
+
+    Nothing is changed.
 
     Args:
         place: The directory or cluster.
@@ -567,7 +570,7 @@ def make_target(place: Place, topic: str, new: NewTarget, env: Env, listener: Li
 
 
 def drop_empty_topic(place: Place, topic: str, env: Env) -> bool:
-    """Delete a topic that never had a record; return whether it was deleted. Errors are ignored.
+    """Delete a topic that never had a record; return whether it was deleted. Ignores errors.
 
     Used for a topic that was created for a write that failed or was refused.
     """
@@ -593,7 +596,7 @@ def _drop_at_brokers(place: Place, topic: str) -> bool:
 
 @contextmanager
 def rollback_of_topics(place: Place, topics: Collection[str], env: Env) -> Iterator[None]:
-    """Delete the new topics that never had a record if the block raises an exception.
+    """If the block raises an exception, delete the new topics that never had a record.
 
     For each topic, a note on the error states whether it was deleted.
 
@@ -624,7 +627,7 @@ def _of_cluster(cluster: "Cluster", place: Place, topic: str) -> Target:
 
 
 def config_of_broker(settings: Mapping[str, str]) -> TopicConfig:
-    """Return a topic's settings as its broker reports them; unknown names are ignored."""
+    """Return the settings of a topic from a broker's response; unknown names are ignored."""
     # A topic's own settings must not have unknown names, but a broker may be of a later release.
     return TopicConfig.parse({}, broker=_BROKER_CLOCK | dict(settings))[0]
 

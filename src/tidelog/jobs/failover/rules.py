@@ -508,7 +508,10 @@ def sample_keys(view: ClusterView, topic: str) -> list[SampledKey]:
 def judge_keys(
     a: Iterable[SampledKey], b: Iterable[SampledKey], partition_count: int
 ) -> TopicMapping:
-    """Return SAME if one function of the key explains both samples, else ANY; with the reason."""
+    """Return SAME if one function of the key explains both samples, otherwise ANY.
+
+    The result has the reason.
+    """
     names = []
     for cluster, sample in (("A", list(a)), ("B", list(b))):
         if any(sampled.key is None for sampled in sample):

@@ -427,7 +427,7 @@ def count_rows(
 
 
 def _hours(times_ms: "Longs") -> list[tuple[int, int]]:
-    """Return (hour since the epoch, count) pairs; the hour is -1 for records without a time."""
+    """Return pairs (hour since the epoch, number of records); the hour is -1 for unknown times."""
     import numpy as np
 
     hours = np.where(times_ms < 0, -1, times_ms // HOUR_MS)

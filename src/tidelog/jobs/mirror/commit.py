@@ -146,7 +146,7 @@ class DirectoryTarget:
         return WriterVersion(f"mirror/{self.mirror_id}", batch_id, note)
 
     def _find(self, batch_id: int) -> AttachResult | None:
-        """Return the outcome if the batch was written before, so that its tasks need not run."""
+        """Return the outcome of an earlier write of the batch; None without an earlier write."""
         from tidelog.storage.directory.attach import find_done
         from tidelog.storage.directory.log_dir import LogDir
 
@@ -537,7 +537,7 @@ class ServerBatches:
 
 @contextmanager
 def _alone(env: Env, checkpoint: str, batch_id: int) -> Iterator[None]:
-    """Hold the lock of batches in the block; raises DirectoryLocked if another process holds it."""
+    """Hold `mirror.batch.lock` in the block; raises DirectoryLocked if another process holds it."""
     try:
         lock = env.files.lock(f"{checkpoint}/{LOCK_FILE}")
     except BlockingIOError as error:

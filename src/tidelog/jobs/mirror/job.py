@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class SummaryRow(NamedTuple):
-    """The offsets that a run copied from one source partition, and the number of uncopied offsets.
+    """The offsets that a run copied from one source partition, and the partition's lag.
 
     Attributes:
         source: Directory or cluster of the source.
@@ -37,7 +37,7 @@ class SummaryRow(NamedTuple):
         copied_to: End of the copied offsets, exclusive.
         offsets: Number of offsets from `copied_from` to `copied_to`.
         end_offset: End offset of the source partition, at the mirror's isolation level.
-        lag: Number of offsets that are not copied yet.
+        lag: Number of offsets of the source partition that the mirror has not copied yet.
     """
 
     source: str

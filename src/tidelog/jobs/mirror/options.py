@@ -28,10 +28,10 @@ class BatchDone:
 
     Attributes:
         batch_id: Number of the batch.
-        records: Number of the batch's records at the target.
-        was_done: Whether the whole batch had already been written, before a restart.
+        records: Number of records that the batch has written to the target.
+        was_done: Whether an attempt before a restart had already written the whole batch.
         at_ms: Time in ms at which the batch was finished.
-        elapsed_ms: Duration of the write in ms.
+        elapsed_ms: Duration of the batch's write in ms.
         notes: New topics, new partitions and changed settings that were found before the batch.
     """
 

@@ -85,8 +85,8 @@ _OF_MIRROR: Final = (
 )
 
 # If the target is a cluster, a repeated batch skips the tasks that have already written. These
-# tasks are identified by number. If records of a partition were deleted meanwhile, tasks with other
-# rows would get these numbers.
+# tasks are identified by number. If records of a partition were deleted between the attempts, a
+# task with other rows could get the number of a task that has already written.
 _OF_MIRROR_TO_BROKERS: Final = {
     "failOnDataLoss": "would change which records a repeated task writes to brokers: leave it out,"
     " and begin after lost records with a new checkpoint and start='latest'"
@@ -111,9 +111,10 @@ class MirrorSource:
 
     Attributes:
         place: Directory or cluster with the topics.
-        topics: Names of topics at the target, by their names at the source.
-        pattern: Regular expression for whole names. Matching topics are copied, too, even if they
-            are created later; internal topics of brokers never match. None for no pattern.
+        topics: Mapping from the names of topics at the source to their names at the target.
+        pattern: Regular expression for whole names. The mirror also copies topics with a matching
+            name, even if they are created later. Internal topics of brokers never match. None for
+            no pattern.
         name: Name at the target for topics found by the pattern; `{topic}` in it is replaced by the
             topic's name.
     """
@@ -167,8 +168,9 @@ class MirrorPlan:
     Attributes:
         sources: The sources with their topics.
         target: Directory or cluster that records are copied to.
-        partitioning: KEPT if records keep the number of their partition, KEY if their key chooses
-            the partition, ANY if a transform chooses it in the column `targetPartition`.
+        partitioning: KEPT if records keep the number of their partition, KEY if a record's key
+            chooses its partition, ANY if a transform chooses the partition in the column
+            `targetPartition`.
         start: Where a new mirror starts, `earliest` or `latest`.
         isolation: READ_COMMITTED copies up to the last stable offset, without records of aborted
             transactions.

@@ -76,9 +76,9 @@ if TYPE_CHECKING:
 _COLUMNS: Final = (*RECORD, "topic", "partition", "offset", "timestampType")
 _CREATE_TIME: Final = "createTimestamp"
 
-# Split size, in bytes, with which one task reads a whole partition. In a mirror from a directory to
-# brokers, this keeps the order of records. If the target is a directory, the commit orders the
-# segments instead.
+# Split size in bytes. It is so large that one task reads a whole partition. In a mirror from a
+# directory to brokers, this keeps the order of records. If the target is a directory, the commit
+# orders the segments instead.
 _ONE_TASK_BYTES: Final = str(1 << 58)
 
 
@@ -113,7 +113,7 @@ def _subscribed(source: MirrorSource) -> dict[str, str]:
 def starting_offsets(plan: MirrorPlan, number: int, state: MirrorState) -> str:
     """Return the start offsets of one source: `earliest`, or offsets as JSON.
 
-    With the start `latest`, these are the log ends at the mirror's first start; topics and
+    With the start `latest`, these offsets are the log ends at the mirror's first start. Topics and
     partitions that were added later start at the offsets in the offset map.
     """
     if plan.start == "earliest":
@@ -178,7 +178,7 @@ class Mirror:
 
     Attributes:
         started: Spark's query, which may be restarted.
-        batches: Writer of the batches, which also lists the last batches.
+        batches: Writer of the batches. It also lists the last batches.
         findings: Findings of the target's checks before the start.
         notes: Notes on new topics and partitions, and on settings that differ, at the start.
         start_map: Offset map at the start.
@@ -411,8 +411,8 @@ def _go_on(options: MirrorOptions, env: Env, targets: Mapping[str, TopicFacts]) 
 def _query(
     rows: "DataFrame", batches: Batches | ServerBatches, options: MirrorOptions, title: str
 ) -> RestartingQuery:
-    # A file URI, so that Spark uses the local folder even if its default file system is another
-    # one.
+    # The checkpoint is given as a file URI, so that Spark uses the local folder even if Spark's
+    # default file system is not the local one.
     folder = Path(f"{options['checkpoint']}/{SPARK_DIR}").absolute()
     # Spark refuses two active queries with the same name or checkpoint.
     writer = rows.writeStream.foreachBatch(batches).queryName(f"{title} ({folder.parent})")

@@ -1,6 +1,6 @@
 """Tasks of a mirror: write rows of a micro-batch to the target, and report their offsets.
 
-Tasks run in `mapInArrow` and return one small report each; the rows stay in the workers. For a
+Tasks run in `mapInArrow`. Each task returns one small report; the rows stay in the workers. For a
 directory, a task stages segments, and the driver attaches the segments of all tasks together. For
 brokers, a task writes its rows and a marker in one transaction; the marker contains the task's rows
 of the offset map. If the task is repeated, it finds the marker, writes nothing, and reports these
@@ -132,14 +132,14 @@ class Ledger:
     """Collector of one task's rows for the offset map. Not thread-safe.
 
     `take` numbers the records of each target partition from 0, in order. These numbers are the
-    target offsets, relative to the task's first record in the partition; a subclass can use the
-    final offsets instead.
+    target offsets, relative to the task's first record in the partition. A subclass can use the
+    final target offsets instead of these numbers.
 
     Attributes:
         topics: Number of the target topic, by number of the pair.
         arrival_ms: Arrival time of the rows in ms; 0 if not known yet.
         rows: Rows of the map so far.
-        counts: Number of records so far, by target topic's number and partition.
+        counts: Number of records so far, by the target topic's number and the target partition.
         copied: For each pair of source and target topic, and each source partition: the first
             copied offset, and the offset after the last copied offset, at the source.
         records: Number of records so far.
@@ -195,7 +195,7 @@ class Ledger:
 def _unique_rows(
     keys: "npt.NDArray[np.int32]",
 ) -> "tuple[list[tuple[int, ...]], npt.NDArray[np.intp]]":
-    """Return the distinct rows of a table, and for each row of the table its index among them."""
+    """Return a table's distinct rows, and for each row of the table its index in these rows."""
     if (keys == keys[0]).all():
         return [tuple(keys[0].tolist())], np.zeros(len(keys), np.intp)
     unique_keys, inverse = np.unique(keys, axis=0, return_inverse=True)
@@ -203,7 +203,7 @@ def _unique_rows(
 
 
 def moved(row: MapRow, by: int, arrival_ms: int) -> MapRow:
-    """Return a row with its target offsets increased by `by`, and with another arrival time."""
+    """Return the row with target offsets that are larger by `by`, and with this arrival time."""
     return row._replace(
         target_start=row.target_start + by, target_end=row.target_end + by, arrival_ms=arrival_ms
     )
@@ -286,8 +286,8 @@ class Routes:
     """Target topics of the source topics, in the form that tasks need.
 
     Attributes:
-        pairs: For each source topic, by the pair's number: number of the source, name of the source
-            topic, name of the target topic.
+        pairs: One item for each source topic, at the index of the pair's number. An item is the
+            number of the source, the name of the source topic, and the name of the target topic.
         counts: Number of partitions of each target topic.
         partitioning: How the partition of a record is chosen.
     """
@@ -420,10 +420,10 @@ class Report:
 
     Attributes:
         task: Number of the task, which determines the order of segments.
-        noted: Map rows with the offsets at the target: for a directory relative to the task's first
-            record in each partition, for brokers the final offsets.
-        staged: Segments that the task has staged, for a directory.
-        counts: Number of records, by target topic's number and partition.
+        noted: Map rows with offsets at the target. For a directory, these offsets are relative to
+            the task's first record in each partition. For brokers, these are the final offsets.
+        staged: Segments that the task has staged; empty for brokers.
+        counts: Number of records, by the target topic's number and the target partition.
         was_done: Whether an earlier attempt had already written all of the task's rows.
     """
 
@@ -463,7 +463,7 @@ class Report:
 def _noted_rows(
     batches: Iterable[pa.RecordBatch], routes: Routes, task: int, ledger: "Ledger | SentLedger"
 ) -> Iterator[pa.RecordBatch]:
-    """Add each record batch of a task to the ledger, then yield its rows for the sink."""
+    """Add each record batch of a task to the ledger, then yield the batch's rows for the sink."""
     origins = Origins(routes, task=task)
     for batch in batches:
         if batch.num_rows:
@@ -483,7 +483,7 @@ class DirectoryTask:
     Attributes:
         options: Options of the sink.
         routes: Target topics of the source topics.
-        commit_id: Id of the batch's commit, the prefix of staged files' names.
+        commit_id: Id of the batch's commit. The names of staged files begin with this id.
     """
 
     options: SinkOptions
@@ -521,7 +521,7 @@ class SentLedger:
         self._waiting.append(rows)
 
     def sent(self, topic: str, partition: int, offset: int) -> None:
-        """Add the offset of one acknowledged row; markers are ignored."""
+        """Add the target offset of one acknowledged row; acknowledged markers are ignored."""
         number = self._names.get(topic)
         if number is not None:  # the topic of markers has no number
             key = (number, partition)
@@ -541,7 +541,7 @@ class SentLedger:
 
 
 class AcknowledgedLedger(Ledger):
-    """Ledger with the final target offsets of the rows, in the order of the rows."""
+    """Ledger that uses the offsets that brokers have acknowledged, instead of relative offsets."""
 
     def __init__(
         self,

@@ -5,8 +5,8 @@ repairs derived files of directories that tidelog wrote, and adds missing zone m
 the driver holds the directory's lock until the last task has ended. A directory that another
 program wrote, or a directory in an object store, is never changed. Instead, its zone maps are
 written to a separate folder (`zone_cache`), where readers find them. If this folder is given, both
-modes process only zone maps, and `build` writes only to this folder. This needs no lock, so a
-broker can use the directory at the same time.
+modes process only zone maps, and `build` writes only to this folder. With this folder, neither mode
+locks the directory, so a broker can use the directory at the same time.
 """
 
 import json
@@ -61,7 +61,7 @@ _DONE: Final = "done string"
 class Outcome(StrEnum):
     """State of a directory after the job, named as in `tidelog doctor`.
 
-    `BLIND`: something could not be checked, so the directory may be damaged.
+    `BLIND`: a part of the directory could not be checked, so the directory may be damaged.
     """
 
     SOUND = "sound"
@@ -179,7 +179,7 @@ def check_arguments(
     """Check the arguments of a job, without Spark.
 
     Returns:
-        Environment of the directory, and its path.
+        Environment of the directory, and the directory's path.
 
     Raises:
         InvalidRequest, UnknownTopic: See `reindex`.
@@ -235,7 +235,7 @@ class _Job:
     listener: Listener
 
     def partitions(self, topics: TopicChoice, *, mends: bool) -> list[PartDone]:
-        """Check all partitions, one task for each; repair them if `mends`."""
+        """Check all partitions, one task per partition; if `mends` is true, also repair them."""
         with LogDir.open(self.place.address, env=self.env) as log_dir:
             names = list_partitions(log_dir, topics)
         parts = [json.dumps([name.topic, name.partition, []]) for name in names]
@@ -302,7 +302,7 @@ class DoPart:
 
     Attributes:
         place: The directory of topics.
-        kind: What to do with the part, a key of `_TITLES`.
+        kind: Operation on the part, a key of `_TITLES`.
         cache: Folder for zone maps; None to write them next to the logs.
     """
 

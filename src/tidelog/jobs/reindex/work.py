@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class PartDone:
-    """Result for one part of a partition.
+    """Result of one task, for one part of a partition.
 
     Attributes:
         topic: Topic of the partition.
@@ -43,8 +43,8 @@ class PartDone:
         built: Paths of zone maps that were written next to their logs.
         maps_there: Number of zone maps that existed and were correct.
         problems: One line for each file that could not be built or checked.
-        is_blind: Whether something could not be checked.
-        log_end: Offset after the last undamaged batch; 0 if that was not checked.
+        is_blind: Whether a file could not be checked.
+        log_end: Offset after the last undamaged batch; 0 if the task did not check the log.
         is_whole: Whether the whole log is undamaged.
     """
 
@@ -182,10 +182,12 @@ def build_zones(
 def verify_zones(
     env: Env, directory: str, name: TopicPartition, bases: Collection[int], cache_folder: str
 ) -> PartDone:
-    """Compare zone maps in a cache with the logs; writes nothing.
+    """Compare the zone maps in a cache with the logs.
+
+    Nothing is written.
 
     If the cache has no zone map for a segment, the zone map next to the segment's log is compared
-    instead. If neither exists, this is a finding.
+    instead. If neither zone map exists, this is a finding.
     """
     cache = ZoneCache(env.files, cache_folder)
 
@@ -239,7 +241,7 @@ def _fitting(segment: ClosedSegment, cache: ZoneCache) -> bool:
 
 
 def _beside(segment: ClosedSegment) -> ZoneMap | None:
-    """Return the map next to a segment's log; None if it is missing or lacks append times."""
+    """Return the zone map next to a segment's log; None if it is missing or lacks append times."""
     zone_map = segment.zones
     return (
         zone_map
@@ -273,7 +275,8 @@ def _each_segment(
                     done.segments += 1
                     done.log_bytes += segment.size_bytes
                     action(segment, done)
-                    # so that memory is not filled with zone maps
+                    # release the zone map, so that zone maps of earlier segments don't stay in
+                    # memory
                     segment.use_zones(None, loaded=False)
             done.problems += [line for line in log_dir.reports if line not in done.problems]
     except (OSError, StorageFailure) as error:

@@ -1,8 +1,8 @@
 """Counts of records by hour on both clocks, and sizes by partition, computed by Spark's tasks.
 
-Each task reads the needed columns of its offsets, and yields a few rows of counts for each batch.
-Spark adds up the rows of all tasks, so the data for the driver does not grow with the number of
-records.
+Each task reads the needed columns at its offsets, and yields a few rows of counts for each record
+batch. Spark adds up the counts of all tasks, so the driver gets one sum for each partition, clock
+and hour, however many records there are.
 """
 
 from collections.abc import Iterator, Mapping
@@ -50,7 +50,7 @@ class Hours:
         by_clock: Number of records by hour since the epoch, for the clock `record` and, if the
             source is a directory, `append`. Records without a time on the clock are left out.
         records: Number of records by partition.
-        size_bytes: Number of bytes in keys and values, by partition.
+        size_bytes: Number of bytes in the keys and values of these records, by partition.
     """
 
     by_clock: Mapping[str, Mapping[int, int]] = field(default_factory=dict)

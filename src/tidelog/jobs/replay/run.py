@@ -4,10 +4,11 @@ This module has the loop over chunks (`Replay`), and the journal file (`Journal`
 the request, the remaining offsets, and the chunk that is being written. Chunks and rate are
 computed in `chunks`; `targets` writes the chunks.
 
-Invariants: a chunk is added to the journal before the target receives it, and removed afterwards.
-If the journal contains a chunk, a restart writes the chunk again, with the same offsets and the
-same number. If the target already has a chunk with this number, it skips or replaces the chunk. The
-journal is replaced atomically and durably, and locked while a job uses it.
+Invariants: a chunk is added to the journal before the target receives the chunk, and is removed
+from the journal after the target has written it. If the journal contains a chunk, a restart writes
+the chunk again, with the same offsets and the same number. If the target already has a chunk with
+this number, the target skips the repeated chunk or replaces its own. The journal is replaced
+atomically and durably, and locked while a job uses it.
 """
 
 import json
@@ -91,16 +92,16 @@ class Progress:
 
     Attributes:
         job_id: Id of the replay at the target, as 32 hexadecimal digits.
-        question: Values of the request by option, which must be the same in a restart.
+        question: Values of the request by option. A restart must have the same values.
         times: Start and end of the range in ms, None for an open side. Relative times such as `-6h`
-            are fixed by the first start.
+            are converted to ms once, at the first start.
         keeps_partitions: Whether records keep the numbers of their partitions, as determined by the
             first start.
         planned: All offsets of the replay, as planned by the first start.
         left: Offsets that are not written yet, except those in `chunk`.
-        chunk: Offsets that are being written; empty if there are none.
-        number: Number of the chunk that is being written or, if there is none, of the next chunk,
-            from 0.
+        chunk: Offsets of the chunk that is being written; empty if no chunk is being written.
+        number: Number of the chunk that is being written. If no chunk is being written, number of
+            the next chunk. The first chunk has number 0.
         records: Number of records written, except those in `chunk`.
         size_bytes: Number of bytes in the keys and values of these records.
     """
@@ -287,9 +288,9 @@ class Replay:
             range_text: The range as the user wrote it, if `start` and `end` were parsed from one
                 text. A restart must have the same text.
             listener: Receives the progress.
-            show: Prints a line, for the target `console`.
-            env: Files and clock of the driver; the machine's if None.
-            wait: Waits for a number of seconds.
+            show: Function that prints a line, for the target `console`.
+            env: Files and clock of the driver; None for the machine's files and clock.
+            wait: Function that waits for a number of seconds.
             **options: Options, see `ReplayOptions`.
 
         Raises:
@@ -427,13 +428,13 @@ class Replay:
         return target
 
     def _make_target(self) -> None:
-        """Create the target topic if it is missing; called after all checks."""
+        """Create the target topic if it is missing. This runs after all checks."""
         to, topic, new = self._to, self._to_topic, self._new
         if self._is_new and new is not None and isinstance(to, Place):
             make_target(to, topic, new, self._env, self._listener)
             with rollback_of_topics(to, [topic], self._env):
-                # Checked again, because a broker adds its defaults to the settings of a created
-                # topic.
+                # The topic is checked again, because a broker adds its defaults to the settings of
+                # a created topic.
                 target = describe(to, topic, env=self._env)
                 self._check(target, self._load, self._env.clock.now_ms())
 
@@ -521,8 +522,8 @@ class Replay:
         observation = Observation()
         target.write(
             Chunk(
-                # Rows are counted in the last step before the write, because the write certainly
-                # runs this step; each task is counted once.
+                # Rows are counted in the last step before the write, because every write runs this
+                # step. Each row is counted once, even if a task is repeated.
                 rows=rows.observe(observation, *_amounts(rows.columns)),
                 job_id=progress.job_id,
                 number=progress.number,
@@ -584,7 +585,7 @@ def _amounts(columns: list[str]) -> "list[Column]":
 
 
 def _conditions(clock: str, times: Times) -> "list[Column]":
-    """Return the conditions for records in the range; records without a time don't meet them."""
+    """Return the conditions for records in the range; a record without a time is not in it."""
     from pyspark.sql import functions as f
 
     if times == (None, None):

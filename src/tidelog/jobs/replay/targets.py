@@ -2,8 +2,8 @@
 
 A restart may write a chunk that a killed job has already written. The targets guarantee:
 
-- directory: the commit contains the chunk's number, so a chunk is written once. Either all of a
-  chunk is visible, or nothing.
+- directory: the commit contains the chunk's number, so the directory stores each chunk only once.
+  Either all of a chunk is visible, or nothing.
 - brokers: each task writes its rows and a marker with the chunk's number in one transaction. Rows
   are divided among tasks by partition and sorted by offset, in the same way in each attempt, so
   each row is written once. This needs the columns `partition` and `offset`, which a transform must
@@ -29,7 +29,8 @@ Print: TypeAlias = Callable[[str], None]
 CONSOLE: Final = "console"
 _PARQUET: Final = "parquet:"
 
-# Maximum number of offsets in a chunk for a console, whose rows pass through the driver.
+# Maximum number of offsets in a chunk for a console. It is small because the rows of such a chunk
+# pass through the driver.
 CONSOLE_RECORDS: Final = 10_000
 
 
@@ -66,7 +67,10 @@ class ReplayTarget(Protocol):
         ...
 
     def write(self, chunk: Chunk) -> None:
-        """Write a chunk; some targets hide the chunk's records until all of them are written."""
+        """Write a chunk.
+
+        Some targets hide the chunk's records until all of them are written.
+        """
         ...
 
 
@@ -90,11 +94,11 @@ class TopicTarget:
     columns = ()
 
     def arrange(self, rows: "DataFrame", tasks: int) -> "DataFrame":
-        """Return the rows; for brokers, divided by partition and sorted by offset (`in_order`)."""
+        """Return the rows. For brokers, `in_order` divides them by partition and sorts them."""
         return in_order(rows, tasks) if self.place.is_broker else rows
 
     def write(self, chunk: Chunk) -> None:
-        """Write a chunk as one numbered write; see `ReplayTarget`."""
+        """Write a chunk once, by its number as the sink's `txnVersion`; see `ReplayTarget`."""
         dropped = ["topic"] if self.keeps_partitions else ["topic", "partition"]
         options = {
             **self.place.options(),
@@ -110,7 +114,7 @@ class TopicTarget:
 
 
 def in_order(rows: "DataFrame", tasks: int) -> "DataFrame":
-    """Divide rows among tasks by whole partitions and sort them by offset, alike in each attempt.
+    """Divide rows among tasks by partition and sort them by offset, the same way in each attempt.
 
     If a transform has removed the column `partition` or `offset`, the rows are returned unchanged.
     """
@@ -133,7 +137,7 @@ class ParquetTarget:
         return rows
 
     def write(self, chunk: Chunk) -> None:
-        """Write a chunk's folder; replace it only if a killed job may have written to it."""
+        """Write a chunk's folder; replace a folder only if a killed job may have written to it."""
         mode = "overwrite" if chunk.may_be_there else "errorifexists"
         chunk.rows.write.mode(mode).parquet(f"{self.path}/chunk={chunk.number:06d}")
 
