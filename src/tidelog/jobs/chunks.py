@@ -81,7 +81,7 @@ class Pacer:
     def __init__(
         self, rate: Rate | None, clock: Clock, wait: Callable[[float], None] = wait_seconds
     ) -> None:
-        """Start to measure time; the first chunk is not delayed.
+        """Create the pacer. The rate counts from now on, so the first chunk is not delayed.
 
         Args:
             rate: The limit; None for no limit.
@@ -100,7 +100,7 @@ class Pacer:
             self._used += size_bytes if self._rate.is_bytes else records
 
     def hold(self) -> float:
-        """Wait until everything written is within the rate; return the waiting time in seconds."""
+        """Wait until everything written so far is within the rate; return the waited seconds."""
         if self._rate is None:
             return 0.0
         due_ms = self._start_ms + 1000 * self._used / self._rate.per_second

@@ -257,7 +257,8 @@ class TargetOffset(NamedTuple):
     """An offset at the target, as the result of a lookup.
 
     Attributes:
-        offset: First offset at which a requested record may be; no requested record is before it.
+        offset: First offset at which a requested record may be. No requested record is before this
+            offset.
         is_exact: True in two cases: the first requested record is exactly at the offset; or the
             mirror has copied no requested record to the partition, and the offset is the
             partition's end.
@@ -276,7 +277,7 @@ class OffsetMap:
 
     Attributes:
         target: Place that records are copied to: brokers, or a directory.
-        target_ids: Id of each topic at the target; "" if it has none.
+        target_ids: Id of each topic at the target; "" if the topic has no id.
         partition_counts: Number of partitions of each topic at the target.
         sources: The source topics.
         partitioning: How partitions at the target are chosen.

@@ -195,7 +195,7 @@ def ensure(target: Target, findings: Sequence[Finding], *, force: bool) -> None:
 def ensure_keeps(
     target: Target, load: ExpectedWrite, now_ms: int, *, force: bool, listener: Listener
 ) -> tuple[Finding, ...]:
-    """Check a target, report the findings to the listener, and return them.
+    """Check a target, report the findings to the listener, and return the findings.
 
     Raises:
         TargetLoses: Records or their create times would be lost, and `force` is false.

@@ -89,7 +89,7 @@ class Source:
         name = self._names_by_id.get(id(value))
         if name is None:
             name = self._names_by_id[id(value)] = self.fresh(stem)
-            # The reference keeps the object alive, so that its id stays unique.
+            # This reference keeps the object alive, so that no other object gets the same id.
             self._names[name] = value
         return name
 
@@ -162,7 +162,7 @@ def bad_tag(tag: int, at: int, stop: int) -> CorruptMessage:
 def refusal(
     kind: "type[DataclassInstance]", version: int, message: "DataclassInstance"
 ) -> InvalidRequest | None:
-    """Return the error for a message with an invalid value; None if all values are valid."""
+    """Return the error for the first invalid value of a message; None if all values are valid."""
     fault = _struct_fault(kind, version, message)
     return InvalidRequest(f"{kind.__name__} v{version}: {fault}") if fault else None
 

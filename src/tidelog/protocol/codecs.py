@@ -8,9 +8,9 @@ A reader or writer is one Python function per message, without calls between str
 - Allowance: objects take more memory than their encoded bytes (a list of empty strings takes eight
   times as much). So each object is charged to a limit: lists and structs before their allocation,
   strings, bytes and ids right after their allocation. The objects of a request may take 7 bytes of
-  memory per byte of the request plus nearly 1 MiB (16 MiB in the sliced form), at most 128 MiB. The
-  objects of a response may take 63 bytes per byte of the response plus nearly 1 MiB. Strings count
-  four times their length, for the widest characters.
+  memory per byte of the request, plus nearly 1 MiB (16 MiB in the sliced form). The maximum is 128
+  MiB. The objects of a response may take 63 bytes per byte of the response plus nearly 1 MiB.
+  Strings count four times their length, for the widest characters.
 - Long messages: if a message has more list elements than `Reader.items`, TooManyItems is raised
   before the elements are read. The sliced form of a reader or writer is a generator that yields
   after every `SLICE_ITEMS` elements, so that an event loop can do other work.
@@ -60,15 +60,16 @@ if TYPE_CHECKING:
 
 Message = TypeVar("Message", bound="DataclassInstance")
 
-# Number of bytes of memory that the objects of a request may take, per byte of the request. With
-# the request itself and temporary objects the limit is 8 bytes per byte plus 1 MiB, because a
-# string is decoded before it is charged, and a temporary copy of the string may exist.
+# Number of bytes of memory that the objects of a request may take, per byte of the request.
+# Together, the request, its objects and temporary objects take at most 8 bytes per byte of the
+# request plus 1 MiB. Temporary objects exist because a string is decoded before it is charged, and
+# may be copied for a moment.
 ALLOWANCE_PER_BYTE: Final = 7
 
 ALLOWANCE_BYTES: Final = 2**20 - 3 * 2**16
 
-# Maximum number of bytes of memory that the objects of a request of any length may take; creating
-# more objects would block the event loop for a second.
+# Maximum number of bytes of memory that the objects of a request of any length may take. The
+# creation of more objects would block the event loop for a second.
 ALLOWANCE_BYTES_MAX: Final = 2**27
 
 # Number of bytes that replaces `ALLOWANCE_BYTES` in the sliced form. The number is larger, because
@@ -179,8 +180,8 @@ _FORM_BYTES: Final = {
 def _memory_bytes(kind: Kind[object], version: int) -> int:
     """Return the maximum memory of one value's objects, in bytes.
 
-    Strings, views, ids, items and tagged fields are not included; they are charged when they are
-    read.
+    The result does not include strings, views, ids, items and tagged fields, because the reader
+    charges them when it reads them.
     """
     if kind.form is Form.STRUCT:
         fields = fields_of(struct_of(kind), version)
@@ -235,7 +236,7 @@ class _ReadCode(Source):
         return self._blank(kind, values)
 
     def _blank(self, kind: "type[DataclassInstance]", values: dict[str, str]) -> str:
-        """Append the lines that create an object without its `__init__` and set all its fields."""
+        """Append lines that create an object, without a call of `__init__`, and set its fields."""
         instance = self.fresh("o")
         self.line(f"{instance} = {self.name(object.__new__, 'new')}({self.name(kind)})")
         for field in fields_of(kind, self.version):
@@ -289,7 +290,7 @@ class _ReadCode(Source):
         return target
 
     def _length(self, letter: str) -> str:
-        """Append the lines that read a length or count, compact or of fixed size; -1 for null."""
+        """Append lines that read a length or count, which is -1 for null; return its name."""
         if not self.flexible:
             length = self._take(letter, "n")
             self._flush()
@@ -437,7 +438,7 @@ class _ReadCode(Source):
             self.line(f"raise {self.name(codec_source.too_much)}('tagged field', at, end, left)")
 
     def _tagged(self, kind: Kind[object]) -> str:
-        """Read the value of a tagged field; a nullable struct has the byte 0 for null, not -1."""
+        """Append lines that read a tagged field's value. A null struct begins with 0, not -1."""
         if kind.form is not Form.STRUCT:
             return self._value_now(kind)
         value = self._inner(kind, first_there=1)
@@ -549,7 +550,7 @@ class _WriteCode(Source):
             self.line(f"add({self.layout(letters, 'pack')}({values}))")
 
     def _put_varint(self, value: str, varint: str) -> None:
-        """Append a length as a varint; a one-byte varint is packed with the collected values."""
+        """Append lines that write a varint. A one-byte varint is packed with collected values."""
         run, self._run = self._run, []
         if not run:
             self.line(f"add({self._small}[{value}] if {value} < 128 else {varint}({value}))")
@@ -642,7 +643,8 @@ class _WriteCode(Source):
         self._counted(kind, data, length, size, 'b""')
         self._put_length("i", length)
         if self._in_tag:
-            # The size of a tagged field precedes it, so the whole field is collected first.
+            # A tagged field's size precedes its value, so the whole value is collected before the
+            # size is written.
             joined = f'b"".join({data})'
             self.line(f"add({data} if {data}.__class__ in {buffers} else {joined})")
             return
@@ -731,7 +733,7 @@ class _WriteCode(Source):
 
 
 class Codec(NamedTuple, Generic[Message]):
-    """Reader and writer of one message in one version; each is compiled at its first use.
+    """Reader and writer of a message in one version. Each function is compiled at its first use.
 
     Attributes:
         kind: Declaration of the message.

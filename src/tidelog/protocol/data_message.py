@@ -39,7 +39,8 @@ class DataMessage(NamedTuple, Generic[Message]):
         last: Highest version that the declaration knows, inclusive.
         flexible: First version with compact lengths and tagged fields.
         open_ended: Whether a later version is read as the last known version, without the later
-            version's additional fields. Members of a group read each other's messages in this way.
+            version's additional fields. Members of a group read the messages of members with later
+            versions in this way.
     """
 
     kind: type[Message]
@@ -93,5 +94,5 @@ class DataMessage(NamedTuple, Generic[Message]):
 def _written(
     kind: "type[DataclassInstance]", version: int, flexible: bool
 ) -> "tuple[bytes, Callable[[Writer, DataclassInstance], None]]":
-    """Return the encoded version that precedes a message, and the function that writes the rest."""
+    """Return the encoded version that precedes a message, and the writer of the message itself."""
     return version.to_bytes(VERSION_BYTES, "big"), struct_codec(kind, version, flexible).write

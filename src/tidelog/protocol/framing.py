@@ -1,14 +1,14 @@
 """Splits a stream into frames: a length of 4 bytes, then that many bytes.
 
-Bytes arrive by `feed`. Without a copy, bytes arrive by `room`, which returns a buffer to fill, and
-`filled`, which gets the number of bytes written into this buffer. These two methods are like
-`get_buffer` and `buffer_updated` of asyncio's BufferedProtocol. Small frames share a buffer, a
-large frame has its own. A frame is a view and stays valid as long as it is referenced, because a
-buffer is reused only when no view of it is left.
+Bytes arrive by `feed`. To avoid a copy, the caller calls `room`, which returns a buffer, receives
+bytes into this buffer, and calls `filled` with the number of these bytes. These two methods are
+like `get_buffer` and `buffer_updated` of asyncio's BufferedProtocol. Small frames share a buffer, a
+large frame has its own. A frame is a view of a buffer. The frame stays valid as long as it is
+referenced, because a buffer is reused only when no view of the buffer is left.
 
 An announced length alone allocates at most about 128 KiB. For a larger frame the buffer grows with
-the received bytes, to at most twice their size. Exception: the buffer may grow at once to the size
-of the last frame that this connection has received.
+the number of received bytes, to at most twice this number. Exception: the buffer may grow at once
+to the size of the last frame that this connection has received.
 """
 
 from collections import deque
@@ -31,14 +31,14 @@ _LARGE_STEP_BYTES: Final = 64 * 1024
 # Maximum size in bytes of a reused buffer for small frames; a larger buffer grew for an exceptional
 # frame.
 _REUSED_CHUNK_BYTES_MAX: Final = 4 * CHUNK_BYTES_MAX
-# Minimum room at the end of a buffer, in bytes; receiving less is not worth a system call.
+# Minimum room at the end of a buffer, in bytes. Fewer bytes are not worth a system call.
 _ROOM_BYTES_MIN: Final = 1024
 SPARE_BYTES: Final = 4 * 1024 * 1024
 _SPARES_MAX: Final = 16
 
 
 class Spares:
-    """Reusable buffers of large frames, for one or several connections of one event loop."""
+    """Reusable buffers for large frames. Connections of one event loop may share them."""
 
     def __init__(self, limit_bytes: int = SPARE_BYTES) -> None:
         self._limit_bytes = limit_bytes
@@ -55,7 +55,7 @@ class Spares:
         return bytearray(size)
 
     def give(self, buffer: bytearray) -> None:
-        """Keep a buffer for reuse unless it is too large. Views of it may still be in use."""
+        """Keep a buffer for reuse if it is not too large. Views of it may still be in use."""
         if len(buffer) > self._limit_bytes:
             return
         self._buffers.append(buffer)
@@ -85,12 +85,13 @@ class Frames:
         self._large_bytes = 0
         self._large_have = 0
         self._largest_bytes = 0
-        # Buffer and expected size of the next large frame; the expected size is the smaller of the
-        # last two sizes.
+        # Buffer and expected size of the next large frame. The expected size is the size of the
+        # smaller one of the last two large frames.
         self._foreseen: bytearray | None = None
         self._foreseen_bytes = 0
         self._last_bytes = 0
-        # Large frames that were not returned yet; they precede the bytes in the chunk.
+        # Complete large frames that `next` has not returned yet. They precede the bytes in the
+        # chunk.
         self._ready: deque[memoryview] = deque()
 
     def allow(self, max_frame_bytes: int) -> None:
@@ -116,7 +117,7 @@ class Frames:
 
     @property
     def begun_bytes(self) -> int:
-        """Number of bytes received of an incomplete frame; 0 before its length is complete.
+        """Number of received bytes of an incomplete frame; 0 before its length field is complete.
 
         The value is valid after the caller has taken all complete frames by `next`.
         """
@@ -205,7 +206,7 @@ class Frames:
         return memoryview(self._large)[self._large_have : self._large_bytes]
 
     def lone(self, count: int) -> memoryview | None:
-        """Return a small frame that arrived complete and alone; it then counts as returned.
+        """Return a small frame that arrived complete and alone; `next` does not return it again.
 
         Call `lone` instead of `filled`; if it returns None, call `filled`.
 
@@ -213,8 +214,8 @@ class Frames:
             count: Number of bytes that were put into the room.
 
         Returns:
-            The frame without its length; None if the bytes are anything else, and then nothing has
-            changed.
+            The frame without its length. If the bytes are not exactly one small frame, None; in
+            this case nothing has changed.
         """
         if self._end or self._large is not None or self._ready or count < LENGTH_BYTES:
             return None
@@ -264,7 +265,7 @@ class Frames:
         self._spares.give(buffer)
 
     def _put(self, data: memoryview) -> None:
-        """Copy bytes to the chunk; all of its bytes must have been returned."""
+        """Copy bytes to the chunk. All bytes that are in the chunk must have been returned."""
         if len(data) > len(self._chunk) or not is_free(self._chunk):
             self._chunk = bytearray(max(len(data), CHUNK_BYTES_MIN))
         self._start, self._end = 0, len(data)
@@ -286,7 +287,7 @@ class Frames:
             self._move_chunk(have + max(room_bytes, _ROOM_BYTES_MIN), have)
 
     def _begin_again(self) -> None:
-        """Start again at the beginning of the unused chunk, or of a larger chunk if it was full."""
+        """Receive at the beginning of the chunk again. If the chunk was full, make a larger one."""
         size = self._next_size()
         if size != len(self._chunk):
             self._chunk = bytearray(size)
@@ -303,7 +304,7 @@ class Frames:
         self._start, self._end = 0, have
 
     def _next_size(self) -> int:
-        """Return the next size of the buffer for small frames, which grows if it was full."""
+        """Return the next size of the chunk: twice its size if it was full, otherwise its size."""
         size = len(self._chunk)
         return min(2 * size if self._end == size else size, CHUNK_BYTES_MAX)
 

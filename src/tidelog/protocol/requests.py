@@ -171,7 +171,9 @@ class ReceivedRequest:
 
 
 class LongRequest(Exception):
-    """Raised for a request with more list elements than may be read at once; the body is not read.
+    """Raised for a request with more list elements than may be read at once.
+
+    The error has the encoded body, which `read` decodes.
 
     Attributes:
         api: API of the request.
@@ -191,7 +193,7 @@ class LongRequest(Exception):
         self._body = body
 
     def read(self) -> "Generator[None, None, ReceivedRequest]":
-        """Read the message, with a yield per `SLICE_ITEMS` elements so that other work can proceed.
+        """Read the message; yield after every `SLICE_ITEMS` elements, so that other work can run.
 
         Raises:
             CorruptMessage: The message is invalid.
@@ -212,10 +214,10 @@ def read_request(
 
     Args:
         frame: Frame without its length.
-        served: First and last supported version (inclusive) by API key; None for all that are
-            declared.
-        items: Returns the number of list elements that may be read at once, for an API key and a
-            frame size in bytes; None for no limit.
+        served: First and last supported version (inclusive) by API key; None for all declared
+            versions of all APIs.
+        items: Function that returns for an API key and a frame size in bytes how many list elements
+            may be read at once; None for no limit.
 
     Raises:
         CorruptMessage: The frame is invalid.

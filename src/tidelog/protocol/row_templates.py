@@ -1,9 +1,10 @@
 """Row templates, by which requests that a client repeats are decoded and encoded faster.
 
-A consumer or producer sends the same request again and again, and only its rows differ: the topics
-and partitions with an offset, a time or a batch. A `Template` keeps the bytes before and after the
-rows. The template reads rows by a `Struct` made from the message's declaration, and writes the
-response's rows in the same way. `Templates` holds the last template of each API for one connection.
+A consumer or producer sends the same request again and again. Only the rows differ. A row is a
+partition of a topic, with an offset, a time or a batch. A `Template` keeps the bytes before and
+after the rows. The template reads rows by a `Struct` made from the message's declaration, and
+writes the response's rows in the same way. `Templates` holds the last template of each API for one
+connection.
 
 The module handles bytes only. A row is processed by the API's row function (`server/api`), which
 makes every check that the API's handler makes. The function's caller applies authorization and
@@ -18,8 +19,8 @@ Invariants:
 - Every length is compared with the rest of the frame before bytes are taken.
 - Memory is bounded: one template per API and connection, of at most `FRAME_BYTES_MAX` bytes.
 - Learning a template takes as much time as the template saves in some tens of requests. Learning
-  also uses up credit, which later requests restore. So if a client varies its requests, templates
-  are rarely learned for the client.
+  also uses up credit, which later requests restore. So if each request of a client is different,
+  templates are rarely learned for this client.
 
 Source: `protocol.messages`; KIP-482 (compact lengths, tagged fields).
 """
@@ -76,8 +77,8 @@ Facts: TypeAlias = Sequence[int]
 # Name or id of a topic.
 TopicRef: TypeAlias = str | UUID
 
-# Topic of a request: its name or id as bytes of the frame, and its rows. A plain tuple, because one
-# is created for each topic of each request.
+# Topic of a request: its name or id as bytes of the frame, and its rows. This is a plain tuple,
+# which is cheap to create: each topic of each request needs a new tuple.
 RequestTopic: TypeAlias = tuple[bytes, Sequence[Row]]
 # For each topic of a response, in the request's order: the fixed-size values of its rows, and the
 # rows' records (None for a row without records). `AllRecords` is None if responses have no records.
@@ -92,18 +93,18 @@ class _Rows(NamedTuple):
     """Positions of topics and rows in a message of one version.
 
     Attributes:
-        topics: Name of the message's list of topics.
-        partitions: Name of a topic's list of rows.
+        topics: Name of the field with the message's list of topics.
+        partitions: Name of the field with a topic's list of rows.
         key: Name of the field with a topic's name or id.
         is_by_id: Whether that field is an id.
         before: Fields before the list of topics.
         behind: Fields after the list of topics.
         names: Leading fixed-size fields of a row, as in the newest version.
         present: The fields of `names` that exist in this version.
-        missing: The other fields of `names`, with their default values.
+        missing: The fields of `names` that do not exist in this version, with their default values.
         struct: Layout of the fields in `present`.
         between: Fields between the fields in `present` and the records.
-        records: Name of the field with the records; None without one.
+        records: Name of the field with a row's records; None if rows have no records.
     """
 
     topics: str
@@ -153,13 +154,17 @@ def _leading(fields: Sequence[Field]) -> list[Field]:
 
 
 def _item(field: Field) -> "type[DataclassInstance] | None":
-    """Return the declaration of a list's items; None for another field."""
+    """Return the declaration of a list's items; None if the field is not a list of structs."""
     return None if field.kind.item is None else field.kind.item.struct
 
 
 @cache
 def _rows_of(declaration: "type[DataclassInstance]", version: int, newest: int) -> _Rows:
-    """Find the list of topics, the first list whose items end with a list of structs: the rows."""
+    """Find the list of topics and the list of rows in a message.
+
+    The list of topics is the first list whose items end with a list of structs. These structs are
+    the rows.
+    """
     fields = _fields(declaration, version)
     for field in fields:
         topic = _item(field)
@@ -223,7 +228,7 @@ class _Layout:
         return at + len(self.constant(self.request.before, message))
 
     def topics(self, data: bytes, at: int) -> tuple[list[RequestTopic], list[int], int]:
-        """Return the topics at a position of a frame, the positions of their rows, and the end.
+        """Return the topics at a position of a frame, the positions of their rows, and their end.
 
         Raises:
             _Unusual: The bytes are not a list of topics with rows.
@@ -297,7 +302,7 @@ class _Layout:
         return varint_bytes(coded)
 
     def constant(self, fields: Sequence[Field], message: object) -> bytes:
-        """Encode these fields of a message, which are the same in each request or response.
+        """Encode these fields of a message. They have the same values in each request or response.
 
         Raises:
             _Unusual: A field is something else than a value of fixed size, a string, or an empty
@@ -327,7 +332,7 @@ _layout_of: Final = cache(_Layout)
 
 
 class _Response:
-    """Constant bytes of the responses to a request, and the encoder of their rows."""
+    """Constant bytes of the responses to a request, and the encoder of the responses' rows."""
 
     def __init__(self, layout: _Layout, response: "DataclassInstance") -> None:
         """Learn from `response`, which must have a row.
@@ -348,8 +353,8 @@ class _Response:
         self._facts = names.struct
         self._facts_count = len(names.present)
         self._between = layout.constant(names.between, rows[0])
-        # Position of the throttle time: counted from the start if it is in the head, or from the
-        # end if it is in the tail.
+        # Position of the throttle time. It is counted from the start of the response if the field
+        # is before the topics, or from the end if the field is behind them.
         self._throttle_at: int | None = None
         if any(field.name == "throttle_time_ms" for field in names.before):
             self._throttle_at = LENGTH_BYTES + self.header_bytes
@@ -364,7 +369,7 @@ class _Response:
         all_facts: AllFacts,
         records: AllRecords,
     ) -> list[Buffer]:
-        """Return the pieces of a response with its length; only the keys of `topics` are used."""
+        """Return the pieces of a response, length included; only keys of `topics` are used."""
         if records is not None or len(topics) > 1 or len(all_facts[0]) > 1:
             return self._encode(correlation_id, topics, all_facts, records)
         # For a single row, the bytes of the last response are reused.
@@ -422,7 +427,7 @@ class _Response:
         return pieces
 
     def set_throttle(self, pieces: Sequence[Buffer], throttle_ms: int) -> None:
-        """Set the throttle time; no-op in a version without that field."""
+        """Set the throttle time; in a version without this field, do nothing."""
         at = self._throttle_at
         if at is not None:
             _INT32.pack_into(pieces[0 if at >= 0 else -1], at, throttle_ms)
@@ -436,7 +441,7 @@ class Template:
         encode: Encodes a response.
         set_throttle: Sets the throttle time of a response.
         header_bytes: Size of a response's header, without the length before it.
-        references: Names and ids by key, of topics that `reference` has looked up.
+        references: Name or id of each topic that `reference` has looked up, by the topic's key.
     """
 
     __slots__ = (
@@ -482,11 +487,11 @@ class Template:
         self.header_bytes = response.header_bytes
 
     def use_partition(self, key: bytes, index: int) -> None:
-        """Set the partition for which a frame has records; `lead` ends with its key and number."""
+        """Set the partition of the records. `lead` ends with its topic's key and its number."""
         self._one = key, index
 
     def rows(self, frame: Buffer) -> list[RequestTopic] | None:
-        """Return the topics of a request with their rows; None if any other byte differs."""
+        """Return the topics of a frame, with rows; None if other bytes differ from the template."""
         try:
             if self._one is not None:
                 return self._records(frame, *self._one)
@@ -558,7 +563,7 @@ class Templates:
         self._credit: dict[int, int] = {}
 
     def find(self, key: int) -> Template | None:
-        """Return the template of an API; None if there is none."""
+        """Return the template of an API; None if no template was learned."""
         return self._templates.get(key)
 
     def learn(
@@ -602,7 +607,7 @@ def learned(
     response: "DataclassInstance",
     served: Mapping[int, tuple[int, int]],
 ) -> Template:
-    """Create a template from a request and its response; `Templates.learn` has the same arguments.
+    """Create a template from a request and its response. Arguments: see `Templates.learn`.
 
     Raises:
         _Unusual: The request or response is not suitable.
@@ -689,7 +694,7 @@ def _ensure_same(topics: Sequence[RequestTopic], request: ReceivedRequest, layou
 def _ensure_same_settings(
     decoded: ReceivedRequest, request: ReceivedRequest, layout: _Layout
 ) -> None:
-    """Raise _Unusual if two requests differ outside their rows; remove the rows of `decoded`."""
+    """Remove the rows of `decoded`; raise _Unusual if two requests differ outside their rows."""
     without: dict[str, object] = {layout.request.topics: []}
     decoded.message = replace(decoded.message, **without)
     if decoded.client_id != request.client_id or decoded.message != replace(
@@ -733,7 +738,7 @@ def _throttle_of(response: "DataclassInstance", throttle_ms: int) -> dict[str, o
 
 
 def _one_buffer(row: "DataclassInstance", names: _Rows) -> Buffer | None:
-    """Return a row's records if they are a single buffer; None without records."""
+    """Return a row's records, which must be in one buffer; None without records."""
     records = None if names.records is None else getattr(row, names.records)
     if records is None or isinstance(records, bytes | bytearray | memoryview):
         return records or None
@@ -743,7 +748,7 @@ def _one_buffer(row: "DataclassInstance", names: _Rows) -> Buffer | None:
 
 
 def _joined(pieces: Sequence[Buffer]) -> list[object]:
-    """Join neighboring bytes to one piece; pieces of files stay as they are."""
+    """Join neighboring pieces that are bytes; pieces that are parts of files stay as they are."""
     joined: list[object] = []
     for is_bytes, group in groupby(pieces, lambda piece: isinstance(piece, _BYTES)):
         same = list(group)

@@ -6,8 +6,8 @@
         current_leader_epoch: int = wire(INT32, since=9, default=-1)
         high_watermark: int = wire(INT64, since=18, tag=1, default=INT64_MAX)
 
-A field exists in the versions [since, until], both inclusive. In other versions the field has its
-default in a message that was read, and is not written. `codecs` compiles declarations.
+A field exists in the versions [since, until], both inclusive. In other versions the field is not
+written, and has its default in a message that was read. `codecs` compiles declarations.
 
 Source: Kafka's protocol guide; KIP-482; docs/protocol.md.
 """
@@ -42,12 +42,13 @@ Message = TypeVar("Message", bound="DataclassInstance")
 ANY_VERSION: Final = 2**15 - 1
 _SPEC: Final = "wire"
 
-# Records to send: one buffer, or several consecutive ones. Records that were read are one buffer.
+# Records to send, in one buffer or in several consecutive buffers. Records that were read are one
+# buffer.
 Pieces: TypeAlias = Buffer | Sequence[Buffer] | None
 
 
 class Form(Enum):
-    """Encoding of a type; the value of a fixed-size encoding is its format for `struct`."""
+    """Encoding of a type. The value of a member for a fixed size is a format of `struct`."""
 
     INT8 = "b"
     INT16 = "h"
@@ -72,7 +73,7 @@ class Kind(Generic[T]):
     Attributes:
         form: Encoding of the type.
         zero: Value of a field that does not exist in a version and has no other default. For a list
-            or a struct, its class, so that every message gets its own object.
+            or a struct, `zero` is the class of the value, so that every message gets a new object.
         null_since: First version in which the value may be null; None for never.
         item: Type of an array's items.
         struct: Declaration of a struct.
@@ -138,7 +139,7 @@ def struct(kind: type[Message]) -> Kind[Message]:
 def nullable_struct(kind: type[Message]) -> Kind[Message | None]:
     """Return the type of a nullable nested declaration, written after a byte that is -1 for null.
 
-    A tagged field of this type is always written, and its byte is 0 for null.
+    A tagged field of this type is always written, and its first byte is 0 for null.
     """
     return Kind(Form.STRUCT, None, 0, None, kind)
 
@@ -203,7 +204,7 @@ class Field(NamedTuple):
         kind: Type of the field.
         tag: Number among the tagged fields; None for an ordinary field.
         is_there: Whether the field exists in the version.
-        default: Value in versions without the field, or the class that creates one.
+        default: Value in versions without the field, or the class that creates this value.
     """
 
     name: str
@@ -238,7 +239,7 @@ CONSUMER_REPLICA_ID: Final = -1
 NO_OPERATIONS: Final = -(2**31)
 
 # First tag of tidelog extensions (docs/fetch.md). Brokers and clients that do not know these tags
-# skip them; Kafka's own tags are far below. Source: KIP-482.
+# skip the fields. Kafka's own tags have much smaller numbers. Source: KIP-482.
 OWN_TAGS_START: Final = 10_000
 
 
@@ -255,8 +256,8 @@ class Api(NamedTuple, Generic[Request_co, Response_co]):
         last: Highest version that the declarations know, inclusive.
         flexible: First version with compact lengths and tagged fields.
         module: Module of the declarations in `protocol.messages`.
-        first_declared: Lowest version that the declarations know; versions below `first` are used
-            by clients older than Kafka 0.11.
+        first_declared: Lowest version that the declarations know. Clients older than Kafka 0.11 use
+            versions below `first`.
     """
 
     name: str

@@ -31,7 +31,8 @@ ITEMS_MAX: Final = 2**62
 NO_UUID: Final = UUID(int=0)
 # Buffers of at least this size, in bytes, are not copied into a joined piece.
 COPY_LIMIT_BYTES: Final = 4096
-# Maximum number of cached topic ids, which recur often; creating a UUID is slow.
+# Maximum number of cached topic ids. The creation of a UUID is slow, and the same topic ids recur
+# often.
 _UUIDS_MAX: Final = 1024
 _uuids: Final[dict[bytes, UUID]] = {}
 
@@ -95,7 +96,7 @@ class Reader:
         return value
 
     def skip_tags(self) -> None:
-        """Skip a section of tagged fields of which none is known."""
+        """Skip a section of tagged fields if the message's version declares none."""
         at = self.at
         try:
             # The section is nearly always empty.
@@ -200,7 +201,7 @@ def uuid_of(data: bytes) -> UUID:
 
 
 def pieces_size(data: Buffer | Sequence[Buffer]) -> int:
-    """Return the size of one buffer or of several, in bytes.
+    """Return the size in bytes of one buffer, or the total size of several buffers.
 
     Raises:
         InvalidRequest: The size does not fit into a length field.
@@ -212,7 +213,7 @@ def pieces_size(data: Buffer | Sequence[Buffer]) -> int:
 
 
 class Writer:
-    """Collects a message as pieces; small values are joined, large buffers are kept as they are.
+    """Collects a message as pieces. Small values are joined; large buffers stay separate.
 
     Attributes:
         add: Adds a small piece.
@@ -236,7 +237,7 @@ class Writer:
         return self._parts
 
     def whole(self) -> bytes | None:
-        """Return the message as one piece; None if it has large pieces, which `parts` returns."""
+        """Return the message as one piece; None if it has large pieces (see `parts`)."""
         return None if self._parts else b"".join(self._small)
 
     def pieces(self, data: Buffer | Sequence[Buffer]) -> None:

@@ -429,7 +429,7 @@ class MicroBatches:
             _LOG.warning("not in the log any more: %s", one)
 
     def commit(self, done: Json) -> None:
-        """Commit an offset to the query's consumer group, if it has one.
+        """Commit an offset to the query's consumer group, if the query has a group.
 
         Spark calls this for a batch only when Spark plans the next batch. So `next_offset` also
         commits `start_json`, which is the end of the last batch that is done.

@@ -512,7 +512,7 @@ class SourceOptions:
 
     path: str = ""
     bootstrap: str = ""
-    # May contain passwords, so the repr omits them.
+    # `client` and `store` may contain passwords, so the repr omits them.
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
     store: Mapping[str, str] = field(default_factory=dict, repr=False)
     topics: tuple[str, ...] = ()

@@ -33,7 +33,7 @@ class Place:
 
     address: str
     is_broker: bool = False
-    # May contain passwords, so the repr omits them.
+    # `client` and `store` may contain passwords, so the repr omits them.
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
     store: Mapping[str, str] = field(default_factory=dict, repr=False)
 

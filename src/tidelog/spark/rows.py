@@ -266,7 +266,7 @@ def _wrong_times(name: str, column: "Column") -> "Iterator[tuple[int, RequestErr
 
 
 def _headers(column: "Column", kind: pa.DataType) -> "Column":
-    """Return headers as Spark's list of structs, over the same buffers; null for no headers.
+    """Return headers as Spark's list of structs, over the same buffers; null without headers.
 
     Spark's Kafka connector returns null, too. The array is rebuilt with Spark's schema, because
     Spark compares the nullability of children, which differs in the scan's column.

@@ -138,7 +138,7 @@ def driver_java(proc: Path = Path("/proc"), pid: int | None = None) -> str | Non
     Args:
         proc: Root of the proc file system. Without a proc file system (macOS), the version is
             unknown.
-        pid: Process whose ancestors are searched; this process if None.
+        pid: Process whose ancestors are searched; None for this process.
 
     Returns:
         None if none of these ancestors is a Java process, or if the version is unknown.
@@ -225,7 +225,7 @@ def start(
 
     Args:
         options: Options of the session.
-        directory: Folder for Spark's files; created if missing.
+        directory: Folder for Spark's files, which is created if it is missing.
         messages: File for the messages; None for `spark.log` in the folder.
 
     Raises:

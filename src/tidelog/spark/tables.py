@@ -145,7 +145,7 @@ class TableTask:
     options: SourceOptions
 
     def read(self) -> "Iterator[pa.RecordBatch]":
-        """Yield the rows; log a warning for records that can't be in a table.
+        """Yield the rows of the table; log a warning for records that can't be in a table.
 
         Raises:
             InexactTable: Inexact tables are refused, and one of two conditions applies: records

@@ -457,7 +457,7 @@ def _topic_ids(cluster: "Cluster", topics: Sequence[str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A topic with its names on both sides; None if a side does not have it."""
+    """Names of a topic on both sides; None for a side that does not have the topic."""
 
     a: str | None
     b: str | None
@@ -470,7 +470,7 @@ class Pair:
         return name
 
     def on(self, letter: str) -> str | None:
-        """Return the topic's name on a side; None if the side does not have it."""
+        """Return the topic's name on a side; None if the side does not have the topic."""
         return self.a if letter == "a" else self.b
 
 

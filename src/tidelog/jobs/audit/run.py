@@ -140,7 +140,7 @@ def read_later_records(
 
 
 def _outside(scope: ReadScope) -> list[Times]:
-    """Return the time ranges before and after the selected one."""
+    """Return the time ranges before and after the selected time range."""
     ranges: list[Times] = []
     if scope.start_ms is not None:
         ranges.append((None, scope.start_ms))

@@ -233,7 +233,8 @@ def table_facts(records: "DataFrame", thresholds: Sequence[int]) -> tuple[TableF
 
     Args:
         records: Result of `to_records`.
-        thresholds: Times in ms; for each, the records with an earlier create time are counted.
+        thresholds: Times in ms. For each of these times, the records with an earlier create time
+            are counted.
     """
     from pyspark.sql import functions as f
 

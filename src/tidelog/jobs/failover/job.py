@@ -314,11 +314,11 @@ class FailoverRequest:
         topics: Topics on A; if empty, all topics for which the group has commits on A.
         at_ms: Time in ms. The plan assumes that the group has consumed everything that A appended
             before this time. None to use the group's commits on A.
-        latency_ms: L in ms (see `rules`); If it is None and a search by time needs L, L is measured
+        latency_ms: L in ms (see `rules`). If it is None and a search by time needs L, L is measured
             on both clusters.
-        skew_ms: Lower bound of S in ms (see `rules`); a larger measured skew replaces it.
+        skew_ms: Lower bound of S in ms (see `rules`); a larger measured skew replaces this bound.
         sampling: Duration of the measurement, and minimum number of records.
-        mapping: How partitions correspond; AUTO to determine this from keys.
+        mapping: How partitions on A and B correspond; AUTO to determine this from keys.
         offset_map: Offset map of the mirror that copies A to B; None without one.
     """
 
@@ -342,7 +342,7 @@ class FailoverPlan:
             Empty if A was not read.
         references: Times of these positions, by partition of A.
         margin: Margin that was subtracted from the times.
-        latencies: Samples from which the latency was measured; empty if it was not measured.
+        latencies: Samples from which the latency was measured; empty if no latency was measured.
         mapped: How partitions correspond, by topic of B.
         starts: Start in each partition of B, in order of partitions.
         committed: The group's commits on B.

@@ -167,7 +167,7 @@ _POLL_S: Final = 0.1
 
 
 class TooFewRecords(RequestError):
-    """Too few records for measuring a latency; nothing was changed."""
+    """Raised if there are too few records to measure a latency; nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)

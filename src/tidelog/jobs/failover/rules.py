@@ -536,7 +536,7 @@ def judge_keys(
 
 
 def partitioner_of(sample: Iterable[SampledKey], partition_count: int) -> str | None:
-    """Return the name of a function that explains the partitions of all keys; None if none does."""
+    """Return the name of a function that explains the partitions of all keys; None without one."""
     keys = {(sampled.partition, sampled.key) for sampled in sample if sampled.key is not None}
     for name, function in PARTITIONERS.items():
         if all(function(key, partition_count) == partition for partition, key in keys):

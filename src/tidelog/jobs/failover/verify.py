@@ -117,7 +117,7 @@ class DigestCounts(Closing):
     """Counts of digests by side."""
 
     def __init__(self, spill: Spill, *, expected: int) -> None:
-        """Create the counts; files are written only when the buffers are full.
+        """Create the counts without a file; full buffers are written to files later.
 
         Args:
             spill: Folder for the files.
@@ -149,7 +149,7 @@ class DigestCounts(Closing):
                 yield digest, _unpacked(packed)
 
     def tally(self) -> dict[Counts, int]:
-        """Return the number of digests for each combination of counts; few combinations occur."""
+        """Return for each combination of counts that occurs how many digests have these counts."""
         tallies: Counter[int] = Counter()
         for bucket in range(len(self._buffers)):
             tallies.update(self._counted(bucket).values())

@@ -11,12 +11,12 @@ need. The checkpoint is a folder that the driver can write to:
 Batches are written in `commit`, the plan is made in `plan`, and sources and target are read in
 `places`.
 
-Invariants: Spark stores a batch's offsets before the batch runs, and stores after the run that the
-batch is done. In between, the batch is written to the target, then added to the offset map. After a
-kill before Spark has stored that the batch is done, Spark repeats the same batch. The target knows
-whether it already has the batch, so each record is written once. In any case, the target returns
-the batch's offsets, so the map gets the batch's rows. Over Spark Connect, the server writes the
-batches (see `commit`).
+Invariants: before a batch runs, Spark stores the batch's offsets. After the run, Spark stores that
+the batch is done. In between, the batch is written to the target, then added to the offset map.
+After a kill before Spark has stored that the batch is done, Spark repeats the same batch. The
+target knows whether it already has the batch, so each record is written once. In any case, the
+target returns the batch's offsets, so the map gets the batch's rows. Over Spark Connect, the server
+writes the batches (see `commit`).
 """
 
 import json
@@ -382,7 +382,7 @@ def _begin(
     sources: Mapping[int, TopicFacts],
     targets: Mapping[str, TopicFacts],
 ) -> tuple[MirrorState, OffsetMap]:
-    """Create a checkpoint; the state is written last, and makes the checkpoint valid."""
+    """Create a checkpoint. The state is written last, because it makes the checkpoint valid."""
     check_empty(options["checkpoint"], env)
     starts = first_offsets(plan, sources)
     offset_map = first_map(plan, sources, targets, starts)

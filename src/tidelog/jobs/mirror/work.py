@@ -7,9 +7,9 @@ of the offset map. If the task is repeated, it finds the marker, writes nothing,
 rows again.
 
 `Ledger` makes the rows of the offset map. A run of consecutive offsets becomes one dense row.
-Exception: if the offsets of a record batch have too many gaps, or several of its records have the
-same source offset, one row for each pair of a source partition and a target partition describes the
-batch's records. No object is created for a single record.
+Exception: the offsets of a record batch have too many gaps, or several records of the batch have
+the same source offset. Then the batch gets only one row for each pair of a source partition and a
+target partition. No object is created for a single record.
 
 The batch and the map are committed in `commit`.
 """
@@ -396,7 +396,7 @@ class Origins:
 
 
 def _create_ms(batch: pa.RecordBatch) -> "npt.NDArray[np.int64]":
-    """Return create times in ms, rounded down; -1 for null, which means no time."""
+    """Return create times in ms, rounded down; -1 for null, which stands for a missing time."""
     column = batch.column("timestamp").cast(pa.timestamp("us", "UTC"))
     micros = np.asarray(column.cast(pa.int64()).fill_null(0))
     wrong = np.flatnonzero(micros < 0)

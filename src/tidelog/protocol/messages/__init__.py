@@ -1,8 +1,9 @@
 """Kafka's messages, declared from the public protocol. `BY_KEY` maps an API key to its `Api`.
 
 To add an API, declare its request and response in a module here and add one row to `BY_KEY`. Tests
-compare every declaration with Kafka's own, field by field. A row costs little, because the module
-with the declarations is imported when the classes of an `Api` are first needed.
+compare every declaration with Kafka's own, field by field. A row adds little time to the start of a
+process, because the module with the declarations is imported when the classes of an `Api` are first
+needed.
 """
 
 from __future__ import annotations

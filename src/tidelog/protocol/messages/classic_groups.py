@@ -56,7 +56,7 @@ class Coordinator:
 
 @message
 class FindCoordinatorResponse:
-    """Response with one coordinator up to version 3, and one per key from version 4."""
+    """Response with one coordinator (up to version 3), or with one coordinator per key."""
 
     throttle_time_ms: int = wire(INT32, since=1)
     error_code: int = wire(INT16, until=3)
@@ -69,7 +69,7 @@ class FindCoordinatorResponse:
 
 @message
 class ListGroupsRequest:
-    """Request for the groups that this broker coordinates; an empty filter matches all groups."""
+    """Request for the groups that the broker coordinates. An empty filter matches all groups."""
 
     states_filter: list[str] = wire(array(STRING), since=4)
     types_filter: list[str] = wire(array(STRING), since=5)
@@ -104,7 +104,7 @@ class OffsetFetchTopic:
 
 @message
 class OffsetFetchGroupTopic:
-    """Topic in the request, with the numbers of its partitions; named by id from version 10."""
+    """Topic in the request, with the numbers of its partitions. Version 10 names it by its id."""
 
     name: str = wire(STRING, since=8, until=9)
     topic_id: UUID = wire(UUID16, since=10)
@@ -113,7 +113,7 @@ class OffsetFetchGroupTopic:
 
 @message
 class OffsetFetchGroup:
-    """Group in the request, with its topics; null requests all topics with a commit."""
+    """Group in the request, with its topics. Null requests the commits in all topics."""
 
     group_id: str = wire(STRING, since=8)
     member_id: str | None = wire(nullable_string(since=9), since=9)
@@ -169,7 +169,7 @@ class OffsetFetchGroupPartitionResponse:
 
 @message
 class OffsetFetchGroupTopicResponse:
-    """Topic in the response, with its partitions, from version 8; named by id from version 10."""
+    """Topic in the response, with its partitions, from version 8. Version 10 names it by its id."""
 
     name: str = wire(STRING, since=8, until=9)
     topic_id: UUID = wire(UUID16, since=10)
@@ -232,7 +232,7 @@ class JoinGroupResponseMember:
 
 @message
 class JoinGroupResponse:
-    """Response with the generation; the response to the leader also contains all members."""
+    """Response with the generation. The response to the leader also contains all members."""
 
     throttle_time_ms: int = wire(INT32, since=2)
     error_code: int = wire(INT16)

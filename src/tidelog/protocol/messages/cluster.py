@@ -108,7 +108,7 @@ class DescribeQuorumResponse:
 
 @message
 class FeatureUpdate:
-    """New level of a feature; level 0 disables it.
+    """New level of a feature. Level 0 disables the feature.
 
     The upgrade type is 1 for an upgrade, 2 for a safe downgrade, 3 for a downgrade that may lose
     metadata.
@@ -140,9 +140,9 @@ class UpdatedFeature:
 
 @message
 class UpdateFeaturesResponse:
-    """Response with a result for each feature; from version 2, with one error for all features.
+    """Response with a result for each feature (up to version 1), or one error for all features.
 
-    From version 2 either all features change or none.
+    From version 2, either all requested features change or none of them.
     """
 
     throttle_time_ms: int = wire(INT32)
@@ -256,7 +256,7 @@ class ElectLeadersResponse:
 
 @message
 class ReassignablePartition:
-    """Partition in the request, with its new replicas; null cancels a pending reassignment."""
+    """Partition in the request. If `replicas` is null, a pending reassignment is canceled."""
 
     partition_index: int = wire(INT32)
     replicas: list[int] | None = wire(nullable_array(INT32))
@@ -317,7 +317,7 @@ class ListedTopic:
 
 @message
 class ListPartitionReassignmentsRequest:
-    """Request for the partitions that are being reassigned; null topics mean all."""
+    """Request for partitions that are being reassigned. If `topics` is null, for all of them."""
 
     timeout_ms: int = wire(INT32, default=60000)
     topics: list[ListedTopic] | None = wire(nullable_array(struct(ListedTopic)))

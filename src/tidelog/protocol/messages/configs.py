@@ -39,7 +39,7 @@ class ConfigSource(IntEnum):
 
 @message
 class DescribeConfigsResource:
-    """Topic, broker or group in the request, with the names of its settings; null for all."""
+    """Topic, broker or group in the request, with names of settings; null for all settings."""
 
     resource_type: int = wire(INT8)
     resource_name: str = wire(STRING)
@@ -99,7 +99,7 @@ class DescribeConfigsResponse:
 
 @message
 class AlterableConfig:
-    """Setting with its new value; null restores the default."""
+    """Setting with its new value. If `value` is null, the setting returns to its default."""
 
     name: str = wire(STRING)
     value: str | None = wire(nullable_string())
@@ -116,7 +116,7 @@ class AlterConfigsResource:
 
 @message
 class AlterConfigsRequest:
-    """Request to replace all settings of resources; settings left out return to their defaults."""
+    """Request to replace all settings of resources. Settings left out return to their defaults."""
 
     resources: list[AlterConfigsResource] = wire(array(struct(AlterConfigsResource)))
     validate_only: bool = wire(BOOLEAN)
@@ -146,7 +146,8 @@ class AlterConfigsResponse:
 class IncrementallyAlteredConfig:
     """Setting with an operation and its operand.
 
-    The operation is 0 to set, 1 to delete, 2 to append to a list, 3 to subtract from it.
+    The operation is 0 to set the value, 1 to delete it, 2 to append to a list, 3 to remove from a
+    list.
     """
 
     name: str = wire(STRING)
@@ -197,8 +198,8 @@ class IncrementalAlterConfigsResponse:
 class ListConfigResourcesRequest:
     """Request for the resources that have settings.
 
-    From version 1 it may name resource types; an empty list means all. Version 0 lists the client
-    metrics.
+    From version 1 the request may name resource types; an empty list means all types. Version 0
+    lists the client metrics.
     """
 
     resource_types: list[int] = wire(array(INT8), since=1)
@@ -243,7 +244,7 @@ class DescribeClientQuotasRequest:
 
 @message
 class QuotaEntity:
-    """Part of an entity: `user`, `client-id` or `ip`, and its name; null for the default."""
+    """Part of an entity: type (`user`, `client-id`, `ip`) and name, null for the default entity."""
 
     entity_type: str = wire(STRING)
     entity_name: str | None = wire(nullable_string())

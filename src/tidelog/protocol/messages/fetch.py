@@ -92,7 +92,10 @@ class FetchRequest:
 
 @message
 class DivergingEpoch:
-    """Largest epoch that client and leader share, and its end offset at the leader; -1 for none."""
+    """Largest epoch that client and leader share, and the epoch's end offset at the leader.
+
+    Both are -1 if the logs of client and leader do not diverge.
+    """
 
     epoch: int = wire(INT32, since=12, default=-1)
     end_offset: int = wire(INT64, since=12, default=-1)
@@ -108,7 +111,7 @@ class CurrentLeader:
 
 @message
 class SnapshotId:
-    """Snapshot of the metadata log to fetch instead of records; -1 and -1 for none."""
+    """Snapshot of the metadata log to fetch instead of records. Without one, both values are -1."""
 
     end_offset: int = wire(INT64, default=-1)
     epoch: int = wire(INT32, default=-1)
@@ -139,8 +142,8 @@ class PartitionData:
     )
     preferred_read_replica: int = wire(INT32, since=11, default=-1)
     records: Pieces = wire(RECORD_PIECES)
-    # tidelog extension: for each run of records two numbers, its first offset and its append time
-    # in ms, which is -1 if unknown.
+    # tidelog extension: two numbers for each run of records with the same append time. They are the
+    # run's first offset and the append time in ms, -1 if unknown.
     append_times: list[int] = wire(array(INT64), since=12, tag=OWN_TAGS_START)
 
     @property

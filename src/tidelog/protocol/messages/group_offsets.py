@@ -32,7 +32,7 @@ class OffsetCommitRequestPartition:
 
 @message
 class OffsetCommitRequestTopic:
-    """Topic in the request, with its partitions; named by id from version 10."""
+    """Topic in the request, with its partitions. Version 10 names the topic by its id."""
 
     name: str = wire(STRING, until=9)
     topic_id: UUID = wire(UUID16, since=10)
@@ -63,7 +63,7 @@ class OffsetCommitResponsePartition:
 
 @message
 class OffsetCommitResponseTopic:
-    """Topic in the response, with its partitions; named by id from version 10."""
+    """Topic in the response, with its partitions. Version 10 names the topic by its id."""
 
     name: str = wire(STRING, until=9)
     topic_id: UUID = wire(UUID16, since=10)

@@ -59,11 +59,12 @@ class ListOffsetsTopic:
 
 @message
 class ListOffsetsRequest:
-    """Request for the first offset at or after a timestamp; in version 0, for offsets of segments.
+    """Request for the first offset at or after a timestamp. Version 0 requests offsets of segments.
 
     Attributes:
         by_append_time: If True, timestamps are append times for all topics. If False, the settings
-            of each topic decide. tidelog extension; other brokers ignore it.
+            of each topic determine the clock of the search. tidelog extension, which other brokers
+            ignore.
     """
 
     replica_id: int = wire(INT32, default=CONSUMER_REPLICA_ID)
@@ -81,8 +82,9 @@ class ListOffsetsPartitionResponse:
 
     Attributes:
         without_append_time: For a lookup by append time, the number of records with unknown append
-            time before the returned offset. If there is no match, the number of such records in the
-            whole partition. -1 for other lookups, and from other brokers. tidelog extension.
+            time before the returned offset. If there is no match, the number of records with
+            unknown append time in the whole partition. -1 for other lookups, and in responses of
+            other brokers. tidelog extension.
     """
 
     partition_index: int = wire(INT32)
@@ -131,7 +133,7 @@ class OffsetForLeaderTopic:
 
 @message
 class OffsetForLeaderEpochRequest:
-    """Request for the end offset of the largest epoch not above the requested one."""
+    """Request for the end offset of the largest epoch that is not above the requested epoch."""
 
     replica_id: int = wire(INT32, since=3, default=-2)
     topics: list[OffsetForLeaderTopic] = wire(array(struct(OffsetForLeaderTopic)))
@@ -139,7 +141,7 @@ class OffsetForLeaderEpochRequest:
 
 @message
 class EpochEndOffset:
-    """Partition in the response: largest epoch not above the requested one, and its end offset.
+    """Partition in the response: largest epoch not above the requested epoch, and its end offset.
 
     The end offset is exclusive. Epoch and end offset are -1 if the requested epoch is above all
     epochs of the log.

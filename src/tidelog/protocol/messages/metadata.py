@@ -87,7 +87,7 @@ class MetadataRequestTopic:
 
 @message
 class MetadataRequest:
-    """Request for brokers and topics; null means all topics (in version 0 an empty list)."""
+    """Request for brokers and topics. Null means all topics; in version 0, an empty list does."""
 
     topics: list[MetadataRequestTopic] | None = wire(
         nullable_array(struct(MetadataRequestTopic), since=1)
@@ -109,7 +109,7 @@ class MetadataBroker:
 
 @message
 class MetadataPartition:
-    """Partition with its leader and replicas; the leader is -1 if there is none."""
+    """Partition with its leader and replicas. Without a leader, `leader_id` is -1."""
 
     error_code: int = wire(INT16)
     partition_index: int = wire(INT32)
@@ -205,7 +205,7 @@ class DescribeTopicPartitionsRequest:
 
 @message
 class DescribedPartition:
-    """Partition with its leader and replicas; the leader is -1 if there is none."""
+    """Partition with its leader and replicas. Without a leader, `leader_id` is -1."""
 
     error_code: int = wire(INT16)
     partition_index: int = wire(INT32)
@@ -232,7 +232,7 @@ class DescribedTopic:
 
 @message
 class DescribeTopicPartitionsResponse:
-    """Response with one page of partitions, in order; `next_cursor` is null on the last page."""
+    """Response with one page of partitions, in order. On the last page, `next_cursor` is null."""
 
     throttle_time_ms: int = wire(INT32)
     topics: list[DescribedTopic] = wire(array(struct(DescribedTopic)))
@@ -249,7 +249,7 @@ class DescribableLogDirTopic:
 
 @message
 class DescribeLogDirsRequest:
-    """Request for the partitions in each log directory; null topics mean all."""
+    """Request for the partitions in each log directory. If `topics` is null, for all of them."""
 
     topics: list[DescribableLogDirTopic] | None = wire(
         nullable_array(struct(DescribableLogDirTopic))
@@ -276,7 +276,7 @@ class DescribeLogDirsTopic:
 
 @message
 class DescribeLogDirsResult:
-    """Log directory with its partitions; sizes in bytes, -1 if unknown."""
+    """Log directory with its partitions. Sizes are in bytes; -1 if a size is unknown."""
 
     error_code: int = wire(INT16)
     log_dir: str = wire(STRING)

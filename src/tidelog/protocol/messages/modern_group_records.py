@@ -168,7 +168,7 @@ class ConsumerGroupCurrentMemberAssignmentKey(GroupMemberKey):
 
 @message
 class CurrentPartitions:
-    """Partitions of one topic, and the epoch in which the member received each of them."""
+    """Partitions of one topic, and for each partition the epoch in which the member received it."""
 
     topic_id: UUID = wire(UUID16)
     partitions: list[int] = wire(array(INT32))

@@ -46,8 +46,8 @@ class TopicProduceData:
 class ProduceRequest:
     """Request to append record batches.
 
-    With `acks` 0 there is no response. With 1 the broker responds when the leader has appended the
-    batches, with -1 when all in-sync replicas have appended them.
+    With `acks` 0 there is no response. With 1, the broker responds when the leader has appended the
+    batches. With -1, the broker responds when all in-sync replicas have appended them.
     """
 
     transactional_id: str | None = wire(nullable_string(), since=3)

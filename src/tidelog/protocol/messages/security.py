@@ -23,7 +23,7 @@ from tidelog.types import Buffer
 
 @message
 class DescribeAclsRequest:
-    """Request for the ACLs that match a filter; a null name or principal matches all."""
+    """Request for the ACLs that match a filter. A null name or principal matches any."""
 
     resource_type_filter: int = wire(INT8)
     resource_name_filter: str | None = wire(nullable_string())
@@ -102,7 +102,7 @@ class CreateAclsResponse:
 
 @message
 class DeleteAclsFilter:
-    """Filter for ACLs; a null name or principal matches all."""
+    """Filter for ACLs. A null name or principal matches any."""
 
     resource_type_filter: int = wire(INT8)
     resource_name_filter: str | None = wire(nullable_string())
@@ -258,7 +258,7 @@ class SaslHandshakeRequest:
 
 @message
 class SaslHandshakeResponse:
-    """Response with the supported mechanisms; an error if the requested one is not supported."""
+    """Response with the supported mechanisms, and an error if the requested one is unsupported."""
 
     error_code: int = wire(INT16)
     mechanisms: list[str] = wire(array(STRING))

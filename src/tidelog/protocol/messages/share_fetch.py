@@ -27,10 +27,10 @@ from tidelog.types import INT32_MAX
 
 @message
 class AcknowledgementBatch:
-    """Offsets, first and last inclusive, with the acknowledgement of their records.
+    """Range of offsets (both inclusive), with the acknowledgement types of their records.
 
-    The list has one type for each offset, or a single type for all: 0 gap, 1 accept, 2 release, 3
-    reject, 4 renew.
+    The list `acknowledge_types` has one type for each offset, or a single type for all offsets: 0
+    gap, 1 accept, 2 release, 3 reject, 4 renew.
     """
 
     first_offset: int = wire(INT64)
@@ -66,9 +66,9 @@ class ShareForgottenTopic:
 class ShareFetchRequest:
     """Request to acquire records; waits for `min_bytes` or at most `max_wait_ms`.
 
-    The session epoch is 0 to open a session and -1 to close it; each request in between increments
-    it. The acquire mode is 0 for whole batches of about `max_records` records, 1 for a strict limit
-    of `max_records`.
+    The session epoch is 0 in the request that opens a session, then larger by 1 in each request,
+    and -1 in the request that closes the session. The acquire mode is 0 for whole batches of about
+    `max_records` records, 1 for a strict limit of `max_records`.
     """
 
     group_id: str | None = wire(nullable_string())
@@ -87,7 +87,7 @@ class ShareFetchRequest:
 
 @message
 class LeaderIdAndEpoch:
-    """Current leader of a partition; -1 if unknown."""
+    """Current leader of a partition. Id and epoch are -1 if unknown."""
 
     leader_id: int = wire(INT32, default=-1)
     leader_epoch: int = wire(INT32, default=-1)
@@ -95,7 +95,7 @@ class LeaderIdAndEpoch:
 
 @message
 class AcquiredRecords:
-    """Acquired offsets, first and last inclusive; `delivery_count` includes this delivery."""
+    """Acquired offsets (both inclusive). `delivery_count` includes this delivery."""
 
     first_offset: int = wire(INT64)
     last_offset: int = wire(INT64)

@@ -1,7 +1,7 @@
 """Records of `__transaction_state`, `__share_group_state` and Kafka's cluster metadata.
 
 - `__transaction_state`: keys and values, each after an int16 with its version. Version 1 has the
-previous and next producer ids, and the client's transaction version (KIP-890).
+  previous and next producer ids, and the client's transaction version (KIP-890).
 - `__share_group_state`: the int16 of a key is 0 for a snapshot of a share partition, 1 for an
   update (KIP-932; KIP-1226 for delivered records).
 - Cluster metadata: users, ACLs and quotas. A frame of three unsigned varints (frame version, key,
@@ -51,7 +51,7 @@ class PartitionsSchema:
 
 @message
 class TransactionLogValue:
-    """State of a transactional id; times in ms, -1 for none."""
+    """State of a transactional id. Times are in ms; -1 stands for no time."""
 
     producer_id: int = wire(INT64)
     previous_producer_id: int = wire(INT64, since=1, tag=0, default=-1)
@@ -78,7 +78,7 @@ class ShareSnapshotKey:
 
 @message
 class StateBatch:
-    """Offsets, first and last inclusive, in one state: 0 available, 2 acknowledged, 4 archived."""
+    """Offsets (both inclusive) in the same state: 0 available, 2 acknowledged, 4 archived."""
 
     first_offset: int = wire(INT64)
     last_offset: int = wire(INT64)
@@ -173,7 +173,7 @@ class EntityData:
 
 @message
 class ClientQuotaRecord:
-    """Value of a quota, or its deletion (key 14)."""
+    """Value of a quota or, if `remove` is true, the deletion of the quota (key 14)."""
 
     entity: list[EntityData] = wire(array(struct(EntityData)))
     key: str = wire(STRING)

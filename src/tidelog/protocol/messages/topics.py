@@ -179,7 +179,7 @@ class CreatePartitionsResponse:
 
 @message
 class DeleteRecordsPartition:
-    """Partition in the request, with its new log start offset; -1 for the high watermark."""
+    """Partition in the request, with its new log start offset; -1 means the high watermark."""
 
     partition_index: int = wire(INT32)
     offset: int = wire(INT64)
@@ -203,7 +203,7 @@ class DeleteRecordsRequest:
 
 @message
 class DeleteRecordsPartitionResult:
-    """Partition in the response, with its new log start offset; -1 with an error."""
+    """Partition in the response, with its new log start offset, which is -1 after an error."""
 
     partition_index: int = wire(INT32)
     low_watermark: int = wire(INT64, default=-1)

@@ -30,7 +30,7 @@ class AddPartitionsToTxnTopic:
 
 @message
 class AddPartitionsToTxnTransaction:
-    """Transaction in the request, with partitions to add, or only to verify (`verify_only`)."""
+    """Transaction in the request, with partitions to add or, with `verify_only`, to verify."""
 
     transactional_id: str = wire(STRING, since=4)
     producer_id: int = wire(INT64, since=4)
@@ -131,7 +131,8 @@ class EndTxnRequest:
 class EndTxnResponse:
     """Response to the end of a transaction.
 
-    From version 5 it has the producer id and epoch of the next transaction; -1 for none.
+    From version 5 the response has the producer id and epoch of the next transaction; -1 after an
+    error.
     """
 
     throttle_time_ms: int = wire(INT32)
@@ -157,7 +158,7 @@ class TopicData:
 
 @message
 class DescribedTransactionState:
-    """State of one transactional id; times in ms."""
+    """State of one transactional id. Times are in ms."""
 
     error_code: int = wire(INT16)
     transactional_id: str = wire(STRING)
@@ -223,7 +224,7 @@ class InitProducerIdRequest:
 
 @message
 class InitProducerIdResponse:
-    """Response with the producer id and its epoch; -1 with an error."""
+    """Response with the producer id and its epoch. After an error, both are -1."""
 
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
@@ -248,7 +249,7 @@ class DescribeProducersRequest:
 
 @message
 class ProducerState:
-    """State of one producer in a partition; -1 for an unknown value."""
+    """State of one producer in a partition. A value of -1 is unknown."""
 
     producer_id: int = wire(INT64)
     producer_epoch: int = wire(INT32)
