@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tidelog.spark.tables import diff, table
 
 # Module that defines each public name, relative to `tidelog`. Jobs are in a layer above this
-# package, so no module here may import them.
+# package, so no module of this package may import a job.
 _MODULES: Final = {
     "Place": "spark.places",
     "TargetLoses": "jobs.target_check",

@@ -2,8 +2,9 @@
 
 Contains the backend (`BrokerBackend`) and its requests for leader epochs (`BrokerEpochs`). Epochs
 are requested with tidelog's own wire client, because librdkafka doesn't return the ends of epochs.
-The ends are unknown if the wire client doesn't support the settings, such as settings of TLS and
-SASL. The tasks, and the division of ranges into tasks, are in `broker_tasks` and `offset_ranges`.
+The ends of epochs are unknown if the query has settings that the wire client doesn't support, such
+as settings of TLS and SASL. The tasks, and the division of ranges into tasks, are in `broker_tasks`
+and `offset_ranges`.
 
 Invariants: nothing is committed for a group, and nothing on the cluster is changed.
 
@@ -92,7 +93,7 @@ class BrokerEpochs:
     ) -> dict[TopicPartition, tuple[int, int]]:
         """Return each partition's largest epoch at or below the given one, and that epoch's end.
 
-        The end is an exclusive offset. The result is (-1, -1) if both are unknown.
+        The end is an exclusive offset. If epoch and end are unknown, the result is (-1, -1).
 
         Raises:
             ClusterFailure: A broker can't be reached, or refuses a request; or a partition doesn't
@@ -201,8 +202,8 @@ class RemotePartition:
         log_start_offset: First readable offset.
         log_end_offset: The high watermark.
         last_stable_offset: Offset below which all transactions have ended.
-        matches: The first record at or after each time that was looked up, by time in ms; None if
-            there is none.
+        matches: For each time in ms that was looked up, the first record at or after this time;
+            None if there is no such record.
     """
 
     topic_partition: TopicPartition
@@ -223,7 +224,7 @@ class RemotePartition:
         clock: ClockName,  # noqa: ARG002 - the lookups were on this clock
         steps_over_losses: bool = False,  # noqa: ARG002 - brokers report no losses
     ) -> OffsetAndTimestamp | None:
-        """Return the first record at or after a time that was looked up; None if there is none."""
+        """Return the first record at or after a looked-up time; None if there is no such record."""
         return self.matches[timestamp_ms]
 
 
@@ -256,7 +257,7 @@ class BrokerBackend(Closing):
         return BrokerEpochs(self._options.bootstrap, self._settings.fetch)
 
     def _retry(self, request: Callable[[], _Result]) -> _Result:
-        """Return the result of a request; repeat it after a ClusterFailure.
+        """Return the result of a request; repeat the request after a ClusterFailure.
 
         `fetchOffset.numRetries` is the maximum number of attempts, including the first attempt.
         """
@@ -531,8 +532,8 @@ class BrokerBackend(Closing):
         name = view.topic_partition
         first = last = None
         if view.log_start_offset < view.log_end_offset:
-            # The two records are only for a message, so a failure of their lookup must not fail the
-            # read. For example, brokers before 3.0 don't report the largest timestamp.
+            # The two records are needed only for a message, so the read continues if their lookup
+            # fails. For example, brokers before 3.0 don't report the largest timestamp.
             with suppress(ClusterFailure):
                 first = self._cluster.offsets_for_times({name: 0})[name]
                 last = self._cluster.max_timestamps([name])[name]

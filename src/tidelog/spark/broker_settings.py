@@ -84,7 +84,7 @@ class BrokerSettings:
         fetch: Settings of direct fetches; None if records are read through librdkafka.
         timeout_s: Timeout of each request through librdkafka, in seconds.
         poll_records: Maximum number of records that librdkafka returns per poll.
-        group: Group id for librdkafka; None for a random one.
+        group: Group id for librdkafka; None for a random group id.
     """
 
     # `client` may contain passwords, so the repr omits it.

@@ -10,8 +10,8 @@ become visible on their own, not together with the rows of other tasks. The tran
 contains the writer and the task's number, so initializing the producer fences every older attempt
 of the same task and aborts its open transaction. Then the task reads the marker. If the marker
 names this batch or a later batch, the task writes nothing. Otherwise the task writes rows and
-marker in one transaction. (A batch write with `txnAppId` has a marker for each topic, so this is
-decided topic by topic.)
+marker in one transaction. A batch write with `txnAppId` has a marker for each topic, so the task
+makes this decision for each topic separately.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -71,14 +71,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Identity of a task's rows (transactional id and batch), to write them at most once.
+    """Identity of a task's rows (transactional id and batch), so that they are written only once.
 
     Attributes:
         transactional_id: Transactional id of the task, the same for all batches of its writer.
-        batch: Number of the batch, 0 or more; later batches of the writer have larger numbers.
+        batch: Number of the batch, 0 or more. Later batches of the writer have larger numbers.
         note: Function that is called after all rows have offsets, and returns a text that the
-            marker stores; None for no text. If the batch is repeated, the outcome has the stored
-            text. Most brokers refuse a text of a megabyte.
+            marker stores; None for no text. If the batch is repeated, `WriteOutcome.note` is the
+            stored text. Most brokers refuse a text of a megabyte.
         topics_of: Plain key of the markers if each topic has a marker of its own (see `topic_key`);
             None if all topics have one marker, whose key is the transactional id.
     """
@@ -109,7 +109,7 @@ class WriteOutcome(NamedTuple):
 
 
 class ClaimedTopics:
-    """State of a claim: topics that already have its rows, and topics that get the rows now."""
+    """State of a claim: topics that already have the claim's rows, and topics that get them now."""
 
     def __init__(
         self, claim: Claim, topic: str | None, find_id: Callable[[str], str] = lambda _: ""
@@ -119,8 +119,8 @@ class ClaimedTopics:
         Args:
             claim: The claim.
             topic: Topic of all rows; None if each row names its own.
-            find_id: Looks up a topic's id in the cluster; returns "" if it has none. Called at most
-                once for each topic, before its rows are written.
+            find_id: Function that returns a topic's id in the cluster; "" if the topic has no id.
+                It is called at most once for each topic, before the topic's rows are written.
         """
         self.skipped: dict[str, int] = {}
         self._claim = claim
@@ -132,7 +132,7 @@ class ClaimedTopics:
         self._topics: dict[str, str] = {}
 
     def find_done(self, markers: "Markers") -> WriteOutcome | None:
-        """Read the markers; return the outcome if all rows were written before, else None."""
+        """Read the markers; return the outcome of an earlier write of all rows, or None."""
         self._done = markers.committed(self._key, self._claim.batch)
         if self._topic is not None and self._claim.topics_of is not None:
             self._topics[self._topic] = self._find_id(self._topic)
@@ -171,7 +171,7 @@ class ClaimedTopics:
         return self._key, [(key.encode(), encode_marker(each)) for key, each in markers.items()]
 
     def _marker_of(self, topic: str | None) -> Marker | None:
-        """Return the marker that shows that a topic has the rows, or None."""
+        """Return the marker that shows that a topic has the rows; None without such a marker."""
         if self._claim.topics_of is not None and topic is not None:
             own, topic_id = self._done.get(topic_key(self._key, topic)), self._topics[topic]
             is_namesake = own is not None and bool(own.topic_id and topic_id)
@@ -208,12 +208,12 @@ def send(
 
     Args:
         options: Options of the write.
-        batches: The rows; all are consumed, even if they were written before.
+        batches: The rows. All of them are read from the iterator, even if they were written before.
         task: Number of the task.
         claim: Identity of the rows for exactly-once delivery; None for an idempotent producer
             without transactions.
-        on_sent: Called with topic, partition and offset of each acknowledged row or marker; this
-            makes writes slower.
+        on_sent: Function that is called with topic, partition and offset of each acknowledged row
+            or marker. These calls make writes slower.
 
     Raises:
         MessageTooLarge, InvalidTimestamp, InvalidRecord, PolicyViolation: The brokers or the
@@ -252,7 +252,7 @@ def client_settings(texts: Mapping[str, str]) -> dict[str, str]:
 
 
 def _served_partitions(cluster: "Cluster", topic: str) -> int:
-    """Return a topic's partition count after all leaders serve it; see `partition_count`.
+    """Return a topic's number of partitions, after waiting until each leader serves its partitions.
 
     A producer that starts earlier may lose its first records without an error; see `await_leaders`.
     """
@@ -311,7 +311,7 @@ class _Task:
         return settings
 
     def _on_delivery(self, error: "ck.KafkaError | None", message: "ck.Message") -> None:
-        """Store the first failure, which may cause others; call `on_sent` for a delivered row."""
+        """Call `on_sent` for a delivered row; store the first failure, which may cause others."""
         if error is None:
             offset = message.offset()
             if offset is None:
@@ -405,7 +405,7 @@ class _Task:
         return claim.note()
 
     def _mark(self, markers: Markers, claimed: ClaimedTopics, note: str) -> None:
-        """Queue the markers after the rows, so that readers of markers wait only briefly."""
+        """Queue the markers after all rows: a marker blocks readers until the transaction ends."""
         partition_key, marks = claimed.marks(note)
         number, now_ms = markers.partition_of(partition_key), self._clock.now_ms()
         for key, value in marks:
@@ -415,7 +415,7 @@ class _Task:
         """Abort the transaction; if that fails, the next attempt of the task aborts it.
 
         Returns:
-            The error if a newer attempt has fenced this one, else None.
+            The error if a newer attempt has fenced this attempt; otherwise None.
         """
         from confluent_kafka import KafkaException
 
@@ -609,5 +609,8 @@ class BrokerStreamWriter(DataSourceStreamArrowWriter):
 
 
 def _transactional_id(options: SinkOptions, writer: str, task: int) -> str:
-    """Return a task's transactional id, equal in all attempts, so a new attempt fences old ones."""
+    """Return a task's transactional id.
+
+    It is the same in all attempts, so a new attempt fences all older attempts.
+    """
     return f"{options.transactional_id_prefix}/{writer}/{task}"

@@ -139,7 +139,7 @@ class BrokerTask:
     # -- lost offsets, and records without a time ------------------------------------------------
 
     def _skip(self, error: OffsetOutOfRange) -> int:
-        """Return the first offset after the lost ones; raises OffsetsGone with failOnDataLoss."""
+        """Return the first offset after lost offsets; raises OffsetsGone with failOnDataLoss."""
         if error.offset < error.start:
             reason = f"deleted, the log starts at offset {error.start}"
             self._lose(error.offset, min(error.start, self.end_offset), reason)

@@ -204,7 +204,8 @@ class DirectoryBackend(Closing):
         times = {}
         with self._open() as log_dir:
             for name, offset in offsets.items():
-                # A damaged partition is left out; the task that reads it raises the error.
+                # A damaged partition is left out here. The task that reads this partition raises
+                # the error.
                 with suppress(TidelogError):
                     reader = log_dir.reader(name.topic, name.partition)
                     records = reader.records(max(offset, reader.log_start_offset))
@@ -269,7 +270,7 @@ class DirectoryBackend(Closing):
         )
 
     def scan_plan(self, limits: FilterLimits) -> scan.ScanPlan:
-        """Return the plan of a batch query with splits; raises the errors of `plan_batch`."""
+        """Return the plan of a batch query as splits; raises the errors of `plan_batch`."""
         return self._scan_plan(self._requested(limits), limits)
 
     def _requested(self, limits: FilterLimits) -> "dict[TopicPartition, RequestedRange]":

@@ -6,10 +6,10 @@ defined in `storage.directory.staging`; `storage.directory.attach` attaches them
 
 Each task writes staged segment files into the directories of its rows' partitions. The file names
 contain the commit and the attempt, so attempts never collide. The driver then attaches the files of
-the attempts that Spark has chosen, all together. For this, the driver locks the directory or, if
-another process has the lock, sends a request to that process through the control channel
-(`tidelog.control`). If that process serves no control channel, the driver retries for a while,
-because the commit of another writer takes only seconds.
+the attempts that Spark has chosen, all together. To attach files, the driver locks the directory.
+If another process has the lock, the driver requests that process to attach them, through the
+control channel (`tidelog.control`). If that process serves no control channel, the driver retries
+for a while, because the commit of another writer takes only seconds.
 
 Invariants: the rows of a write become visible all together or not at all. The commit of a streaming
 query contains the batch's number, so a batch that is repeated after a crash adds nothing.
@@ -122,9 +122,9 @@ def ensure_reachable(options: "SinkOptions") -> None:
 
 
 def is_committed(options: "SinkOptions", version: WriterVersion) -> bool:
-    """Return whether all topics of a numbered write are known to have that number or a later one.
+    """Return whether all topics of a numbered write already have the write's number or a later one.
 
-    Returns False if the write is being committed now, or its topics are not known yet.
+    Returns False if the write is being committed now, or if the write's topics are not known yet.
     """
     marks, topics = commits.read_marks(options.env().files, options.path), version.topics or ()
     done = commits.find_done_topics(marks, version.writer, version.version, topics)
@@ -179,7 +179,7 @@ class StagedMessage(WriterCommitMessage):
 
 @hides_tracebacks
 class DirectoryWriter(DataSourceArrowWriter):
-    """Batch writer: workers stage segments, the driver commits them."""
+    """Writer of a batch query. Workers stage segments, and the driver commits all of them."""
 
     def __init__(self, options: SinkOptions, commit_id: str) -> None:
         self._options = options
@@ -191,7 +191,7 @@ class DirectoryWriter(DataSourceArrowWriter):
         )
 
     def _version(self, staged: "Sequence[StagedSegment]") -> WriterVersion | None:
-        """Return application, number and topics of a numbered write; None for another write."""
+        """Return application, number and topics of a numbered write; None without a number."""
         txn, topic = self._options.txn, self._options.topic
         if txn is None:
             return None
@@ -264,7 +264,7 @@ def new_commit_id(options: SinkOptions) -> str:
 
     A repetition of a numbered write to one topic has the same id, so that its commit also removes
     files that a crashed driver has left staged. Numbered writes whose rows name their topics may
-    run at the same time with the same number, so each gets a random id.
+    run at the same time with the same number, so each of these writes gets a random id.
     """
     if options.txn is not None and options.topic is not None:
         return numbered_commit_id(options.txn.app_id, options.txn.version, options.topic)
@@ -299,8 +299,8 @@ def stage(
     from tidelog.record.columns.serdes import encode_fields
 
     task = task_number()
-    # Random, because Spark numbers attempts from 0 in each driver, and an attempt of an older
-    # driver may still be writing.
+    # The attempt's name is random. Spark's numbers are not unique: each driver numbers attempts
+    # from 0, and an attempt of an older driver may still be writing.
     attempt = f"{options.env().random.getrandbits(64):016x}"
     writer = TaskWriter(options, name=f"{commit_id}-{task}-{attempt}", task=task)
     try:
@@ -324,12 +324,12 @@ def _staged_messages(messages: "Iterable[WriterCommitMessage | None]") -> "list[
 
 
 def _staged(messages: "Iterable[WriterCommitMessage | None]") -> "list[StagedSegment]":
-    """Return the staged segments of all tasks; a task without rows may send no message."""
+    """Return the staged segments in the messages of all tasks; None is a task without a message."""
     return [segment for message in _staged_messages(messages) for segment in message.staged]
 
 
 def _batch_of(messages: "Iterable[WriterCommitMessage | None]") -> StreamBatch | None:
-    """Return the batch of the tasks; None if no task has sent a message."""
+    """Return the streaming batch that the tasks' messages name; None if there is no message."""
     return next((message.batch for message in _staged_messages(messages)), None)
 
 
@@ -339,8 +339,8 @@ if TYPE_CHECKING:
     Column = pa.Array[pa.Scalar[pa.DataType]]
 
 
-# Number of bytes of collected rows after which a partition's rows are encoded, so that batches are
-# full.
+# Number of bytes of rows that are collected for a partition before the rows are encoded. It is
+# large, so that record batches are full.
 ENCODE_BYTES: Final = 1 << 20
 
 # Number of bytes of collected rows of all partitions together above which all collected rows are
@@ -412,7 +412,7 @@ class TaskWriter:
 
         Args:
             options: Options of the write.
-            name: Prefix of the files' names, unique for this attempt.
+            name: Prefix of the files' names. It is different for each attempt of the task.
             task: Number of the task, which determines the order of segments.
         """
         self._options = options

@@ -50,7 +50,7 @@ def run_digests() -> None:
 
 
 def _batch(codec: Codec, kind: TimestampType) -> bytes:
-    """Return a batch of three records, built without the encoder: reads don't need its kernels."""
+    """Return a batch of three records, built without the encoder, which reads don't compile."""
     records = [
         NewRecord(key=b"k", value=b"v", timestamp=_NOW_MS, headers=(Header("h", b"1"),)),
         NewRecord(key=None, value=b"vv", timestamp=-1),

@@ -3,7 +3,7 @@
 Computes the offset at which a new query starts in each partition, the end offsets of each batch,
 and the progress that Spark shows. The JSON of offsets and the check for lost records are in
 `stream_offset`, limits in `stream_options`, and access to the log in `stream_log`. This module does
-not import pyspark; it receives and returns offsets as the JSON objects that Spark stores.
+not import pyspark. It receives and returns offsets as the JSON objects that Spark stores.
 
 The start is computed from the options and a snapshot of the log, with a function that looks up
 offsets by time. A query that continues from a checkpoint needs no start.
@@ -43,7 +43,8 @@ from tidelog.spark.stream_options import (
 from tidelog.spark.tasks import Task
 from tidelog.types import EARLIEST_OFFSET, LATEST_OFFSET, TopicPartition
 
-# Maximum number of lost ranges in the progress, to limit its size; further ranges are only counted.
+# Maximum number of lost ranges in the progress, to limit the progress's size. Further ranges are
+# only counted.
 _LOST_LIMIT: Final = 20
 
 Times: TypeAlias = Mapping[TopicPartition, tuple[int | None, int | None]]
@@ -69,8 +70,8 @@ def seconds_behind(first_offsets: Mapping[TopicPartition, int], times: Times, no
         now_ms: The current time in ms.
 
     Returns:
-        The ages in seconds under `record` and `append`; 0 if no record is unread, None if no time
-        is known.
+        The largest age in seconds for each of the keys `record` and `append`. An age is 0 if no
+        record is unread, and None if no time is known on that clock.
     """
     seconds: Json = {}
     for number, clock in enumerate(("record", "append")):
@@ -90,8 +91,8 @@ def report(
 
     Args:
         snapshot: State of the log when the batch was planned.
-        consumed: End offset of the batch in each partition, exclusive. In a partition that is
-            missing here, nothing was read.
+        consumed: End offset of the batch in each partition, exclusive. From a partition that is
+            missing in this mapping, nothing was read.
         lost: Lost ranges that the planning has found.
         seconds: Result of `seconds_behind`.
 
@@ -139,8 +140,8 @@ def start_offsets(
     Args:
         start: Start of a new query, from the options.
         snapshot: Existing partitions and their offsets.
-        offsets_for_times: Returns the offset of the first record at or after a time, None if there
-            is none.
+        offsets_for_times: Function that returns for each partition the offset of the first record
+            at or after a time; None if there is no such record.
 
     Raises:
         InvalidRequest: An option by partition lacks a partition or has a partition that is not
@@ -241,7 +242,7 @@ class MicroBatches:
 
     @property
     def progress(self) -> Json | None:
-        """Log ends and backlog as of the last `next_offset`; None before the first call."""
+        """Progress at the last call of `next_offset`; None before the first call."""
         return self._progress
 
     def freeze(self) -> None:
@@ -342,7 +343,7 @@ class MicroBatches:
         ends: Mapping[TopicPartition, int],
         snapshot: LogSnapshot,
     ) -> StreamOffset:
-        """Return the stream offset of these ends; a position that did not move keeps its epoch."""
+        """Return these ends as a stream offset. A position that did not move keeps its epoch."""
         # A new partition is included as soon as a batch reads some of its records.
         names = [name for name, end in ends.items() if name not in fresh or end > fresh[name]]
         unmoved = {
@@ -379,7 +380,7 @@ class MicroBatches:
                 `failOnDataLoss` is true.
         """
         if start == end:
-            return []  # `from` in the offset is ignored, since it belongs to the previous batch
+            return []  # `from` in this offset is ignored: it has the starts of the previous batch
         until = StreamOffset.decode(end)
         ranges = until.ranges_after(StreamOffset.decode(start))
         if (start, end) != self._planned:
@@ -431,8 +432,9 @@ class MicroBatches:
     def commit(self, done: Json) -> None:
         """Commit an offset to the query's consumer group, if the query has a group.
 
-        Spark calls this for a batch only when Spark plans the next batch. So `next_offset` also
-        commits `start_json`, which is the end of the last batch that is done.
+        Spark calls this for a batch only when Spark plans the next batch. To commit earlier,
+        `next_offset` also calls this method, with `start_json`: the end of the last batch that is
+        done.
         """
         group = self._options.commit_group
         if group is not None and done != self._committed:

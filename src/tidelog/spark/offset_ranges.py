@@ -32,8 +32,8 @@ def split_ranges(
 
     Args:
         ranges: One range for each partition.
-        min_parts: Approximate minimum number of parts, if there are as many offsets. Large ranges
-            get parts in proportion to their numbers of offsets.
+        min_parts: Approximate minimum number of parts. If there are fewer offsets, each part has
+            one offset. Large ranges get parts in proportion to their numbers of offsets.
         max_records: Maximum number of offsets in a part; None for no maximum.
     """
     parts = [one for one in ranges if one.offsets > 0]
@@ -48,8 +48,8 @@ def split_ranges(
 def _shares(ranges: list[OffsetRange], count: int) -> list[int]:
     """Return the number of parts for each range, about `count` in total.
 
-    A range that is too small for two parts is one part; the remaining parts are divided among all
-    larger ranges, in proportion to their numbers of offsets.
+    A range that is too small for two parts is one part. All larger ranges share the remaining parts
+    in proportion to their numbers of offsets.
     """
     total = sum(one.offsets for one in ranges)
     is_whole = [_share(one.offsets, total, count) == 1 for one in ranges]

@@ -1,8 +1,8 @@
 """Options of `format("tidelog")`: names and parsing, and the options of a read.
 
-Contains the options of reads, including the start and end of ranges as offsets or times, one for
-all partitions or one for each. Options of streams are in `stream_options`, options of sinks in
-`sink_options`, and settings of clients in `broker_settings`.
+Contains the options of reads. The start and the end of a range are offsets or times: one value for
+all partitions, or one value for each partition. Options of streams are in `stream_options`, options
+of sinks in `sink_options`, and settings of clients in `broker_settings`.
 
 Invariants: an option that means the same as an option of Spark's Kafka connector has the same name.
 Names are case-insensitive. An unknown option is an error. Otherwise, a query with a misspelled
@@ -130,7 +130,7 @@ _Value = TypeVar("_Value")
 
 
 class Options:
-    """Options by case-insensitive name. Parses their values; errors name the option."""
+    """Options by case-insensitive name. Methods parse an option's value; errors name the option."""
 
     def __init__(self, texts: Mapping[str, str], names: Mapping[str, str]) -> None:
         """Check the names of the options.
@@ -161,7 +161,7 @@ class Options:
         return self._texts.get(name.lower())
 
     def flag(self, name: str, *, default: bool) -> bool:
-        """Return a boolean option, `true` or `false`; `default` if it is not given."""
+        """Return whether an option is `true`, not `false`; `default` if it is not given."""
         value = self.text(name)
         return default if value is None else self._choose(name, value, _TRUTH)
 
@@ -193,14 +193,14 @@ class Options:
         return tuple(word for word in words if word)
 
     def prefixed(self, prefix: str) -> dict[str, str]:
-        """Return the options with a prefix; their names in lower case, without the prefix."""
+        """Return the options with a prefix, by name in lower case, without the prefix."""
         items = self._texts.items()
         return {name.removeprefix(prefix): text for name, text in items if name.startswith(prefix)}
 
     def location(
         self, not_of_brokers: Mapping[str, str], of_brokers: Mapping[str, str]
     ) -> tuple[str, str]:
-        """Return the path and the brokers, of which one is empty.
+        """Return the option `path` and the brokers; one of both is "".
 
         Args:
             not_of_brokers: Options that brokers don't support, each with the reason.
@@ -226,7 +226,10 @@ class Options:
                 raise InvalidRequest(f"option {name} {reason}")
 
     def client(self, refused: Mapping[str, str]) -> dict[str, str]:
-        """Return the client's settings except brokers; raises InvalidRequest if one is refused."""
+        """Return the client's settings without the brokers.
+
+        Raises InvalidRequest for a setting in `refused`.
+        """
         settings = self.prefixed("kafka.")
         for name, reason in refused.items():
             if name in settings:
@@ -277,7 +280,7 @@ START: Final = ("startingOffsets", "earliest", EARLIEST_OFFSET)
 END: Final = ("endingOffsets", "latest", LATEST_OFFSET)
 PerPartition = Mapping[TopicPartition, int]
 
-# One value for all partitions, or one for each; None if not given.
+# One value for all partitions, or one value for each partition; None if the option is not given.
 PartitionValues = int | PerPartition | None
 
 
@@ -314,7 +317,10 @@ def read_offset_option(options: Options, side: tuple[str, str, int]) -> Partitio
 def read_time_option(
     options: Options, name: str, by_partition: str, now_ms: int
 ) -> PartitionValues:
-    """Return the time in ms in the option `name`, else the times in `by_partition`, else None."""
+    """Return the time in ms in the option `name`.
+
+    Without this option, returns the times in the option `by_partition`; None without both options.
+    """
     text = options.text(name)
     if text is not None:
         return _read_time(f"option {name}", text, now_ms)
@@ -328,7 +334,7 @@ def read_time_option(
 def time_texts(
     options: Options, start_ms: PartitionValues, end_ms: PartitionValues
 ) -> dict[int, str]:
-    """Return the texts of times that were given as text, not as numbers; keys are times in ms."""
+    """Return a mapping from times in ms to the user's texts, for times that were given as text."""
     texts = {}
     for name, time_ms in (("startingTimestamp", start_ms), ("endingTimestamp", end_ms)):
         text = (options.text(name) or "").strip()
@@ -354,8 +360,8 @@ def read_by_partition(
     Args:
         options: Options of the read.
         name: Name of the option.
-        read: Reads a value. The first argument of this function names the option and partition, for
-            errors.
+        read: Function that checks and returns a value. Its first argument names the option and
+            partition, for errors.
     """
     values_by_partition: dict[TopicPartition, int] = {}
     for topic, values in options.json(name).items():
@@ -472,7 +478,8 @@ class SourceOptions:
         client: Settings of the client under Kafka's names, for brokers.
         store: Settings of the object store of `path`.
         topics: Names of topics; empty if chosen by `pattern` or `assigned`.
-        pattern: Regular expression for whole topic names; None if not given.
+        pattern: Regular expression that matches whole names of topics; None if the option is not
+            given.
         if_there: Whether topics that don't exist are ignored, instead of an error.
         assigned: Partitions to read; empty if chosen by `topics` or `pattern`.
         start_offsets: Start offset, inclusive: one for all partitions, or one for each; None for
@@ -504,10 +511,12 @@ class SourceOptions:
         offset_retry_ms: Pause in ms between these attempts.
         group_prefix: Prefix of the client's group id.
         table: Options of a table as of a time; None for a read of records.
-        serdes: Names of serializers of the columns `key` and `value`, by column, if given.
+        serdes: Names of serializers by column (`key`, `value`). A column without an entry is
+            binary.
         permissive: Whether cells that can't be converted are null, with the reason in the column
             `REASON`, instead of an error.
-        time_texts: Texts of the range's times that were given as text; keys are times in ms.
+        time_texts: The user's texts of the range's times, by time in ms; only for times that were
+            given as text.
     """
 
     path: str = ""
@@ -546,7 +555,7 @@ class SourceOptions:
     time_texts: Mapping[int, str] = field(default_factory=dict)
 
     def write_time(self, time_ms: int) -> str:
-        """Return a time as the user gave it, or in the form (text or ms) of the user's times."""
+        """Return a time as the user gave it; another time as date or ms, like the user's times."""
         if time_ms in self.time_texts:
             return self.time_texts[time_ms]
         try:
@@ -662,7 +671,7 @@ def not_of_directories(option: str) -> str:
 
 
 def _location(options: Options) -> tuple[str, str]:
-    """Return the path and the brokers, of which one is empty.
+    """Return the option `path` and the brokers; one of both is "".
 
     Raises InvalidRequest in three cases: both are given; neither is given; or an option applies
     only to the other kind of source.
@@ -686,7 +695,7 @@ def _client(options: Options) -> dict[str, str]:
 
 
 def read_columns(options: Options) -> tuple[str, ...]:
-    """Return the columns of a row; the scan checks later whether they exist.
+    """Return the columns of a row. The scan checks later whether the columns exist.
 
     Raises:
         InvalidRequest: The column `REASON` is given without mode=permissive, or an option is
@@ -720,9 +729,9 @@ def read_mode(options: Options) -> bool:
 def scan_columns(columns: Sequence[str], serdes: Mapping[str, str]) -> tuple[str, ...]:
     """Return the columns that a scan has to read for these columns of a row.
 
-    The offset is included if a cell may fail to convert, because the error names the offset. For
-    the column `REASON`, columns with a serializer are read even if the query does not select them,
-    so that the reason doesn't depend on the selected columns.
+    The offset is included if a cell may fail to convert, because the error names the offset. If the
+    row has the column `REASON`, columns with a serializer are read even if the query does not
+    select them. So the reason doesn't depend on the selected columns.
     """
     names = tuple(name for name in columns if name != REASON)
     if REASON in columns:

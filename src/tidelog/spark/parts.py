@@ -1,9 +1,9 @@
-"""Work on parts in parallel: a text describes each part; a worker turns each part into one row.
+"""Work on parts in parallel. Each part is described by a text, and a worker makes one row of it.
 
 The texts are plain data (usually JSON), so only tidelog's own functions are pickled. Spark gets a
-range of numbers, one for each part, and runs a task for each number; this works in local mode, on
-clusters and over Spark Connect. A job reports its progress to a `Listener`, which displays the
-progress.
+range of numbers, one for each part, and runs a task for each number. Such a range works in local
+mode, on clusters and over Spark Connect. A job reports its progress to a `Listener`, which displays
+the progress.
 """
 
 import threading
@@ -75,7 +75,7 @@ class Work(Protocol):
     """Function that processes a part in a worker. Must be picklable, and small."""
 
     def __call__(self, part: str) -> tuple[object, ...]:
-        """Return the row of a part, its cells in the order of the schema."""
+        """Process a part; return its row as a tuple of values, in the order of the schema."""
         ...
 
 
@@ -87,16 +87,16 @@ def run_parts(
     *,
     listener: Listener = NOBODY,
 ) -> Sequence[PartRow]:
-    """Process all parts on Spark in parallel; return a row for each, in the order of the parts.
+    """Process all parts on Spark in parallel; return one row per part, in the order of the parts.
 
     Args:
         spark: The session.
         parts: Descriptions of the parts.
-        work: Processes one part.
+        work: Function that processes one part in a worker.
         schema: Names and types of a row in Spark's notation: `records bigint, facts string`. Types
             are bigint, string and binary.
-        listener: Receives the number of finished parts from time to time, or only at the end of
-            each round if Spark reports no progress.
+        listener: Receives the number of finished parts from time to time. If Spark reports no
+            progress, `listener` receives it only at the end of each round.
 
     Raises:
         Spark's exception if a part fails after its retries; the exception's text contains the
@@ -186,8 +186,8 @@ def _watch(tracker: "StatusTracker", done: _Done, ended: threading.Event) -> Non
         done.at(sum(stage.numCompletedTasks for stage in stages if stage is not None))
 
 
-# Number of tasks for each core, if there is enough to read, so that all cores finish at about the
-# same time.
+# Number of tasks for each core, if there is enough to read. With several short tasks per core, all
+# cores finish at about the same time.
 _TASKS_PER_CORE: Final = 3
 
 

@@ -26,7 +26,7 @@ class Place:
 
     Attributes:
         address: `host:port[,host:port]` of brokers; path or URL of a directory.
-        is_broker: Whether it is a cluster, not a directory.
+        is_broker: Whether the place is a cluster; otherwise it is a directory.
         client: Settings of the client under Kafka's names, such as security; for brokers only.
         store: Settings of the object store, without the prefix `store.`; for directories only.
     """

@@ -3,10 +3,10 @@
 Contains the limits (`FilterLimits`), and the range of each partition that options and filters
 request. Options are parsed in `options`.
 
-Invariants: if the limits implement a filter exactly, Spark need not apply the filter again; if the
-limits only reduce what is read, the filter is returned to Spark. Topic, partition and offset are
-never null, so a filter on them is either true or false. A comparison with a time is never true for
-a record without a time.
+Invariants: if the limits implement a filter exactly, Spark need not apply the filter again. If the
+limits only exclude some of the records that don't match, the filter is returned to Spark. Topic,
+partition and offset are never null, so a filter on them is either true or false. A comparison with
+a time is never true for a record without a time.
 """
 
 import operator
@@ -61,7 +61,7 @@ class FilterLimits:
     """Limits of a read that result from filters.
 
     Attributes:
-        names: Filters on topic and partition, which are applied to the names of partitions.
+        names: Filters on topic and partition. A partition is read only if it matches all of them.
         least_offset: First offset in every partition, inclusive.
         limit_offset: End offset in every partition, exclusive.
         clock: Clock of `times`.
@@ -114,7 +114,7 @@ class LimitMaker:
                 self.returned.append(one)
 
     def _take(self, one: Filter) -> bool:
-        """Apply a filter to the limits; return whether they implement it exactly."""
+        """Narrow the limits by a filter; return whether the limits implement the filter exactly."""
         column = _column(one)
         kind = _NAMES.get(column)
         if kind is not None and _can_evaluate(one, kind):
@@ -141,7 +141,7 @@ class LimitMaker:
     def _take_time(self, one: Filter, clock: ClockName) -> bool:
         options, times = self.options, self.limits.times
         if options.strict:
-            return False  # records without a time must be read, because they are an error
+            return False  # records without a time must be read, because they raise an error
         if options.has_times and clock is not options.clock:
             return False  # a plan has only one clock
         if times is not None and clock is not self.limits.clock:
@@ -197,11 +197,11 @@ def _bounds(
     floor: Callable[[object], int | None],
     ceil: Callable[[object], int | None],
 ) -> tuple[tuple[int, int], bool] | None:
-    """Return the integers [a, b) that a filter can match, and whether it matches all of them.
+    """Return the range [a, b) of integers that a filter can match, and whether it matches them all.
 
     None if the filter is not a limit, or if a constant has another type than the column. `floor`
-    and `ceil` round a constant to integers, because the constant may be between two integers; both
-    return None for a constant of another type.
+    and `ceil` round a constant to integers, because the constant may be between two integers. For a
+    constant of another type, both functions return None.
     """
     if isinstance(one, In):
         return _hull(one, floor, ceil)

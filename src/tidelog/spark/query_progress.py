@@ -19,16 +19,16 @@ class Progress:
     Attributes:
         topics: Topics that the query reads.
         batch: Number of the micro-batch, -1 before the first micro-batch.
-        offsets_behind: Number of unread offsets.
-        seconds_behind: Largest age in seconds of the partitions' first unread records, by their
-            timestamps; 0 if no record is unread, None if unknown (brokers don't report times of
-            offsets).
+        offsets_behind: Number of unread offsets in all partitions.
+        seconds_behind: Largest age in seconds of the partitions' first unread records, by the
+            records' timestamps. 0 if no record is unread. None if the age is unknown; for example,
+            brokers don't report times of offsets.
         append_seconds_behind: Largest age in seconds of the partitions' first unread records, by
-            append time; 0 if no record is unread, None if unknown.
+            append time. 0 if no record is unread; None if the age is unknown.
         rows_read: Number of rows read in the micro-batches that Spark still reports (the last 100
             by default).
         rows_written: Number of rows that the sink reports as written in the same micro-batches;
-            `rows_read` if the sink reports no number, as is the case for sinks in Python.
+            If the sink reports no number, as sinks in Python, this is `rows_read`.
         lost: Ranges of offsets that were lost in the same micro-batches, as text; at most 20 of
             each micro-batch.
     """

@@ -1,12 +1,13 @@
-"""Rows of Spark: types, exact Arrow schema, conversion, and the topic and partition for a write.
+"""Rows of Spark: types, Arrow schema, conversion of values, and topic and partition of a write.
 
 Contains the conversion of columns that are read (`SparkRows`), and the choice of topic and
-partition for each row that is written (`Router`), without an object per row.
+partition for each row that is written (`Router`). Neither creates an object for a single row.
 
 Invariants: every record batch has exactly Spark's schema (names, order, types, nullability),
 because Spark compares the first batch with its own schema and doesn't check later batches. Times
 are converted to microseconds. A time that does not fit into 64 bits as microseconds (some 292,000
-years away) is an error with partition and offset, or null with a reason (`mode=permissive`).
+years away) raises an error with partition and offset. With `mode=permissive`, the time is null
+instead, and the row has the reason.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -213,8 +214,10 @@ class _Converter(NamedTuple):
     """Conversion of a column to one of Spark's types.
 
     Attributes:
-        convert: Converts a column; raises SerdeError or ArrowInvalid if a cell can't be converted.
-        find_wrong: Returns the rows whose cells can't be converted, in order, with their errors.
+        convert: Function that converts a column; raises SerdeError or ArrowInvalid if a cell can't
+            be converted.
+        find_wrong: Function that returns, in order, the index of each row whose cell can't be
+            converted, with the error.
     """
 
     convert: "Callable[[Column], Column]"
@@ -269,7 +272,7 @@ def _headers(column: "Column", kind: pa.DataType) -> "Column":
     """Return headers as Spark's list of structs, over the same buffers; null without headers.
 
     Spark's Kafka connector returns null, too. The array is rebuilt with Spark's schema, because
-    Spark compares the nullability of children, which differs in the scan's column.
+    Spark compares the nullability of children. In the scan's column, this nullability is different.
     """
     assert isinstance(column, pa.ListArray)
     assert isinstance(kind, pa.ListType)
@@ -300,7 +303,8 @@ class Router:
 
         Args:
             topic: Topic of all rows; None if each row names its own.
-            count_of: Returns the number of partitions of a topic; raises UnknownTopic.
+            count_of: Function that returns the number of partitions of a topic; raises
+                UnknownTopic.
             task: Number of the task. All rows without a key in one record batch go to one
                 partition, and the rows without a key in the next record batch go to the next
                 partition. The task's number determines the first of these partitions.
@@ -311,9 +315,9 @@ class Router:
         self._turn = task
 
     def route(self, batch: pa.RecordBatch) -> "Iterator[tuple[str, Numbers, pa.RecordBatch]]":
-        """Yield each topic's name, the partition of each of its rows, and the rows' record columns.
+        """Yield for each topic its name, its rows' partitions, and its rows' record columns.
 
-        Topics are in the order in which they first appear, rows in their original order.
+        Topics are in the order in which they first appear in the batch. Rows keep their order.
 
         Raises:
             UnknownTopic, InvalidRequest: A row's topic or partition does not exist, or a row has no

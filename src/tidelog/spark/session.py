@@ -8,8 +8,8 @@ that start afterwards, and checks the Python of a worker.
 The data source is tested with the supported versions and refuses all others. The reason is that
 Spark's Python data sources change from one version to the next, so with another version a query
 could fail only at run time. Each process that imports pyspark knows Spark's version. If there is a
-session, Java's version is read from Spark (`check_session`), which also works over Spark Connect.
-Otherwise, Java's version is read from the process that started Spark's Python (`driver_java`).
+session, Spark reports Java's version (`check_session`), also over Spark Connect. Otherwise, Java's
+version is read from the process that started Spark's Python (`driver_java`).
 
 Python and packages of the workers are handled in `workers`.
 """
@@ -55,7 +55,8 @@ def check_versions(spark: str, java: str | None) -> None:
 
     Args:
         spark: Spark's version, e.g. `4.3.0`.
-        java: Java's version, e.g. `17` or `17.0.15`; None if unknown, which is accepted.
+        java: Java's version, e.g. `17` or `17.0.15`. None if the version is unknown; then it is not
+            checked.
 
     Raises:
         UnsupportedVersion: The message has the supported versions and how to choose one.
@@ -87,7 +88,7 @@ def check_driver() -> None:
 
 
 def check_session(spark: "SparkSession") -> None:
-    """Raise an error if a session's Spark or Java is unsupported; runs one small query.
+    """Raise an error if a session's Spark or Java is unsupported. This runs one small query.
 
     Raises:
         UnsupportedVersion: The version of Spark or Java is not supported.
@@ -98,10 +99,10 @@ def check_session(spark: "SparkSession") -> None:
 
 
 def refusing_source() -> "type[DataSource]":
-    """Return a data source `tidelog` that only raises errors; used if the real one can't be loaded.
+    """Return a data source `tidelog` that only raises an error, for use if the real one can't load.
 
-    The error is UnsupportedVersion if Spark or Java is unsupported, MissingDependency if a package
-    is missing, else the error of the import.
+    The error is UnsupportedVersion if Spark or Java is unsupported, and MissingDependency if a
+    package is missing. Otherwise it is the error of the import.
     """
     from pyspark.sql.datasource import DataSource
 
@@ -141,7 +142,8 @@ def driver_java(proc: Path = Path("/proc"), pid: int | None = None) -> str | Non
         pid: Process whose ancestors are searched; None for this process.
 
     Returns:
-        None if none of these ancestors is a Java process, or if the version is unknown.
+        The version. None if none of these ancestors is a Java process, or if the version is
+        unknown.
     """
     current = os.getpid() if pid is None else pid
     for _ in range(_PARENTS_MAX):
@@ -165,8 +167,8 @@ def _release_of(home: Path) -> str | None:
     return None if match is None else match[1]
 
 
-# Setting that makes Spark push filters down to a source; Spark accepts readers with `pushFilters`
-# only if this setting is true.
+# Setting that makes Spark push filters down to a source. If this setting is false, Spark refuses a
+# reader with the method `pushFilters`.
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 
 LOCAL: Final = "local[*]"
@@ -174,7 +176,7 @@ _CONNECT: Final = "sc://"
 _DESCRIPTION: Final = "spark.job.description"
 _TOPICS_MAX: Final = 5
 
-# Log configuration: one line per error, and nothing below that level.
+# Log configuration: one line per error, and no line of a lower level.
 _LOGGING: Final = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -221,7 +223,7 @@ class SessionOptions:
 def start(
     options: SessionOptions, directory: Path, *, messages: Path | None = None
 ) -> "SparkSession":
-    """Start a session; messages of Spark, its JVM and its workers are appended to a file.
+    """Start a session. Messages of Spark, its JVM and its workers are appended to a file.
 
     Args:
         options: Options of the session.
@@ -291,7 +293,8 @@ def stderr_to(path: Path) -> Iterator[None]:
 def setup(spark: "SparkSession", *, checks_workers: bool = True) -> "SparkSession":
     """Configure a session for tidelog, including filter pushdown, and return it.
 
-    Workers that start afterwards run this Python, unless another one was chosen.
+    Workers that start afterwards run this process's Python, unless PYSPARK_PYTHON or a setting of
+    Spark names another Python.
 
     Args:
         spark: The session.
@@ -319,7 +322,7 @@ def is_connect(spark: "SparkSession") -> bool:
 
 
 def context_of(spark: "SparkSession") -> "SparkContext | None":
-    """Return the session's SparkContext; None over Spark Connect, which doesn't have one."""
+    """Return the session's SparkContext; None over Spark Connect, where a session has none."""
     try:
         return spark.sparkContext
     except Exception:  # noqa: BLE001 - each release refuses it by another error
@@ -336,7 +339,7 @@ def described(spark: "SparkSession", job: str, topics: Iterable[object]) -> Iter
     Args:
         spark: The session.
         job: Name of the job, as in its command.
-        topics: Names of its topics or partitions.
+        topics: Names of the job's topics or partitions.
     """
     context = context_of(spark)
     if context is None:
@@ -357,7 +360,8 @@ def check_shared_places(spark: "SparkSession", places: Iterable[Place]) -> None:
     """Refuse relative paths if the session uses a Spark Connect server.
 
     Jobs plan in this process, and read and write on the server, so a path must name the same
-    directory on both machines. An absolute path is assumed to do so; contents are not compared.
+    directory on both machines. This function assumes that an absolute path does so, and does not
+    compare the contents of the directories.
 
     Raises:
         InvalidRequest: The session uses a Spark Connect server, and a path is relative.
@@ -374,16 +378,16 @@ def check_shared_places(spark: "SparkSession", places: Iterable[Place]) -> None:
 
 
 def use_this_python() -> None:
-    """Make workers of this process's sessions run this Python, unless PYSPARK_PYTHON is set."""
+    """Make Spark's workers run this process's Python, unless PYSPARK_PYTHON is set."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 
 def our_words(text: str) -> tuple[str, str] | None:
-    """Return class name and text of a tidelog error in Spark's message; None without such an error.
+    """Return class name and text of the tidelog error in a message of Spark; None without one.
 
-    A task's error reaches the driver as the text of a traceback; the last tidelog error in it is
-    the cause.
+    A task's error reaches the driver as the text of a traceback. The last tidelog error in this
+    text is the cause.
     """
     matches = _OURS.findall(text)
     return (matches[-1][0], matches[-1][1].strip()) if matches else None

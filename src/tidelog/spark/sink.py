@@ -86,7 +86,7 @@ def _make_at_brokers(options: "SinkOptions", topic: str, partitions: int) -> Non
             try:
                 create(cluster, topic, partitions=partitions, config=options.create_config)
             except TopicExists:
-                return  # a write that runs at the same time has created it
+                return  # another write, which runs at the same time, has created the topic
 
 
 _Kinds: TypeAlias = tuple[type[DataType], ...]

@@ -1,7 +1,7 @@
 """Options of a write by `format("tidelog")`, and a task's own number and batch.
 
-Spark passes a batch's number only to the driver's methods of a sink, so tasks read the number from
-their local properties.
+Spark passes a batch's number only to those methods of a sink that run on the driver. So tasks read
+the number from Spark's local properties.
 """
 
 import logging
@@ -53,7 +53,7 @@ _REFUSED_CLIENT: Final = {
 
 @dataclass(frozen=True, slots=True)
 class AppVersion:
-    """Application and number of a write; topics that have this or a later number are skipped."""
+    """Application and number of a write. The write skips topics with this number or a later one."""
 
     app_id: str
     version: int
@@ -64,7 +64,8 @@ def log_skipped(txn: AppVersion, skipped: Mapping[str, int], target: str) -> Non
 
     Args:
         txn: The write.
-        skipped: Topics that had this number or a later number, with their last number.
+        skipped: Topics that already had a write of this application with this number or a later
+            number; for each topic, its last number.
         target: The directory or brokers, for the log line.
     """
     for topic, last in sorted(skipped.items()):
@@ -82,7 +83,7 @@ def log_skipped(txn: AppVersion, skipped: Mapping[str, int], target: str) -> Non
 
 
 def log_repeated(batch: "StreamBatch", target: str) -> None:
-    """Log that this batch of a streaming query, or a later batch, was written before."""
+    """Log that this batch or a later batch of a streaming query was written before."""
     _LOG.warning(
         "batch %d of query %s to %s, or a later one, was committed before, so nothing was"
         " written now",
@@ -104,13 +105,13 @@ class SinkOptions:
         create_config: Settings of the created topic.
         codec: Codec for topics whose `compression.type` is `producer`.
         batch_bytes: Size in bytes, before compression, at which a batch is closed.
-        clock_ms: Append time of the rows in ms, instead of the time of the machine's clock; None to
-            use that clock.
-        exactly_once: Whether rows are written exactly once; to brokers, each task then writes its
-            rows in one transaction.
+        clock_ms: Append time of the rows in ms; None for the time of the machine's clock.
+        exactly_once: Whether rows are written exactly once. If they are written to brokers, each
+            task then writes its rows in one transaction.
         transactional_id_prefix: Prefix of the transactional ids.
         marker_topic: Topic for the markers of written batches.
-        txn: `txnAppId` and `txnVersion` of a numbered write; None for a write without them.
+        txn: `txnAppId` and `txnVersion` of a numbered write; None for a write without these
+            options.
         lock_wait_ms: How long a commit waits for the directory's lock, in ms.
         serdes: Names of serializers of the columns `key` and `value`, if given.
     """
@@ -137,7 +138,7 @@ class SinkOptions:
 
 
 def read_sink_options(texts: Mapping[str, str]) -> SinkOptions:
-    """Parse the options of a write; raises InvalidRequest or ConfigError for invalid ones."""
+    """Parse the options of a write; raises InvalidRequest or ConfigError for an invalid option."""
     options = Options(texts, WRITE_OPTIONS)
     path, bootstrap = options.location(_NOT_OF_BROKERS, _NOT_OF_DIRECTORIES)
     if not bootstrap:
@@ -235,13 +236,13 @@ class StreamBatch(NamedTuple):
 
 
 def task_number() -> int:
-    """Return this task's number; 0 outside of a task."""
+    """Return the number of the Spark task that calls this function; 0 outside of a task."""
     context = TaskContext.get()
     return 0 if context is None else context.partitionId()
 
 
 def stream_batch() -> StreamBatch:
-    """Return this task's streaming batch; raises InvalidRequest outside of a streaming query."""
+    """Return the streaming batch of the calling task; raises InvalidRequest outside of a stream."""
     context = TaskContext.get()
     query_id = None if context is None else context.getLocalProperty(QUERY_ID)
     number = None if context is None else context.getLocalProperty(BATCH_ID)

@@ -68,8 +68,8 @@ class TidelogSource(DataSource):
         check_driver()
         from tidelog.spark.rows import row_type
 
-        # It is not known yet whether this is a batch or a stream, so options of the start can't be
-        # checked.
+        # Spark calls `schema` for batches and for streams. Options of the start differ between the
+        # two, so they can't be checked here.
         options = read_common_options(self.options)
         return row_type(options.columns, options.serdes)
 
@@ -127,14 +127,14 @@ class TidelogReader(DataSourceReader):
         self._arrival = PromptAck()
 
     def partitions(self) -> list[InputPartition]:
-        """Return one partition per task; if there is no task, one partition without rows."""
+        """Return one partition of Spark per task; without tasks, one partition without rows."""
         with open_backend(self._options, self._columns) as backend:
             plan = backend.plan_batch(self._limits)
         for lost in plan.lost:
             _LOG.warning("not in the log: %s", lost)
         for note in (*plan.empty, *plan.doubtful, *plan.reports):
             is_new = isinstance(note, EmptyRange) and note.why is WhyEmpty.NEVER_WRITTEN
-            # A partition without any record so far is normal, so the line is not a warning.
+            # A partition that never had a record is normal, so its line is not a warning.
             _LOG.log(logging.INFO if is_new else logging.WARNING, "%s", note)
         return [TaskPartition(task) for task in plan.tasks] or [TaskPartition(None)]
 
@@ -156,7 +156,9 @@ class PushdownReader(TidelogReader):
 
 
 def takes_filters() -> bool:
-    """Return whether this process is Spark's worker for filters; else Spark refuses `pushFilters`.
+    """Return whether this process is Spark's worker for filters.
+
+    In other processes, Spark refuses a reader with the method `pushFilters`.
 
     Spark starts that worker only if the session's setting `spark.sql.python.filterPushdown.enabled`
     is true; the setting can't be read here.
@@ -167,7 +169,7 @@ def takes_filters() -> bool:
 
 @reads_arguments()
 def plan_batch(options: Mapping[str, str]) -> BatchPlan:
-    """Plan a batch read with these options; the result has tasks, lost offsets and empty ranges.
+    """Return the plan of a batch read: tasks, lost offsets and empty ranges.
 
     Raises:
         InvalidRequest, UnknownTopic, ConfigError: The options are invalid, or don't fit the log.

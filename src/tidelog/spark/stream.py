@@ -5,8 +5,8 @@ are stored in the query's checkpoint before any record of the batch is read. Spa
 reader's methods in this order:
 
 1. `prepareForTriggerAvailableNow`, if the query must stop at the current end of the log.
-2. `initialOffset`, for a new query; called again until the query's first batch is done.
-3. `latestOffset(start, limit)`, for the end of the next batch; then `reportLatestOffset`, for the
+2. `initialOffset`, for a new query. Spark calls it again until the query's first batch is done.
+3. `latestOffset(start, limit)`, for the end of the next batch. Then `reportLatestOffset`, for the
    query's progress.
 4. `partitions(start, end)`, for the tasks. After a crash this is the first call, for the batch that
    was planned and not finished.
@@ -58,12 +58,12 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         opens: OpenBackend = open_backend,
         clock: Clock | None = None,
     ) -> None:
-        """Create the reader; the first call of a method that needs the log opens it.
+        """Create the reader; the log is opened by the first method that needs it.
 
         Args:
             options: Options of the stream.
             columns: Columns of a row.
-            opens: Opens the backend.
+            opens: Function that opens the backend.
             clock: Clock for delays of batches and ages of records; the machine's clock if None.
         """
         self._options = options
@@ -109,11 +109,11 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._batches.next_offset(start, limits)
 
     def reportLatestOffset(self) -> Json | None:
-        """Return log ends and backlog as of the last `latestOffset`, for Spark's progress."""
+        """Return the progress at the last `latestOffset`: log ends, backlog and lost ranges."""
         return self._batches.progress
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
-        """Return the tasks of the micro-batch from `start` to `end`; none if it is empty."""
+        """Return the tasks of the micro-batch from `start` to `end`; [] if the batch is empty."""
         return [TaskPartition(task) for task in self._batches.plan(start, end)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger("tidelog.spark")
 
 # Maximum number of attempts to take a snapshot. An attempt fails if a topic is deleted between two
-# of its requests, which hardly happens several times in a row.
+# requests of the attempt. This hardly happens several times in a row.
 _TRIES: Final = 5
 
 
@@ -61,7 +61,7 @@ class StreamLog:
         Args:
             options: Options of the stream's reads.
             columns: Columns of a row.
-            open_backend: Opens a backend for the options and columns.
+            open_backend: Function that opens a backend for these options and columns.
         """
         self._options = options
         self._columns = columns
@@ -98,8 +98,8 @@ class StreamLog:
             names = [name for name in names if name in assigned]
         bounds = backend.bounds(names)
         # The ids are read after the bounds. So if a topic is recreated in between, the check finds
-        # another id. In the other order, the offsets of the new topic would pass as offsets of the
-        # old topic.
+        # another id. If the ids were read first, the check would take the offsets of the new topic
+        # for offsets of the old topic.
         ids = backend.topic_ids({name.topic for name in names})
         return LogSnapshot(extents=bounds, topic_ids=ids)
 
@@ -114,8 +114,8 @@ class StreamLog:
     def epochs_at(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return the leader epoch of the last batch below each offset; -1 if unknown.
 
-        If ends of epochs are unknown, no epoch is requested, because an epoch could not be checked
-        later, and finding epochs would read records of each partition.
+        If the ends of a partition's epochs are unknown, this function requests no epoch of the
+        partition. The epoch could not be checked later, and the request would read records.
         """
         epoch_ends = self.backend.epoch_ends(dict.fromkeys(ends, 0)) if ends else {}
         useful = {name: end for name, end in ends.items() if epoch_ends[name][0] >= 0}
@@ -170,7 +170,7 @@ class StreamLog:
 
 
 def freeze(now: LogSnapshot, then: LogSnapshot) -> LogSnapshot:
-    """Return the snapshot `now` without records, partitions and topics that `then` lacks.
+    """Return the snapshot `now` without records, partitions and topics that are not in `then`.
 
     The topic ids are those of `now`, so that the check finds topics that were deleted or recreated
     after `then`.
@@ -198,12 +198,14 @@ def cut_by_bytes(
     Args:
         log_dir: The directory, opened after the ranges were computed.
         ranges: Offsets [start, end) of each partition, inside its log.
-        max_bytes: Limit of all ranges together, shared in proportion to their sizes.
+        max_bytes: Limit of the bytes in all ranges together. The ranges share it in proportion to
+            their sizes in bytes.
 
     Returns:
-        The exclusive end offset of each range: the range's own end if the whole range fits, else
-        the offset after the last batch that fits. If not even the first batch fits, the result is
-        the offset after the first batch, so that every partition makes progress.
+        The exclusive end offset of each range. If the whole range fits, this is the range's own
+        end. Otherwise it is the offset after the last batch that fits. If not even the first batch
+        fits, the result is the offset after the first batch, so that every partition makes
+        progress.
     """
     readers = {name: log_dir.reader(name.topic, name.partition) for name in ranges}
     sizes = {name: _size(readers[name], *ranges[name]) for name in ranges}
@@ -231,7 +233,7 @@ def _parts(reader: "LogView", start: int, end: int) -> Iterator[_Part]:
     """Yield the parts of the range in order; segments that were deleted meanwhile are left out."""
     first, last = max(start, reader.log_start_offset), min(end, reader.log_end_offset)
     for part in reader.slices(first, last) if first < last else ():
-        # The index is sparse, so the slice may have batches before the range and after it.
+        # The index is sparse, so the slice may also have batches before and after the range.
         begin = next((position for position, _ in part.batches()), None)
         if begin is not None:
             yield _Part(part.segment, begin, _end_position(part, begin))
@@ -291,7 +293,7 @@ def _last_offset(part: _Part, limit: int, *, is_first: bool) -> int | None:
 
 
 def _indexed(segment: "Segment", position: int) -> int:
-    """Return the position of a batch before `position`, from the index; 0 if there is none.
+    """Return the position of a batch before `position`, from the index; 0 without such an entry.
 
     Uses the second to last index entry at or below `position`; `position_floor` compares the entry
     with the log.

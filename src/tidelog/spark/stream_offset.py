@@ -1,8 +1,9 @@
-"""Offset of a stream as Spark stores it, and the check whether an offset still fits the log.
+"""Offset of a stream as Spark stores it, and the check that an offset still fits the log.
 
-Contains the JSON of offsets, and the check of positions against the log (`LossCheck`). Does no I/O
-of its own: the check receives a snapshot of the log (`LogSnapshot`), and functions that look up
-leader epochs and log ends. The ranges of a micro-batch are computed in `micro_batches`.
+Contains the JSON of offsets, and the check of positions against the log (`LossCheck`). This module
+does no I/O: its caller passes a snapshot of the log (`LogSnapshot`) to the check, and functions
+that look up leader epochs and log ends. The ranges of a micro-batch are computed in
+`micro_batches`.
 
 Spark compares offsets as text. Equal offsets must have equal text, or Spark runs empty batches. So
 all names are sorted as text, and a position that did not move keeps its text.
@@ -24,7 +25,7 @@ all names are sorted as text, and a position that did not move keeps its text.
 
 Offsets of Spark's Kafka connector, `{"tides": {"0": 57}}`, are accepted too.
 
-A position is checked for these cases, in this order:
+The check looks for these cases in this order:
 
 - The topic was deleted and recreated, so its id has changed: the unread records of the old topic
   are lost, and the new topic is read from its log start.
@@ -33,8 +34,8 @@ A position is checked for these cases, in this order:
 - The log starts after the position: the unread records before the log start were deleted, and
   reading continues at the log start.
 - The log was rewritten before the position: the leader epoch of the last batch that was read now
-  ends earlier, or the log has no batch of that epoch any more. Consumers find this by
-  OffsetForLeaderEpoch (KIP-320). The records that were read beyond that end are no longer in the
+  ends earlier, or the log has no batch of that epoch any more. Kafka's consumers detect this case
+  by OffsetForLeaderEpoch (KIP-320). The records that were read beyond that end are no longer in the
   log. Reading continues at the offset where the old and the new log diverge, so that every record
   now in the log is read. If this offset is unknown, all offsets from the log start to the position
   count as lost, and reading continues at the position or the log end, whichever is lower.
@@ -240,7 +241,7 @@ class Extent(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """Largest epoch at or below a requested one, and its exclusive end offset; -1 if unknown."""
+    """Largest epoch at or below a requested epoch, and its exclusive end offset; -1 if unknown."""
 
     epoch: int
     end_offset: int
@@ -269,8 +270,8 @@ class StreamCheck:
 
     Attributes:
         positions: Position of each partition that still exists.
-        moved: Partitions whose position was changed by the check.
-        lost: Ranges that are no longer in the log, whether they were read before or not.
+        moved: Partitions whose position the check has changed.
+        lost: Ranges of offsets that are no longer in the log. They may have been read before.
     """
 
     positions: dict[TopicPartition, Position] = field(default_factory=dict)
@@ -287,8 +288,8 @@ class LossCheck:
         self._epoch_ends = epoch_ends
         self._leader_epochs = leader_epochs
         self._log_ends = log_ends
-        # Partitions whose log has no known epochs. The epoch of their last batch is not requested
-        # again, because this request would read records.
+        # Partitions whose log has no known epochs. The epoch of the last batch of such a log is not
+        # requested again, because each request would read records.
         self._without_epochs: set[TopicPartition] = set()
 
     def check(
@@ -352,8 +353,8 @@ class LossCheck:
     ) -> dict[TopicPartition, int]:
         """Return the latest epoch of logs whose epochs are all below the position's epoch.
 
-        `epoch_ends` has no end for such a log, and none for a log without known epochs. The epoch
-        of the last batch shows which of the two cases it is.
+        `epoch_ends` has no end for such a log. It also has no end for a log without known epochs.
+        The epoch of the log's last batch distinguishes the two cases.
         """
         ends = {
             name: snapshot.extents[name].end
@@ -407,8 +408,8 @@ def _add_existing(
             f" {position.offset} had leader epoch {position.epoch}, now they have {epoch_end.epoch}"
         )
     elif ends_before:
-        # Batches after that end have later epochs than the position, so none of these batches was
-        # read.
+        # Batches after the epoch's end have later epochs than the position, so none of these
+        # batches was read.
         lost_from = next_offset = max(epoch_end.end_offset, extent.start)
         reason = (
             f"rewritten after they were read: records were read up to leader epoch"

@@ -38,13 +38,14 @@ _Key = TypeVar("_Key")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """Limits of a micro-batch; None for no limit.
+    """Limits of a micro-batch. A limit that is None does not apply.
 
     Attributes:
-        max_offsets: Maximum number of offsets in all partitions together, but at least one in each
-            partition that has unread offsets (see `share_limit`).
+        max_offsets: Maximum number of offsets in all partitions together. Exception: a batch has at
+            least one offset of each partition that has unread offsets (see `share_limit`).
         max_bytes: Approximate maximum number of bytes of log in all partitions together.
-        min_offsets: Minimum number of offsets; with fewer, the batch is delayed.
+        min_offsets: Minimum number of offsets in all partitions together. A batch with fewer
+            offsets is delayed.
         max_delay_ms: Maximum delay in ms after the start of the previous batch.
     """
 
@@ -87,7 +88,10 @@ class MinimumBatch:
         self._last_ms: int | None = None
 
     def passes(self, backlog: int) -> bool:
-        """Return whether a batch with this backlog runs now; if so, the delay starts again."""
+        """Return whether a batch with this number of unread offsets runs now.
+
+        If it runs, the maximum delay is counted from now on.
+        """
         if self._min_offsets is None:
             return True
         now_ms = self._clock.monotonic_ms()
@@ -141,10 +145,12 @@ class Start:
     """Start of a new query.
 
     Attributes:
-        offsets: One offset for all partitions, or one for each; -2 means earliest, -1 latest.
-        times: One time in ms for all partitions, or one for each; None to start at `offsets`.
-        needs_match: Whether it is an error if no record is at or after a time; otherwise the
-            partition is read from its end.
+        offsets: One offset for all partitions, or one for each partition. -2 means earliest, -1
+            latest.
+        times: One time in ms for all partitions, or one for each partition; None to start at
+            `offsets`.
+        needs_match: Whether it is an error if a partition has no record at or after its time. If it
+            is not an error, such a partition is read from its end.
     """
 
     offsets: PartitionValues = LATEST_OFFSET
@@ -157,7 +163,7 @@ class StreamOptions:
     """Options of a stream.
 
     Attributes:
-        source: Options that batches have, too.
+        source: Options that batch reads also have.
         start: Start of a query without a checkpoint.
         limits: Limits of one micro-batch.
         commit_group: Consumer group to which offsets are committed; None to commit no offsets.

@@ -1,4 +1,4 @@
-"""Protocol classes of a query: `Backend`, the log that is read, and `Task`, a part of the plan.
+"""Protocols of a query: `Backend`, the log that a query reads, and `Task`, a part of the plan.
 
 Also contains the reason why a range of a partition is empty (`explain`), for example because its
 records were deleted or are not visible yet. The function
@@ -41,11 +41,10 @@ class WhyEmpty(StrEnum):
     """Kind of reason why a range is empty.
 
     `NEVER_WRITTEN`: the partition never had a record. `DELETED`: the log has no records left, or
-    starts after the range; if the range had records, retention, DeleteRecords or compaction has
-    deleted them.
-    `NOT_THERE`: the log has no record in the range. `NOT_VISIBLE`: records of the range can't be
-    read yet, because they follow the start of an open transaction or are not flushed. `NOT_WANTED`:
-    filters or options exclude the whole range.
+    starts after the range; if the range ever had records, then retention, DeleteRecords or
+    compaction has deleted these records. `NOT_THERE`: the log has no record in the range.
+    `NOT_VISIBLE`: records of the range can't be read yet, because they follow the start of an open
+    transaction or are not flushed. `NOT_WANTED`: filters or options exclude the whole range.
     """
 
     NEVER_WRITTEN = "never written"
@@ -121,7 +120,7 @@ def explain(
         requested: The requested range.
         bounds: The range after comparison with the log.
         facts: Known facts of the log.
-        write: Returns the text of a time in ms.
+        write: Function that returns the text of a time in ms.
     """
     why, reason = (
         _of_log(facts) or _of_offsets(requested, facts) or _of_times(requested, facts, write)
@@ -139,12 +138,15 @@ def may_be_deleted(requested: RequestedRange, bounds: Bounds) -> bool:
 
 
 def is_doubtful(empty: EmptyRange) -> bool:
-    """Return whether a range is before the log start, so only records out of order can match."""
+    """Return whether the reason is `DELETED`, so that the log starts after the range.
+
+    Only records that are out of order can match such a range.
+    """
     return empty.why is WhyEmpty.DELETED
 
 
 def _of_log(facts: LogFacts) -> tuple[WhyEmpty, str] | None:
-    """Return the reason if the whole log is empty or invisible, else None."""
+    """Return the reason if no record of the log is readable; None if a record is readable."""
     if facts.end == 0:
         return WhyEmpty.NEVER_WRITTEN, "the partition never had records"
     if facts.start >= facts.end:
@@ -166,7 +168,7 @@ def _hidden(facts: LogFacts) -> str:
 
 
 def _of_offsets(requested: RequestedRange, facts: LogFacts) -> tuple[WhyEmpty, str] | None:
-    """Return the reason if the requested offsets are the cause, else None."""
+    """Return the reason if the requested offsets are the cause; None if they are not the cause."""
     start, end = requested.start_offset, requested.end_offset
     if end is not None and 0 <= end <= facts.start and (start or 0) < end:
         return WhyEmpty.DELETED, f"deleted already: the log starts at offset {facts.start}"
@@ -240,7 +242,7 @@ class Task(Protocol):
 
 
 class TaskPartition(InputPartition):
-    """Task as Spark sends it to a worker; None for no rows."""
+    """Task in the form that Spark sends to a worker. If `task` is None, it yields no rows."""
 
     def __init__(self, task: Task | None) -> None:
         super().__init__(task)
@@ -267,7 +269,7 @@ class BatchPlan:
         scan_bytes: Number of bytes of log that the tasks read; None for tables and for brokers.
         log_bytes: Number of bytes of the whole log; None for tables and for brokers.
         reports: One line for each damage that was worked around, and for each doubt about a table.
-            If options or filters exclude all partitions, the reason instead.
+            If options or filters exclude all partitions, `reports` has the reason instead.
     """
 
     tasks: tuple[Task, ...] = ()
@@ -303,7 +305,7 @@ class Backend(AbstractContextManager["Backend"], Protocol):
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int | None]:
-        """Return the offset of the first record at or after each time in ms; None if there is none.
+        """Return the offset of the first record at or after each time in ms; None without a record.
 
         Times are on the clock that the options choose.
         """
@@ -318,7 +320,7 @@ class Backend(AbstractContextManager["Backend"], Protocol):
     ) -> dict[TopicPartition, tuple[int, int]]:
         """Return the largest epoch at or below each given epoch, and its exclusive end offset.
 
-        The result is (-1, -1) if both are unknown. Source: KIP-320, OffsetForLeaderEpoch.
+        If epoch and end are unknown, the result is (-1, -1). Source: KIP-320, OffsetForLeaderEpoch.
         """
         ...
 
@@ -328,8 +330,8 @@ class Backend(AbstractContextManager["Backend"], Protocol):
         """Return record time and append time in ms of the first record at or after each offset.
 
         A time is None if unknown. The result leaves out partitions without such a record and
-        damaged partitions. The result also leaves out all partitions of brokers, because their
-        records would have to be fetched for the times.
+        damaged partitions. The result also leaves out all partitions of brokers, because the times
+        of their records are unknown before the records are fetched.
         """
         ...
 
@@ -380,7 +382,7 @@ def freeze_garbage() -> None:
     """Exclude all objects that exist now from garbage collection; runs once in each worker.
 
     Spark's daemon collects garbage after every task. Without this function, each collection would
-    traverse Numba's objects for 0.1 s, the time for decoding 3 million records.
+    traverse Numba's objects. This takes 0.1 s, as long as decoding 3 million records.
     """
     gc.collect()
     gc.freeze()

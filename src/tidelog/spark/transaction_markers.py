@@ -10,7 +10,8 @@ cluster has ids. So a topic that is deleted and recreated starts without markers
 an id applies to any topic of that name.
 
 The partition of a marker is a hash of its plain key (without a topic) modulo `PARTITION_COUNT`.
-This applies even if partitions are added to the topic, so a marker is always found.
+This number does not change if partitions are added to the marker topic, so a marker is always
+found.
 """
 
 import json
@@ -52,7 +53,8 @@ class Marker(NamedTuple):
 
     Attributes:
         batch: Number of the batch whose rows were written.
-        note: Text that `broker_sink.Claim.note` returned for these rows; "" if there is none.
+        note: Text that `broker_sink.Claim.note` returned for these rows; "" if the claim has no
+            `note`.
         topic_id: Id of the topic that has the rows; "" if unknown.
     """
 
@@ -70,7 +72,7 @@ def encode_marker(marker: Marker) -> bytes:
 
 
 def decode_marker(value: bytes) -> Marker:
-    """Parse a record's value as a marker; raises CorruptMessage if it isn't one."""
+    """Parse a record's value as a marker; raises CorruptMessage if it is not a marker."""
     try:
         content = json.loads(value)
         version, batch = content["version"], content["batch"]
@@ -98,7 +100,7 @@ def last_marker(current: Marker | None, newer: Marker) -> Marker:
 
 
 def topic_key(key: str, topic: str) -> str:
-    """Return the key of one topic's marker; topic names can't contain the separator `@`."""
+    """Return the key of a topic's marker. The separator `@` can't be in names of topics."""
     return f"{key}@{topic}"
 
 
@@ -183,9 +185,9 @@ class Markers:
     def committed(self, key: str, at_least: int) -> dict[str, Marker]:
         """Return the valid markers under a key and its topic keys, of batch `at_least` or later.
 
-        The caller has fenced older producers with its transactional id, so the older producers have
-        no open transaction. The first read includes uncommitted markers, so it does not wait for
-        open transactions of other keys. Almost always, the first read finds no marker of batch
+        The caller has fenced older producers with the same transactional id, so these producers
+        have no open transaction. The first read includes uncommitted markers, so it does not wait
+        for open transactions of other keys. Almost always, the first read finds no marker of batch
         `at_least` or later. If the first read finds such a marker, a second read checks whether the
         marker's transaction was committed.
 
@@ -205,7 +207,8 @@ class Markers:
         Args:
             key: The plain key, without a topic.
             isolation: Isolation level by Kafka's name.
-            end: Offset up to which the partition is read at least, exclusive.
+            end: Smallest end of the read, exclusive. The read ends at the partition's end, but not
+                before this offset.
         """
         from confluent_kafka import TopicPartition
 
@@ -237,7 +240,7 @@ class Markers:
         )
 
     def _end_of(self, message: "ck.Message") -> int | None:
-        """Return the offset of a message that reports the partition's end; None for a record.
+        """Return the offset in a message that reports the partition's end; None if it is a record.
 
         Raises ClusterFailure, or a more specific type, for a message that reports another error.
         """
@@ -263,7 +266,7 @@ def partition_count(cluster: "Cluster", topic: str) -> int:
 
 
 def find_topic_id(cluster: "Cluster", topic: str) -> str:
-    """Return a topic's id as Kafka prints it, "" without one; does not create the topic.
+    """Return a topic's id as Kafka prints it, "" without an id; does not create the topic.
 
     Raises:
         UnknownTopic: The topic does not exist; the message suggests a similar name, if any.
@@ -281,7 +284,7 @@ def find_topic_id(cluster: "Cluster", topic: str) -> str:
 
 
 def _described(cluster: "Cluster", topic: str) -> tuple[int, str] | None:
-    """Return a topic's number of partitions, and its id, which is "" if it has none.
+    """Return a topic's number of partitions, and its id ("" if the topic has no id).
 
     The result is None if the broker that responds does not know the topic, but another broker does.
     """

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 _NEEDED: Final = ("pyarrow", "numpy", "numba")
 
 # Environment variables of Spark. `_RUNTIME` has the name and value of a variable that Spark sets in
-# its Python processes. Spark reads `_HIDE_TRACEBACK` when it formats the error with which such a
-# process ends.
+# its Python processes. If such a process ends with an error, Spark reads `_HIDE_TRACEBACK` when it
+# formats the error.
 _RUNTIME: Final = ("SPARK_PYTHON_RUNTIME", "PYTHON_WORKER")
 
 _HIDE_TRACEBACK: Final = "SPARK_HIDE_TRACEBACK"
@@ -65,7 +65,7 @@ def in_worker(read: "Callable[[], Iterator[pa.RecordBatch]]") -> "Iterator[pa.Re
 
 
 def make_ready(*, to_write: bool = False) -> None:
-    """Check this process's packages and prepare its kernels, at the first call for each purpose.
+    """At the first call for each purpose, check this process's packages and prepare its kernels.
 
     Args:
         to_write: True for the kernels that encode records, False for the kernels that decode
@@ -92,7 +92,7 @@ def worker_errors() -> Iterator[None]:
 def hide_traceback() -> Iterator[None]:
     """Hide the traceback in Spark's message of a TidelogError, so that the error's text is first.
 
-    Other errors may be bugs and keep their traceback.
+    Other errors may be bugs, so Spark's message keeps their traceback.
     """
     try:
         yield
@@ -122,7 +122,7 @@ def missing(name: str) -> MissingDependency:
 
 @cache
 def check_packages() -> None:
-    """Raise MissingDependency if a needed package is not installed; imports none of them."""
+    """Raise MissingDependency if a needed package is not installed; imports no package."""
     for name in _NEEDED:
         if importlib.util.find_spec(name) is None:
             raise missing(name)
@@ -133,8 +133,8 @@ def prepare(*, to_write: bool = False) -> None:
     """Compile the kernels for reading or writing at the first call, if they are not on disk yet.
 
     Only one of the processes that share the folder compiles; all other processes wait, and load
-    each kernel at its first use. If there is no folder that only this user can write to, nothing is
-    done here: each process compiles each kernel at its first use.
+    each kernel at its first use. If there is no folder that only this user can write to, this
+    function does nothing. Then each process compiles each kernel at its first use.
 
     Args:
         to_write: True for the kernels that encode records, False for the kernels that decode
@@ -145,7 +145,7 @@ def prepare(*, to_write: bool = False) -> None:
 
 @cache
 def prepare_digests() -> None:
-    """Prepare the kernels that reduce records to one row per key; see `prepare`."""
+    """Prepare the kernels that reduce records to one row per key, in the same way as `prepare`."""
     _warm("digest")
 
 
@@ -170,7 +170,7 @@ _HINT: Final = (
 
 
 def check_workers(spark: "SparkSession") -> None:
-    """Run one small task to check the workers' Python; later queries reuse the started worker.
+    """Run one small task to check the workers' Python. Later queries reuse the task's worker.
 
     Raises:
         MissingDependency: The worker's Python has no tidelog, another version of tidelog, or
@@ -237,7 +237,7 @@ class PromptAck:
 
 
 def acknowledge_receipt() -> PromptAck:
-    """Acknowledge the data that this process has received; runs when a `PromptAck` is unpickled."""
+    """Acknowledge the data that this process has received. Unpickling a `PromptAck` calls this."""
     acknowledge_now()
     return PromptAck()
 
@@ -255,7 +255,7 @@ def acknowledge_now() -> int:
 
 
 def _sockets() -> list[int]:
-    """Return the descriptors of this process's sockets; none if the system doesn't have /proc."""
+    """Return the descriptors of this process's sockets; empty if the system doesn't have /proc."""
     descriptors = []
     with suppress(OSError):
         paths = sorted(Path(_DESCRIPTORS).iterdir(), key=lambda path: int(path.name))
@@ -268,10 +268,11 @@ def _sockets() -> list[int]:
 
 
 def _set_option(descriptor: int, option: int) -> bool:
-    """Set a TCP option on one socket; return whether it is a TCP connection.
+    """Set a TCP option to 1 on one socket; return whether the socket is a TCP connection.
 
     Calls setsockopt directly, because a Python socket for the descriptor would set the process's
-    default timeout, if any. This would make the connection non-blocking for its owner.
+    default timeout, if any. Such a timeout would make the connection non-blocking for the code that
+    owns it.
     """
     on = ctypes.c_int(1)
     call = ctypes.CDLL(None).setsockopt
