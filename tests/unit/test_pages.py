@@ -9,6 +9,7 @@ from tests.worlds.made_pages import (
     audit_page,
     bootstrap_page,
     lag_page,
+    latency_page,
     made_pages,
     mirror_page,
 )
@@ -191,7 +192,14 @@ def test_the_footer_of_a_page_states_its_origin() -> None:
     footer = page[page.index("<footer>") :]
     for text in ("by tidelog 0.1.0", "America/New_York", "from 2013-01-01", "--report"):
         assert text in footer
-    assert "<h1>Audit of east and west, from 2013-01-01 00:00:00" in page
+    assert "<h1>Audit of A (east) and B (west), from 2013-01-01 00:00:00" in page
+
+
+def test_the_tables_of_the_latency_page_have_the_words_of_the_command() -> None:
+    page = _joined(latency_page().html())
+    for heading in ("late by up to", "clock ahead", "watermark delay", "records lost", "p99.9"):
+        assert f">{heading}</th>" in page
+    assert ">min</th>" not in page
 
 
 def test_passwords_are_in_no_page() -> None:

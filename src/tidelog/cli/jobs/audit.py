@@ -373,7 +373,8 @@ def page(request: AuditCommand, group: str | None, audited: AuditResults) -> Rep
                 nothing="No differences.",
             )
         )
-    title = f"Audit of {request.a} and {b}"
+    other = b if request.b is None else f"B ({b})"
+    title = f"Audit of A ({request.a}) and {other}"
     return Report(title, sections, f"{audit_verdict(audited, request.a, b)}.")
 
 

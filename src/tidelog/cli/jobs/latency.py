@@ -52,21 +52,27 @@ from tidelog.types import HOUR_MS
 if TYPE_CHECKING:
     from tidelog.jobs.latency.tables import LatencyResult, TopicTimes
 
-# Has the same heading as the column in `tidelog latency`.
+# Columns for scripts, with the headings of the tables for people.
 _AHEAD: Final = output.titled(clock_ahead=output.duration("skew_ms_max"))
+_LATE: Final = output.titled(late_by_up_to=output.duration("late_ms_max"))
 HOURS: Final = output.columns(
     "topic",
     "clock",
     output.time("hour"),
-    output.count("hours", "records"),
-    output.duration("p50_ms", "p90_ms", "p99_ms", "p999_ms", "max_ms", "min_ms"),
-    output.minor(_AHEAD),
+    output.minor(output.count("hours")),
+    output.count("records"),
+    output.duration("p50_ms", "p90_ms", "p99_ms"),
+    output.titled(**{"p99.9": output.duration("p999_ms")}),
+    output.duration("max_ms"),
+    output.detail(output.duration("min_ms")),
+    _AHEAD,
     output.detail(output.share("percentile_error")),
 )
 WATERMARKS: Final = output.columns(
     "topic",
-    output.duration("delay_ms"),
-    output.count("lost", "records"),
+    output.titled(watermark_delay=output.duration("delay_ms")),
+    output.titled(records_lost=output.count("lost")),
+    output.count("records"),
     output.share("lost_share"),
 )
 TOPICS: Final = output.columns(
@@ -74,7 +80,7 @@ TOPICS: Final = output.columns(
     output.count("records"),
     output.minor(output.count("without_create_time", "without_both_times")),
     output.count("out_of_order"),
-    output.duration("late_ms_max"),
+    _LATE,
     _AHEAD,
 )
 # Maximum number of topics with plots: the topics with the most records.
@@ -185,7 +191,7 @@ def people_table(
     )
     late = {name: topic.late for name, topic in result.topics.items()}
     return (
-        output.columns(columns, output.count("out_of_order"), output.duration("latest_ms")),
+        output.columns(columns, output.count("out_of_order"), _LATE),
         [[*row, late[str(row[0])].out_of_order, late[str(row[0])].late_ms_max] for row in rows],
     )
 
