@@ -84,6 +84,8 @@ class Observation:
         unread: The first unread record, None if there is none.
         member: Client id of the member that the partition is assigned to; None if no member has the
             partition.
+        log_end: Log end offset, which is above `end` if an open transaction hides records from the
+            group; None if it equals `end`.
     """
 
     partition: TopicPartition
@@ -95,6 +97,12 @@ class Observation:
     left: Count
     unread: Unread | None
     member: str | None = None
+    log_end: int | None = None
+
+    @property
+    def last_end(self) -> int:
+        """Log end offset, with records that the group may not see yet."""
+        return self.end if self.log_end is None else self.log_end
 
     @property
     def next_offset(self) -> int:
@@ -161,6 +169,8 @@ def observe(  # noqa: PLR0913 - what is read, and how
     committed = cluster.committed(group, partitions)
     marks = cluster.watermarks(partitions, isolation=isolation)
     next_offsets = {p: _next_offset(committed.get(p), marks[p]) for p in partitions}
+    ahead = [p for p, offset in next_offsets.items() if offset > marks[p].end]
+    log_ends = cluster.watermarks(ahead) if ahead else {}
     behind = {p: offset for p, offset in next_offsets.items() if offset < marks[p].end}
     unread = _first_unread(cluster, own, behind, isolation)
     now_ms, monotonic_ms = clock.now_ms(), clock.monotonic_ms()
@@ -175,6 +185,7 @@ def observe(  # noqa: PLR0913 - what is read, and how
             left=_left(counter, p, next_offsets[p], marks[p].end, unread.get(p)),
             unread=unread.get(p),
             member=members.get(p),
+            log_end=log_ends[p].end if p in log_ends else None,
         )
         for p in partitions
     ]
@@ -321,7 +332,7 @@ def _state(observation: Observation) -> State:
         return State.NO_COMMIT
     if observation.committed < observation.start:
         return State.LOST
-    return State.BEYOND_END if observation.committed > observation.end else State.OK
+    return State.BEYOND_END if observation.committed > observation.last_end else State.OK
 
 
 def over_limits(
@@ -344,7 +355,7 @@ def over_limits(
         if lag.state is State.BEYOND_END and not (max_lag is None and max_ms is None):
             lines.append(
                 f"{name}: the committed offset {lag.seen.committed} is above the log end offset"
-                f" {lag.seen.end}: the log was truncated or recreated; the lag is unknown"
+                f" {lag.seen.last_end}: the log was truncated or recreated; the lag is unknown"
             )
         if max_lag is not None and remaining.records > max_lag:
             at_most = "" if remaining.is_exact else "at most "
@@ -498,4 +509,5 @@ def observe_directory(
         end=end,
         left=Count(max(end - offset, 0), is_exact=False),
         unread=unread_of(record) if record is not None and is_visible else None,
+        log_end=log.log_end_offset,
     )

@@ -10,7 +10,7 @@ from tidelog.env import ManualClock
 from tidelog.remote import group_lag, own_logs
 from tidelog.remote.group_lag import AgeClock, History, Observation, PartitionLag, State, Unread
 from tidelog.remote.view import Count, Member
-from tidelog.types import TopicPartition
+from tidelog.types import IsolationLevel, TopicPartition
 
 GROUP = "planes"
 NOW = 1_700_000_000_000
@@ -206,3 +206,25 @@ def test_the_assigned_member_is_named() -> None:
         cluster, GROUP, [FLIGHTS_0], clock=ManualClock(NOW), counter=own_logs.by_offsets
     )
     assert found.member == "radar"
+
+
+@pytest.mark.parametrize(("committed", "state"), [(5, State.OK), (6, State.BEYOND_END)])
+def test_a_commit_after_an_open_transactions_start_is_not_beyond_the_end(
+    committed: int, state: State
+) -> None:
+    cluster = FakeCluster({FLIGHTS_0: FakeLog([record(n, NOW) for n in range(5)], stable=2)})
+    cluster.put(GROUP, {FLIGHTS_0: committed})
+    (found,) = group_lag.observe(
+        cluster,
+        GROUP,
+        [FLIGHTS_0],
+        clock=ManualClock(NOW),
+        counter=own_logs.by_offsets,
+        isolation=IsolationLevel.READ_COMMITTED,
+    )
+    lag = lag_after(found)
+    assert (lag.state, lag.offset_lag, found.end) == (state, 0, 2)
+    lines = group_lag.over_limits([lag], max_lag=1)
+    assert ["above the log end offset 5:" in line for line in lines] == [True] * (
+        state is not State.OK
+    )

@@ -33,6 +33,7 @@ class FakeLog:
     records: list[RemoteRecord]
     start: int = 0
     end: int = -1
+    stable: int | None = None  # last stable offset, if a transaction is open
     # Whether lookups return no match, as in Kafka if the segment's first matches are below the log
     # start.
     hides_matches: bool = False
@@ -95,7 +96,11 @@ class FakeCluster:
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, Watermarks]:
-        return {p: Watermarks(self.logs[p].start, self.logs[p].end) for p in partitions}
+        logs = {p: self.logs[p] for p in partitions}
+        if isolation is IsolationLevel.READ_COMMITTED:
+            stable = {p: one.end if one.stable is None else one.stable for p, one in logs.items()}
+            return {p: Watermarks(one.start, stable[p]) for p, one in logs.items()}
+        return {p: Watermarks(one.start, one.end) for p, one in logs.items()}
 
     def offsets_for_times(
         self,
