@@ -17,6 +17,7 @@ from tidelog.cli.options import (
     isolation_option,
     one_of,
     option,
+    option_of,
     target_argument,
     with_options,
     zone_cache_option,
@@ -33,6 +34,7 @@ from tidelog.cli.places import (
 )
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.config.values import EARLIEST, LATEST
+from tidelog.jobs.options import isolation
 from tidelog.lazy_dataclass import dataclass
 from tidelog.storage.files import log_file_name
 from tidelog.timespec import TIME_HELP
@@ -59,6 +61,15 @@ MAX: Final = "max"
 
 _Row = TypeVar("_Row")
 
+_isolation_option: Final = option_of(
+    "isolation",
+    IsolationLevel,
+    isolation(
+        IsolationLevel.READ_UNCOMMITTED,
+        "With --at latest: read_committed leaves out open transactions.",
+    ),
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetsOptions:
@@ -70,7 +81,7 @@ class OffsetsOptions:
     )
     place: Place = declared_by(place_options)
     clock: ClockName = declared_by(clock_option)
-    isolation: IsolationLevel = declared_by(isolation_option)
+    isolation: IsolationLevel = declared_by(_isolation_option)
     kind: Format = declared_by(format_option)
     zone: str | None = declared_by(zone_option)
 
@@ -92,6 +103,12 @@ def offsets(surroundings: Surroundings, options: OffsetsOptions) -> None:
     that record. `tidelog read --during` prints the records in a time range.
     """
     topic, number = parse_target(options.target)
+    if options.isolation is IsolationLevel.READ_COMMITTED and options.at not in (EARLIEST, LATEST):
+        raise UsageProblem(
+            "--isolation read_committed is only for --at latest, because a lookup by time also"
+            " finds records of open and aborted transactions; `tidelog read TOPIC:P --from TIME"
+            " --isolation read_committed --limit 1` prints the first committed record"
+        )
     with open_topics(surroundings, options.place) as directory:
         names = chosen(topic, directory.partitions(topic), number)
         time_ms = None

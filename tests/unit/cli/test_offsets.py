@@ -103,3 +103,12 @@ def test_a_broker_that_checks_no_acls_refers_to_its_setting() -> None:
 
 def test_a_time_without_a_zone_names_the_option(two: Cli) -> None:
     assert "--zone" in two.run("count", "flights", "--during", "yesterday").err
+
+
+@pytest.mark.parametrize("at", ["max", str(NOW)])
+def test_a_lookup_by_time_refuses_read_committed(flights: Cli, at: str) -> None:
+    committed = ("--isolation", "read_committed")
+    result = flights.run("offsets", "flights", "--at", at, *committed)
+    assert result.code == 3
+    assert "--isolation read_committed is only for --at latest" in result.err
+    flights.ok("offsets", "flights", "--at", "earliest", *committed)
