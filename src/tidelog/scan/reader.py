@@ -23,6 +23,7 @@ from tidelog.errors import (
     CorruptData,
     InvalidRequest,
     LostOffsets,
+    MissingFile,
     OffsetsGone,
     StorageFailure,
     UnknownTopic,
@@ -171,6 +172,8 @@ def read(
         OffsetsGone: With `fail_on_data_loss`: offsets of the split are no longer in the log.
         MissingTimestamps: With `strict`: a record that was read has no time on the chosen clock.
         CorruptData: A batch is damaged; everything before it was yielded.
+        MissingFile: A file or an object of a tier is missing, also after the split was planned
+            again several times.
         StorageFailure: The disk or store failed, or files were removed repeatedly.
     """
     rows_schema(columns)
@@ -239,13 +242,16 @@ class _SplitReader:
         self.stats.splits += 1
         split = self.split
         was_corrupt = False
+        missing: MissingFile | None = None
         for _ in range(_REPLANS_MAX):
             try:
                 yield from self._read(split)
             except _SegmentReplaced as stale:
                 # A file that was truncated and rewritten looks damaged at the planned positions:
                 # retry once.
-                if isinstance(cause := stale.__cause__, CorruptData):
+                cause = stale.__cause__
+                missing = cause if isinstance(cause, MissingFile) else None
+                if isinstance(cause, CorruptData):
                     if was_corrupt:
                         raise cause from None
                     was_corrupt = True
@@ -254,6 +260,8 @@ class _SplitReader:
                 split = self._replan(split)
             else:
                 return
+        if missing is not None:
+            raise missing
         raise StorageFailure(
             split.directory, "read", f"files of {split.topic} are removed repeatedly; read again"
         )

@@ -5,7 +5,7 @@ from tests.unit.storage.tiers.tiered import Tiered, values
 from tests.worlds.directories.logs import PATH, TOPIC
 
 from tidelog import scan
-from tidelog.errors import CorruptFile, StorageFailure
+from tidelog.errors import CorruptFile, MissingFile
 from tidelog.scan import ReadOptions, RequestedRange
 from tidelog.scan.latency import latency
 from tidelog.storage.directory.log_dir import LogDir
@@ -76,8 +76,9 @@ def test_a_missing_object_is_named_with_the_next_step() -> None:
     with pytest.raises(FileNotFoundError, match="--verify"):
         list(tiered.reader().records())
     plan = scan.plan(PATH, TOPIC, env=tiered.env)
-    with pytest.raises(StorageFailure, match="are removed repeatedly"):
+    with pytest.raises(MissingFile, match="--verify") as missing:
         scan.to_table(plan, options=ReadOptions(env=tiered.env))
+    assert key in missing.value.path
     wanted = RequestedRange(start_offset=40, end_offset=60)
     assert len(_rows(tiered, wanted, ClockName.RECORD)) == 20, "what is elsewhere is read"
 
