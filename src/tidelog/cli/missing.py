@@ -83,26 +83,26 @@ def _compacted_parts(
     ranges: Mapping[TopicPartition, Limits],
     clock: ClockName,
 ) -> "Mapping[TopicPartition, CompactedPart]":
-    """Return the compacted parts of ranges; loads the modules for it only for compacted topics."""
-    from tidelog.config import CLEANUP_COMPACT
+    """Return the compacted parts of ranges.
 
-    infos = {topic: directory.topic(topic) for topic in {name.topic for name in ranges}}
-    compacted = {
-        topic
-        for topic, info in infos.items()
-        # If another program created the topic, its settings are unknown.
-        if info.foreign or CLEANUP_COMPACT in info.settings.get("cleanup.policy", "")
-    }
-    if not compacted:
-        return {}
+    If the source doesn't know which partitions were compacted, the setting decides.
+    """
+    from tidelog.config import CLEANUP_COMPACT
     from tidelog.scan.split import RequestedRange
 
+    topics = {name.topic for name in ranges}
+    if not directory.source.knows_compaction:
+        topics = {
+            topic
+            for topic in topics
+            if CLEANUP_COMPACT in directory.topic(topic).settings.get("cleanup.policy", "")
+        }
     requested = {
         name: RequestedRange(**limits._asdict())
         for name, limits in ranges.items()
-        if name.topic in compacted
+        if name.topic in topics
     }
-    return directory.source.compacted_parts(requested, clock)
+    return directory.source.compacted_parts(requested, clock) if requested else {}
 
 
 def _compacted_note(parts: "Mapping[TopicPartition, CompactedPart]") -> Iterator[str]:

@@ -149,7 +149,7 @@ def _print_matches(
     unknown: list[int | None] = []
     if options.clock is ClockName.APPEND and options.at not in (EARLIEST, LATEST):
         unknown = [match.without_time for match in matches.values()]
-        columns += output.count("without_time")
+        columns += output.titled(without_append_time=output.count("without_time"))
         for row, count in zip(rows, unknown, strict=True):
             row.append(count)
     output.print_rows(surroundings, columns, rows, options.kind, zone=options.zone)
@@ -377,6 +377,7 @@ def _print_counts(surroundings: Surroundings, options: CountOptions, counts: "Co
             name.partition,
             one.records,
             one.without_time,
+            options.clock,
             one.from_zone_maps,
             one.log_bytes,
             one.sidecar_bytes,
@@ -387,14 +388,20 @@ def _print_counts(surroundings: Surroundings, options: CountOptions, counts: "Co
     if is_table and len(rows) == 1 and not surroundings.is_wide:
         return  # the verdict has the count
     if is_table and len(rows) > 1:
-        figures = ([row[index] for row in rows] for index in range(2, 7))
-        rows.append([None, "total", *(_sum(figure) for figure in figures)])
+        records, without, read, log_bytes, sidecar_bytes = (
+            _sum([row[index] for row in rows]) for index in (2, 3, 5, 6, 7)
+        )
+        figures = (read, log_bytes, sidecar_bytes)
+        rows.append([None, "total", records, without, options.clock, *figures])
     columns = output.columns(
         output.detail("topic"),
         output.number("partition"),
-        output.count("records", "without_time"),
+        output.count("records"),
+        output.titled(**{f"without_{options.clock}_time": output.count("without_time")}),
         output.detail(
-            output.count("from_zone_maps"), output.size("log_bytes_read", "sidecar_bytes_read")
+            "clock",
+            output.count("from_zone_maps"),
+            output.size("log_bytes_read", "sidecar_bytes_read"),
         ),
     )
     output.print_rows(surroundings, columns, rows, options.kind)

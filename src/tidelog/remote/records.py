@@ -357,6 +357,11 @@ class ClusterRecords(RecordSource):
         return nullcontext(_ClusterReads(self, names, clock, isolation))
 
     @property
+    def knows_compaction(self) -> bool:
+        """See `RecordSource`."""
+        return False
+
+    @property
     def has_create_times(self) -> bool:
         """See `RecordSource`; librdkafka returns only one time for each record."""
         return self.is_direct

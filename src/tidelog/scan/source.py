@@ -138,6 +138,11 @@ class RecordSource(ABC):
     def has_create_times(self) -> bool:
         """Whether the source has the create times of records with a LogAppendTime timestamp."""
 
+    @property
+    @abstractmethod
+    def knows_compaction(self) -> bool:
+        """Whether the source knows up to which offset each partition was compacted."""
+
     @abstractmethod
     def timestamp_counts(self, name: TopicPartition, start: int, end: int) -> tuple[int, int]:
         """Return how many records offsets [start, end) have, and how many have no timestamp.
@@ -332,6 +337,11 @@ class DirectoryRecords(RecordSource):
 
     @property
     def has_create_times(self) -> bool:
+        """See `RecordSource`."""
+        return True
+
+    @property
+    def knows_compaction(self) -> bool:
         """See `RecordSource`."""
         return True
 

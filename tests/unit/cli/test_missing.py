@@ -137,6 +137,14 @@ class TestCompacted:
         note = "compaction may have removed records of this range: planes-0 has 1 record left of 5"
         assert planes.ok(*words).err.endswith(f"note: {note} offsets\n")
 
+    def test_a_topic_that_is_no_longer_compacted(self, planes: Cli) -> None:
+        planes.ok("config", "planes", "--set", "cleanup.policy=delete", "--set", "retention.ms=-1")
+        note = "compaction may have removed records of this range: planes-0 has 1 record left of 5"
+        err = planes.ok("count", "planes", "--from", str(NOW)).err
+        assert err.endswith(f"note: {note} offsets\n")
+        err = planes.ok("read", "planes", "--offset", "0..3").err
+        assert "compaction removed records of this range: planes-0 has none from offset 0" in err
+
     @pytest.mark.parametrize("text", ["0..3", "..4", "0..9"])
     def test_a_range_of_offsets_that_begins_with_a_gap(self, planes: Cli, text: str) -> None:
         note = (

@@ -164,11 +164,13 @@ class TestCount:
     def test_the_output_has_the_result_first_and_the_sum_last(self, topic: Cli) -> None:
         assert topic.ok("count", "flights").lines == [
             "flights has 6 records, in 2 partitions",
-            "PARTITION  RECORDS  WITHOUT TIME",
-            "        0        6             0",
-            "        1        0             0",
-            "    total        6             0",
+            "PARTITION  RECORDS  WITHOUT RECORD TIME",
+            "        0        6                    0",
+            "        1        0                    0",
+            "    total        6                    0",
         ]
+        by_append = topic.ok("count", "flights", "--clock", "append").lines
+        assert by_append[1] == "PARTITION  RECORDS  WITHOUT APPEND TIME"
 
     def test_one_partition_is_one_sentence(self, topic: Cli) -> None:
         assert topic.ok("count", "flights:0").lines == ["flights:0 has 6 records"]
@@ -179,11 +181,13 @@ class TestCount:
     def test_costs_are_shown_on_demand(self, topic: Cli) -> None:
         lines = topic.ok("count", "flights:0", "--wide").lines
         assert "FROM ZONE MAPS" in lines[1]
-        assert lines[2].split()[:5] == ["flights", "0", "6", "0", "4"]
+        assert lines[2].split()[:5] == ["flights", "0", "6", "0", "record"]
 
     def test_programs_get_no_sentence_on_stdout(self, topic: Cli) -> None:
         result = topic.ok("count", "flights", "-o", "csv")
-        assert result.lines[0].startswith("topic,partition,records,without_time,from_zone_maps,")
+        assert result.lines[0].startswith(
+            "topic,partition,records,without_time,clock,from_zone_maps"
+        )
         assert "flights has 6 records" in result.err
 
     def test_records_without_a_time_are_reported(self, topic: Cli) -> None:
