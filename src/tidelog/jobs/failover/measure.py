@@ -249,7 +249,7 @@ class TopicLatency:
             self._latencies_ms.append(latency_ms)
 
     def percentile_ms(self, percent: float) -> int | None:
-        """Return a percentile of the latencies in ms, by nearest rank; None without latencies."""
+        """Return a percentile of the stored latencies in ms, by nearest rank; None without one."""
         if not self._latencies_ms:
             return None
         rank = -(-len(self._latencies_ms) * percent // 100)
