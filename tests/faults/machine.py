@@ -1,4 +1,4 @@
-"""One life of the machine: its names and files, its journal, its meters, its open handles."""
+"""State of a simulated disk: names and files, journal of changes, call counts, open handles."""
 
 import errno
 from collections.abc import Sequence

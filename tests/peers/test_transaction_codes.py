@@ -79,7 +79,7 @@ def classic(talk: TransactionTalk) -> None:
 
 
 def bumping(talk: TransactionTalk) -> None:
-    """End transactions in version 5, which increases the epoch, from each state and epoch."""
+    """End transactions by version 5, which increases the epoch: in each state, with each epoch."""
     producer = talk.init()
     pid, epoch = producer
     talk.end((pid, epoch - 1), commit=False, version=5)

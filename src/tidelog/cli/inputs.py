@@ -133,7 +133,7 @@ def _first_number(fields: Mapping[str, str | None]) -> str | None:
 
 
 def _inferred_json(fields: Mapping[str, str | None]) -> bytes:
-    """Return a row as JSON, with the cells that are JSON numbers unquoted, digit for digit."""
+    """Return a row as JSON. A cell that is a JSON number is copied unchanged, without quotes."""
     cells = (
         f"{_json_text(name)}:{cell if _is_number(cell) else _json_text(cell)}"
         for name, cell in fields.items()

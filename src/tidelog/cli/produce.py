@@ -376,7 +376,7 @@ def _bytes_at_once(config: TopicConfig | None) -> int:
 def _groups(
     records: Iterator[NewRecord], bytes_max: int
 ) -> Iterator[tuple[list[NewRecord], InvalidInput | None]]:
-    """Yield the rows of each append, with the error of the row after them, or None."""
+    """Yield the rows of each append and None, or an error if the row after them is invalid."""
     group: list[NewRecord] = []
     size = 0
     try:

@@ -668,7 +668,7 @@ def key_names(name: str) -> tuple[str, ...]:
 
 
 def _candidates(texts: Mapping[str, str]) -> Iterator[Setting]:
-    """Yield all settings in a mapping; if a key has several, the first setting wins."""
+    """Yield all settings in a mapping; of several settings of a key, callers use the first."""
     for key in TOPIC_CONFIGS:
         if key.name in texts:
             yield Setting(key, _read(key, key.name, texts[key.name]), key.name)

@@ -134,7 +134,7 @@ def loads(directory: tidelog.Directory, clock: tidelog.ManualClock, notes: Notes
 
 
 def _every_way(directory: tidelog.Directory, clock: tidelog.ManualClock) -> None:
-    """Roll segments by size, time, full indexes and settings."""
+    """Roll segments by size, by time, by full indexes, and by the maximum compaction lag."""
     ways = {
         "size": {"internal.segment.bytes": "400"},
         "exact-size": {"internal.segment.bytes": "384"},

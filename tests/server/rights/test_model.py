@@ -53,7 +53,7 @@ class Question(NamedTuple):
 
 
 def questions(*users: str) -> Iterator[Question]:
-    """Yield all questions; those without a name are about writing topics, as in Kafka."""
+    """Yield all questions. A question without a name asks whether any topic may be written to."""
     for user in users:
         for host in HOSTS:
             for kind, names in NAMES.items():

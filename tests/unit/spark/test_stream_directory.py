@@ -55,7 +55,7 @@ class Query:
         return found
 
     def lost(self) -> list[tuple[str, int, int, int]]:
-        """Return the lost ranges in the error of the next batch."""
+        """Read the next batch, which must fail, and return the lost ranges that the error names."""
         with pytest.raises(OffsetsGone) as caught:
             self.offsets()
         return ranges(caught.value.lost)

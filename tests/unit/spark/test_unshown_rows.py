@@ -1,4 +1,4 @@
-"""Records with a cell that Spark can't represent are errors, or nulls with mode=permissive."""
+"""A cell that Spark can't represent is an error, or null with mode=permissive."""
 
 import pytest
 

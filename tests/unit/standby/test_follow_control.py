@@ -56,7 +56,10 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 
 def answered(follower: Follower, asked: "Future[_Answer]") -> _Answer:
-    """Run the follower until a thread's request has its response; close a promoted follower."""
+    """Run the follower until a thread's request has a response; return it.
+
+    If the request promotes the follower, close the follower.
+    """
     patience = Patience()
     while not asked.done():
         patience.check()

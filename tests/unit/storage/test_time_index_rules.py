@@ -83,7 +83,7 @@ class TestSize:
 
 
 def legacy_log(magics: list[int]) -> tuple[SeededEnv, Times, int]:
-    """Write a finished and an active segment, with alternating formats of batches, and stop."""
+    """Write two segments, with batches of these formats in turn, and close the log."""
     env, directory, log = new_log(LEGACY)
     for half in range(2):
         for number, magic in enumerate(magics * 3):

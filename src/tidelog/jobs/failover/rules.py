@@ -416,8 +416,8 @@ def deleted_note(marks: Watermarks, offset: int) -> str:
     return f"; B has deleted all records before offset {marks.start}, perhaps also unconsumed ones"
 
 
-# Minimum number of keys in a sample. If a topic has two partitions, a wrong function explains the
-# partitions of 20 keys by chance once in a million cases.
+# Minimum number of keys in a sample. If a topic has two partitions, a wrong partitioning
+# function gives the right partitions of 20 keys by chance once in a million cases.
 KEYS_MIN: Final = 20
 
 _SAMPLE_PER_PARTITION: Final = 100

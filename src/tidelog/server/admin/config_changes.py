@@ -115,7 +115,7 @@ def merged(overrides: Mapping[str, str], new_texts: NewTexts) -> dict[str, str]:
 
 
 def _changed_list(change: ConfigChange, text: str) -> str:
-    """Return a list after a change of it.
+    """Apply a change to the text of a list setting, and return the new text.
 
     APPEND adds the change's items that the list lacks. SUBTRACT removes one occurrence of each of
     the change's items from the list. This is how Kafka changes a list. Blanks are part of an item.

@@ -338,7 +338,7 @@ class Flusher:
         self._flushed_end = self._segments.end_offset
 
     def acknowledge(self, active: ActiveSegment, end_offset: int, now_ms: int) -> None:
-        """Make an append visible, after a flush if `flush.messages` or `flush.ms` require one.
+        """Make an append visible, after a flush if `flush.messages` or `flush.ms` requires one.
 
         With `LogOptions.leaves_flushes`, the flush is left to the caller of the append.
 

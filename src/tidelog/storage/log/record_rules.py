@@ -124,7 +124,7 @@ class BatchRefusals:
     """
 
     def __init__(self, rules: RecordRules, now_ms: int) -> None:
-        """Create an empty list; create times are compared with `now_ms`."""
+        """Create an empty list. Timestamps of records are compared with `now_ms`."""
         self._rules = rules
         self._now_ms = now_ms
         self._errors: list[RecordError] = []

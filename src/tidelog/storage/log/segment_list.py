@@ -85,8 +85,8 @@ class SegmentList:
         self.checkpointed_ms = NO_TIMESTAMP
         self._trusted: int | None = None
         # For a reader: the base offsets of the segments and the directory's stamp, both as of the
-        # last read of the directory. The stamp is None if the segments could change without
-        # changing the directory's stamp.
+        # last read of the directory. The stamp is None if the directory's stamp doesn't
+        # show every change of the segments.
         self._named: list[int] = []
         self._stamp: files.FolderStamp | None = None
         self._transaction_start: int | None = None

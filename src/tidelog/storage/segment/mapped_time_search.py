@@ -318,7 +318,8 @@ def _search_compressed(
         if isinstance(error, StreamTooLong) and not may_block:
             raise ColdRead from None
         return NEED_PLAIN, -1, -1
-    # The kernel searches the records as an uncompressed batch with the same header.
+    # The kernel searches the records as an uncompressed batch. Its header differs only in length
+    # and codec.
     image = bytearray(batch.view[:HEADER_SIZE])
     LENGTH.pack_into(image, LENGTH_AT, BATCH_LENGTH_MIN + len(body))
     image[ATTRIBUTES_AT + 1] &= ~CODEC_MASK
