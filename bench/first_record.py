@@ -144,16 +144,16 @@ def cases(quick: bool) -> Iterator[Case]:
     """Yield the cases of each client, with the first broker of a process and with a later one."""
     for client in _CLIENTS:
         yield Case(
-            case=f"first record of a group, broker 1 of a process, {client}",
+            case=f"first record of a group, first broker in a process, {client}",
             unit="ms to the first record",
             ours=partial(_wall_ms, client, 1),
             rival=_Warm(client).wall_ms,
-            rival_name="the same client, at a broker of another process that is warm",
+            rival_name="the same client, with a warm broker in another process",
             goal=f"ours <= {_GOAL_MS}",
             note="a goal for a quiet machine; a first broker imports its modules meanwhile",
         )
         yield Case(
-            case=f"CPU to the first record, broker 1 of a process, {client}",
+            case=f"CPU to the first record, first broker in a process, {client}",
             unit="CPU ms to the first record",
             ours=partial(_process_ms, client, 1),
             note="of the whole process, the client's threads included: what other programs on the"
@@ -162,7 +162,7 @@ def cases(quick: bool) -> Iterator[Case]:
     later = 3 if quick else _NTH
     for client in _CLIENTS:
         yield Case(
-            case=f"first record of a group, broker {later} of a process, {client}",
+            case=f"first record of a group, broker number {later} in a process, {client}",
             unit="ms to the first record",
             ours=partial(_wall_ms, client, later),
             goal=f"ours <= {_GOAL_MS}",

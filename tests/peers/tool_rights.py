@@ -99,7 +99,7 @@ NEEDS: Final[Mapping[Step, tuple[Need, ...]]] = {
     Step.FEATURES: (),
     Step.SET_FEATURE: _of(ResourceType.CLUSTER, CLUSTER, "ALTER"),
 }
-# A right that is sufficient for the step ABORT in place of the right to alter the cluster.
+# The step ABORT needs this right, or the right to alter the cluster.
 _ACTION: Final = Need(ResourceType.CLUSTER, CLUSTER, Operation.CLUSTER_ACTION)
 # Users with ACLs on the resources of these steps, and users with similar ACLs.
 TOOL_USERS: Final = (

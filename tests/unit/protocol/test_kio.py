@@ -173,7 +173,7 @@ def as_ours(kind: type, value: object, version: int) -> "DataclassInstance":
 # ------------------------------------------------------------------------------------- Tests
 
 MESSAGES = known_messages()
-# APIs of which kio lacks versions, all of them removed in Kafka 4.
+# APIs for which kio lacks some versions. Kafka 4 has removed all these versions.
 GIVEN_UP = {"Produce", "Fetch", "ListOffsets"}
 
 

@@ -399,7 +399,7 @@ def _reduce(work: AuditWork, plans: Mapping[str, SidePlan], state: State) -> lis
 
 
 def _read(work: AuditWork, state: State, parts: Sequence[ReadPart], times: Times) -> list[Run]:
-    """Read parts by tasks, and return their runs.
+    """Read the parts in Spark tasks, and return the `Run`s that the tasks have written.
 
     `times` limits only reads from brokers: a directory's part has a split, which contains its time
     range.

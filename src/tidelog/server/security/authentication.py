@@ -154,8 +154,9 @@ def short_name(rules: Sequence[Rule], name: str) -> str:
     raise LoginFailed(f"no rule of {_SETTING} matches the certificate's subject")
 
 
-# Maximum delay in ms, less than the time that a connection has to log in. If the configured first
-# delay is longer, the first delay is the maximum.
+# Maximum delay in ms of the response to a failed login. It is shorter than the time after which
+# the broker closes a connection that has not logged in. If the configured first delay is longer,
+# the first delay is the maximum.
 DELAY_MAX_MS: Final = 5000
 
 # Time in ms after which one failure is forgotten. Several failures are forgotten one by one, each

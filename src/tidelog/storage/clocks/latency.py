@@ -66,7 +66,7 @@ assert _SPAN.size == SPAN_SIZE
 
 
 def bucket_of(latency_ms: int) -> int:
-    """Return the number of a latency's bucket; a larger latency never has a smaller number."""
+    """Return the number of a latency's bucket. The numbers ascend with the latencies."""
     size = abs(latency_ms)
     if size >= EXACT_LIMIT:
         doublings = size.bit_length() - 6

@@ -582,7 +582,7 @@ class TopicRegistry:
 
     @property
     def deleted(self) -> Set[str]:
-        """Names of deleted topics whose directories may still have these names."""
+        """Names of deleted topics whose partition directories may not be renamed yet."""
         return self._deleted.keys()
 
     def hide(self, names: Iterable[str]) -> list[TopicInfo]:

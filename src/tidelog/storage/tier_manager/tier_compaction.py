@@ -279,7 +279,8 @@ class Rewritten:
 
     Attributes:
         cleaned: Result of the cleaning.
-        rows: For each group, the row of the new segment in the store, which no manifest has yet.
+        rows: For each group, the manifest row of the new segment in the store. No manifest has this
+            row yet.
     """
 
     cleaned: CleaningResult

@@ -333,8 +333,9 @@ class Generations:
         """Return whether a full pass is due for expired tombstones.
 
         A full pass for tombstones runs at most once per retention time, because rewriting the whole
-        log for each tombstone would cost as much as brute force. A busy log waits until it has as
-        many new records as keys, but no longer than a tenth of the retention.
+        log for each tombstone would cost as much as brute force. If records still arrive, the
+        pass waits until the log has as many new offsets as keys, but no longer than a tenth of the
+        retention.
         """
         statistics = self._statistics
         overdue = [each for each in segments if self._is_overdue(each, demand.cleanable_end)]
