@@ -45,7 +45,6 @@ from tidelog.errors import (
 )
 from tidelog.lazy_dataclass import dataclass
 from tidelog.report import visible
-from tidelog.timespec.zones import ZONE_MISSING
 
 
 class ExitCode(IntEnum):
@@ -144,6 +143,8 @@ def describe(error: BaseException, options: Collection[str] = (), place: str = "
 
 def _zone_hint(error: BaseException, options: Collection[str]) -> str:
     """Return a hint on `--zone` for a time without a zone; empty for other errors."""
+    from tidelog.timespec.zones import ZONE_MISSING  # imported only for errors: help needs no times
+
     is_missing = ZONE_MISSING in f"{error}" and "--zone" in options
     return "--zone ZONE sets the zone of all times without one" if is_missing else ""
 
