@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -43,26 +44,35 @@ def with_tests(env: Mapping[str, str]) -> dict[str, str]:
 class Driver:
     """A driver in a process group of its own.
 
+    Its stderr is a file, because a driver that writes to a full pipe would stop.
+
     Attributes:
         process: The driver's Python process, whose child is the JVM.
     """
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - `end` closes it
         self.process = subprocess.Popen(
-            [sys.executable, *command],
+            [sys.executable, "-X", "faulthandler", *command],
             start_new_session=True,
             env=with_tests(os.environ if env is None else env),
-            stderr=subprocess.PIPE,
+            stderr=self._stderr,
         )
 
     def wait_for(self, is_so: Callable[[], bool]) -> bool:
-        """Wait until a condition holds; return False if the process ends first."""
+        """Wait until a condition holds; return False if the process ends first.
+
+        Raises:
+            AssertionError: The condition doesn't hold in time. The message has the end of stderr
+                with the stacks of the driver's threads.
+        """
         for _ in range(int(LIMIT_S / STEP_S)):
             if is_so():
                 return True
             if self.ends_within(STEP_S):
                 return False
-        raise AssertionError("never came to it")
+        self.process.send_signal(signal.SIGABRT)  # the fault handler writes the stacks
+        raise AssertionError(f"not within {LIMIT_S} s: {self.finish()}")
 
     def ends_within(self, seconds: float) -> bool:
         """Let the driver run for some seconds; return whether it has ended."""
@@ -71,17 +81,19 @@ class Driver:
     def kill(self) -> None:
         """Kill Python and the JVM at once; Spark's workers end with them."""
         os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.communicate(timeout=LIMIT_S)
+        self.process.wait(timeout=LIMIT_S)
 
     def end(self) -> None:
         """Kill the driver unless it has ended."""
         if self.process.poll() is None:
             self.kill()
+        self._stderr.close()
 
     def finish(self) -> tuple[int, str]:
         """Wait for the driver's end; return its exit status and the end of its stderr."""
-        errors = self.process.communicate(timeout=LIMIT_S)[1]
-        return self.process.returncode, errors.decode()[-3000:]
+        self.process.wait(timeout=LIMIT_S)
+        self._stderr.seek(0)
+        return self.process.returncode, self._stderr.read().decode(errors="replace")[-8000:]
 
 
 def ends_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
