@@ -1,10 +1,11 @@
 """Writer of the files of one `.cleaned` segment: log, indexes, append times, zone map.
 
-A kernel turns planned batches into bytes; new batches are then compressed and get checksums. The
+A kernel turns planned batches into bytes. New batches are then compressed and get checksums. The
 log is written in large pieces. The offset index, the time index, the append times (copied from the
 sources' files) and the index of aborted transactions are made while the log is written. The zone
-map is made at the end, by the builder that makes all zone maps. All files are synced, or removed if
-the cleaning fails. No file is renamed here: the lock's holder swaps them in.
+map is made at the end, by the builder that makes all zone maps. All files are synced. If the
+cleaning fails, the caller removes them. This module renames no file: the holder of the directory's
+lock swaps the files in.
 
 Imports numpy and numba. Source: Kafka 4.x Cleaner.cleanSegments.
 """
@@ -58,7 +59,7 @@ class Batches:
 
     Shape:
         rows: int64[batches, WRITTEN_FIELDS]; WRITTEN_AT is relative to the first batch.
-        crcs: int64[batches], the checksum fields.
+        crcs: int64[batches], the batches' checksums.
         epochs: int64[batches], leader epochs.
 
     Attributes:
@@ -77,20 +78,20 @@ class Batches:
 
 
 class SourceTimes:
-    """Append times of a source's records, as far as its file of append times is trusted."""
+    """Append times of a source segment's records, as far as its `.appendtime` file is trusted."""
 
     def __init__(self, job: CleaningJob, source: SourceSegment, env: Env) -> None:
         self._offsets, append_ms = _read_times(job, source, env)
         self._append_ms: Longs = np.concatenate(([UNKNOWN_MS], append_ms))
 
     def at(self, offsets: "Longs") -> "Longs":
-        """Return the append time of each offset in ms, -1 if unknown."""
+        """Return the append time in ms of the record at each offset; -1 if it is unknown."""
         append_ms: Longs = self._append_ms[np.searchsorted(self._offsets, offsets, side="right")]
         return append_ms
 
 
 def _read_times(job: CleaningJob, source: SourceSegment, env: Env) -> "tuple[Longs, Longs]":
-    """Return offsets and times in ms of the trusted rows in a source's file of append times."""
+    """Return offsets and times in ms of the trusted rows in a source's `.appendtime` file."""
     name = files.file_name(source.base_offset, files.APPEND_TIME_SUFFIX)
     limit = max(source.size_bytes, files.SMALL_FILE_LIMIT_BYTES)
     try:
@@ -113,7 +114,7 @@ class CleanedTimes:
     """The append times of one cleaned segment. Call `write` any number of times, then `finish`.
 
     Attributes:
-        append_times: Rows (offset, time) so far.
+        append_times: Append times of the batches that were written so far.
     """
 
     def __init__(self, job: CleaningJob, base_offset: int) -> None:
@@ -123,7 +124,10 @@ class CleanedTimes:
         self._last_ms = UNKNOWN_MS
 
     def write(self, batches: Batches, times: SourceTimes) -> None:
-        """Add the append times of batches from their source; add a row where the time changes."""
+        """Add the append times of batches: a row for each batch at which the time changes.
+
+        `times` has the append times of the source that the batches come from.
+        """
         bases = batches.rows[:, rewrite.WRITTEN_BASE]
         append_ms = times.at(bases)
         before = np.concatenate(([self._last_ms], append_ms[:-1]))
@@ -143,7 +147,10 @@ class CleanedTimes:
     def _note_one_by_one(
         self, batches: Batches, rows: "npt.NDArray[np.intp]", times_ms: "Longs", names: "Longs"
     ) -> None:
-        """Add rows one by one if times are unknown, or decrease from one source to the next."""
+        """Add the batches in `rows` one by one.
+
+        This is necessary if an append time is unknown or less than that of an earlier source.
+        """
         for row in rows.tolist():
             append_ms, last_ms = int(times_ms[row]), self.append_times.last_known_ms
             if append_ms == UNKNOWN_MS or (last_ms is not None and append_ms < last_ms):
@@ -161,7 +168,7 @@ class CleanedTimes:
         self.append_times.mark_unknown(end, int(names[row - 1]))
 
     def finish(self) -> bytes:
-        """Return the bytes of the file, empty if no time is known."""
+        """Return the bytes of the `.appendtime` file; empty if no append time is known."""
         self.append_times.close(self._next_offset, self._last_named)
         return append_time_columns.encode(self.append_times) if self.append_times.row_count else b""
 
@@ -202,7 +209,10 @@ class CleanedFiles:
         return files.cleaned_path(self._job.directory, self._base, suffix)
 
     def has_room(self, size_bytes: int, source: SourceSegment, position: int) -> bool:
-        """Return whether the log file has room for `size_bytes` and all remaining source data."""
+        """Return whether the log file has room for `size_bytes` and the remaining source data.
+
+        The remaining data begins at `position` in the log file of `source`.
+        """
         ahead = source.size_bytes - position
         ahead += sum(s.size_bytes for s in self._sources if s.base_offset > source.base_offset)
         return self.bytes_written + size_bytes + ahead <= INT32_MAX
@@ -247,7 +257,9 @@ class CleanedFiles:
         return self._file
 
     def finish(self, aborted: list[AbortedTxn]) -> None:
-        """Write the files beside the log, sync all, and give the log the last source's mtime.
+        """Complete and sync the log file, and write the files beside it except the zone map.
+
+        The log file gets the modification time of the last source.
 
         Args:
             aborted: Entries of the index of aborted transactions.
@@ -270,7 +282,7 @@ class CleanedFiles:
         self._env.files.set_mtime(self.path(files.LOG_SUFFIX), modified_ms)
 
     def add_zones(self) -> None:
-        """Build the zone map; make none if a record is damaged or its codec is undefined."""
+        """Write the zone map; write none if a record is damaged or its codec is undefined."""
         try:
             data = build_zones(
                 self._job,
@@ -294,7 +306,7 @@ class CleanedFiles:
 
 
 class _Indexes:
-    """Builder of offset and time index, as the bytes of their files."""
+    """Builder of the bytes of a segment's offset index and time index."""
 
     def __init__(self, job: CleaningJob, base_offset: int) -> None:
         limit = max(job.rules.segment_index_bytes, INDEX_BYTES_MIN)
@@ -311,7 +323,7 @@ class _Indexes:
         self._times = bytearray()
 
     def add(self, rows: "Longs", position: int) -> None:
-        """Add batches that begin at a position of the log file."""
+        """Add batches; the first one begins at `position` in the log file."""
         offsets: Longs = np.empty((len(rows), 2), np.int64)
         times: Longs = np.empty((len(rows), 2), np.int64)
         offset_count, time_count = index_entries.index_batches(
@@ -322,7 +334,11 @@ class _Indexes:
         self._times += _pack(_TIME_ENTRY, times[:time_count, 0], times[:time_count, 1] - self._base)
 
     def finish(self) -> tuple[bytes, bytes]:
-        """Return the bytes of both files, the time index with a closing entry if needed."""
+        """Return the bytes of the offset index and the bytes of the time index.
+
+        If the largest timestamp has no entry in the time index yet, and the index is not full, an
+        entry for this timestamp is added.
+        """
         state = self._state
         largest = int(state[index_entries.LARGEST_TIMESTAMP])
         is_later = largest > state[index_entries.ENTRY_TIMESTAMP]
@@ -351,9 +367,9 @@ def write_group(piece: Piece, opened: OpenedBatches, plan: "Longs", lost: "Bytes
 
     Args:
         piece: The batches as they are in the source segment.
-        opened: The batches of `piece`; the bodies of batches to be filtered are uncompressed.
+        opened: The same batches; a batch that the plan filters has an uncompressed body here.
         plan: A plan of `kernels.rewrite`.
-        lost: One bit for each record, set if it is superseded.
+        lost: One bit for each record; the bit is set if the record is superseded.
 
     Raises:
         CorruptBatch: A batch's records differ from the records that the plan was made for; the
@@ -408,7 +424,7 @@ def _copy_all(piece: Piece, table: "Longs") -> Batches:
 
 
 def _leave_plain(out: "Bytes", rows: "Longs", is_packed: "Mask") -> "Mask":
-    """Leave batches uncompressed that readers would refuse to decompress; return their mask.
+    """Mark batches as uncompressed if readers would refuse to decompress them; return their mask.
 
     Only other brokers write batches so long that they can exceed a reader's limit.
     """
@@ -419,7 +435,7 @@ def _leave_plain(out: "Bytes", rows: "Longs", is_packed: "Mask") -> "Mask":
 
 
 def _seal(out: "Bytes", rows: "Longs", slots: "npt.NDArray[np.intp]", crcs: "Longs") -> None:
-    """Fill in the checksums of new batches that are not compressed."""
+    """Write the checksums of the new batches in `slots`, which stay uncompressed."""
     if not len(slots):
         return
     starts = rows[slots, rewrite.WRITTEN_AT]
@@ -453,8 +469,8 @@ def _buffers(
         done = at + size
     end = int(rows[-1, rewrite.WRITTEN_AT] + rows[-1, rewrite.WRITTEN_SIZE])
     if not len(packed):
-        # If less than half of the buffer is used, a copy of that part needs less memory until it is
-        # written.
+        # If less than half of the buffer is used, the used part is copied, so that the whole buffer
+        # can be freed before the part is written.
         buffers.append(out[:end].data if 2 * end >= out.size else out[:end].tobytes())
         return buffers
     if packed[-1] != len(rows) - 1:
@@ -477,7 +493,7 @@ def _compress(batch: memoryview, codec: Codec) -> bytearray:
 def build_zones(
     job: CleaningJob, base_offset: int, end_offset: int, times: AppendTimes, env: Env
 ) -> bytes:
-    """Build the bytes of the zone map.
+    """Return the bytes of a cleaned segment's zone map.
 
     Args:
         job: The job that the segment belongs to.

@@ -16,7 +16,8 @@ The history stores a bound: the time from which tables of the past are exact (`n
 is dropped as superseded only if the record that supersedes it lies below the run's `mapped_to`. So
 a table as of T is exact if no record below `mapped_to` has a time after T. For each dropped record,
 such a table contains a record that superseded it, directly or through other records. The bound also
-holds for tombstones that are dropped later. The bound may be later than necessary, but not earlier.
+holds for tombstones that are dropped later. The bound may be later than necessary, but never too
+early.
 If no record was ever dropped, tables as of every T are exact: each offset from the log start on has
 its record. If a cleaner other than tidelog's has dropped records, only the append clock has a
 bound. This bound is at least the time of the run, because each missing record was superseded by a
@@ -87,7 +88,10 @@ class _CleanedChange(Change):
         return f"{self._directory}/{name}{suffix}"
 
     def stage(self) -> list[Move]:
-        """Rename `.cleaned` to `.swap`, durably; the log file gets the last old segment's mtime."""
+        """Rename the `.cleaned` files to `.swap`, durably, and return the moves to the final names.
+
+        The log file gets the modification time of the last old segment.
+        """
         fs, directory = self._fs, self._directory
         fs.set_mtime(self._path(self._names[0], files.CLEANED_SUFFIX), self.old[-1].mtime_ms())
         fs.sync_dir(directory)  # `.cleaned` names are durable before the first one is replaced
@@ -115,7 +119,7 @@ class _CleanedChange(Change):
 
 
 def drop_cleaned(fs: FileSystem, directory: str) -> None:
-    """Remove files of an interrupted cleaning; remove nothing if a swap has begun.
+    """Remove the `.cleaned` files of an interrupted cleaning, unless a swap has begun.
 
     Never raises, because the next opening of the directory removes files that remain.
     """
@@ -124,14 +128,14 @@ def drop_cleaned(fs: FileSystem, directory: str) -> None:
     except OSError:
         return
     if any(name.endswith(files.SWAP_SUFFIX) for name in names):
-        return  # without its `.cleaned` names, the next opening would finish the swap
+        return  # without the `.cleaned` files, the next opening would finish an incomplete swap
     for name in names:
         if name.endswith(files.CLEANED_SUFFIX):
             remove_quietly(fs, f"{directory}/{name}")
 
 
-# Maximum number of passes of a run: each pass maps a part of a finite head, so more passes mean a
-# bug.
+# Maximum number of passes in which one call of `clean` cleans a partition. Each pass maps a part of
+# a finite head, so more passes mean a bug.
 PASSES_MAX: Final = 1_000_000
 
 
@@ -149,11 +153,11 @@ class Worker(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleaningReport:
-    """Outcome of a run on a partition.
+    """Outcome of cleaning a partition in any number of passes.
 
     Attributes:
         name: The partition.
-        decision: The decision when the run began.
+        decision: The decision before the first pass.
         passes: Number of jobs carried out; 0 if nothing was due.
         segments_before: Number of segments that were rewritten.
         segments_after: Number of segments that replaced them.
@@ -164,7 +168,7 @@ class CleaningReport:
         bytes_read: Number of bytes read from log files, to plan and to clean.
         bytes_written: Number of bytes written into log files and statistics.
         cleaned_to: Offset below which the log is compacted now.
-        stopped: Why the run stopped before the end of the head; None if it did not.
+        stopped: Why the cleaning stopped before the end of the head; None if it did not.
     """
 
     name: TopicPartition
@@ -206,8 +210,8 @@ def swap_in(log_dir: "DirectoryAccess", plan: CleaningPlan, cleaned: CleaningRes
     """Swap in the segments of a job, then move the checkpoint to the end of the cleaned part.
 
     Raises:
-        CleaningAborted: Segments of the job no longer exist; groups swapped in before stay swapped
-            in.
+        CleaningAborted: A source segment of the job no longer exists. Groups that were swapped in
+            before this was found stay in the log.
         StorageFailure: The disk failed; see `publication.publish`.
     """
     log, directory = plan.state.log, plan.job.directory
@@ -241,7 +245,7 @@ def note_run(
         log_dir: Open for writing.
         plan: The cleaning.
         cleaned: Its result.
-        sizes: Base offset and size of the new local log files.
+        sizes: Base offset and size of each new local log file.
 
     Raises:
         OSError: The disk failed; the old or the new history is stored.
@@ -260,7 +264,7 @@ def _next_history(
     Args:
         plan: The cleaning.
         cleaned: Its result.
-        sizes: Base offset and size of its new log files.
+        sizes: Base offset and size of each new local log file.
     """
     before, (record_ms, append_ms) = plan.before, plan.bounds
     mapped = [each for each in plan.sources if each.base_offset < cleaned.mapped_to]
@@ -284,8 +288,8 @@ def _next_history(
 def _append_bound(before_ms: int, mapped: Sequence[ClosedSegment], now_ms: int) -> int:
     """Return the latest append time of mapped segments, but at least `before_ms`.
 
-    If an append time of these segments is unknown, the time of the run is used instead of the
-    latest append time.
+    If an append time of these segments is unknown, `now_ms` is used instead of the latest append
+    time.
     """
     last_times = [each.append_times.last_known_ms for each in mapped if _is_timed(each)]
     latest = [ms for ms in last_times if ms is not None]
@@ -318,10 +322,10 @@ def _in_order(job: CleaningJob, cleaned: CleaningResult) -> Sequence[CleanedGrou
 
     A later record supersedes an earlier one. So the oldest group is swapped in first, and a
     tombstone is removed after the records that it deletes. If versions decide, an earlier record
-    may supersede a mapped record. This earlier record may be a tombstone that the cleaning removes,
-    too. So in this case the newest mapped group is swapped in first, and the groups before the
-    mapped records are swapped in last. The order among the groups before the mapped records does
-    not matter, because each key has only one record in these groups.
+    may supersede a mapped record, and the cleaning may remove this earlier record, too, if it is a
+    tombstone. So in this case the newest mapped group is swapped in first, and the groups before
+    the mapped records are swapped in last. The order among the groups before the mapped records
+    does not matter, because each key has only one record in these groups.
     """
     if not job.rules.has_versions:
         return cleaned.groups
@@ -354,7 +358,7 @@ class CleaningTarget(Protocol):
 
     @property
     def goes_on(self) -> bool:
-        """Whether further passes follow at once if the dirty part exceeds the key map."""
+        """Whether further passes follow at once if the dirty part has more keys than the map."""
 
     def inspect(self, *, is_asked: bool) -> tuple[CleaningDecision, CleaningJob | None]:
         """Inspect the target; return the decision, and the job (None if nothing is due)."""
@@ -377,14 +381,14 @@ class PartitionTarget(ABC):
 
     @abstractmethod
     def _state(self, *, is_asked: bool) -> CleaningState:
-        """Inspect the partition in its current state."""
+        """Inspect the partition, and return its current state."""
 
     @abstractmethod
     def clean(self, job: CleaningJob) -> CleaningResult:
         """Carry out the job of the last inspection, and swap its segments in."""
 
     def inspect(self, *, is_asked: bool) -> tuple[CleaningDecision, CleaningJob | None]:
-        """Inspect the target; see `CleaningTarget`. A checkpoint outside of the log is replaced."""
+        """Inspect the target; see `CleaningTarget`. A checkpoint outside the log is replaced."""
         state = self._inspected = self._state(is_asked=is_asked)
         decision = state.decision
         if decision.is_reset:
@@ -422,7 +426,7 @@ class LogTarget(PartitionTarget):
             log_dir: Open for writing.
             name: The partition.
             options: Options of the cleaning.
-            worker: Carries jobs out; None if the caller does this and calls `swap_in`.
+            worker: Carries jobs out; None if the caller carries jobs out and calls `swap_in`.
         """
         super().__init__(log_dir, name, options)
         self._worker = worker
@@ -449,7 +453,7 @@ class LogTarget(PartitionTarget):
         )
 
     def swap_in(self, cleaned: CleaningResult) -> None:
-        """Swap in the result of the last inspection's job; raises the errors of `swap_in`."""
+        """Swap in the result of the last inspection's job; raises errors of `cleaner.swap_in`."""
         with self._options.hold(self.name):
             swap_in(self._log_dir, self._plan, cleaned)
 

@@ -1,4 +1,4 @@
-"""One cleaning in progress: both passes over the sources of a job, and the files that they make.
+"""One cleaning in progress: both passes over the sources of a job, and the files that it writes.
 
 Imports numpy and numba.
 """
@@ -56,7 +56,7 @@ class CleaningRun:
             if each.bases[0] < mapped.mapped_to
         ]
         keys = offset_map.key_count
-        # Build the zone maps after the map's memory is freed.
+        # Free the offset map's memory before the zone maps are built.
         offset_map.release()
         for slot, out in enumerate(self._files):
             out.add_zones()

@@ -74,11 +74,12 @@ _UNKNOWN: Final = (UNKNOWN_MS, UNKNOWN_MS)
 
 
 def is_whole(segments: Iterable[Segment], log_start: int) -> bool:
-    """Return whether every offset from the log start on still has its record (never compacted).
+    """Return whether every offset from the log start on still has its record.
 
-    Zone maps show this for finished segments; for segments without a usable map, the headers of all
-    batches are read. If a batch of format 0 or 1 has to be read, the result is False, because the
-    header of a wrapper message does not show which offsets are inside it.
+    If so, compaction has removed nothing. Zone maps show this for finished segments. For segments
+    without a usable zone map, the headers of all batches are read. If a batch of format 0 or 1 has
+    to be read, the result is False, because the header of a wrapper message does not show which
+    offsets are inside it.
 
     Args:
         segments: Oldest first, without gaps between them.
@@ -173,17 +174,17 @@ class FinishedSegment:
 
     @property
     def size_bytes(self) -> int:
-        """Size of its log file in bytes."""
+        """Size of the segment's log file in bytes."""
         return self.segment.size_bytes
 
     @property
     def youngest_ms(self) -> int:
-        """Time in ms from which the minimum lag of the youngest record counts; -1 if none."""
+        """Time in ms at which the segment's minimum compaction lag begins; -1 if it has no time."""
         return youngest_ms(self.log, self.segment)
 
     @property
     def first_timestamp(self) -> int:
-        """Largest timestamp of the segment's first batch in ms; -1 if there is none."""
+        """Largest timestamp of the segment's first batch in ms; -1 if there is no batch."""
         first = next(iterate_batches(self.segment, 0, self.size_bytes), None)
         return NO_TIMESTAMP if first is None else first[1].max_timestamp
 
@@ -198,15 +199,15 @@ class Scheduler(Protocol):
     """Decides when a log is cleaned, and which segments are cleaned. One instance per inspection.
 
     Attributes:
-        goes_on: Whether further passes follow at once if the dirty part of a log exceeds the key
-            map.
+        goes_on: Whether further passes follow at once if the dirty part of a log has more keys than
+            the map holds.
         bytes_read: Bytes of log files that were read to decide.
         bytes_written: Bytes that were written to store statistics.
     """
 
     @property
     def goes_on(self) -> bool:
-        """Whether further passes follow at once if the dirty part exceeds the key map."""
+        """Whether further passes follow at once if the dirty part has more keys than the map."""
 
     @property
     def bytes_read(self) -> int:
@@ -217,7 +218,7 @@ class Scheduler(Protocol):
         """Bytes that were written to store statistics."""
 
     def limits(self, config: TopicConfig) -> TopicConfig:
-        """Return the settings, with this scheduler's limits for the head's share, size and age."""
+        """Return the settings with this scheduler's limits for share, size and age of the head."""
 
     def judge(
         self,
@@ -319,7 +320,7 @@ class BruteForce:
     def forecast(
         self, decision: CleaningDecision, plan: Callable[[str], GenerationPlan]
     ) -> GenerationPlan:
-        """Return the plan of a full pass if one is due."""
+        """Return the plan of a full pass if a cleaning is due, else a plan that cleans nothing."""
         if decision.due is None:
             return plan("").put_off(decision.reason)
         return plan(decision.reason)
@@ -365,12 +366,14 @@ class CleaningPlan:
     """A job, and the state that must not change until the job is swapped in.
 
     Attributes:
-        state: The partition when the job was made; its scheduler stores the outcome of the job.
+        state: State of the partition when the job was made. The state's scheduler stores the
+            outcome of the job.
         job: The job for the worker.
-        sources: The job's segments in the log.
+        sources: The segments of the log that the job reads.
         segment_sizes: Base offset and size of each finished segment that has a local file.
-        before: The usable history, None if there is none.
-        bounds: Times from which tables are exact, on the record and on the append clock.
+        before: History of earlier cleanings; None if there is no usable history.
+        bounds: Times in ms from which tables are exact, on the record clock and on the append
+            clock; see `bounds_before`.
     """
 
     state: CleaningState
@@ -516,7 +519,7 @@ def believed_history(log: "LogView") -> CompactionHistory | None:
     try:
         return load_history(log.context.env.files, log.context.directory)
     except CorruptFile:
-        return None  # the exact tables are unknown then; the next run writes a new history
+        return None  # it is unknown which tables are exact; the next cleaning writes a new history
 
 
 def horizons_of(
@@ -525,7 +528,11 @@ def horizons_of(
     checkpoint: int | None,
     config: TopicConfig,
 ) -> tuple[int, ...]:
-    """Return delete horizons of tombstones in ms, estimated by file times if `history` is None."""
+    """Return the delete horizons in ms of the tombstones below the checkpoint.
+
+    If `history` is None, the result is one horizon, estimated from the latest modification time of
+    the segments below the checkpoint, or empty if there are no such segments.
+    """
     if history is not None or checkpoint is None:
         return () if history is None else history.horizons_ms
     cleaned = [each.mtime_ms() for each in segments if each.end_offset <= checkpoint]
@@ -538,7 +545,7 @@ def horizons_of(
 def plan_cleaning(
     log_dir: "DirectoryAccess", state: CleaningState, options: CleanerOptions
 ) -> CleaningPlan:
-    """Make the job for a partition with something to clean.
+    """Return the plan, with the job, for a cleaning that is due.
 
     Raises:
         ConfigError: Settings conflict.
@@ -599,7 +606,7 @@ def _active_producers(states: "ProducerStates") -> dict[int, tuple[int, int]]:
 
 
 def _aborted(log: "LogAccess", sources: Sequence[ClosedSegment]) -> list["AbortedTxn"]:
-    """Return aborted transactions that overlap the sources; a marker may be after the sources."""
+    """Return aborted transactions that overlap the sources, even if a marker is after these."""
     start, end = sources[0].base_offset, sources[-1].end_offset
     return [
         entry
@@ -615,8 +622,8 @@ class Preview:
 
     Attributes:
         decision: The cleanable part, and whether its age or its dirty share makes a cleaning due.
-        plan: Decision for each segment.
-        generations: The statistics.
+        plan: The expected cleaning, with a decision for each segment.
+        generations: Statistics of the segments.
         has_versions: Whether a timestamp or header decides which record of a key stays. Even
             then the plan estimates keys and garbage as if the largest offset decided.
     """

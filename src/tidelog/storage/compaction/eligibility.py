@@ -43,7 +43,7 @@ class WaitingSegment(Protocol):
 
     @property
     def first_timestamp(self) -> int:
-        """Largest timestamp of the segment's first batch in ms; -1 if there is none."""
+        """Largest timestamp of the segment's first batch in ms; -1 if there is no batch."""
         ...
 
     @property
@@ -53,7 +53,10 @@ class WaitingSegment(Protocol):
 
 
 class CleanableSegment(WaitingSegment, Protocol):
-    """Attributes that the rules use; times are computed only if a setting needs them."""
+    """Segment with the attributes that the rules use.
+
+    The times are computed only if a setting needs them.
+    """
 
     @property
     def base_offset(self) -> int:
@@ -67,12 +70,12 @@ class CleanableSegment(WaitingSegment, Protocol):
 
     @property
     def size_bytes(self) -> int:
-        """Size of its log file in bytes."""
+        """Size of the segment's log file in bytes."""
         ...
 
     @property
     def youngest_ms(self) -> int:
-        """Time in ms from which the minimum lag of its youngest record counts; -1 if none."""
+        """Time in ms at which the segment's minimum compaction lag begins; -1 if it has no time."""
         ...
 
 
@@ -108,7 +111,7 @@ class CleaningDecision:
 
     Attributes:
         first_dirty: First offset of the head, inclusive.
-        end: End of the cleanable head, exclusive: the base of a segment.
+        end: End of the cleanable head, exclusive: the base offset of a segment.
         clean_bytes: Bytes of the segments that end at or before `first_dirty`.
         dirty_bytes: Bytes of the cleanable segments that end after `first_dirty`.
         due: Why a cleaning is due now; None if it is not.
@@ -126,7 +129,7 @@ class CleaningDecision:
 
     @property
     def ratio(self) -> float:
-        """Dirty share of the cleanable bytes, 0 to 1; 0 if there are none."""
+        """Dirty share of the cleanable bytes, 0 to 1; 0 if there are no cleanable bytes."""
         total = self.clean_bytes + self.dirty_bytes
         return self.dirty_bytes / total if total else 0.0
 
@@ -137,7 +140,7 @@ def judge(
     """Decide which part of a log may be cleaned, and whether a cleaning is due.
 
     Args:
-        state: The log.
+        state: State of the log.
         config: The topic's settings.
         now_ms: Wall time.
         is_asked: Whether a cleaning was requested. A requested cleaning is due if the log has
@@ -166,7 +169,7 @@ def judge(
 
 
 def _first_dirty(state: LogState) -> tuple[int, bool]:
-    """Return the first offset of the head, and whether the checkpoint is unusable."""
+    """Return the first offset of the head, and whether the checkpoint is outside the log."""
     checkpoint = state.checkpoint
     if checkpoint is None:
         return state.log_start, False

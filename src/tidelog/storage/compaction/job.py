@@ -60,8 +60,8 @@ class CompactionRules:
         delete_retention_ms: How long, in ms, tombstones and markers stay after they were first
             cleaned.
         hash_name: Hash function of keys, `siphash` (with a fresh secret) or `md5`.
-        verify_keys: Whether the keys themselves are kept, to distinguish different keys with equal
-            hashes; the keys share the memory of the offset map.
+        verify_keys: Whether the offset map also stores the keys, to distinguish different keys with
+            equal hashes. Half of the map's memory is then for keys.
         dedupe_buffer_bytes: Memory of the offset map, keys included.
         load_factor: Maximum part of the map's slots that is used; 0.9 or less.
         index_interval_bytes: The topic's `index.interval.bytes`.
@@ -150,10 +150,10 @@ class SourceSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Source segments that become one `.cleaned` segment, named after the first base.
+    """Source segments that become one `.cleaned` segment, named after the first base offset.
 
     Attributes:
-        bases: Their base offsets, ascending.
+        bases: Base offsets of the segments, ascending.
         drop_expired: Whether tombstones and markers past their delete horizon may be dropped. If
             True, no segment or object outside of the job may hold a record that they delete. For
             markers, the job must also rewrite all older segments, because only reading these
@@ -177,19 +177,20 @@ class CleaningJob:
             segments that are read only to map their keys.
         groups: Groups to rewrite, in order of their offsets.
         map_from: First offset whose key goes into the map, inclusive. Earlier records are not
-            mapped. With every strategy, each of them is looked up in the map, with its version if
+            mapped. Instead, every earlier record is looked up in the map, with its version if
             versions decide.
         map_to: End of the offsets whose keys go into the map, exclusive. No record at or after this
             end is dropped.
         log_start_offset: Log start offset; records below it are never mapped, and are dropped.
-        upper_bound_offset: End of the job's range. A batch that ends directly before this end is
-            kept, at least as an empty one, so that the log end is not lost.
+        upper_bound_offset: End of the job's range of offsets, exclusive. A batch that ends directly
+            before this end is kept, at least as an empty one, so that the log end is not lost.
         now_ms: Wall time; delete horizons are set from it and compared with it.
         rules: The settings.
-        active_producers: Last data offset (-1 if the log has none) and epoch, by the id of each
-            active producer. The producer's last batch is kept, at least as an empty one.
+        active_producers: Last data offset (-1 if the log has no data of the producer) and epoch, by
+            the id of each active producer. Each producer's last batch is kept, at least as an empty
+            one.
         aborted: Aborted transactions with records or a marker in the sources, in order of their
-            markers, including those whose marker lies in a later segment.
+            markers. A transaction is included even if its marker lies in a later segment.
         seed: 16 bytes, drawn again for each run, so that clients can't provoke hash collisions.
     """
 
@@ -231,9 +232,10 @@ class CleaningJob:
 
     @property
     def delete_horizon_ms(self) -> int:
-        """Delete horizon in ms of tombstones and markers that have none: this cleaning sets it.
+        """Delete horizon in ms that this cleaning sets for tombstones and markers without one.
 
-        A time too far in the future for the field of a batch means "never".
+        A time that is too large for the field of a batch is replaced by the field's maximum, which
+        means "never".
         """
         return min(self.now_ms + self.rules.delete_retention_ms, INT64_MAX)
 
@@ -310,8 +312,8 @@ class CleanedGroup:
         base_offset: Base offset that its files are named after.
         end_offset: Offset after its last offset: the end of the last source.
         sources: Counts for each source, in order.
-        suffixes: Suffixes of its files, which are called `BASE` + suffix + `.cleaned`. `.log` is
-            among them even if nothing remains.
+        suffixes: Suffixes of its files, which are called `BASE` + suffix + `.cleaned`. They include
+            `.log` even if no batch remains.
     """
 
     base_offset: int
@@ -321,7 +323,7 @@ class CleanedGroup:
 
     @property
     def bases(self) -> tuple[int, ...]:
-        """Base offsets of the segments that it replaces."""
+        """Base offsets of the segments that the cleaned segment replaces."""
         return tuple(source.base_offset for source in self.sources)
 
     @property
@@ -363,8 +365,8 @@ class CleaningResult:
         groups: The groups that were rewritten, in order. A group that begins at or after
             `mapped_to` is left out: no file was written for it.
         mapped_to: End of the offsets whose keys are in the map, exclusive. It is less than the
-            job's `map_to` if the map or its notes were full; another pass cleans the remaining
-            offsets.
+            job's `map_to` if the map, or the memory for notes on batches, was full. In this case
+            another pass cleans the remaining offsets.
         keys: Number of different keys in the map.
         bytes_read: Bytes read from log files, mapping and rewriting together.
         bytes_written: Bytes written into log files.
@@ -417,7 +419,7 @@ def _bytes(fields: Fields, name: str) -> bytes:
 
 
 def parts_of(job: CleaningJob, part_bytes: int | None) -> Iterator[CleaningJob]:
-    """Split a job into parts, in order: each rewrites at most `part_bytes`, or one larger group.
+    """Yield a job's parts, in order; each rewrites at most `part_bytes`, or one larger group.
 
     If `part_bytes` is None, there is one part.
     """

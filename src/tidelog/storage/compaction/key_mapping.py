@@ -3,8 +3,8 @@
 This module owns, for one job:
 
 - The offset map. It takes at most `log.cleaner.dedupe.buffer.size` bytes. A slot has 24 bytes, as
-  in Kafka: 16 for the hash, 8 for the record's number; a version takes 8 more. If keys are kept,
-  half of the memory is for keys, and a slot has 8 more bytes for the position of the key.
+  in Kafka: 16 for the hash, and 8 for the record's number. A version takes 8 more bytes. If keys
+  are kept, half of the memory is for keys, and a slot has 8 more bytes for the position of the key.
 - One bit for each mapped record (whether it is superseded), and notes on each batch (size, records,
   tombstones). With these bits and notes, the second pass usually reads little more than the batches
   with remaining records. It decompresses only batches that lost some records but not all. Bits and
@@ -15,12 +15,12 @@ This module owns, for one job:
   that the log end is not lost). If the log has no data batch of an active producer, the producer's
   last marker is kept instead (for the epoch).
 - Transactions: aborted data is dropped, and a marker is dropped when it is no longer needed. As
-  long as a batch of the transaction exists, even an empty one, the marker is kept, and the entry of
-  an abort is copied to the new index of aborted transactions. When no batch of the transaction
-  exists any more, the marker gets a delete horizon, and a cleaning after the horizon removes the
-  marker. One walk in the order of offsets decides which markers are needed. If the walk has not
-  visited everything before a marker (`sees_all` is false), the absence of batches proves nothing,
-  and the marker is kept. Without the marker, a reader from the log's start would find the
+  long as a batch of the transaction exists, even an empty one, the marker is kept. If the marker is
+  an abort, its entry is copied to the new index of aborted transactions. When no batch of the
+  transaction exists any more, the marker gets a delete horizon, and a cleaning after the horizon
+  removes the marker. One walk in the order of offsets decides which markers are needed. If the walk
+  has not visited everything before a marker (`sees_all` is false), the absence of batches proves
+  nothing, and the marker is kept. Without the marker, a reader from the log's start would find the
   transaction open forever.
 
 Imports numpy and numba. Source: Kafka 4.x Cleaner.buildOffsetMap, SkimpyOffsetMap,
@@ -85,8 +85,8 @@ class OffsetMap:
     """The offset map of one cleaning. Not thread-safe.
 
     Attributes:
-        keys: The arrays, as kernels take them.
-        lost: One bit for each mapped record, set if it is superseded.
+        keys: Arrays of the map, in the form that kernels take as an argument.
+        lost: One bit for each mapped record; the bit is set if the record is superseded.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class OffsetMap:
         """Create an empty map.
 
         Args:
-            rules: Its size and strategy.
+            rules: Settings that determine the map's size and strategy.
             seed: 16 secret bytes.
             hash_mask: Masks of the used bits in the two halves of a hash. Tests force collisions
                 with these masks.
@@ -141,7 +141,7 @@ class OffsetMap:
 
     @property
     def bad_slot(self) -> int:
-        """Row of the damaged batch; valid only after a kernel reported damage."""
+        """Table row of the damaged batch; valid only after a kernel reported damage."""
         return int(self.keys.state[offset_map.BAD_SLOT])
 
     def check_keys(self) -> None:
@@ -162,7 +162,7 @@ class OffsetMap:
             )
 
     def release(self) -> None:
-        """Free the memory; the map can't be used any more."""
+        """Free the map's memory; the map can't be used afterwards."""
         none: Longs = np.zeros(0, np.int64)
         self.keys = self.keys._replace(
             hashes=none,
@@ -174,10 +174,12 @@ class OffsetMap:
         self.lost = np.zeros(0, np.uint8)
 
     def make_room(self, record_count: int, notes_bytes: int) -> bool:
-        """Reserve bits for records; return False if that would exceed `NOTES_BYTES_MAX`.
+        """Reserve memory for bits and notes; return False if it would exceed `NOTES_BYTES_MAX`.
+
+        The first call always reserves the memory, so that at least one record can be mapped.
 
         Args:
-            record_count: Number of all records, mapped and still to be mapped.
+            record_count: Number of the records mapped so far and of those to be mapped next.
             notes_bytes: Size of the notes on the next batches to be mapped, in bytes.
         """
         needed = record_count // 8 + 1
@@ -194,7 +196,10 @@ class OffsetMap:
     def key_rules(
         self, offset_start: int, offset_end: int, log_start: int, *, is_look_up: bool
     ) -> offset_map.KeyRules:
-        """Return a kernel's arguments for the records at offsets [offset_start, offset_end)."""
+        """Return a kernel's arguments for the records at offsets [offset_start, offset_end).
+
+        If `is_look_up` is true, the kernel looks the records up; otherwise it adds them to the map.
+        """
         return offset_map.KeyRules(
             self.strategy,
             self.header,
@@ -207,7 +212,7 @@ class OffsetMap:
 
 
 def slot_bytes(rules: CompactionRules) -> int:
-    """Return the size of one slot in bytes."""
+    """Return the size of one slot of the offset map in bytes."""
     extras = int(rules.has_versions) + int(rules.verify_keys)
     return _HASH_BYTES + _WORD_BYTES + _WORD_BYTES * extras
 
@@ -242,7 +247,7 @@ class AbortedSpans:
     """Offset ranges of aborted transactions, to find the batches inside them."""
 
     def __init__(self, aborted: Iterable[AbortedTxn]) -> None:
-        """Create the ranges of transactions, given in any order."""
+        """Create the ranges of aborted transactions, which may be in any order."""
         self._of: dict[int, list[AbortedTxn]] = {}
         for txn in sorted(set(aborted), key=lambda txn: txn.last_offset):
             self._of.setdefault(txn.producer_id, []).append(txn)
@@ -275,14 +280,14 @@ class TransactionWalk:
         self._retained: list[AbortedTxn] = []
 
     def begin(self, source: SourceSegment) -> bool:
-        """Continue with a source; return whether the walk has visited all of the log before it."""
+        """Continue with a source; return whether the walk has visited the whole log before it."""
         if source.base_offset > self._end_offset:
             return False
         self._end_offset = max(self._end_offset, source.end_offset)
         return True
 
     def on_data(self, producer_id: int, base_offset: int) -> bool:
-        """Visit a data batch of a transaction; return whether it is aborted."""
+        """Visit a data batch of a transaction; return whether the transaction was aborted."""
         txn = self._spans.holding(producer_id, base_offset)
         if txn is None:
             self._open.add(producer_id)
@@ -318,7 +323,7 @@ class TransactionWalk:
         return transactions
 
 
-# Value of a record count if the batch was not mapped.
+# Value in `MappedRun.counts` of a batch that was not mapped.
 LEFT_OUT: Final = -1
 
 # Bytes of the notes on a batch, and bytes of the notes on a run of batches.
@@ -333,14 +338,14 @@ class MappedRun:
 
     Shape:
         sizes: int32[batches], in bytes.
-        counts: int32[batches], number of records of each; LEFT_OUT for control batches and batches
-            of aborted transactions.
-        tombstones: int32[batches], number of tombstones of each.
+        counts: int32[batches], number of records of each batch; LEFT_OUT for control batches and
+            batches of aborted transactions.
+        tombstones: int32[batches], number of tombstones of each batch.
 
     Attributes:
         start: Position of the first batch.
-        first_number: Number of the run's first record, an index into the bits of `OffsetMap.lost`.
-        is_special: Whether a batch has to be processed even if none of its records remain.
+        first_number: Index of the run's first record in the bits of `OffsetMap.lost`.
+        is_special: Whether at least one batch has to be processed even if no record of it remains.
         straddles: Whether the first batch begins below the mapped offsets.
     """
 
@@ -358,7 +363,10 @@ class MappedRun:
         return self.start + int(self.sizes.sum(dtype=np.int64))
 
     def numbers(self) -> "Longs":
-        """Return the number of each batch's first record, -1 for a batch that was left out."""
+        """Return the index of each batch's first record in the bits of `OffsetMap.lost`.
+
+        The index is -1 for a batch that was left out.
+        """
         counts = np.maximum(self.counts, 0).astype(np.int64)
         numbers = self.first_number + np.cumsum(counts) - counts
         numbers[self.counts == LEFT_OUT] = -1
@@ -373,9 +381,10 @@ class MappedRun:
 
 
 def joined(runs: Sequence[MappedRun]) -> list[MappedRun]:
-    """Merge runs of a segment that are processed in the same way, which saves the cost per run.
+    """Merge consecutive runs of a segment that are processed in the same way.
 
-    A run begins where the run before it ends, in bytes and in numbers of records.
+    Fewer runs have less fixed cost. Each run begins where the run before it ends: at the position
+    after the last batch, and at the index after the last record.
     """
     alike_runs: list[list[MappedRun]] = []
     for run in runs:
@@ -404,7 +413,8 @@ class MappingResult:
 
     Attributes:
         mapped_to: End of the mapped offsets, exclusive.
-        runs: Mapped runs by a segment's base offset, in order of their positions.
+        runs: Mapped runs of each segment, in order of their positions, by the segment's base
+            offset.
     """
 
     mapped_to: int
@@ -412,7 +422,7 @@ class MappingResult:
 
 
 class Mapper:
-    """One first pass over the sources of a job."""
+    """The first pass over the sources of a job."""
 
     def __init__(
         self,
@@ -431,7 +441,7 @@ class Mapper:
         self._mapped = MappingResult(job.map_to)
 
     def run(self) -> MappingResult:
-        """Map all dirty sources, or as many offsets as fit.
+        """Map all dirty sources, or as many offsets as fit into the map.
 
         Raises:
             CorruptData: A batch or a record is damaged; the error has the position of the damage.
@@ -452,7 +462,7 @@ class Mapper:
         for piece in self._reader.pieces(source, check=True, sums=False):
             last = piece.table[:, layout.LAST_OFFSET]
             start = int(np.searchsorted(last, self._job.map_from))
-            # A batch that begins below the end and reaches across it is included.
+            # A batch that begins before `map_to` is included, even if it ends after `map_to`.
             before = np.concatenate(([-1], last[:-1]))
             end = int(np.searchsorted(before, self._job.map_to - 1))
             if start < end and not self._take(piece.part(start, end), runs):
@@ -481,7 +491,7 @@ class Mapper:
         special: "Mask",
         runs: list[MappedRun],
     ) -> bool:
-        """Map a group's records and note its batches; return False if the map is full."""
+        """Map a group's records, store notes on its batches; return False if the map is full."""
         table = opened.table
         check_counts(piece, opened, is_mapped)  # before memory is reserved by these counts
         counts = np.where(is_mapped, table[:, layout.RECORD_COUNT], LEFT_OUT)

@@ -60,15 +60,16 @@ _NO_BITS: Final = 8
 
 @dataclass(slots=True)
 class PieceFacts:
-    """Facts about the batches of a piece before the piece is planned.
+    """Facts about the batches of a piece, from which the batches are planned.
 
     Shape:
-        numbers: int64[batches], index of the first record in `lost`; -1: no record is superseded.
+        numbers: int64[batches], index of the batch's first record in `lost`; -1 if no record is
+            superseded.
         counts: int64[batches], number of records; undefined for control batches and batches of
             aborted transactions.
         left: int64[batches], number of records that are not superseded.
         tombstones: int64[batches], number of tombstones before anything is dropped.
-        lost: One bit for each record, set if it is superseded.
+        lost: One bit for each record; the bit is set if the record is superseded.
     """
 
     numbers: "Longs"
@@ -107,7 +108,7 @@ class Cleaning:
         mapped: Result of the first pass: the mapped batches.
         retention: Decides which batches are kept at least as empty ones.
         spans: Aborted transactions.
-        walk: Visits the batches of all sources, in their order.
+        walk: Visits the batches of all sources, in order.
     """
 
     job: CleaningJob
@@ -120,26 +121,26 @@ class Cleaning:
 
 
 class Planner:
-    """Plans the batches of one source, in their order."""
+    """Decides for each batch of one source, in order: drop, copy, filter, or keep it as empty."""
 
     def __init__(self, cleaning: Cleaning, group: Group, source: SourceSegment) -> None:
-        """Create the planner of a source; the walk has visited all earlier sources."""
+        """Create the planner of a source; the walk must have visited all earlier sources."""
         job, self._walk = cleaning.job, cleaning.walk
         self._now_ms = job.now_ms
         self._new_horizon_ms = job.delete_horizon_ms
         self._drops_expired = group.drop_expired
         self._mapped_to = cleaning.mapped.mapped_to
-        # The walk can prove that a marker is no longer needed if `_sees_all` is true.
+        # The walk can prove that a marker is no longer needed only if `_sees_all` is true.
         self._sees_all = self._walk.begin(source) and group.drop_expired
         self._keeps_legacy = source.last_modified_ms > legacy_horizon_ms(job)
         self._retention = cleaning.retention
 
     def plan(self, piece: Piece, table: "Longs", judged: PieceFacts) -> "Longs":
-        """Plan batches that were mapped, or looked up in the map; see `kernels.rewrite`.
+        """Return the plan of batches that were mapped or looked up; see `kernels.rewrite`.
 
         Args:
             piece: The batches.
-            table: Their table, with opened legacy batches completed.
+            table: Table of the batches; rows of opened legacy batches are completed.
             judged: Facts about the batches.
         """
         plan = _empty_plan(len(table))
@@ -198,7 +199,7 @@ class Planner:
             row[rewrite.ACTION] = rewrite.EMPTY if is_kept else rewrite.DROP
 
     def _show_marker(self, piece: Piece, slot: int, *, sees_all: bool) -> bool:
-        """Visit a marker in the walk; return whether the marker is no longer needed."""
+        """Let the walk visit a marker; return whether the marker is no longer needed."""
         table = piece.table[slot]
         with piece.located():
             batch = RecordBatch(piece.data.data, int(table[layout.POSITION]))
@@ -206,7 +207,7 @@ class Planner:
         return self._walk.on_marker(kind, batch.producer_id, batch.base_offset, sees_all=sees_all)
 
     def plan_rest(self, piece: Piece) -> "Longs":
-        """Plan the batches after the mapped offsets: all are copied, even aborted batches."""
+        """Return the plan of batches after the mapped offsets: copy all, even aborted batches."""
         plan = _empty_plan(len(piece.table))
         plan[:, rewrite.ACTION] = rewrite.COPY
         for slot in np.flatnonzero(is_transactional(piece)).tolist():
@@ -227,8 +228,9 @@ def _empty_plan(count: int) -> "Longs":
 def legacy_horizon_ms(job: CleaningJob) -> int:
     """Return a file time in ms: segments modified after this time keep tombstones of old formats.
 
-    The result is the file time of the last segment that was cleaned before, minus the retention. It
-    replaces the delete horizon, which batches of formats 0 and 1 don't have.
+    The result is the file time of the last segment that was cleaned before, minus the retention; 0
+    if no segment was cleaned before. It replaces the delete horizon, which batches of formats 0 and
+    1 don't have.
     """
     cleaned = [s.last_modified_ms for s in job.sources if s.base_offset < job.map_from]
     return cleaned[-1] - job.rules.delete_retention_ms if cleaned else 0
@@ -305,7 +307,7 @@ class SourcePass:
                 self._write(piece, opened, self._planner.plan(piece, opened.table, judged), judged)
 
     def _look_up(self, piece: Piece, opened: OpenedBatches, is_judged: "Mask") -> PieceFacts:
-        """Find the superseded records of batches before the mapped offsets."""
+        """Look up batches before the mapped offsets in the map, and return facts about them."""
         counts = np.where(is_judged, opened.table[:, layout.RECORD_COUNT], 0)
         numbers = np.where(is_judged, np.cumsum(counts) - counts, -1)
         lost_bits: Bytes = np.zeros(int(counts.sum()) // 8 + 1, np.uint8)
@@ -348,7 +350,7 @@ class SourcePass:
     def _spans_to_read(
         self, run: MappedRun, left_counts: "Longs", ends: "Longs"
     ) -> Iterator[tuple[int, int]]:
-        """Yield the rows [first, end) of batches to read at once; small gaps are read too."""
+        """Yield the rows [first, end) of batches that are read together, including small gaps."""
         if run.is_special:
             yield 0, len(left_counts)
             return
@@ -365,7 +367,7 @@ class SourcePass:
     def _write_span(
         self, run: MappedRun, judged: PieceFacts, first: int, span: tuple[int, int]
     ) -> None:
-        """Write the remaining records of a span, which begins at the run's batch `first`."""
+        """Write the remaining records of a range of positions that begins at batch `first`."""
         for piece in self._cleaning.reader.pieces(self._source, *span, check=False):
             part = judged.part(first, first + len(piece.table))
             first += len(piece.table)
@@ -377,7 +379,7 @@ class SourcePass:
             self._open_and_write(piece, plan, part)
 
     def _hold_first(self, run: MappedRun) -> None:
-        """Look up in the map those records of the first batch that lie below the mapped offsets."""
+        """Look up in the map the records of the first batch that lie below the mapped offsets."""
         end = run.start + int(run.sizes[0])
         for whole in self._cleaning.reader.pieces(self._source, run.start, end, check=False):
             is_opened = np.array([run.counts[0] >= 0])
@@ -396,7 +398,7 @@ class SourcePass:
     def _open_and_write(
         self, piece: Piece, plan: "Longs", judged: PieceFacts, *, is_rest: bool = False
     ) -> None:
-        """Open the batches that have to be opened, and write."""
+        """Open the batches that have to be decompressed or converted, and write all batches."""
         action, magic = plan[:, rewrite.ACTION], piece.table[:, layout.MAGIC]
         # A legacy batch gets a new header, which has to be computed.
         is_opened = (action == rewrite.FILTER) | ((magic != MAGIC_2) & (action != rewrite.DROP))
@@ -412,9 +414,8 @@ class SourcePass:
     ) -> None:
         batches = write_group(piece, opened, plan, judged.lost)
         if not self._out.has_room(batches.size_bytes, self._source, piece.end):
-            # In a batch with a delete horizon, timestamps are relative to another base, and each
-            # may need more bytes. So no horizon is set now; a later cleaning with more room sets
-            # it.
+            # In a batch with a delete horizon, timestamps are relative to the horizon, and each may
+            # need more bytes. So no horizon is set now. A later cleaning with more room sets it.
             plan = plan.copy()
             plan[:, rewrite.HORIZON] = -1
             batches = write_group(piece, opened, plan, judged.lost)

@@ -91,7 +91,7 @@ class Piece:
 
     @property
     def size_bytes(self) -> int:
-        """Size of its batches in bytes."""
+        """Size of the piece's batches in bytes."""
         return self.end - self.start
 
     def part(self, start: int, end: int) -> "Piece":
@@ -105,14 +105,14 @@ class Piece:
         return mask
 
     def corrupt(self, slot: int, reason: str) -> CorruptBatch:
-        """Return the error for the batch in a row, with its file and position."""
+        """Return an error for the batch in row `slot`, with the batch's file and position."""
         position = self.position + int(self.table[slot, layout.POSITION])
         offset = int(self.table[slot, layout.BASE_OFFSET])
         return CorruptBatch(reason, path=self.path, position=position, offset=offset)
 
     @contextmanager
     def located(self) -> Iterator[None]:
-        """Add the file to an error of opening a batch, and the position if the batch is damaged."""
+        """Add the file to an error raised in this context; for damage, add the position, too."""
         try:
             yield
         except UnsupportedCompression as error:
@@ -150,7 +150,9 @@ class SourceReader:
         check: bool,
         sums: bool = True,
     ) -> Iterator[Piece]:
-        """Yield all batches between two positions, in order; a piece is valid until the next one.
+        """Yield all batches between two positions, in pieces and in order.
+
+        A piece is valid until the next piece is requested.
 
         Args:
             source: The segment.
@@ -229,7 +231,10 @@ class SourceReader:
     def _end_in_batch(
         self, path: str, position: int, end: int, next_offset: int, source: SourceSegment
     ) -> None:
-        """Raise CorruptBatch, unless the bytes are a torn tail that was never in the segment."""
+        """Raise CorruptBatch if the segment ends in a batch and offsets are missing.
+
+        If no offset is missing, the bytes are a torn write that was never part of the segment.
+        """
         problem = cut_problem(end - position, next_offset, source.end_offset)
         if problem is not None:
             raise CorruptBatch(problem, path=path, position=position, offset=next_offset)
@@ -255,13 +260,13 @@ def check_sums(piece: Piece) -> None:
 
 
 def lies_plainly(piece: Piece) -> bool:
-    """Return whether kernels can read and check all batches without opening them."""
+    """Return whether kernels can read and check all batches in place, without decompression."""
     return HAS_INSTRUCTION and bool(is_plain(piece.table).all())
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedBatches:
-    """Batches with uncompressed bodies in `bodies`; legacy ones are converted to magic 2.
+    """Batches with uncompressed bodies in `bodies`; legacy batches are converted to magic 2.
 
     Attributes:
         bodies: Buffer that BODY_START and BODY_END of the requested batches point into.
@@ -305,7 +310,7 @@ def opened_groups(
 def _open_some(
     piece: Piece, is_requested: "Mask", start: int, arena: BodyBuffer
 ) -> tuple[int, OpenedBatches]:
-    """Open the batches of one group, from row `start` on; return the next row and the batches."""
+    """Open the group of batches from row `start` on; return the row after it, and the group."""
     table = piece.table[start:].copy()
     slots = np.flatnonzero(is_requested[start:])
     spans, behind = list[tuple[int, int]](), len(table)
@@ -319,7 +324,7 @@ def _open_some(
             if not arena.put(body):
                 if not at:
                     return start + slot + 1, _alone(body, table[: slot + 1])
-                behind = slot  # too large for a group with others
+                behind = slot  # too large for a group with other batches
                 break
             spans.append((at, arena.used))
     if spans:

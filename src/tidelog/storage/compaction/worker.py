@@ -174,7 +174,7 @@ class CleanerProcess:
 
 
 def _end(process: "subprocess.Popen[str]") -> None:
-    """Close the process's input, which makes it exit, and wait until it has exited."""
+    """Close the process's pipes, which makes it exit; kill it if it has not exited in time."""
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             with suppress(OSError, ValueError):
@@ -287,7 +287,7 @@ def clean(
 
     Returns:
         The result. If the map filled up, `mapped_to` is below the job's `map_to`, and another
-        job has to clean the rest.
+        job has to clean the remaining offsets.
 
     Raises:
         CorruptData, UnsupportedCompression: A source is damaged, or a codec is undefined; the error

@@ -7,8 +7,8 @@
   updated keys of a segment are sampled. The hash is seeded by a secret of the partition. The sample
   never decides which record is dropped: a cleaning hashes keys with a seed of its own. If two keys
   have equal hashes, one live record looks superseded, and the estimate is wrong by that record.
-  Memory: at most `SAMPLES_ROOM` keys while records are added and 2 x `SAMPLES_MAX` afterwards, two
-  whole numbers each.
+  Memory: two whole numbers for each sampled key; at most `SAMPLES_ROOM` keys while records are
+  added, and at most 2 x `SAMPLES_MAX` keys afterwards.
 - Live bytes of a segment (`live_bytes`): if a log has many segments, the sample of each segment is
   small. Choosing the segments that look emptiest would then mean choosing the largest sampling
   errors. But neighboring segments that were cleaned at the same time lose their records at the same
@@ -144,10 +144,11 @@ KEYS_PER_SAMPLE: Final = 16
 # A sample that exceeds this number of keys while records are added is thinned at once.
 SAMPLES_ROOM: Final = 4 * SAMPLES_MAX
 
-# Largest valid shift: no sample needs more zero bits; a file with a larger one is invalid.
+# Largest valid shift. No sample needs more zero bits, so a file with a larger shift is invalid.
 SHIFT_MAX: Final = 32
 
-# Number of bits of a hash that are kept: among so few keys, more bits would add only size.
+# Mask of the bits of a hash that are kept. The sample has so few keys that more bits would only
+# increase its size.
 HASH_MASK: Final = (1 << 48) - 1
 
 
@@ -175,7 +176,7 @@ class KeySamples:
         return self._latest
 
     def thinned(self, shift: int) -> dict[int, tuple[int, int]]:
-        """Return the samples that a sample with this larger (or equal) shift would also keep."""
+        """Return the samples, in the form of `latest`, that remain at a larger or equal shift."""
         mask = (1 << shift) - 1
         return {h: last for h, last in self._latest.items() if h & mask == 0}
 
@@ -185,7 +186,7 @@ class KeySamples:
         return len(self._latest) << self.shift
 
     def add(self, records: Iterable[tuple[int, int, int]]) -> None:
-        """Add records (hash, offset, size) in any order; the highest offset of a key wins."""
+        """Add records (hash, offset, size) in any order; keep the highest offset of each key."""
         latest, mask = self._latest, (1 << self.shift) - 1
         for hash_, offset, size in records:
             if hash_ & mask:
@@ -218,7 +219,13 @@ class KeySamples:
             del self._latest[hash_]
 
     def count(self, bases: Sequence[int]) -> list[tuple[int, int]]:
-        """Return, between bases, the number of sampled keys and bytes of their last records."""
+        """Return each segment's number of sampled keys, and the bytes of their last records.
+
+        A key is counted in the segment that contains the key's last record.
+
+        Args:
+            bases: Base offsets of the segments, ascending.
+        """
         counts = [[0, 0] for _ in bases]
         for offset, size in self._latest.values():
             slot = bisect_right(bases, offset) - 1
@@ -294,10 +301,10 @@ def correction(samples: KeySamples, counted: MappedKeys | None) -> float:
 
 
 def live_error(samples: KeySamples, counted: MappedKeys | None) -> float:
-    """Return the standard error of the live size, relative to it; 1 without a sample.
+    """Return the relative standard error of the estimated live size; 1 if the sample is empty.
 
     The error has two parts: the error of the number of keys, and the error of the mean size of
-    their last records. It is 0 if each key is sampled.
+    their last records. The error is 0 if every key is sampled.
     """
     if not len(samples):
         return 1.0
@@ -305,7 +312,10 @@ def live_error(samples: KeySamples, counted: MappedKeys | None) -> float:
 
 
 def count_error(samples: KeySamples, counted: MappedKeys | None) -> float:
-    """Return the error that comes from the number of keys; a map of all keys would remove it."""
+    """Return the part of `live_error` that comes from the number of keys; 0 without a sample.
+
+    A map of all keys would remove this part.
+    """
     if not len(samples):
         return 0.0
     unknown = len(samples) if counted is None else counted.unknown(samples)

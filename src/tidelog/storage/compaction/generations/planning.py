@@ -11,8 +11,8 @@ strategy compares versions, every cleaning is a full pass.
 Which segments are cleaned: the segments with the most garbage per byte to move. A log of L live
 bytes may use F x L bytes (F is the space factor). Cleaning a segment of s bytes, u of them live,
 reads s, writes u and frees s - u bytes. The keys of the segment are looked up in a map. To fill the
-map, the log is read from some offset on. A segment that is cleaned early has collected less
-garbage, so a cleaning waits until the space is used up, and then chooses the segments in order of
+map, the log is read from some offset on. An early cleaning finds less garbage in a segment than a
+later one. So a cleaning waits until the space is used up, and then chooses the segments in order of
 
     (g - ln(1 + g)) * (age + 2L),   g = garbage / live
 
@@ -177,7 +177,10 @@ def _map_starts(segments: Sequence[SegmentFacts], map_keys_max: float) -> Iterat
 def _best_prefix(
     order: Sequence[SegmentFacts], needed_bytes: float, fixed_cost: float
 ) -> tuple[float, int] | None:
-    """Return the best prefix that frees enough, as garbage per cost and length; else None."""
+    """Return garbage per cost, and length, of the best prefix that frees `needed_bytes`.
+
+    Returns None if no prefix frees as many bytes.
+    """
     garbage, cost = 0.0, fixed_cost
     best: tuple[float, int] | None = None
     for count, segment in enumerate(order, start=1):
@@ -239,7 +242,7 @@ class Room:
 def group(
     segments: Sequence[SegmentFacts], chosen: Iterable[int], room: Room
 ) -> list[tuple[int, ...]]:
-    """Return the chosen segments in groups that become one segment each, in order.
+    """Return the base offsets of the chosen segments, in groups that become one segment each.
 
     Args:
         segments: All finished segments, in order.
@@ -261,7 +264,7 @@ def group(
 
 
 def widen(segments: Sequence[SegmentFacts], chosen: Iterable[int], room: Room) -> set[int]:
-    """Return the base offsets of `chosen`, and of segments rewritten only to be merged.
+    """Return the base offsets in `chosen`, and those of segments to rewrite only for merging.
 
     Args:
         segments: All finished segments that may be cleaned, in order.
@@ -347,15 +350,15 @@ def with_drops(
     """Yield groups, and whether each may drop tombstones and markers past their horizon.
 
     A group may drop them if, when the group is swapped in, every segment up to the group's last one
-    is cleaned to the group's end. Either an earlier cleaning has cleaned a segment up to there, or
-    this cleaning does, in the group itself or in a group that is swapped in earlier.
+    is cleaned to the group's end. A segment is cleaned to there by an earlier cleaning, or by this
+    cleaning if the segment is in the group itself or in a group that is swapped in earlier.
 
     Args:
         segments: All finished segments of the partition, in order; no older data exists elsewhere.
         groups: For each group, the base offsets of its segments; in the order in which the groups
             are swapped in.
         map_from: First offset whose key is mapped, inclusive.
-        map_to: Offset after the last one.
+        map_to: Offset after the last offset whose key is mapped.
     """
     proven = {each.base_offset: each.cleaned_to for each in segments}
     for bases in groups:
@@ -404,8 +407,8 @@ class Demand:
         space_factor: Maximum size of the log, as a multiple of its live size.
         map_keys_max: Maximum number of keys in the offset map.
         live_error: Standard error of the estimated live size, relative to it.
-        count_error: Part of that error that a map of all keys would remove.
-        late_bytes: Bytes that will be appended after the active segment before the next check.
+        count_error: Part of `live_error` that a map of all keys would remove.
+        late_bytes: Bytes that the segment after the active one will have at the next check.
         everything: Why a full pass is made whether or not the space is used up; empty if there is
             no such reason.
         has_versions: Whether a timestamp or header decides which record stays. If so, every pass is
@@ -429,8 +432,8 @@ class Space:
     """Space usage of a log, in bytes.
 
     Attributes:
-        log_bytes: Size of the log at the next check: its finished segments, the active segment
-            counted as full, and the bytes that will be appended after that segment.
+        log_bytes: Expected size of the log at the next check: its finished segments, the active
+            segment counted as full, and the bytes of the segment after the active one.
         live_bytes: Estimated live size.
         bound_bytes: Maximum size, lowered by the error of the estimate.
     """
@@ -452,12 +455,12 @@ class GenerationPlan:
     Attributes:
         groups: Groups of segments that become one segment each, in order; empty if nothing is due.
         map_from: First offset whose key goes into the map, inclusive.
-        map_to: Offset after the last one.
+        map_to: Offset after the last offset whose key goes into the map.
         reason: Why a cleaning is due, or why none is, with figures.
         is_full: Whether it is a full pass.
         space: Space usage of the log.
         segments: All finished segments, in order.
-        decisions: Decision for each of them.
+        decisions: Decision for each of these segments.
         read_bytes: Bytes that are expected to be read.
     """
 
@@ -494,7 +497,7 @@ class GenerationPlan:
         return sum(each.garbage_bytes for each in self.chosen)
 
     def put_off(self, reason: str) -> "GenerationPlan":
-        """Return a plan for the same segments that does nothing, with the reason."""
+        """Return a plan that cleans none of the segments, with `reason` as the reason."""
         return replace(
             self,
             groups=(),
@@ -574,7 +577,10 @@ def plan_generation(segments: Sequence[SegmentFacts], demand: Demand) -> Generat
 
 
 def _bounded(segment: SegmentFacts, end: int) -> SegmentFacts:
-    """Return the facts for a map that ends at `end`: no garbage if `cleaned_to` reaches `end`."""
+    """Return the facts about a segment if the map ends at `end`.
+
+    A segment that is already cleaned to `end` has no garbage that this map can remove.
+    """
     if segment.cleaned_to < end:
         return segment
     return replace(segment, cleaned_to=end, live_bytes=float(segment.size_bytes))
@@ -598,8 +604,8 @@ class _Planning:
         dirty = [each for each in self.allowed if each.cleaned_to < end or each.has_due]
         if not dirty:
             return self.nothing(f"{reason}; nothing is dirty below offset {end}")
-        # A later record may lose to an earlier one, so cleaned segments are checked against the map
-        # too.
+        # A later record may be superseded by an earlier one, so the records of cleaned segments are
+        # looked up in the map, too.
         if self.demand.has_versions:
             dirty = list(self.allowed)
         bases = {each.base_offset for each in dirty}

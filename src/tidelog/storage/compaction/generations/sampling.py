@@ -42,9 +42,9 @@ class SegmentSample:
     """Result of one pass over a segment.
 
     Attributes:
-        records: Number of records, without those of control batches.
+        records: Number of records, not counting control records.
         record_bytes: Size of these records in bytes, uncompressed.
-        due_ms: Latest delete horizon of its batches; -1 if no batch has one.
+        due_ms: Latest delete horizon of the segment's batches; -1 if no batch has one.
     """
 
     records: int = 0
@@ -53,7 +53,7 @@ class SegmentSample:
 
 
 def sample_segment(file: File, path: str, seed: bytes, samples: KeySamples) -> SegmentSample:
-    """Read every record of a log file.
+    """Read a log file: count its records, and add the records of sampled keys to `samples`.
 
     Args:
         file: A finished log file.

@@ -92,7 +92,7 @@ def facts_of(
     Args:
         row: The segment's stored facts.
         keys: Expected number of keys whose last record is in the segment.
-        sampled_bytes: Bytes of the last records of these keys.
+        sampled_bytes: Bytes of the last records of the sampled keys, divided by the sampling rate.
         live: Estimated live bytes of the segment.
         whole: Factor that corrects sums over the whole sample.
         now_ms: Wall time.
@@ -114,7 +114,11 @@ def facts_of(
 
 
 def bytes_after(before: Sequence[int], group: CleanedGroup) -> int:
-    """Estimate the bytes of a cleaned segment's records, which shrink in proportion to the file."""
+    """Estimate the uncompressed bytes of a cleaned segment's records; -1 if unknown.
+
+    The records are assumed to shrink in proportion to the log file. `before` has the uncompressed
+    bytes of each source's records, -1 if unknown.
+    """
     if UNKNOWN in before or not group.bytes_before:
         return UNKNOWN
     return max(sum(before) * group.bytes_after // group.bytes_before, 1)
@@ -172,7 +176,7 @@ class Generations:
         clean_offset: int,
         cache: DecodedFiles | None = None,
     ) -> Self:
-        """Load the statistics of a partition; empty ones if the file is lost or damaged.
+        """Load the statistics of a partition; start with none if the file is lost or damaged.
 
         Args:
             env: Files and randomness.
@@ -181,7 +185,7 @@ class Generations:
             clean_offset: Offset below which no older version of any key remains, from the
                 partition's `cleaner-offset-checkpoint`; the log start if the checkpoint has no
                 entry for the partition.
-            cache: The cache of the lock's holder for file contents; if None, the file is read.
+            cache: Cache for file contents, which the lock's holder has; if None, the file is read.
 
         Raises:
             OSError: The disk failed.
@@ -216,7 +220,7 @@ class Generations:
 
     @property
     def has_tombstones_due(self) -> bool:
-        """Whether an idle log will need a cleaning, because it has tombstones that will expire."""
+        """Whether the log has tombstones that expire, so that it needs a cleaning even if idle."""
         return any(row.due_ms != UNKNOWN for row in self._statistics.rows.values())
 
     def sample(self, cleanable_end: int) -> None:
@@ -318,10 +322,12 @@ class Generations:
         return plan_generation(segments, demand)
 
     def _late_bytes(self, demand: Demand) -> int:
-        """Estimate the bytes appended after a roll until the next check: the active segment's size.
+        """Estimate the bytes that the segment after the active one will have at the next check.
 
-        If a cleaning waits for the next check, the active segment is full at that check, and the
-        segment after it has these bytes. They include at least the batch that caused the roll.
+        If the log was rolled since the last plan, the active segment has grown to its current size
+        between two checks. If a cleaning waits for the next check, the active segment may be full
+        by then, and the segment after it may have grown by as much. This includes at least the
+        batch that causes the next roll. If the log was not rolled, the estimate is 0.
         """
         is_first = self._statistics.planned_to != demand.cleanable_end
         has_rolled = self._segments and self._segments[-1].end_offset == demand.cleanable_end
@@ -333,9 +339,10 @@ class Generations:
         """Return whether a full pass is due for expired tombstones.
 
         A full pass for tombstones runs at most once per retention time, because rewriting the whole
-        log for each tombstone would cost as much as brute force. If records still arrive, the
-        pass waits until the log has as many new offsets as keys, but no longer than a tenth of the
-        retention.
+        log for each tombstone would cost as much as brute force. If the cleanable part has grown
+        since the last plan, the pass is delayed until one of two conditions holds: since the last
+        full pass, the cleanable part has grown by as many offsets as the log has keys; or the
+        first tombstones expired at least a tenth of the retention time ago.
         """
         statistics = self._statistics
         overdue = [each for each in segments if self._is_overdue(each, demand.cleanable_end)]
@@ -419,7 +426,7 @@ class Generations:
             statistics.counted = better(statistics.counted, new, samples)
 
     def _weigh(self, cleaned: CleaningResult) -> None:
-        """Set `weight_bytes` of segments without garbage: the bytes of their sampled records.
+        """Set `weight_bytes` of segments without garbage to the bytes of their sampled records.
 
         This cleaning has left only the last record of each key in these segments.
         """
@@ -487,7 +494,7 @@ class CleaningTerms:
     """Input of a decision besides the log: rules, wall time, and whether a full pass was requested.
 
     Attributes:
-        rules: Makes the rules; raises ConfigError if settings conflict.
+        rules: Callback that returns the rules; raises ConfigError if settings conflict.
         now_ms: Wall time.
         is_asked: Whether a full pass was requested.
     """
@@ -635,7 +642,7 @@ def demand_of(
 
 
 def identities(segments: Iterable[ClosedSegment]) -> list[SourceSegment]:
-    """Return the attributes by which statistics recognize segments."""
+    """Return, for each segment, the attributes by which its statistics row is found."""
     return [
         SourceSegment(
             base_offset=each.base_offset,
@@ -649,7 +656,7 @@ def identities(segments: Iterable[ClosedSegment]) -> list[SourceSegment]:
 
 
 def _swept_to(job: CleaningJob, cleaned: CleaningResult) -> int:
-    """Return the offset up to which a full pass removed due tombstones."""
+    """Return the offset up to which a full pass removed due tombstones, exclusive."""
     if not job.rules.has_versions:
         return cleaned.mapped_to
     # Only groups before the mapped offsets may drop tombstones; see `CleaningJob.lets_go`.

@@ -3,9 +3,9 @@
 The file is derived data. If it is lost or damaged, or describes other segments, the facts are
 unknown. In this case the partition's `cleaner-offset-checkpoint` gives the end of the clean part,
 and sampling begins again. A row is valid only for a segment with the same base, end, size and
-modification time. Its `cleaned_to` is valid only up to the base of the first segment that has
-changed. So if a log was truncated and then appended to, it is clean only up to the truncation
-point.
+modification time. A row's `cleaned_to` is valid only up to the base of the first segment that has
+changed. So if a log was truncated and then appended to, the log counts as clean only up to the
+truncation point.
 
 The file is a list of entries: a full snapshot, then the changes since. An entry has two lines: the
 CRC-32C of the second line in 8 hexadecimal digits, and a JSON object (docs/format.md#text-files). A
@@ -67,11 +67,11 @@ class SegmentRow:
         records: Number of its records; -1 if they have not been counted.
         record_bytes: Size of the records in bytes, uncompressed; -1 if they have not been counted.
             After a rewrite, this size is an estimate.
-        weight_bytes: Bytes of sampled records, divided by the sampling rate, that correspond to the
-            whole log file; -1 if the sample does not cover the segment.
+        weight_bytes: See `SegmentEstimate`; -1 if the sample does not cover the segment.
         due_ms: Latest delete horizon of the segment's batches or tombstones; -1 if none is known.
-        runs: How often the segment, or its most rewritten source, was rewritten.
-        freed_bytes: Garbage that was removed from it, in all runs together.
+        runs: How often the segment was rewritten; after a merge, the largest count of its sources,
+            plus 1.
+        freed_bytes: Bytes of garbage that all rewrites together removed from the segment.
     """
 
     base_offset: int
@@ -105,13 +105,14 @@ class Statistics:
 
     Attributes:
         seed: Secret by which keys are sampled, 16 bytes.
-        rows: One for each finished segment, by base offset.
+        rows: Row of each finished segment, by base offset.
         samples: The sampled keys of the segments whose records are counted.
         swept_to: Offset up to which the last full pass removed due tombstones, exclusive; 0 if
             there was no such pass.
         swept_ms: Time of the last full pass in ms; -1 if there was none.
-        planned_to: End of the cleanable part when the log was last planned.
-        counted: Count of a cleaning's map, to correct the sample; None if there is none.
+        planned_to: End of the cleanable part when the last plan was made.
+        counted: Number of keys in a cleaning's map, to correct the sample; None if no map was
+            counted.
     """
 
     seed: bytes = field(repr=False)
@@ -260,7 +261,11 @@ def decode(entry: bytes) -> Statistics:
 
 
 def apply_change(before: Statistics, entry: bytes) -> Statistics:
-    """Apply an entry of `encode_change` to a copy of the statistics that it was made from.
+    """Return the statistics after a change that `encode_change` encoded.
+
+    Args:
+        before: The statistics before the change; they are not modified.
+        entry: The encoded change.
 
     Raises:
         CorruptFile: The checksum or the structure is wrong.
@@ -293,7 +298,7 @@ def _updated(statistics: Statistics, content: Fields) -> Statistics:
 
 
 def _counted(content: Fields) -> MappedKeys | None:
-    """Return the count of a map; None if there is none."""
+    """Return the stored number of keys in a cleaning's map; None if none is stored."""
     counts = content.value("counted")
     if not counts:
         return None
@@ -388,10 +393,11 @@ class StoredStatistics:
     """Contents of a partition's statistics file.
 
     Attributes:
-        statistics: The snapshot with all changes applied; for comparison, not to be modified.
+        statistics: The snapshot with all changes applied. It must not be modified, because the next
+            change is computed by comparison with it.
         whole_bytes: Size of the snapshot in bytes.
         size_bytes: Size of the snapshot and its changes in bytes.
-        is_sound: Whether the file holds no bytes besides these, so that entries can be appended.
+        is_sound: Whether the file consists of only these bytes, so that entries can be appended.
     """
 
     statistics: Statistics
@@ -403,7 +409,7 @@ class StoredStatistics:
 def read_statistics(
     fs: FileSystem, directory: str, cache: DecodedFiles | None = None
 ) -> tuple[StoredStatistics | None, str]:
-    """Read a partition's statistics, and what is wrong with the file (empty if nothing is).
+    """Return a partition's statistics, and what is wrong with the file (empty if nothing is).
 
     The statistics are None if the file is missing or its snapshot can't be decoded.
 
@@ -473,7 +479,7 @@ def decode_statistics(data: bytes) -> tuple[StoredStatistics, str]:
 
 
 def _entries(data: bytes) -> Iterator[bytes]:
-    """Split a file into entries, at least one: the checksum line and the text line of each."""
+    """Yield the entries of a file, at least one; an entry has a checksum line and a text line."""
     at = 0
     while not at or at < len(data):
         end = data.find(LINE_END, data.find(LINE_END, at) + 1) + 1
