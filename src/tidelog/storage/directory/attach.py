@@ -63,13 +63,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AttachedRange:
-    """Result for a partition's staged segments.
+    """Offsets of the records that were attached to one partition.
 
     Attributes:
         first_offset: Offset of the first record.
         end_offset: Offset after the last record.
         append_time_ms: Append time of all records, -1 if the append clock is off.
-        segments: Number of segments.
+        segments: Number of segments that this call attached.
     """
 
     first_offset: int
@@ -84,7 +84,7 @@ class AttachResult:
 
     Attributes:
         commit_id: Id of the commit record; empty if `was_done`.
-        partitions: Result by partition.
+        partitions: Attached range of each partition.
         record_count: Number of attached records.
         size_bytes: Size of the attached log files.
         was_done: Whether nothing was attached because the writer had committed this version or a
@@ -109,7 +109,7 @@ class AttachResult:
 
 @dataclass(frozen=True, slots=True)
 class WriterVersion:
-    """Number of a writer's commit. Records of the same version are attached at most once.
+    """Version of a writer's commit. Records of the same version are attached at most once.
 
     Attributes:
         writer: Name of the writer.
@@ -132,13 +132,13 @@ def attach(
     commit_id: str | None = None,
     version: WriterVersion | None = None,
 ) -> AttachResult:
-    """Attach staged segments to their partitions, all together.
+    """Attach staged segments to their partitions by one commit.
 
     Args:
         log_dir: Open for writing.
         staged: The segments, each once, in any order; `StagedSegment.order` gives their order in
             the partition.
-        commit_id: 32 hexadecimal digits; drawn if None.
+        commit_id: 32 hexadecimal digits; a random id if None.
         version: The writer's version. If the writer has committed this version or a later one to
             the directory before, nothing is attached; the staged files are kept, and the caller has
             to drop them. With `WriterVersion.topics` this is decided for each topic separately.
@@ -218,7 +218,8 @@ def ensure_finished(log_dir: DirectoryAccess) -> None:
 def find_done(log_dir: DirectoryAccess, version: WriterVersion) -> AttachResult | None:
     """Return a result if the writer has committed this version or a later one before; else None.
 
-    With `WriterVersion.topics`, a result requires such a version for each of these topics.
+    With `WriterVersion.topics`, returns a result only if the writer has committed such a version to
+    each of these topics.
 
     Raises:
         InvalidRequest: An invalid name, version or note.
@@ -369,7 +370,7 @@ class _Attachment(_StagedChange):
         self._config = log.context.config
 
     def check(self) -> None:
-        """Check every segment against the topic's rules, and its file's size; change nothing."""
+        """Check each segment against the topic's rules, and its file's size; change nothing."""
         now_ms = self.log.context.env.clock.now_ms()
         for segment in self.segments:
             check_staged(segment, self._config, now_ms)
@@ -430,7 +431,7 @@ def exchange(
     *,
     commit_id: str | None = None,
 ) -> ExchangeResult:
-    """Replace old segments by new ones.
+    """Replace finished segments of a partition by new segments for the same offsets.
 
     Args:
         log_dir: Open for writing.
@@ -438,7 +439,7 @@ def exchange(
         bases: Base offsets of consecutive finished segments.
         new: The new segments. The first new segment has the base offset of the first old segment,
             and no batch reaches beyond the end of the last old segment.
-        commit_id: 32 hexadecimal digits; drawn if None.
+        commit_id: 32 hexadecimal digits; a random id if None.
 
     Raises:
         UnknownTopic, ReadOnly: Nothing was changed.

@@ -15,7 +15,8 @@ The JSON files are replaced atomically and are durable before the change is ackn
   retention uses the topic defaults, so it deletes only records that the broker would delete, too.
   `quotas` is always an empty list (decision 0019).
 - Groups: `{"fetched_ms": MS, "groups": {GROUP: [{"topic", "partition", "offset", "leader_epoch" (or
-  null), "metadata"}]}}`. A record has the same offset in the leader's log and on the standby.
+  null), "metadata"}]}}`. The leader's offsets are valid on the standby, because a record has the
+  same offset in both logs.
 - Producer ids: `{"next": ID}`, written before the first id of a block is used. A kill loses at most
   the unused ids of a block, and no id is assigned twice. If a directory with topics lacks the file,
   or if the file is damaged, ids start at a random number, because logs may contain earlier ids.
@@ -116,7 +117,7 @@ def with_defaults(state: ClusterState, defaults: Mapping[str, str]) -> ClusterSt
 
 
 def encode_cluster(state: ClusterState) -> bytes:
-    """Encode the file's text, with brokers, groups and their settings sorted by name."""
+    """Encode a state as the text of a cluster file; brokers, groups and settings are sorted."""
     content = {
         "version": CLUSTER_VERSION,
         "quotas": [],
@@ -134,7 +135,7 @@ def _sorted(settings: Settings) -> Settings:
 
 
 def decode_cluster(data: Buffer) -> ClusterState:
-    """Decode the state in a file's text.
+    """Decode the text of a cluster file.
 
     Raises:
         CorruptFile: The text is not a result of `encode_cluster`.
@@ -178,7 +179,7 @@ def _defaults(value: object) -> Mapping[str, str] | None:
 
 
 def read_cluster(fs: FileSystem, directory: str) -> ClusterState:
-    """Read a directory's file; return an empty state if there is no file.
+    """Read a directory's cluster file; return an empty state if there is no file.
 
     Raises:
         CorruptFile, UnsupportedVersion: From `decode_cluster`, with the path.
@@ -191,9 +192,10 @@ def read_cluster(fs: FileSystem, directory: str) -> ClusterState:
 def read_stored_defaults(
     fs: FileSystem, directory: str, report: Callable[[str], None]
 ) -> Mapping[str, str]:
-    """Return `stored_defaults` of a directory; if the file is invalid, report it and return none.
+    """Return a directory's `stored_defaults`; if the cluster file is invalid, report this.
 
-    Without defaults, a topic without a limit of its own keeps records of any age.
+    The result is then empty. Without defaults, a topic without a limit of its own keeps records of
+    any age.
 
     Raises:
         OSError: A system call failed.
@@ -209,7 +211,7 @@ def read_stored_defaults(
 
 
 def write_cluster(fs: FileSystem, directory: str, state: ClusterState) -> None:
-    """Replace a directory's file, durably; on OSError the old or the new file exists."""
+    """Replace a directory's cluster file, durably; on OSError the old or the new file exists."""
     files.write_atomically(fs, f"{directory}/{CLUSTER_FILE}", encode_cluster(state))
 
 
@@ -240,7 +242,7 @@ class GroupOffsets(NamedTuple):
 
 
 def encode_group_offsets(offsets: GroupOffsets) -> bytes:
-    """Encode the file's text, sorted by group, topic and partition."""
+    """Encode commits as the text of a groups file, sorted by group, topic and partition."""
     groups = {
         name: [
             {
@@ -259,7 +261,7 @@ def encode_group_offsets(offsets: GroupOffsets) -> bytes:
 
 
 def decode_group_offsets(data: Buffer) -> GroupOffsets:
-    """Decode the commits in a file's text.
+    """Decode the text of a groups file.
 
     Raises:
         CorruptFile: The text is not a result of `encode_group_offsets`.
@@ -306,7 +308,7 @@ def read_group_offsets(files: FileSystem, directory: str) -> GroupOffsets | None
 
 
 def write_group_offsets(files: FileSystem, directory: str, offsets: GroupOffsets) -> None:
-    """Replace the file; raises OSError."""
+    """Replace a directory's groups file; raises OSError."""
     write_atomically(files, posixpath.join(directory, GROUPS_FILE), encode_group_offsets(offsets))
 
 
@@ -345,13 +347,13 @@ def _decode_next(data: bytes) -> int:
 
 
 def take_block(env: Env, directory: str, *, is_new: bool, first: int | None = None) -> range:
-    """Reserve the next block of ids, durably, and return the block. In any thread.
+    """Reserve the next block of producer ids, durably, and return the block. In any thread.
 
     Args:
         env: Files and randomness.
         directory: Directory of topics.
-        is_new: Whether the directory had no topics, so that no log contains an id.
-        first: End of the last block; None to read it from the file.
+        is_new: Whether the directory had no topics, so that no log contains a producer id.
+        first: First id after the last reserved block; None to read it from the file.
 
     Raises:
         UnsupportedVersion: A later release wrote the file.
@@ -382,8 +384,8 @@ _BATCH_RECORDS: Final = 1_000
 
 _MAGIC: Final = 2
 
-# Maximum size of the file when it is read. It is far more than twice the size of the maximum number
-# of users and rules.
+# Maximum size of a file that is read: far more than twice the bytes that the maximum number of
+# users and rules needs.
 LIMIT_BYTES: Final = 1 << 30
 
 # Type, name, pattern, principal, host, operation, permission; the numbers are Kafka's codes.
@@ -494,10 +496,10 @@ class MetadataFile:
         self._is_now(self._end + len(batch), self.record_count + len(values))
 
     def replace(self, values: Iterable[bytes]) -> None:
-        """Replace the file, durably.
+        """Replace the file by a file with these values, durably.
 
         Raises:
-            OSError: Either the old or the new file exists, complete; it is unknown which.
+            OSError: The file is either the old or the new one, complete; it is unknown which.
         """
         data, count, rest = bytearray(), 0, iter(values)
         while some := list(islice(rest, _BATCH_RECORDS)):

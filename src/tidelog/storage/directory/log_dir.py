@@ -113,15 +113,15 @@ class DirectoryAccess(Protocol):
 
     @property
     def is_writable(self) -> bool:
-        """Whether it is open for writing."""
+        """Whether the directory is open for writing."""
 
     @property
     def commit_records(self) -> commits.CommitRecords:
-        """The commits in progress."""
+        """Commit records on disk, and the commits in progress."""
 
     @property
     def tier_files(self) -> "TierFiles":
-        """Reads data in tiers, and opens their stores."""
+        """Object that reads data in tiers, and opens the stores of tiers."""
 
     def topics(self) -> Mapping[str, TopicInfo]:
         """Return all topics by name."""
@@ -148,7 +148,7 @@ class DirectoryAccess(Protocol):
         """Return the offset below which a partition is compacted; None if none is stored."""
 
     def note_cleaned(self, name: TopicPartition, offset: int | None) -> None:
-        """Store the offset below which a partition is compacted; None removes it."""
+        """Store the offset below which a partition is compacted; None removes the stored offset."""
 
 
 class LogDir(Closing):
@@ -159,7 +159,7 @@ class LogDir(Closing):
     Attributes:
         path: Path of the directory.
         env: Files, clock and randomness.
-        is_writable: Whether it is open for writing.
+        is_writable: Whether the directory is open for writing.
         reports: Notes on damage that was found, and on recovery.
         was_stopped_cleanly: For a writer, whether the writer before it stopped cleanly; False for a
             reader.
@@ -349,7 +349,7 @@ class LogDir(Closing):
 
     @property
     def tier_files(self) -> "TierFiles":
-        """Reads data in tiers, and opens their stores."""
+        """Object that reads data in tiers, and opens the stores of tiers."""
         return self.open_partitions.tier_files
 
     def report(self, line: str) -> None:
@@ -423,7 +423,7 @@ class LogDir(Closing):
         config: Mapping[str, str] | None = None,
         topic_id: uuid.UUID | None = None,
     ) -> tuple[TopicInfo, list[ConfigNote]]:
-        """Create a topic and its partition directories; return it with notes on its settings.
+        """Create a topic and its partition directories; return the topic, and notes on settings.
 
         Raises:
             InvalidTopic, TopicExists, InvalidPartitions, ConfigError: Refused; nothing changed.
@@ -552,9 +552,10 @@ class LogDir(Closing):
         return accepted_ms
 
     def append_time_to_accept(self) -> int:
-        """Return the latest append time of all open partitions, or a later one accepted before.
+        """Return the latest append time of all open partitions, in ms.
 
-        The result is in ms; -1 if no append time is known and none was accepted.
+        If a later append time was accepted before, returns that time. Returns -1 if no append time
+        is known and none was accepted.
         """
         return max(self._watch.accepted_ms, self.open_partitions.last_append_ms)
 
@@ -577,7 +578,7 @@ class LogDir(Closing):
         self._watch.accept(accepted_ms)
 
     def keep_reserve(self) -> None:
-        """Reserve disk space, with which changes are stored if the disk is full.
+        """Reserve disk space, so that changes can be stored even if the disk is full.
 
         See `files.RESERVE_FILE`.
 

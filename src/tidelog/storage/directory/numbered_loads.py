@@ -31,7 +31,7 @@ SOURCE_CHARACTERS_MAX: Final = 200
 
 
 class LoadedRange(NamedTuple):
-    """Offsets of the rows of one partition.
+    """Offsets of the rows that a load appended to one partition.
 
     Attributes:
         rows: Number of rows. On brokers, records of other producers may be between the rows.
@@ -115,7 +115,7 @@ def load_once(  # noqa: PLR0913 - the keywords of `Directory.load_once`
     codec: Codec,
     batch_bytes: int,
 ) -> LoadResult:
-    """Append the rows of a source that a topic doesn't have yet, by one commit.
+    """Append the rows of a source that a topic doesn't have yet; all rows by one commit.
 
     Args:
         log_dir: Open for writing.
@@ -123,7 +123,8 @@ def load_once(  # noqa: PLR0913 - the keywords of `Directory.load_once`
         records: All rows of the source, from the first one.
         source: Name of the source.
         group: Groups rows by partition.
-        codec: Compression, unless the topic's `compression.type` sets another.
+        codec: Compression codec; if the topic's `compression.type` names a codec, that codec is
+            used instead.
         batch_bytes: Size in bytes, before compression, at which a batch is closed.
 
     Raises:
@@ -225,7 +226,7 @@ class _Stage:
         return writer
 
     def finish(self) -> list[StagedSegment]:
-        """Return the segments, checked against the topic's rules."""
+        """Finish the staged segments, check them against the topic's rules, and return them."""
         now_ms = self._log_dir.env.clock.now_ms()
         with typed_failures(self._log_dir.path, "stage"):
             return [one for writer in self._writers.values() for one in writer.finish(now_ms)]

@@ -125,8 +125,8 @@ class OffsetCheckpoints:
         """Set a log's start and recovery point in memory.
 
         As in Kafka, a start is listed only if it is after the base of the first segment. A listed
-        start is kept as long as a deletion is pending: files of deleted segments may still have
-        their names, so opening the log after a kill would find these files.
+        start is kept as long as a deletion is pending, because files of deleted segments may still
+        have their names. Without the start, opening the log after a kill would use these files.
         """
         self.recovery_points[name] = log.recovery_point
         if log.log_start_offset > log.segments[0].base_offset:
@@ -180,7 +180,9 @@ class OffsetCheckpoints:
             return self._read(files.CLEANER_CHECKPOINT_FILE).get(name)
 
     def note_cleaned(self, name: TopicPartition, offset: int | None) -> None:
-        """Store the offset below which a partition is compacted, durably; None removes it.
+        """Store the offset below which a partition is compacted, durably.
+
+        None removes the stored offset.
 
         Raises:
             StorageFailure: The disk failed.
@@ -202,7 +204,7 @@ class OffsetCheckpoints:
     def forget(self, topics: Collection[str]) -> None:
         """Remove all offsets of deleted topics, so that new topics of these names have none.
 
-        The caller syncs the directory, which makes the replaced files durable. Raises OSError.
+        The caller must sync the directory to make the replaced files durable. Raises OSError.
         """
         for offsets_in_memory in (self.unsynced_points, self.starts, self.recovery_points):
             for name in [each for each in tuple(offsets_in_memory) if each.topic in topics]:

@@ -92,13 +92,13 @@ class OpenPartitions:
         self._readers: dict[TopicPartition, LogReader] = {}
         # Partitions whose readers were opened or refreshed after the last `refresh` of this object.
         self._current: set[TopicPartition] = set()
-        # Logs that other threads open. Such a thread uses only the partition's own files, and
-        # thread-safe state that all logs share.
+        # Logs that other threads are opening. Each of these threads uses only the partition's own
+        # files, and thread-safe state that all logs share.
         self._openings: dict[TopicPartition, Future[Log]] = {}
 
     @property
     def tier_files(self) -> TierFiles:
-        """Reads data in tiers, and opens their stores."""
+        """Object that reads data in tiers, and opens the stores of tiers."""
         return self._tiers.files
 
     # -- opening -----------------------------------------------------------------------------
@@ -189,8 +189,8 @@ class OpenPartitions:
                 append need not do that.
 
         Returns:
-            A future that is done when the partition is open, or could not be opened; None if it was
-            open before.
+            A future that is done when the partition is open, or could not be opened; None if the
+            partition was open before.
 
         Raises:
             UnknownTopic: No such topic or partition.

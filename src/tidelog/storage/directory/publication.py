@@ -19,7 +19,7 @@ After a failure before the record exists, the staged files are removed, and the 
 with their old segments; if the removal fails, the partitions go offline. A later failure takes all
 partitions of the commit offline, because only reopening them shows which segments they have. After
 a crash before step 3 each log has the old segments. After a crash that follows step 3 each log has
-the new segments: the next open for writing carries out the record again.
+the new segments, because the next opening for writing carries out the record again.
 
 Needs the directory's lock. While a change that replaces segments is in progress, segments of its
 partition must not be truncated, deleted or replaced. Source: Kafka 4.x LocalLog.replaceSegments.
@@ -73,7 +73,7 @@ class Change(ABC):
         """Remove the files that `stage` has made, even if `stage` failed.
 
         Raises:
-            OSError: Files remain, which the next open might use as a part of the log.
+            OSError: Files remain that the next opening might use as a part of the log.
         """
 
     @property
@@ -106,7 +106,7 @@ class Change(ABC):
 
 
 def draw_commit_id(log_dir: DirectoryAccess) -> str:
-    """Draw a unique commit id: 32 hexadecimal digits."""
+    """Return a random commit id: 32 hexadecimal digits."""
     return uuid.UUID(int=log_dir.env.random.getrandbits(128)).hex
 
 
@@ -118,16 +118,16 @@ def publish(
     commit_id: str | None = None,
     marks: Mapping[str, Mark] | None = None,
 ) -> None:
-    """Make changes of partitions visible together.
+    """Make changes of partitions visible by one commit.
 
     After an error the partitions have the old segments, or are offline; if they are offline,
     reopening shows which segments they have.
 
     Args:
         log_dir: Open for writing.
-        changes: One for each partition.
+        changes: One change for each partition.
         operation: Name of the operation, for errors.
-        commit_id: See `draw_commit_id`; drawn if None.
+        commit_id: See `draw_commit_id`; a random id if None.
         marks: The writers' new versions.
 
     Raises:

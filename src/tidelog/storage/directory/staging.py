@@ -198,7 +198,7 @@ class StagedWriter:
         """Write batches of magic 2, each with base offset 0.
 
         Args:
-            batches: Sealed batches; the buffers are kept and changed.
+            batches: Complete batches; the writer keeps and changes the buffers.
             facts: Facts about the records of all these batches.
 
         Raises:
@@ -265,7 +265,7 @@ class StagedWriter:
         self._begin()
 
     def finish(self, now_ms: int) -> list[StagedSegment]:
-        """Return the staged segments, checked against the topic's rules.
+        """Finish the last segment, check all segments against the topic's rules, and return them.
 
         Raises:
             MessageTooLarge, RecordListTooLarge, InvalidRecord, InvalidTimestamp: From
@@ -388,7 +388,7 @@ class SegmentPass(ABC):
         self.next_offset = base_offset
 
     def run(self, file: File, path: str) -> None:
-        """Check every batch, and write back the batches that get another header.
+        """Check every batch, and write back the batches whose headers change.
 
         Raises:
             CorruptData: The file is damaged, or differs from its writer's description.
@@ -436,7 +436,7 @@ class SegmentPass(ABC):
 
     @abstractmethod
     def _note_time(self, batch: RecordBatch, crc: int) -> None:
-        """Remember when a batch was appended; `crc` is its `fingerprint`."""
+        """Add the append time of a batch; `crc` is the batch's `fingerprint`."""
 
     def _final(self, _chunk: bytearray, batch: RecordBatch) -> RecordBatch:
         """Return the batch in its final form."""
@@ -500,7 +500,7 @@ class AppendedPass(SegmentPass):
         return RecordBatch(chunk, batch.at)
 
     def _note_time(self, batch: RecordBatch, crc: int) -> None:
-        """Remember the append time at the first batch only, as it is the same for all batches."""
+        """Add the append time only for the first batch: all batches have the same append time."""
         if batch.base_offset == self._base_offset and self._adoption.append_ms != UNKNOWN_MS:
             self._times.note(batch.base_offset, self._adoption.append_ms, crc)
 
@@ -537,7 +537,7 @@ class ReplacementPass(SegmentPass):
             )
 
     def _note_time(self, batch: RecordBatch, crc: int) -> None:
-        """Remember when the batch was appended, according to the old segments."""
+        """Add the append time that the old segments have for a batch."""
         offset = batch.base_offset
         source = next(segment for segment in self._old if offset < segment.end_offset)
         append_ms = source.append_times.time_at(offset)

@@ -52,7 +52,7 @@ from tidelog.types import TopicPartition
 _Result = TypeVar("_Result")
 DELETED_DIR_SUFFIX: Final = "-delete"
 
-# Besides partitions of deleted topics, only directories with such names are removed; other
+# Besides partitions of deleted topics, only directories with names of this form are removed. Other
 # directories beside the partitions belong to the user.
 _DELETED_DIR: Final = re.compile(r".+-[0-9]{1,10}\.[0-9a-f]{32}-delete", re.ASCII)
 
@@ -66,8 +66,8 @@ class DirectoryContext(NamedTuple):
 
     Attributes:
         env: Files, clock and randomness.
-        path: The directory.
-        is_writable: Whether it is open for writing.
+        path: Path of the directory.
+        is_writable: Whether the directory is open for writing.
         checkpoints: Checkpoints of the directory's logs.
         report: Receives notes on damage that was found, and on recovery.
         ensure_writable: Raises ReadOnly if the directory is open for reading, and Closed if it was
@@ -89,7 +89,7 @@ class TopicAdmin:
     thread". A writer calls `remove_deleted`, `load` and `remove_leftovers` in this order.
 
     Attributes:
-        set_aside: Renamed directories of deleted topics, left for `remove_set_aside`.
+        set_aside: Paths of renamed directories of deleted topics; `remove_set_aside` removes them.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class TopicAdmin:
             detach: Gives up the open logs of topics that are deleted.
             defaults: Values of settings that a topic does not have itself, by the names of broker
                 settings; None for the values that a broker stored in the directory.
-            keeps_notes: Whether new partitions note from the start why their segments were rolled.
+            keeps_notes: Whether new partitions store from the start why each segment was rolled.
             leaves_set_aside: Whether `remove_deleted` lists directories in `set_aside` instead of
                 removing them.
         """
@@ -120,7 +120,7 @@ class TopicAdmin:
         self._leaves_set_aside = leaves_set_aside
         self.set_aside: list[str] = []
         self._dirs = PartitionDirs(self._fs, self._path, keeps_notes=keeps_notes)
-        # Held during changes of the registry that any thread may make.
+        # Held while a thread changes the registry.
         self._changing = threading.Lock()
         # For a reader: the topics, and the values of settings that a topic does not have itself.
         self._topics: Mapping[str, TopicInfo] | None = None
@@ -164,7 +164,7 @@ class TopicAdmin:
         self._registry.tidy()
 
     def _remove_tree(self, path: str) -> None:
-        """Remove a directory and its content; of a symbolic link, remove only the link."""
+        """Remove a directory and its content; if the path is a symbolic link, remove the link."""
         with suppress(IsADirectoryError, PermissionError):
             self._fs.remove(path)
             return
@@ -178,7 +178,7 @@ class TopicAdmin:
     # -- reading -----------------------------------------------------------------------------
 
     def all(self) -> Mapping[str, TopicInfo]:
-        """Return all topics by name, also foreign ones.
+        """Return all topics by name, including foreign topics.
 
         A reader reads the topics from disk at its first call after a `refresh`. That call raises
         CorruptFile, UnsupportedVersion or StorageFailure if the topics can't be read.
@@ -348,15 +348,15 @@ class TopicAdmin:
         """Make a new partition's files durable before the partition is opened; in any thread.
 
         Raises:
-            StorageFailure: The disk failed; opening a partition tries again.
+            StorageFailure: The disk failed; the opening of the partition tries again.
         """
         with typed_reads(self._path):
             self._dirs.settle(name)
 
     def ensure_directory(self, name: TopicPartition, info: TopicInfo) -> None:
-        """Ensure that a partition's directory exists and durably contains its topic's id, if any.
+        """Ensure that a partition's directory exists and durably contains the topic's id.
 
-        In any thread; raises StorageFailure.
+        A topic may have no id. In any thread; raises StorageFailure.
         """
         was_clean = self._context.checkpoints.was_clean
         with typed_reads(self._path):
@@ -430,7 +430,7 @@ class TopicAdmin:
         return delete
 
     def _delete_hidden(self, hidden: Collection[TopicInfo]) -> list[TopicPartition]:
-        """Delete all hidden topics, or on OSError none of them; return their partitions."""
+        """Delete hidden topics, and return their partitions; on OSError, no topic is deleted."""
         partitions = self._partition_dirs_of({info.name for info in hidden})
         names = map(files.partition_dir_name, partitions)
         from tidelog.storage.tier.tier_record import note_partitions
@@ -476,7 +476,7 @@ class TopicAdmin:
         return sorted(p for p in parsed if p is not None and p.topic in topics)
 
     def _clear_names(self, names: Iterable[str]) -> None:
-        """Rename and remove directories that deleted topics of these names left.
+        """Rename and remove directories that deleted topics with these names have left.
 
         Raises StorageFailure if directories can't be renamed.
         """
@@ -519,7 +519,7 @@ class PartitionDirs:
         Args:
             fs: File system of the directory.
             root: Its path.
-            keeps_notes: Whether new partitions note from the start why their segments were rolled.
+            keeps_notes: Whether new partitions store from the start why each segment was rolled.
         """
         self._fs = fs
         self._root = root
@@ -559,7 +559,7 @@ class PartitionDirs:
         return failed
 
     def make_again(self, partition: TopicPartition, topic_id: uuid.UUID | None) -> None:
-        """Create a missing directory, durably; raises OSError."""
+        """Create a partition's missing directory, durably; raises OSError."""
         self._make(partition, topic_id)
         self._fs.sync_dir(self._root)
 

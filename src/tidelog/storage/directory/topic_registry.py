@@ -77,7 +77,7 @@ PARTITION_COUNT_LIMIT: Final = 100_000
 
 
 class TopicEntry(NamedTuple):
-    """Entry of one topic in the file."""
+    """Entry of one topic in the topics file."""
 
     topic_id: uuid.UUID
     partitions: int
@@ -86,12 +86,12 @@ class TopicEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicsText:
-    """Contents of the file.
+    """Contents of the topics file.
 
     Attributes:
         topics: Existing topics, by name.
-        deleted: Ids, by name, of deleted topics whose directories may still have their names; None
-            for a topic that had no id.
+        deleted: Ids, by name, of deleted topics whose directories may still have their old names;
+            None for a topic that had no id.
     """
 
     topics: dict[str, TopicEntry] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class TopicsText:
 def encode_topics(
     entries: Mapping[str, TopicEntry], deleted: Mapping[str, uuid.UUID | None] | None = None
 ) -> bytes:
-    """Encode the file's text for these topics, sorted by name.
+    """Encode the text of the topics file, with the topics sorted by name.
 
     Each new topic rewrites the whole file, so this function formats the text itself, in a quarter
     of the time that `json` with indentation takes.
@@ -135,7 +135,7 @@ def _row(name: str, entry: TopicEntry) -> str:
 
 
 def decode_topics(data: Buffer) -> TopicsText:
-    """Decode a file's text.
+    """Decode the text of a topics file.
 
     Raises:
         CorruptFile: The text is not a result of `encode_topics`.
@@ -179,7 +179,7 @@ def _decode_deleted(name: str, value: object) -> uuid.UUID | None:
 
 
 def read_topics(files: FileSystem, directory: str) -> TopicsText:
-    """Read the directory's file; return no topics if there is no file.
+    """Read a directory's topics file; return no topics if there is no file.
 
     Raises:
         CorruptFile, UnsupportedVersion: From `decode_topics`, with the path.
@@ -247,20 +247,23 @@ def find_topics(
 
 
 def find_leftovers(files: FileSystem, directory: str) -> list[TopicPartition]:
-    """Find directories of deleted topics that kept their names; errors as in `find_topics`."""
+    """Find partitions of deleted topics whose directories kept their names.
+
+    Raises the errors of `find_topics`.
+    """
     return _take_leftovers(
         files, directory, read_topics(files, directory), find_partitions(files, directory)
     )
 
 
 class RegistryContents(NamedTuple):
-    """Contents of the file and the directories together.
+    """Topics that the topics file and the partition directories show together.
 
     Attributes:
         topics: Topics by name, sorted.
-        notes: Inconsistencies, one line each.
+        notes: Inconsistencies between the file and the directories, one line each.
         deleted: See `TopicsText`.
-        leftovers: Directories of deleted topics that still have their names.
+        leftovers: Partitions of deleted topics whose directories still have their old names.
     """
 
     topics: dict[str, TopicInfo]
@@ -385,7 +388,7 @@ def _read_ids(
 def _read_id(
     files: FileSystem, directory: str, partition: TopicPartition, notes: list[str]
 ) -> uuid.UUID | None:
-    """Return the topic id in a partition's metadata, None if there is no readable one."""
+    """Return the topic id in a partition's metadata; None if there is no readable id."""
     try:
         path = posixpath.join(directory, partition_dir_name(partition))
         return read_partition_metadata(files, path)
@@ -456,7 +459,7 @@ class NewTopic(NamedTuple):
         name: A name that Kafka allows.
         partitions: Number of partitions, 1 or more.
         config: Settings by name; old names of a setting are accepted and reported.
-        topic_id: The id to use instead of a new one.
+        topic_id: Id of the topic; None for a random id.
     """
 
     name: str
@@ -468,7 +471,7 @@ class NewTopic(NamedTuple):
 # A new topic, and notes on its settings.
 CreatedTopic: TypeAlias = tuple[TopicInfo, list[ConfigNote]]
 
-# Creates directories; returns, by topic, why some could not be created.
+# Creates the partition directories of topics; returns the error of each topic for which this fails.
 Make: TypeAlias = Callable[[Collection[TopicInfo]], Mapping[str, OSError]]
 
 
@@ -496,8 +499,8 @@ class TopicRegistry:
         self._defaults = dict(defaults or {})
         read = find_all(files, directory, self._defaults)
         self._topics, self.notes, self.leftovers = read.topics, read.notes, read.leftovers
-        # Ids of deleted topics whose directories may still have their names; and whether the file
-        # lists such topics.
+        # Ids of deleted topics whose directories may still have their old names; and whether the
+        # file lists such topics.
         self._deleted, self._is_stale = read.deleted, bool(read.deleted)
         # Whether the file may list existing topics as deleted.
         self.is_doubtful = False
@@ -588,7 +591,7 @@ class TopicRegistry:
     def hide(self, names: Iterable[str]) -> list[TopicInfo]:
         """Hide topics, which stay in the file. On UnknownTopic, none is hidden.
 
-        Nothing else may be changed until `delete_hidden` or `show_again` has returned.
+        The caller must not change any topic until `delete_hidden` or `show_again` has returned.
         """
         hidden = {name: self.get(name) for name in names}
         self._topics = {name: info for name, info in self._topics.items() if name not in hidden}

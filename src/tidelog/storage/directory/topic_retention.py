@@ -1,4 +1,4 @@
-"""Retention of a topic's segments: the facts that `tidelog why` prints, and a run on request.
+"""Retention of a topic's segments: the facts that `tidelog why` prints, and deletion on request.
 
 `explain` returns why each segment of a partition was rolled, and how long it will be kept. `retain`
 deletes expired segments, or only lists them (`Directory.retain`, `tidelog retain`). Brokers, tier
@@ -85,24 +85,25 @@ class SegmentStory:
             not compacted, None if it is unknown.
         records: Number of these offsets with a record; None if it is unknown.
         markers: Number of these offsets with a marker of a transaction; 0 if it is unknown.
-        reason: Why it was rolled; OPEN if it is active, UNKNOWN if no note tells the reason.
-        roll_ms: When it was rolled, in ms by the wall clock; None if unknown.
+        reason: Why the segment was rolled; OPEN if it is active, UNKNOWN if no note tells the
+            reason.
+        roll_ms: When the segment was rolled, in ms by the wall clock; None if unknown.
         times: The times from which retention computes the segment's age.
-        smallest_timestamp: Its smallest timestamp, from its zone map; None if it has no map or no
-            record with a timestamp.
+        smallest_timestamp: Smallest timestamp of the segment, from its zone map; None if the
+            segment has no zone map, or no record with a timestamp.
         first_append_ms: Earliest known append time, None if none is known.
         last_append_ms: Latest known append time, None if none is known.
         unknown_append: Ranges [start, end) of offsets whose append time is unknown; see
             `unknown_appends`.
-        keeping: How long the topic's own policy keeps it.
+        keeping: How long the topic's own policy keeps the segment.
         record: Offset and timestamp of the record from whose time `keeping` counts; None if
             `keeping` does not count from a record, or this record can't be read.
-        kafka: How long Kafka's rule, the policy `record`, would keep it.
-        due: The rule by which the next retention deletes it, None if it stays.
+        kafka: How long Kafka's rule, the policy `record`, would keep the segment.
+        due: Rule by which the next retention deletes the segment; None if the segment stays.
         size_room_bytes: Bytes by which the log has to grow until retention by size deletes the
             segment; None if the topic has no size limit.
-        lost: Lost offsets between its last batch and `end_offset`; None if no record was lost
-            there.
+        lost: Lost offsets between the segment's last batch and `end_offset`; None if no record was
+            lost there.
     """
 
     base_offset: int
@@ -129,12 +130,12 @@ class SegmentStory:
 
 @dataclass(frozen=True, slots=True)
 class PartitionStory:
-    """A partition's segments, oldest first, and the roll storm among its last rolls, if any.
+    """Explanation of a partition's segments.
 
     Attributes:
         start_offset: First offset that can be read; earlier records were deleted.
-        segments: The segments.
-        storm: The roll storm.
+        segments: The segments, oldest first.
+        storm: Roll storm among the last rolls; None if there is none.
         first_record: Offset of the first record if compaction removed the records before it; else
             None.
     """
@@ -206,7 +207,7 @@ def left_text(records: int, markers: int, offsets: int) -> str:
 
 
 class Notes:
-    """The notes of a partition on disk, compared with its segments."""
+    """Stored notes on a partition's segments: when and why each segment was rolled."""
 
     def __init__(self, log: LogView) -> None:
         self._notes, self.problems = read_notes(log.context)
@@ -242,7 +243,7 @@ class Notes:
 
 
 def times_of(log: LogView, notes: Notes, segment: Segment) -> SegmentTimes:
-    """Return a segment's times for the policy `record-capped`, which needs all of them."""
+    """Return a segment's times for the policy `record-capped`, which needs all times."""
     seen_ms = UNKNOWN_MS if segment.is_tiered else notes.seen_ms(segment)
     return read_times(log, segment, clock=RetentionClock.RECORD_CAPPED, seen_ms=seen_ms)
 
@@ -429,10 +430,10 @@ class _Explanation:
 
 
 def _counts(segment: Segment, start: int) -> tuple[int | None, int]:
-    """Return the numbers of a segment's records and markers from offset `start` on.
+    """Return how many records and how many markers a segment has from offset `start` on.
 
-    They are None and 0 if they are unknown: the segment is damaged, or it has no zone map and is
-    too large to read.
+    Returns None and 0 if this is unknown, because the segment is damaged, or because it has no zone
+    map and is too large to read.
     """
     zones = None if segment.is_active else segment.zones
     records = markers = 0
