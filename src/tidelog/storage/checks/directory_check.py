@@ -1,4 +1,4 @@
-"""Checks a directory: the selected partitions, then, if all are selected, the files at the top.
+"""Checks the selected partitions of a directory; if all are selected, also the files at its top.
 
 If a file can't be read (permissions, a failing disk), the check raises OSError, or adds the failure
 to `DirectoryCheck.unseen`. So a directory is sound if the check raises no error, every finding is a
@@ -83,7 +83,7 @@ def _can_be(offset: int, log_end: int | None) -> bool:
 
 
 def check_offset_checkpoint(fs: FileSystem, path: str, log_ends: LogEnds) -> Iterator[Finding]:
-    """Yield findings in a checkpoint; none if it is missing."""
+    """Yield findings in a checkpoint file; yield none if the file is missing."""
     remedy = _REMEDY.get(path.rpartition("/")[2], _ANY)
     try:
         offsets = text_files.read_offset_checkpoint(fs, path)
@@ -167,7 +167,7 @@ _NEEDED_PROPERTIES: Final = ("version", "cluster.id", "node.id")
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Scope of a check: everything, one topic, or one of its partitions."""
+    """Scope of a check: the whole directory, one topic, or one partition of a topic."""
 
     topic: str | None = None
     partition: int | None = None
@@ -188,7 +188,8 @@ class DirectoryCheck:
         options: Options of the check; they can be replaced before `findings` is called.
         repair_facts: For each checked partition, the facts that a repair needs.
         partitions: The selected partitions.
-        refused: For each partition that can't be opened for writing, how a repair splits its log.
+        refused: For each partition that can't be opened for writing, the plan by which a repair
+            splits its damaged log file.
         unseen: Read failures: one for each partition that could not be checked completely.
     """
 

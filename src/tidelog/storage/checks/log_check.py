@@ -57,8 +57,9 @@ class LogFacts:
         timestamps: Largest timestamp in each batch's header, -1 for none.
         fingerprints: `append_time_trust.fingerprint` of each batch.
         aborted: The entries that the index of aborted transactions should have.
-        markers: Producer id of each abort marker by its offset.
-        rises: Slots of the batches whose timestamp is larger than all timestamps before them.
+        markers: Producer id of each abort marker, by the marker's offset.
+        rises: Slots of the batches whose timestamp is larger than that of every earlier batch. A
+            slot is the index of a batch in `positions` and the other arrays.
         largest_batch_bytes: Size of the largest batch.
     """
 
@@ -128,7 +129,7 @@ class LogFacts:
         return _find(self.first_offsets, offset)
 
     def rise_at(self, slot: int) -> bool:
-        """Return whether a batch has a larger timestamp than every earlier batch."""
+        """Return whether the batch in `slot` has a larger timestamp than every earlier batch."""
         return _find(self.rises, slot) is not None
 
     def largest_up_to(self, slot: int) -> int:
@@ -146,9 +147,10 @@ class BatchProblems(NamedTuple):
     """Problems of one batch.
 
     Attributes:
-        broken: Why its records can't all be read, None if they can.
-        misdated: What is wrong with the largest timestamp in its header, None if this timestamp is
-            right or was not checked. If it is too small, searches skip the batch.
+        broken: Why a record of the batch can't be read; None if all records can be read.
+        misdated: What is wrong with the largest timestamp in the batch's header; None if this
+            timestamp is right or was not checked. If the timestamp is too small, searches by time
+            skip the batch.
     """
 
     broken: str | None = None
@@ -226,7 +228,7 @@ _EPOCH_REMEDY: Final = (
 
 
 class EpochSpan(NamedTuple):
-    """A leader epoch: first and last offset (inclusive) of its batches, and their number."""
+    """A leader epoch, with the first and last offset (inclusive) and the number of its batches."""
 
     epoch: int
     first_offset: int
@@ -249,7 +251,7 @@ class LogReplay:
             epoch; -1 for none.
         last_location: File and position of the last batch whose epoch was added.
         watched_offset: Base offset of a batch to watch for, -1 for none.
-        watched: The fingerprint of that batch and the offset after it, None until it is read.
+        watched: Fingerprint of that batch and the offset after it; None until the batch is read.
         at_batch: Called before each sound batch with its first offset, to compare snapshots.
     """
 
@@ -283,7 +285,7 @@ class LogCheck:
         end_offset: Offset at which the next segment begins; INT64_MAX for the last segment.
         partition: Partition of the log.
         options: Options of the check.
-        resumes_at: Position after the bytes of the newest finding.
+        resumes_at: Position after the bytes that the newest finding is about.
     """
 
     file: File
@@ -297,7 +299,7 @@ class LogCheck:
     _gap: "_Gap | None" = None
 
     def findings(self) -> Iterator[Finding]:
-        """Yield all findings. A finding may blame an earlier batch, even one of an earlier file."""
+        """Yield all findings. A finding may be about an earlier batch, even in an earlier file."""
         position = 0
         while position < self.facts.size_bytes:
             position, reason = yield from self._sound_run(position)

@@ -46,7 +46,7 @@ _RESTORE: Final = f"restore the file from a backup: {_SHUT}"
 def check_metadata(
     fs: FileSystem, directory: str, *, was_clean: bool, replay: Replay
 ) -> Iterator[Finding]:
-    """Yield findings in the file; none if it is missing.
+    """Yield findings in the metadata log; yield none if the file is missing.
 
     Args:
         fs: File system of the directory.
@@ -143,7 +143,7 @@ def _damage(
 
 @dataclass(frozen=True, slots=True)
 class _Right:
-    """Original of a damaged change.
+    """Proven original of a damaged change.
 
     Attributes:
         text: What is wrong, and what would be right.

@@ -64,7 +64,7 @@ class SegmentCheck:
         end_offset: Base offset of the next segment; INT64_MAX for the last segment.
         replay: State after the earlier segments; this check adds to it.
         options: Options of the check.
-        facts: Facts from the log file, once it was read.
+        facts: Facts from the log file; set when `findings` opens the file.
     """
 
     partition: CheckedPartition
@@ -273,8 +273,8 @@ class RepairFacts:
 
     Attributes:
         whole: Base offsets of segments whose log is sound, so that their indexes can be rebuilt.
-        aborted: The entries of each segment's index of aborted transactions, if they are proven.
-        snapshots: The right content of each producer snapshot, if it is proven.
+        aborted: Proven entries of a segment's index of aborted transactions, by base offset.
+        snapshots: Proven content of a producer snapshot, by the snapshot's offset.
         log_end: Offset after the last sound batch.
         is_whole: Whether every byte of every log file belongs to a sound batch.
         epochs: The leader epochs of the log's batches.

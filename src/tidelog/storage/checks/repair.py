@@ -177,7 +177,7 @@ class PartitionRepair:
         self._touched.add(base)
 
     def _built_index(self, base: int, suffix: str) -> memoryview:
-        """Return the bytes of a rebuilt index, by Kafka's rule for recovery."""
+        """Return the bytes of an index that is rebuilt from the log by Kafka's recovery rule."""
         path = self.partition.path(files.log_file_name(base))
         file = self.partition.fs.open(path)
         try:

@@ -337,7 +337,7 @@ def _words(entry: AbortedTxn) -> str:
 
 
 def check_snapshot_bytes(path: str, data: bytes) -> Finding | None:
-    """Return the finding in a snapshot file, checked by itself; None if it is sound."""
+    """Return a finding if a snapshot file can't be decoded; None if it can be decoded."""
     try:
         decode_snapshot(data)
     except CorruptData as error:
