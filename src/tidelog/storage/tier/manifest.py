@@ -2,8 +2,8 @@
 
 Each partition has one manifest object, which is replaced by compare-and-swap. So any set of
 segments is replaced in one step, and a reader sees the old set or the new set. A row describes a
-segment well enough to plan without opening a file. Values are immutable; changes return another
-manifest. The functions here read and write no files.
+segment well enough to plan a scan without opening a file. Manifests are immutable: a change returns
+another manifest. The functions here read and write no files.
 
 Text, version 1: `{"crc32c": N, "manifest": {"version": 1, ...}}`; the checksum covers the inner
 object as written. Source: docs/tiers.md#the-manifest.
@@ -59,8 +59,9 @@ class TierSegment:
         zones_know_append: Whether its zone map has exactly the append times of the segment.
         last_fingerprint: Fingerprint of its last batch, as in notes; 0 if it has none.
         note: Why and when it was rolled.
-        clip_bytes: Number of valid bytes of the log object if the log was truncated inside of it;
-            None if all are valid. Indexes and zone map of a truncated segment are not used.
+        clip_bytes: Number of valid bytes of the log object if the log was truncated inside the
+            segment; None if all bytes are valid. Indexes and zone map of a truncated segment are
+            not used.
     """
 
     base_offset: int
@@ -82,7 +83,7 @@ class TierSegment:
 
     @property
     def size_bytes(self) -> int:
-        """Size of all its objects in bytes."""
+        """Size of all objects of the segment in bytes."""
         return sum(one.size_bytes for one in self.objects.values())
 
     @property
@@ -91,7 +92,7 @@ class TierSegment:
         return f"{self.base_offset:020d}-{self.uid}"
 
     def key(self, suffix: str) -> str:
-        """Return the key of one of its objects below the partition's folder."""
+        """Return the key of one of the segment's objects below the partition's folder."""
         return f"{self.folder}/{files.file_name(self.base_offset, suffix)}"
 
     def is_copy_of(self, other: "TierSegment") -> bool:
@@ -299,7 +300,7 @@ class Manifest:
         return sum(row.size_bytes for row in self.segments)
 
     def folders(self) -> set[str]:
-        """Return names of all folders of its segments, garbage included."""
+        """Return the names of the folders of all segments, garbage included."""
         rows = [*self.segments, *(one.segment for one in self.garbage)]
         return {row.folder for row in rows}
 
@@ -487,7 +488,7 @@ def decode_manifest(data: bytes) -> Manifest:
 
 
 def seal(inner: bytes, middle: bytes) -> bytes:
-    """Return a JSON text with its checksum in front."""
+    """Return a JSON object that has the checksum of `inner`, then `middle`, then `inner`."""
     return b"%s%d%s%s}\n" % (_HEAD, crc32c(inner), middle, inner)
 
 

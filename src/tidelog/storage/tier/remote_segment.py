@@ -58,7 +58,7 @@ class RemoteContext(SegmentContext):
     def path(self, base_offset: int, suffix: str) -> str:
         """Return the path of one of the segment's objects.
 
-        For an object that the row lacks, no file ever exists at the path.
+        If the row lacks the object, no file ever exists at the returned path.
         """
         assert base_offset == self.row.base_offset
         key = f"{self.folder}/{self.row.key(suffix)}"
@@ -98,7 +98,7 @@ class RemoteSegment(ClosedSegment):
         return False
 
     def mtime_ms(self) -> int:
-        """Return the modification time of the local file that it was copied from, in ms."""
+        """Return the modification time, in ms, of the local file that was copied to the tier."""
         return self.row.times.mtime_ms
 
     def unload(self) -> None:
@@ -119,18 +119,21 @@ class RemoteSegment(ClosedSegment):
         return self.largest_record()[0]
 
     def noted_times(self, now_ms: int) -> SegmentTimes | None:
-        """Return the times stored when the segment was copied; upper bounds if it was truncated."""
+        """Return the times stored when the segment was copied to the tier.
+
+        If the segment was truncated since, the times are upper bounds.
+        """
         return self.row.times._replace(now_ms=now_ms)
 
     @property
     def knows_all_append_times(self) -> bool:
-        """Whether the row shows that all append times are known; reads none of them."""
+        """Whether the row shows that all append times are known; no append time is read."""
         has_rows = files.APPEND_TIME_SUFFIX in self.row.objects
         return has_rows and self.row.times.is_append_known and not self._is_clipped
 
     @property
     def append_span(self) -> tuple[int, int] | None:
-        """First and last append time in ms if all are known without reading them; else None."""
+        """First and last append time in ms, taken from the row; None if the row can't show them."""
         total = self.row.total
         is_plain = total.stamped_records == total.data_records > 0 and not total.control_records
         if not self.knows_all_append_times or not is_plain:
@@ -145,7 +148,7 @@ class RemoteSegment(ClosedSegment):
         return SegmentNote(row.base_offset, row.end_offset, named, *note)
 
     def may_reach_append_ms(self, append_ms: int) -> bool:
-        """Return whether a record may have arrived at or after that time."""
+        """Return whether a record may have an append time of `append_ms` or later."""
         times = self.row.times
         return not times.is_append_known or times.largest_append_ms >= append_ms
 
@@ -175,7 +178,7 @@ class RemoteSegment(ClosedSegment):
 
     @property
     def offset_index(self) -> OffsetIndex:
-        """The index object's entries, or an index rebuilt in memory if it is missing or corrupt."""
+        """The uploaded index, or an index rebuilt in memory if the uploaded one can't be used."""
         if self._offset_index is None:
             index = self._read_index(OffsetIndex, files.OFFSET_INDEX_SUFFIX)
             self._offset_index = index or self._load_indexes()[0]
@@ -183,7 +186,7 @@ class RemoteSegment(ClosedSegment):
 
     @property
     def time_index(self) -> TimeIndex:
-        """The index object's entries, or an index rebuilt in memory if it is missing or corrupt."""
+        """The uploaded index, or an index rebuilt in memory if the uploaded one can't be used."""
         if self._time_index is None:
             index = self._read_index(TimeIndex, files.TIME_INDEX_SUFFIX)
             self._time_index = index or self._load_indexes()[1]
@@ -194,7 +197,7 @@ class RemoteSegment(ClosedSegment):
         return indexes
 
     def _read_index(self, kind: type[_Index], suffix: str) -> _Index | None:
-        """Return the index that was uploaded, None if it must be rebuilt."""
+        """Return the uploaded index; None if it is missing, corrupt, or of a truncated segment."""
         if self._is_clipped:
             return None
         path = self.context.path(self.base_offset, suffix)
@@ -210,7 +213,7 @@ class RemoteSegment(ClosedSegment):
 
     @property
     def txn_index(self) -> TxnIndex:
-        """Aborted transactions; raises CorruptFile if the object is not the uploaded one."""
+        """Aborted transactions; raises CorruptFile if the object differs from the uploaded one."""
         if self._txn_index is None:
             index = self.read_txn_index()
             if self._is_clipped:
@@ -232,7 +235,7 @@ class RemoteSegment(ClosedSegment):
 
     @property
     def zones(self) -> ZoneMap | None:
-        """The zone map; its total comes from the row, the rest is read on use."""
+        """The zone map, or None; its total comes from the row, and the rest is read on use."""
         if not self._zones_loaded:
             has_map = files.ZONES_SUFFIX in self.row.objects and not self._is_clipped
             self.use_zones(self._make_zones() if has_map else None)
@@ -274,7 +277,7 @@ class RemoteSegment(ClosedSegment):
 class RemoteZones(ZoneMap):
     """A zone map whose total is known before a byte of it is read; the footer is read on use.
 
-    If the object is damaged, the total is used as one zone, so that more data is read.
+    If the object is damaged, the total is used as one zone: more data than necessary is then read.
     """
 
     def __init__(

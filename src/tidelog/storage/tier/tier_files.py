@@ -184,7 +184,7 @@ class TierFiles(LayeredFiles):
     # -- calls on tier paths -----------------------------------------------------------------
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
-        """Open a file; an object for reading only."""
+        """Open a file; an object of a tier can be opened only for reading."""
         if not is_tier_path(path):
             return self.below.open(path, write=write, create=create)
         if write or create:
@@ -192,14 +192,14 @@ class TierFiles(LayeredFiles):
         return _TierFile(self, path, _parsed(path))
 
     def map(self, path: str, size: int | None = None) -> memoryview:
-        """Return a read-only view; an object is verified if all of it is requested."""
+        """Return a read-only view of a file; an object of a tier is verified if read completely."""
         if not is_tier_path(path):
             return self.below.map(path, size)
         file = self.open(path)
         return memoryview(file.pread(file.size() if size is None else min(size, file.size()), 0))
 
     def stat(self, path: str) -> FileStat:
-        """Return the status of a name; for an object, without a request to the store."""
+        """Return the status of a file; for an object of a tier, without a request to the store."""
         if not is_tier_path(path):
             return self.below.stat(path)
         location = _parsed(path)
@@ -207,7 +207,7 @@ class TierFiles(LayeredFiles):
         return FileStat(location.sum.size_bytes, 0, False, identity)
 
     def exists(self, path: str) -> bool:
-        """Return whether a file exists; for an object, whether its manifest has it."""
+        """Return whether a file exists; for an object of a tier, whether the manifest has it."""
         if not is_tier_path(path):
             return self.below.exists(path)
         return parse_tier_path(path) is not None
@@ -217,7 +217,7 @@ class TierFiles(LayeredFiles):
         return is_tier_path(path) or is_remote(self.below, path)
 
     def forget(self, path: str) -> None:
-        """List a folder again at its next use; objects of a tier don't change."""
+        """Make the next use of a folder list it again; objects of a tier never change."""
         forget(self.below, path)
 
     def prefetch(self, paths: Iterable[str]) -> None:

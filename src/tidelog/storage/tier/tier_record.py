@@ -138,7 +138,7 @@ class TierRecord:
 
 
 def encode_record(record: TierRecord) -> bytes:
-    """Encode the file's text."""
+    """Encode a record as the text of `tidelog-tier.json`."""
     inner = {
         "version": RECORD_VERSION,
         "url": record.url,
@@ -293,7 +293,7 @@ def write_deleted(fs: FileSystem, directory: str, folders: Iterable[DeletedFolde
 
 
 def note_deleted(fs: FileSystem, directory: str, folders: Iterable[DeletedFolder]) -> None:
-    """Add folders to the list; raises the errors of `read_deleted`."""
+    """Add folders to the list of deleted folders; raises the errors of `read_deleted`."""
     noted = read_deleted(fs, directory)
     new = [one for one in folders if one not in noted]
     if new:
@@ -303,9 +303,9 @@ def note_deleted(fs: FileSystem, directory: str, folders: Iterable[DeletedFolder
 def note_partitions(
     fs: FileSystem, directory: str, names: Iterable[str], report: Callable[[str], None]
 ) -> None:
-    """Add the tier's folders of partitions to the list, before the partitions are deleted.
+    """Add the folders of partitions that will be deleted to the list of deleted folders.
 
-    An unreadable record of a partition is skipped: a folder that can't be identified is not
+    A partition with an unreadable record is skipped: a folder that can't be identified is not
     removed.
 
     Args:
