@@ -1,4 +1,4 @@
-"""Types of an append (origin, pending append, result), and functions that build batches.
+"""Types that describe an append (origin, pending append, result); functions that build batches.
 
 The validator and the writer share the types of this module. `validator` owns the rules;
 `append_writer` owns the order of writes.
@@ -45,18 +45,21 @@ LOOP_COMPRESSED_BYTES: Final = 256 << 10
 
 
 class LongCheck(Exception):
-    """The check of an append takes too long for an event loop; run `check_append` in a thread."""
+    """Raised if checking an append takes too long for an event loop.
+
+    The caller then runs `Log.check_append` or `Log.check_set` in another thread.
+    """
 
 
 class AppendOrigin(Enum):
-    """Origin of an append, which decides what is checked.
+    """Origin of an append. The origin decides which checks run.
 
     - `CLIENT`: a producer, which may append one batch at a time; everything is checked.
     - `COORDINATOR`: tidelog's own transaction or group coordinator, which may write control
       batches.
     - `SINK`: batches that tidelog has built. Such batches are checked like a coordinator's batches,
       but one append may contain any number of batches.
-    - `REPLICATION`: a copy of a leader's log, with the leader's offsets and epochs.
+    - `REPLICATION`: batches copied from a leader's log, with the leader's offsets and epochs.
     """
 
     CLIENT = "client"
@@ -77,8 +80,8 @@ class AppendTerms(NamedTuple):
             always comply with the topic's rules.
         takes_legacy: Whether message sets of magic 0 and 1 are accepted, and kept in their format.
         is_bounded: Whether a check that takes long raises LongCheck, before anything was changed.
-        is_checked: Whether the batches come from `check_append`, so that they are written
-            unchanged.
+        is_checked: Whether `check_append` has already checked the batches, and rewritten them if
+            necessary. If so, neither CRCs nor records are checked again.
     """
 
     origin: AppendOrigin = AppendOrigin.CLIENT
@@ -162,8 +165,8 @@ class PendingAppend:
     """
 
     segment: "ActiveSegment"
-    # Defaults are class attributes: setting all of them for each append would cost several percent
-    # of the append's time.
+    # Defaults are class attributes, because setting all of them for each append would cost several
+    # percent of the append's time.
     stamp_ms: int = NO_TIMESTAMP
     transaction_version: int = 0
 
@@ -200,7 +203,7 @@ class PendingAppend:
 
 
 def first_proven_offset(batch: Batch) -> int:
-    """Return a batch's first offset; for magic 0 and 1, a lower bound of it.
+    """Return a batch's first offset; for magic 0 and 1, a lower bound of the first offset.
 
     The exact first offset of a batch of magic 0 or 1 would require decompression. Kafka uses the
     same lower bound.
@@ -211,16 +214,16 @@ def first_proven_offset(batch: Batch) -> int:
 def write_anew(
     batch: RecordBatch, body: Buffer, *, codec: Codec, level: int | None = None
 ) -> bytearray:
-    """Return the batch with another body and codec; its producer fields and times are kept.
+    """Return a copy of a batch with another body and codec, but the same producer and times.
 
-    A rewritten batch has no delete horizon, as in Kafka: a producer must not set one. Without a
-    delete horizon, the base timestamp is only the base of the records' timestamp deltas.
+    As in Kafka, the copy has no delete horizon, because a producer must not set a delete horizon.
+    Without a delete horizon, the base timestamp is only the base of the records' timestamp deltas.
 
     Args:
         batch: Batch with the header to copy.
-        body: Its records, not compressed.
-        codec: Codec to compress them with.
-        level: The codec's level, None for Kafka's default.
+        body: Records of the copy, not compressed.
+        codec: Codec to compress the records with.
+        level: Compression level; None for Kafka's default level of the codec.
     """
     payload = compress(codec, body, level=level)
     out = bytearray(HEADER_SIZE)
@@ -247,7 +250,10 @@ def write_anew(
 
 
 def writable(data: Buffer, last: Batch, terms: AppendTerms) -> bytearray | memoryview:
-    """Return a writable buffer of the batches up to `last`: `data` if possible, else a copy."""
+    """Return the bytes of all batches up to `last`, inclusive, in a writable buffer.
+
+    The buffer is a view of `data` if `data` is writable and the terms have `owned`; else a copy.
+    """
     view = memoryview(data)[: last.at + last.size_bytes]
     return view if terms.owned and not view.readonly else bytearray(view)
 

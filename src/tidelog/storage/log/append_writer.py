@@ -8,18 +8,19 @@ An append (`AppendWriter`):
 3. `finish`: write index entries; update the producers' states, and write entries of aborted
    transactions; flush if a flush is due; then make the append visible to readers.
 
-A single append runs the three steps one after the other. Appends to several logs run each step for
-all of these logs (`log.append_together`). So a step's code and data stay in the CPU caches; running
-another step in between would evict them.
+A single append runs the three steps one after the other. `log.append_together` appends to several
+logs: it runs each step for all of these logs before the next step. So a step's code and data stay
+in the CPU caches. Running another step in between would evict the code and the data.
 
 A roll (`SegmentRoller`) writes the closing index entries of the old segment and creates the new
-segment. Then the roll syncs the old segment, writes the producers' snapshot and the note on the
-segment, and syncs the directory. The last sync makes the new segment's file names durable. The
-syncs and the two files may be deferred, so that appends to the new segment do not wait for them.
-The old segment's zone map is derived from durable data, so it is written last and is not synced.
+segment. Then the roll syncs the old segment, writes the producers' snapshot and the old segment's
+note, and syncs the directory. The last sync makes the new segment's file names durable. The syncs
+and the writes of snapshot and note may be deferred, so that appends to the new segment do not wait
+for them. The old segment's zone map is derived from durable data, so it is written last and is not
+synced.
 
-Only the thread that appends calls this module; deferred work and `write_snapshot` may run in
-another thread.
+Only the thread that appends calls this module. Exception: deferred work and `write_snapshot` may
+run in another thread.
 
 Source: Kafka 4.x UnifiedLog.append, UnifiedLog.roll, LocalLog.
 """
@@ -58,23 +59,26 @@ class SegmentRoller(LogPart):
 
     def __init__(self, parts: LogParts) -> None:
         super().__init__(parts)
-        self._unmapped: list[ClosedSegment] = []  # their zone maps are written later
+        self._unmapped: list[ClosedSegment] = []  # segments whose zone maps are written later
         self._jitter_ms = 0
         self.draw_jitter()
 
     def configure(self, config: TopicConfig) -> None:
-        """Use new settings of the topic; the jitter stays until the next segment."""
+        """Use new settings of the topic; the jitter stays the same until the next segment."""
         self._config = config
         self.size_limit, self.span_ms = config.segment_size_limit, config.roll_ms - self._jitter_ms
 
     def draw_jitter(self) -> None:
-        """Draw the jitter of a new active segment; as in Kafka, once per segment."""
+        """Draw the random jitter that a new active segment subtracts from `TopicConfig.roll_ms`.
+
+        As in Kafka, each segment gets a jitter of its own.
+        """
         context = self._segments.context
         self._jitter_ms = roll.draw_jitter_ms(context.config, context.env.random)
         self.configure(context.config)
 
     def make_room(self, active: ActiveSegment, append: PendingAppend) -> None:
-        """Roll if the active segment can't take an append; errors are those of `end_segment`."""
+        """Roll if the active segment can't take an append; raises the errors of `end_segment`."""
         reason = roll.should_roll(
             roll.RollFacts(
                 size_bytes=active.size_bytes,
@@ -97,12 +101,12 @@ class SegmentRoller(LogPart):
             self.end_segment(end, reason, is_copy=is_copy)
 
     def roll(self, reason: RollReason = RollReason.REQUEST) -> bool:
-        """Finish the active segment, begin a new one and return True.
+        """Finish the active segment, begin a new segment and return True.
 
-        If the active segment is empty, only return False.
+        If the active segment is empty, change nothing and return False.
 
         Args:
-            reason: Reason for the note on the segment.
+            reason: Reason for the roll, which the finished segment's note stores.
 
         Raises:
             StorageFailure: The disk failed; the partition is offline.
@@ -116,9 +120,10 @@ class SegmentRoller(LogPart):
         return True
 
     def end_segment(self, new_base: int, reason: RollReason, *, is_copy: bool = False) -> None:
-        """Roll, in the order that the module describes.
+        """Roll the active segment, in the order that the module's docstring describes.
 
-        If the active segment is empty and already begins at `new_base`, do nothing.
+        The new segment begins at `new_base`. If the active segment is empty and already begins at
+        this offset, do nothing.
 
         Raises:
             OSError, StorageFailure: The disk failed; the caller takes the partition offline.
@@ -152,8 +157,8 @@ class SegmentRoller(LogPart):
             closed.set_whole(active.size_bytes)
         self._segments.replace_active(closed, created)
         if new_base > active.end_offset:
-            self._guard.settle()  # recovery treats an unexplained gap as a loss
-            self._guard.ensure_writable()  # no append may follow a gap if its roll failed
+            self._guard.settle()  # without the segment's note, recovery treats the gap as a loss
+            self._guard.ensure_writable()  # no append may follow the gap if the roll failed
         self._flusher.began_segment()
         self.draw_jitter()
         if reason is not RollReason.RETENTION:  # retention deletes the old segment
@@ -166,7 +171,10 @@ class SegmentRoller(LogPart):
             self._segments.context.pool.forget(sealed.log_path)
 
     def write_snapshot(self, offset: int, snapshot: bytes, *, sync_name: bool = True) -> None:
-        """Write a snapshot of the producers; raises OSError. May run in any thread."""
+        """Write an encoded snapshot of the producers at `offset`; raises OSError.
+
+        May run in any thread.
+        """
         context = self._segments.context
         path = context.path(offset, files.SNAPSHOT_SUFFIX)
         files.write_atomically(context.env.files, path, snapshot, sync_name=sync_name)
@@ -174,9 +182,10 @@ class SegmentRoller(LogPart):
     # -- zone maps ---------------------------------------------------------------------------
 
     def _map_zones(self, segment: ClosedSegment) -> None:
-        """Write a finished segment's zone map.
+        """Write a finished segment's zone map, as deferred work.
 
-        The zone map of a large segment waits until the kernels are compiled, or until the close.
+        If the segment is large and no kernels are loaded, `map_waiting` or `map_rest` writes its
+        zone map later.
         """
         is_small = segment.size_bytes <= zone_map_files.MAPPED_AT_ONCE_BYTES
         if not is_small and self._segments.kernels is None:
@@ -194,12 +203,12 @@ class SegmentRoller(LogPart):
         return segments
 
     def map_waiting(self) -> None:
-        """Write the zone maps that wait for compiled kernels, as deferred work."""
+        """Write the zone maps that waited until kernels were loaded, as deferred work."""
         for segment in self._take_unmapped():
             self._map_zones(segment)
 
     def map_rest(self) -> None:
-        """Write the zone maps that still wait at a close, if numpy and numba are installed."""
+        """At a close, write the zone maps that still wait, if numpy and numba are installed."""
         segments = self._take_unmapped()
         if zone_map_files.has_kernels():
             zone_map_files.build_missing(segments)
@@ -210,9 +219,9 @@ def _write_zones(segment: ClosedSegment, *, by_kernels: bool) -> None:
 
 
 def _last_ms(times: AppendTimes) -> int:
-    """Return the last append time in ms.
+    """Return a segment's last append time in ms.
 
-    The next segment's append times must not be rounded down below it.
+    The next segment's append times must not be rounded down to an earlier time.
     """
     last_known_ms = times.last_known_ms
     return times.floor_ms if last_known_ms is None else max(last_known_ms, times.floor_ms)
@@ -226,7 +235,7 @@ class AppendWriter(LogPart):
         self._roller = roller
 
     def append(self, append: PendingAppend) -> AppendResult:
-        """Run all steps.
+        """Run all steps of an append, and return the append's result.
 
         Raises:
             TidelogError: The errors that `Log.append_batches` raises for producers' states and disk
@@ -242,7 +251,8 @@ class AppendWriter(LogPart):
         """Run all writes that precede the log's bytes.
 
         Returns:
-            The result if the log already has the batch; then no other step runs. Otherwise None.
+            The append's result if the log already has the batch; the caller must not run the other
+            steps. Otherwise None.
 
         Raises:
             OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState, TransactionCoordinatorFenced:
@@ -290,7 +300,8 @@ class AppendWriter(LogPart):
     def finish(self, append: PendingAppend) -> AppendResult:
         """Run all writes that follow the log's bytes.
 
-        Any error takes the partition offline, because the log in memory ends before these bytes.
+        Any error takes the partition offline, because the file then has bytes that the log in
+        memory lacks.
 
         Raises:
             StorageFailure: The disk failed, or an index is damaged or can't take an entry; the
@@ -322,11 +333,10 @@ class AppendWriter(LogPart):
         )
 
     def _find_duplicate(self, append: PendingAppend) -> AppendResult | None:
-        """Check the batches against producers' states; return the result if a batch is a repeat.
+        """Check the batches against the producers' states.
 
-        Return None if no batch is a repeat.
-
-        The result has the original offsets and the stored batch's timestamp, as in Kafka.
+        Return None if the log has none of the batches. If the log already has one of the batches,
+        return a result with the stored batch's offsets and timestamp, as in Kafka.
         """
         origin = append.context.terms.origin
         if origin is _REPLICATION:

@@ -1,8 +1,9 @@
-"""Moves the start of a log: DeleteRecords, retention, local copies of tiered segments.
+"""Deletes records at the start of a log, and local copies of segments that are in the tier.
 
-Segments are first hidden from readers. Then the segments' files are renamed to `.deleted`. The
-files are unlinked `file.delete.delay.ms` later. The new log start is on disk before the files are
-renamed. A crash may leave `.deleted` files; the next opening of the log removes them.
+DeleteRecords moves the log start. Retention deletes whole segments and moves the log start. The
+deleted segments are first hidden from readers. Then the segments' files are renamed to `.deleted`.
+The files are unlinked `file.delete.delay.ms` later. The new log start is on disk before the files
+are renamed. A crash may leave `.deleted` files; the next opening of the log removes them.
 
 Source: Kafka 4.x UnifiedLog (maybeIncrementLogStartOffset, deleteOldSegments).
 """
@@ -42,7 +43,7 @@ class Deleter(LogPart):
     def __init__(self, parts: LogParts, roller: SegmentRoller) -> None:
         super().__init__(parts)
         self._roller = roller
-        self._set_aside: list[tuple[int, str]] = []  # (time in ms, path) of files to unlink
+        self._set_aside: list[tuple[int, str]] = []  # (when to unlink a file, in ms; its path)
 
     # -- the log start -----------------------------------------------------------------------
 
@@ -153,7 +154,7 @@ class Deleter(LogPart):
         return min((due_ms for due_ms, _ in self._set_aside), default=None)
 
     def unlink_later(self, paths: Iterable[str], due_ms: int) -> None:
-        """Schedule unlinking files that were renamed to `.deleted`."""
+        """Let files that were renamed to `.deleted` be unlinked at `due_ms` or later."""
         self._set_aside.extend((due_ms, path) for path in paths)
 
     def unlink_all(self) -> None:
@@ -215,7 +216,7 @@ class Deleter(LogPart):
         going, staying = self._segments.all[:count], self._segments.all[count:]
         if staying[0].base_offset > self._segments.start_offset:
             self._move_start(staying[0].base_offset)
-        self._segments.keep(staying)  # first: readers must not use deleted segments
+        self._segments.keep(staying)  # hidden first: readers must not use deleted segments
         # Segments in the tier are removed with the next change of the manifest.
         self._discard(going, now_ms)
 
@@ -255,7 +256,7 @@ class Deleter(LogPart):
         self._discard(going, now_ms)
 
     def take_tier(self, record: "TierRecord") -> None:
-        """Store and use a new `tidelog-tier.json`; the caller has changed or read the tier before.
+        """Store a new `tidelog-tier.json` durably, and use this new state of the tier.
 
         Raises:
             StorageFailure: The disk failed; the partition is offline.

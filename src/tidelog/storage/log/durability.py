@@ -7,7 +7,8 @@
 - `Deferral` runs work that may be done later: the syncs, snapshots and zone maps of a roll, a
   flush, an unlink. Work of one log runs in the order in which it was deferred, because later work
   depends on earlier work. `AtOnce`, the default, runs the work immediately. A server's
-  implementation runs the work in another thread and then calls a callback on the owner's thread.
+  implementation runs the work in another thread. Then it calls a callback on the owner's thread,
+  which is the thread that appends to the log.
 - `Flusher` owns the recovery point and applies `flush.messages` and `flush.ms`.
 
 Source: Kafka 4.x UnifiedLog, LocalLog.
@@ -99,7 +100,7 @@ def _as_failure(error: OSError | TidelogError, path: str, operation: str) -> Sto
 
 
 def _run_typed(path: str, operation: str, work: Work) -> None:
-    """Run deferred work or a close; raise each of its failures as StorageFailure."""
+    """Run deferred work or a close; raise its OSError or TidelogError as a StorageFailure."""
     try:
         work()
     except StorageFailure:
@@ -114,7 +115,8 @@ class FailureGuard:
     Attributes:
         failure: Why the partition is offline, None while it is online.
         is_closed: Whether the log was closed or abandoned.
-        is_changed: Whether the log has changed; then a close has to write.
+        is_changed: Whether a close has to write, because the log has changed or was opened after a
+            hard stop.
         deferred_calls: During `log.append_together`, a list that collects the callbacks of
             failures; `append_together` calls them at its end. None otherwise.
     """
@@ -130,10 +132,13 @@ class FailureGuard:
         self.is_closed = False
         self.is_changed = is_changed
         self._is_broken = False  # deferred work failed; the owner's thread may not know it yet
-        self._is_in_doubt = False  # the state of the disk is unknown
+        self._is_in_doubt = False  # the disk may lack data that was written
 
     def call_on_failure(self, call: Callable[[], None]) -> None:
-        """Set the callback for failures, except of a close; it runs on the owner's thread."""
+        """Set the callback that runs on the owner's thread when the partition goes offline.
+
+        A failed close does not call it.
+        """
         self._on_failure = call
 
     @property
@@ -159,11 +164,11 @@ class FailureGuard:
         return self.run_now(path, operation, action)
 
     def run_now(self, path: str, operation: str, action: Callable[[], _Result]) -> _Result:
-        """Run a change.
+        """Run a change of the log, and return the result of `action`.
 
         If a system call fails or data is damaged, even in a read, the partition goes offline,
-        because files and memory may be half changed. A `RequestError` must be raised before any
-        change.
+        because files and memory may be half changed. If `action` raises a `RequestError`, it must
+        do so before it changes anything.
 
         Raises:
             StorageFailure: The disk failed, or data is damaged; the partition is offline.
@@ -182,20 +187,23 @@ class FailureGuard:
         if isinstance(error, StorageFailure):
             self.go_offline(error)
             raise error
-        # Don't store the failure in a local variable: its traceback refers to this frame, so a
-        # variable of the frame would close a reference cycle.
+        # The failure is not stored in a local variable, because its traceback refers to this frame:
+        # a variable of the frame would close a reference cycle.
         raise self.go_offline(_as_failure(error, path, operation)) from error
 
     def go_offline(self, failure: StorageFailure) -> StorageFailure:
-        """Take the partition offline (see `call_on_failure`); return the failure, to be raised."""
+        """Take the partition offline, and call the callback of `call_on_failure`.
+
+        Return `failure`, so that the caller can raise it.
+        """
         if self.failure is None:
             _LOGGER.error(
                 "%s is offline: %s; appends are refused until `tidelog reopen` or a restart",
                 self._context.topic_partition,
                 str(failure),  # an error object would keep the request in memory
             )
-        # Keep a copy that is never raised: the traceback of a raised error keeps the request in
-        # memory.
+        # Keep a copy that is never raised, because the traceback of a raised error keeps the
+        # request in memory.
         self.failure = StorageFailure(failure.path, failure.operation, failure.reason)
         self.mark(failure)
         if self.deferred_calls is None:
@@ -205,7 +213,7 @@ class FailureGuard:
         return failure
 
     def mark(self, failure: StorageFailure) -> None:
-        """Mark the directory if the disk may lack data; the next opening reads the mark."""
+        """Mark the directory if the disk may lack data, so that the next opening rewrites it."""
         if leaves_doubt(failure):
             self._is_in_doubt = True
             mark_unsynced(self._context)
@@ -224,12 +232,13 @@ class FailureGuard:
         Args:
             path: File or directory of the work, for errors.
             operation: Name of the work, for errors.
-            work: Work, for any thread. Each OSError and TidelogError of the work is a failure.
+            work: Function to run, in any thread. Each OSError and TidelogError that it raises is a
+                failure.
             done: Called on the owner's thread after the work. The callback's argument is the
                 failure if the partition is offline, else None.
 
         Raises:
-            StorageFailure: The work failed, if the deferral runs it immediately.
+            StorageFailure: The deferral ran the work immediately, and the work failed.
         """
 
         def guarded() -> None:
@@ -239,7 +248,7 @@ class FailureGuard:
                 _run_typed(path, operation, work)
             except StorageFailure as failure:
                 self._is_broken = True
-                self.mark(failure)  # marked here: the partition may be offline or abandoned by now
+                self.mark(failure)  # here, because the partition may be offline or abandoned by now
                 raise
 
         def finish(error: Exception | None) -> None:
@@ -290,14 +299,15 @@ class Flusher:
 
     Attributes:
         recovery_point: Offset below which everything is durable.
-        last_flush_ms: Wall time in ms when the log was opened or last flushed as a whole.
+        last_flush_ms: Wall time in ms when the log was opened or last flushed. The sync of a roll
+            does not count as a flush.
         is_flush_due: Whether the caller of an append has to call `flush_later`.
         has_policy: Whether `flush.messages` or `flush.ms` is set. If neither is set, appends need
             not call `acknowledge`.
     """
 
     def __init__(self, segments: SegmentList, guard: FailureGuard, *, leaves_flushes: bool) -> None:
-        """Start with the recovery point 0; see `start_at`.
+        """Start with the recovery point 0, until `start_at` sets the recovery point.
 
         Args:
             segments: Segments of the log.
@@ -325,22 +335,26 @@ class Flusher:
         self.last_flush_ms = self._segments.context.env.clock.now_ms()
 
     def cut(self, end_offset: int) -> None:
-        """Lower the recovery point for a truncation that begins now and ends at `end_offset`."""
+        """Lower the recovery point to at most `end_offset`, the log end after a truncation.
+
+        The truncation begins after this call.
+        """
         self.recovery_point = min(self.recovery_point, end_offset)
         self._flushed_end = min(self._flushed_end, end_offset)
 
     def note_durable(self, end_offset: int) -> None:
-        """Raise the recovery point: everything below this offset is durable."""
+        """Raise the recovery point to `end_offset`, because everything below it is durable."""
         self.recovery_point = max(self.recovery_point, end_offset)
 
     def began_segment(self) -> None:
-        """Reset the state for a new active segment, which has no records to flush."""
+        """Count records for `flush.messages` from a new active segment's start on."""
         self._flushed_end = self._segments.end_offset
 
     def acknowledge(self, active: ActiveSegment, end_offset: int, now_ms: int) -> None:
-        """Make an append visible, after a flush if `flush.messages` or `flush.ms` requires one.
+        """Flush if `flush.messages` or `flush.ms` requires it; then make an append visible.
 
-        With `LogOptions.leaves_flushes`, the flush is left to the caller of the append.
+        With `LogOptions.leaves_flushes`, this method does not flush. Instead it sets
+        `is_flush_due`, and the caller of the append has to call `flush_later`.
 
         Args:
             active: Segment of the append.
@@ -383,7 +397,7 @@ class Flusher:
                 be durable.
 
         Returns:
-            The log end: everything below it will be durable.
+            The log end. After a successful sync, everything below it is durable.
 
         Raises:
             StorageFailure: The partition is offline, or a sync that ran immediately failed.
@@ -411,8 +425,8 @@ class Flusher:
 def set_aside(context: SegmentContext, base_offset: int) -> list[str]:
     """Rename a segment's files to `.deleted`; return their new paths.
 
-    The log is renamed first, because the other files are orphans without it. May run in any thread;
-    raises OSError.
+    The log is renamed first. After a crash, the other files are then orphans, which the next
+    opening removes. May run in any thread; raises OSError.
     """
     fs, renamed = context.env.files, []
     for suffix in files.LOG_FIRST:

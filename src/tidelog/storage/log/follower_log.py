@@ -1,4 +1,4 @@
-"""A log that copies a leader's log: batches are appended unchanged, with the leader's metadata.
+"""Appends a leader's batches to a log unchanged, with the leader's offsets, epochs and times.
 
 Source: Kafka 4.x UnifiedLog (appendAsFollower).
 """
@@ -115,8 +115,8 @@ class FollowerLog(LogPart):
     def _observe_stamps(self, batches: Sequence[Batch]) -> None:
         """Advance the append clock to the LogAppendTime of the leader's batches.
 
-        If this log later takes appends of its own, these appends must not get an earlier time, as
-        the draft of KIP-32 requires.
+        If this log later takes appends of its own, these appends must not get an earlier time than
+        the copied batches. The draft of KIP-32 requires this.
         """
         for batch in batches:
             stamped = stamped_ms(batch)
@@ -222,9 +222,10 @@ class FollowerLog(LogPart):
 
 
 def _split_by_segment(append: PendingAppend) -> list[PendingAppend]:
-    """Split the append into parts; the offsets of each part fit into a segment that begins with it.
+    """Split an append into parts, so that the offsets of each part fit into one segment.
 
-    A segment's indexes store offsets in 31 bits, relative to the segment's base offset.
+    Each part except the first begins a new segment. A segment's indexes store offsets in 31 bits,
+    relative to the segment's base offset.
     """
     context, batches = append.context, append.batches
     last_possible = _base_of(batches[0], context.next_offset) + INT32_MAX
@@ -255,7 +256,7 @@ def _base_of(batch: Batch, next_offset: int) -> int:
 
 
 def _leave_gaps(batches: Sequence[Batch], next_offset: int) -> bool:
-    """Return whether the batches leave gaps: offsets from `next_offset` on without a record."""
+    """Return whether some offset from `next_offset` to the batches' end has no record."""
     for batch in batches:
         if first_known_offset(batch) > next_offset:
             return True

@@ -2,8 +2,8 @@
 
 Epochs and start offsets both strictly increase. An entry (epoch, start) means that the leader of
 that epoch wrote the records from `start`, inclusive, up to the next entry's start, exclusive.
-`LeaderEpochs` does no I/O. `EpochCheckpoint` writes the file `leader-epoch-checkpoint`: a new epoch
-is in the file before the first batch of that epoch is in the log.
+`LeaderEpochs` does no I/O. `EpochCheckpoint` writes the file `leader-epoch-checkpoint`. A new epoch
+is written to the file before the first batch of that epoch is written to the log.
 
 Source: Kafka 4.x LeaderEpochFileCache; docs/format.md#text-files.
 """
@@ -59,12 +59,12 @@ class LeaderEpochs:
         return self._entries[-1].epoch if self._entries else NO_LEADER_EPOCH
 
     def assign(self, epoch: int, start: int) -> bool:
-        """Record that `epoch` writes from offset `start`; return whether the list changed.
+        """Record that `epoch` begins at offset `start`; return whether the list changed.
 
         If `epoch` is already the newest entry's epoch and `start` is at or after that entry's
-        start, nothing changes. Otherwise, the last entry is removed as long as its epoch is `epoch`
-        or later, or its start is at or after `start`, for example after a truncation. Then the
-        entry (`epoch`, `start`) is added.
+        start, nothing changes. Otherwise, all entries whose epoch is `epoch` or later, or whose
+        start is at or after `start`, are removed, for example after a truncation. Then the entry
+        (`epoch`, `start`) is added.
 
         Raises:
             InvalidRequest: The epoch or the offset is negative; nothing was changed.
@@ -101,7 +101,7 @@ class LeaderEpochs:
         return changed
 
     def clear(self) -> None:
-        """Clear all epochs, for example when batches without an epoch (magic 0, 1) are appended."""
+        """Remove all epochs, for example if batches without an epoch (magic 0, 1) are appended."""
         self._entries.clear()
 
     def epoch_for(self, offset: int) -> int | None:
@@ -156,11 +156,11 @@ class LeaderEpochs:
 
 
 class EpochCheckpoint:
-    """The leader epochs of an open log with their file. Only the thread that appends may use it.
+    """Leader epochs of an open log, and their file. Only the thread that appends may use it.
 
     Attributes:
         epochs: Epochs of the log's records.
-        leader_epoch: The epoch of this log's own appends.
+        leader_epoch: Epoch of this log's own appends, which are not copied from a leader.
         is_noted: Whether the file contains `leader_epoch`.
     """
 
@@ -169,8 +169,8 @@ class EpochCheckpoint:
 
         Args:
             context: The partition's files.
-            settle: Waits for deferred writes; otherwise a deferred write could overwrite a newer
-                file.
+            settle: Waits for deferred writes. Without this wait, a deferred write could overwrite a
+                newer file.
         """
         self._fs = context.env.files
         self._path = f"{context.directory}/{LEADER_EPOCH_CHECKPOINT_FILE}"
@@ -237,7 +237,10 @@ class EpochCheckpoint:
         self.outgrow()
 
     def outgrow(self) -> None:
-        """Raise `leader_epoch` for the next own append above all epochs of other leaders."""
+        """Raise `leader_epoch` above the log's newest epoch, unless that epoch is this log's own.
+
+        So this log's next own append does not use another leader's epoch.
+        """
         latest = self.epochs.latest_epoch
         is_anothers = latest == self.leader_epoch and not self.is_noted
         if latest > self.leader_epoch or is_anothers:
@@ -278,14 +281,14 @@ class EpochCheckpoint:
             self._write_with(newest, offset)
 
     def _write_with(self, epoch: int, offset: int) -> None:
-        """Write the file with the log's entries and one more entry."""
+        """Write the list and one more entry to the file; the list in memory stays unchanged."""
         entries = self.epochs.entries
         self.epochs.assign(epoch, offset)
         self.write()
         self.epochs = LeaderEpochs(entries)
 
     def clear(self) -> None:
-        """Clear all epochs, durably."""
+        """Remove all epochs from the list and, durably, from the file."""
         if self.epochs.entries:
             self.epochs.clear()
             self.write()

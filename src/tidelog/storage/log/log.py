@@ -1,8 +1,8 @@
 """One partition, open for writing: append, truncate, delete, retain.
 
-A `Log` owns the parts of an open partition (`LogParts` and the parts made from them) and validates
-appends; `AppendWriter` writes them. Only one process can have a log open for writing: the holder of
-the directory's lock.
+A `Log` owns the parts of an open partition: `LogParts`, and the parts that it creates from them.
+`Log` validates appends, and `AppendWriter` writes the validated appends. Only the process that
+holds the directory's lock can have a log open for writing.
 
 Life cycle: open -> (append | roll | flush | truncate | retain)* -> close. Appends and changes
 belong to one thread at a time; other threads may read.
@@ -56,17 +56,17 @@ if TYPE_CHECKING:
     from tidelog.storage.segment.mapped_time_search import KernelSearch
     from tidelog.storage.tier.tier_record import TierRecord
 
-# `check_append` checks a batch with the first terms. `check_set` and `append_set` use the second
-# terms for a message set.
+# Terms with which `check_append` checks a batch.
 _LONG: Final = AppendTerms(owned=True)
+# Terms with which `check_set` checks, and `append_set` appends, a message set.
 _LONG_SET: Final = AppendTerms(owned=True, takes_legacy=True)
 
 
 class SwapAccess(Protocol):
-    """The calls that jobs make on `SegmentSwaps`. `SegmentSwaps` documents the calls."""
+    """Methods of `SegmentSwaps` that jobs call. `SegmentSwaps` documents these methods."""
 
     def prepare_adoption(self) -> Adoption:
-        """Prepare to add segments at the log end."""
+        """Prepare to add segments at the log end; return the offset, epoch and times to use."""
 
     def finished_run(self, bases: Sequence[int]) -> list[ClosedSegment]:
         """Return the finished, consecutive local segments with these base offsets."""
@@ -85,11 +85,11 @@ class SwapAccess(Protocol):
 
 
 class LogAccess(LogView):
-    """The calls that long jobs make on an open log, from any thread. `Log` documents them.
+    """Methods of `Log` that long jobs call, from any thread. `Log` documents these methods.
 
     Long jobs are attaches, cleanings, copies to the tier and erasures. A job in the thread that
-    owns the log gets the `Log` itself. A broker's logs belong to the thread of the event loop: a
-    job in another thread gets a proxy that runs each call in the event loop's thread. A proxy has
+    owns the log gets the `Log` itself. In a broker, the event loop's thread owns the logs. So a job
+    in another thread gets a proxy, which runs each call in the event loop's thread. A proxy has
     only the methods of `LogAccess`, so a job must not call any other method of a log.
     """
 
@@ -119,7 +119,7 @@ class LogAccess(LogView):
         codec: Codec = Codec.NONE,
         batch_bytes: int = BATCH_BYTES,
     ) -> AppendResult:
-        """Append records."""
+        """Append records; return their offsets and times."""
 
     @abstractmethod
     def flush(self) -> None:
@@ -139,7 +139,7 @@ class LogAccess(LogView):
 
     @abstractmethod
     def advance_start(self, offset: int) -> None:
-        """Move the log start, whatever the topic's `cleanup.policy`."""
+        """Move the log start forward to `offset`, whatever the topic's `cleanup.policy`."""
 
     @abstractmethod
     def take_tier(self, record: "TierRecord") -> None:
@@ -150,7 +150,7 @@ class Log(LogAccess):
     """A partition that takes appends.
 
     Attributes:
-        segment_list: Its segments, local and in the tier.
+        segment_list: Segments of the partition, local and in the tier.
         guard: Takes the partition offline after a failure.
         writer: Writes validated appends.
         truncator: Truncates the end of the log.
@@ -233,12 +233,12 @@ class Log(LogAccess):
 
     @property
     def last_flush_ms(self) -> int:
-        """Wall time in ms when the log was opened or last flushed as a whole."""
+        """Wall time in ms when the log was opened or last flushed; see `Flusher`."""
         return self._flusher.last_flush_ms
 
     @property
     def last_append_ms(self) -> int:
-        """Last append time in ms: assigned, copied or found on disk; -1 if there is none."""
+        """Last append time in ms that was assigned, copied or found on disk; -1 without one."""
         return self._clock.last_ms
 
     def note_of(self, segment: Segment) -> tuple[SegmentNote | None, int]:
@@ -257,7 +257,7 @@ class Log(LogAccess):
         self._stamps_alone = stamps_by_append_clock(config)
 
     def use_kernels(self) -> "KernelSearch":
-        """Use kernels for searches and checks of appends; see `LogView.use_kernels`."""
+        """Use kernels for searches, checks of appends and zone maps; see `LogView.use_kernels`."""
         search = super().use_kernels()
         self._rules.use_kernels()
         self._roller.map_waiting()
@@ -290,7 +290,7 @@ class Log(LogAccess):
                 records to compress.
             RecordListTooLarge: The batches together exceed `segment.bytes`.
             ClockJump: The wall clock jumped ahead, or the last append time on disk is far ahead of
-                it; see `LogDir.accept_clock`.
+                the wall clock; see `LogDir.accept_clock`.
             StorageFailure: The disk failed; the partition is offline.
         """
         now = self.context.env.clock.now_ms()
@@ -300,11 +300,12 @@ class Log(LogAccess):
         return self.append_batches(data, BUILT)
 
     def append_batches(self, data: Buffer, terms: AppendTerms = FOREIGN) -> AppendResult:
-        """Append prepared batches; offsets and leader epoch are assigned here.
+        """Append prepared batches; this method assigns their offsets and leader epoch.
 
         Args:
             data: Whole batches of magic 2. A client or a coordinator may append only one batch at a
-                time. If the terms have `takes_legacy`, also a message set of magic 0 or 1.
+                time. If the terms have `takes_legacy`, `data` may be a message set of magic 0 or 1
+                instead.
             terms: Origin of the append, and the checks that the batches need.
 
         Raises:
@@ -365,7 +366,8 @@ class Log(LogAccess):
         """Check a client's batch as `append_batches` does, in any thread; nothing is appended.
 
         Returns:
-            The batch, in `data` or rewritten, to be appended with terms that have `is_checked`.
+            The batch to append, with terms that have `is_checked`: `data`, possibly changed in
+            place, or a rewritten copy.
 
         Raises:
             TidelogError: The batch is refused, with the errors of `append_batches`.
@@ -375,7 +377,7 @@ class Log(LogAccess):
         return self._rules.validator.validate(data, context).data
 
     def check_set(self, data: Buffer) -> PreparedSet:
-        """Check a message set of magic 0 or 1, in any thread; nothing is appended.
+        """Check a message set of magic 0 or 1 for `append_set`, in any thread; append nothing.
 
         Raises:
             TidelogError: The set is refused, with the errors of `append_batches`.
@@ -484,7 +486,7 @@ class Log(LogAccess):
         return self.deleter.apply_retention(by_age=by_age)
 
     def advance_start(self, offset: int) -> None:
-        """Move the log start, whatever the policy; see `Deleter.advance_start`."""
+        """Move the log start forward, whatever the policy; see `Deleter.advance_start`."""
         self.deleter.advance_start(offset)
 
     def take_tier(self, record: "TierRecord") -> None:
@@ -552,7 +554,7 @@ def append_together(
     """Append a batch to each of several different logs; see `append_writer`.
 
     The callbacks of `FailureGuard.call_on_failure` run at the end, when no log is between two
-    steps, because they may append to any of these logs.
+    steps, because a callback may append to any of these logs.
 
     Args:
         pairs: Each log, with the bytes to append to it.
@@ -601,7 +603,7 @@ def _append_by_steps(
 
 
 def _drop_frames(error: BaseException | None) -> None:
-    """Drop an error's frames: they form a reference cycle that keeps the append's buffer."""
+    """Drop an error's frames, because they form a cycle that keeps the append's buffer alive."""
     while error is not None:
         error.__traceback__ = None
         error = error.__context__

@@ -1,8 +1,8 @@
-"""Opens a partition for writing: recovery if one is needed, then the parts of an open log.
+"""Opens a partition for writing: runs recovery if needed, then loads the parts of an open log.
 
 After the opening, the active segment takes appends, and the next leader epoch is known. The files
 contain only append times that are proven to be right. Nothing is truncated if the log has damage
-that no crash explains (`log_end`), or if a segment's file is a symbolic link. After such damage,
+that no crash explains (`log_end`), or if a segment's file is a symbolic link. In these two cases,
 the partition can be read, but takes no appends.
 """
 
@@ -52,15 +52,15 @@ _TO_REPAIR: Final = (
 
 
 def _ignore(*_offsets: int) -> None:
-    """Default of optional callbacks."""
+    """Do nothing; the default of optional callbacks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions:
-    """Options of opening a log, besides its settings.
+    """Options for opening a log, besides the topic's settings.
 
     Attributes:
-        watch: Check of the wall clock, shared by the directory's logs.
+        watch: Wall clock that detects clock jumps; all logs of the directory share it.
         recovery_point: Offset below which everything is on disk; None after a clean stop.
         clean_end: End of the log at the clean stop; None if it is not recorded.
         is_own: Whether it is certain that no append after the recovery point left a gap in the
@@ -74,10 +74,10 @@ class LogOptions:
         save_log_start: Called with a new log start offset, in the deferral's thread; the offset is
             durable when the call returns.
         tiers: Reads segments in the tier; None if a log has local files only.
-        deferral: Runs work that the log may do later; by default immediately.
-        leaves_flushes: What an append does if `flush.messages` or `flush.ms` requires a flush. If
-            `leaves_flushes` is True, the append only sets `Log.is_flush_due`, and the append's
-            caller calls `flush_later`. Otherwise the append flushes.
+        deferral: Runs work that the log may do later; the default runs the work immediately.
+        leaves_flushes: Whether an append leaves the flushes that `flush.messages` or `flush.ms`
+            requires to its caller. If True, the append only sets `Log.is_flush_due`, and the caller
+            has to call `flush_later`. If False, the append flushes.
         producer_expiration_ms: Returns a time in ms. A producer that was idle for this time is
             dropped when the log is opened.
     """
@@ -104,7 +104,7 @@ class LogOptions:
 
 
 class LogParts(NamedTuple):
-    """The parts of an open log that are loaded; `Log` creates the other parts from these."""
+    """The parts of an open log that `load_log` loads; `Log` creates its other parts from them."""
 
     segments: SegmentList
     reader: LogReader
@@ -119,7 +119,7 @@ class LogParts(NamedTuple):
 
 
 class LogPart:
-    """Base class of the parts that change an open log; they share its `LogParts`."""
+    """Base class of the parts that change an open log; all of them use the log's `LogParts`."""
 
     def __init__(self, parts: LogParts) -> None:
         self._segments = parts.segments
@@ -252,7 +252,10 @@ class _Loading:
     # -- recovery ----------------------------------------------------------------------------
 
     def _settle_tier(self) -> None:
-        """Remove the local segments whose removal `tidelog-tier.json` shows as begun."""
+        """Load the tier, and finish the removals of local segments that its record has begun.
+
+        The record is the file `tidelog-tier.json`.
+        """
         bases = list_bases(self._context)
         local_bases = self._tier.load(bases, self._context)
         if self._tier.view is None:
@@ -264,7 +267,7 @@ class _Loading:
         self._tier.end_restart()
 
     def _remove_local(self, bases: Sequence[int], reason: str) -> None:
-        """Remove segments one by one, in the order of `bases`, and report their number."""
+        """Remove segments one by one, in the order of `bases`, and report how many."""
         self._remove(bases)
         if bases:
             self._report.actions.append(
@@ -327,7 +330,7 @@ class _Loading:
         if not self._is_refused:
             self._restore_indexes()
         if self._is_refused:
-            active.find_aborted = self._segments.find_aborted  # its file may lack entries
+            active.find_aborted = self._segments.find_aborted  # the index's file may lack entries
 
     def _load_active(self, base: int) -> ActiveSegment:
         """Load the last segment; if the segment is damaged, make the log refuse appends."""
@@ -396,10 +399,10 @@ class _Loading:
     # -- append times ------------------------------------------------------------------------
 
     def _load_append_times(self) -> None:
-        """Limit all append times to the proven ones, in memory and in the files.
+        """Keep only the append times that are proven, in memory and in the files.
 
         The next close writes a checkpoint. The checkpoint declares that all append times on disk
-        are right, so wrong append times must be removed before.
+        are right, so unproven append times must be removed before the close.
         """
         active, trusted = self._segments.active, self._segments.trusted_end()
         for segment in self._segments.finished():
@@ -412,7 +415,7 @@ class _Loading:
         active.adopt_append_times(times, file_matches=times.encode() == before and on_disk)
 
     def _size_on_disk(self, active: ActiveSegment) -> bool:
-        """Return whether the file contains only the times that were read from it."""
+        """Return whether the append-time file contains only the rows that were read from it."""
         path = self._context.path(active.base_offset, files.APPEND_TIME_SUFFIX)
         if not self._context.env.files.exists(path):
             return not active.append_times.row_count

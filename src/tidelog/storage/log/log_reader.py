@@ -110,8 +110,9 @@ class LogView(ABC):
     ) -> None:
         """Raise the error of a failed read, unless another process has replaced segments.
 
-        On return, the view shows the current segments, and the caller can repeat the read. The
-        view of a log that this process writes is always current, so this method then raises.
+        If this method returns, the view shows the current segments, and the caller can repeat the
+        read. The view of a log that this process writes is always current, so for such a view this
+        method always raises.
 
         Args:
             error: Error of the read.
@@ -185,7 +186,7 @@ class LogView(ABC):
 
     @property
     def last_stable_offset(self) -> int:
-        """Last stable offset: no transaction is open below it; at least the log start."""
+        """Offset below which no transaction is open; at least the log start."""
         stable = self.producer_states().last_stable_offset(self.log_end_offset)
         return max(stable, self.log_start_offset)
 
@@ -286,7 +287,8 @@ class LogView(ABC):
             clock: Whether `timestamp_ms` is compared with record timestamps or with append times.
             may_block: Whether the search may wait for a disk, or take long.
             steps_over_losses: Whether lost offsets are skipped instead of raising OffsetsGone.
-            search: In another thread, a search from `new_search`; None uses the view's own search.
+            search: Search to use. A thread that does not own the view passes a search from
+                `new_search`; None uses the view's own search.
 
         Raises:
             ValueError: The time is negative. Source: KIP-79.
@@ -431,7 +433,7 @@ class LogView(ABC):
         return self._resumed(read, start, self.end_offset(isolation) if end is None else end)
 
     def timed_records(self, isolation: IsolationLevel) -> Iterator[Record]:
-        """Yield all records that `records` yields, each with its append time if known."""
+        """Yield all records that `isolation` shows, each with its append time if it is known."""
 
         def read(start: int | None, end: int) -> Iterator[Record]:
             aborted = self.aborted_filter(isolation, start, end)
@@ -540,7 +542,10 @@ class LogReader(LogView):
             super().ensure_stale(error, self.segments)
 
     def ensure_stale(self, error: OSError | CorruptData, segments: Sequence[Segment]) -> None:
-        """Do the same as `LogView.ensure_stale`; also return if the read's view was refreshed."""
+        """Raise a read's error, unless segments were replaced or this view was refreshed since.
+
+        For arguments and errors, see `LogView.ensure_stale`.
+        """
         if isinstance(error, FileNotFoundError | CorruptData):
             with suppress(OSError):
                 if self.segments is not segments or self._list.follow_changes():

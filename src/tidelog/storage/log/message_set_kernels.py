@@ -22,7 +22,7 @@ from tidelog.storage.log.message_sets import (
 
 
 class KernelPasses:
-    """`SetPasses` with kernels; they create no Python object per message. Stateless."""
+    """`SetPasses` with kernels, which create no Python object per message. Stateless."""
 
     def check(self, body: bytes | memoryview, magic: int, rules: SetRules, limit: int) -> SetFacts:
         """Check the messages; see `SetPasses`."""

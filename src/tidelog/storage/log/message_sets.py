@@ -72,7 +72,7 @@ def set_rules(rules: RecordRules, now_ms: int) -> SetRules:
 
 
 class RefusedMessage(NamedTuple):
-    """A refused message: its number in the set, from 0; its time in ms; whether it has a key."""
+    """A refused message: its index in the set, from 0; its time in ms; whether it has a key."""
 
     number: int
     timestamp: int
@@ -87,7 +87,7 @@ class SetFacts(NamedTuple):
         last_offset: Offset of the last message, -1 if there is no message.
         max_timestamp: Largest time in ms, but at least -1.
         counts_from_0: Whether the messages' offsets are 0, 1, 2, ...
-        refused: The first refused messages.
+        refused: The first refused messages, up to the limit that the caller passed.
         refused_count: Total number of refused messages.
         has_time_error: Whether a message is refused only because of its time.
     """
@@ -233,9 +233,10 @@ class PreparedSet:
         """Set the messages' offsets and times; call it once.
 
         Returns:
-            The append to write. None if the set has to be prepared again. The messages inside a
-            wrapper of magic 0 have absolute offsets, which are wrong if records were appended to
-            the log after the offsets were set.
+            The append to write, or None if the set has to be prepared again. This happens if
+            `MessageSets.prepare` has rewritten a set of magic 0 as a wrapper, and records were
+            appended to the log afterwards. The messages inside such a wrapper have absolute
+            offsets, which are then wrong.
         """
         checked = self._checked
         is_bound = checked.wrapper is not None and checked.message_set.outer.magic == 0
@@ -248,7 +249,7 @@ class MessageSets:
     """Validates message sets by the rules of one topic. Stateless."""
 
     def __init__(self, rules: RecordRules, passes: SetPasses | None = None) -> None:
-        """Create a validator with these rules; without `passes`, it uses the plain passes."""
+        """Create a validator with these rules; without `passes`, it uses plain Python."""
         self._rules = rules
         self._passes = passes
         self._target = rules.config.compression_type.target_codec
@@ -287,7 +288,7 @@ class MessageSets:
     ) -> "PreparedSet":
         """Check the messages, and rewrite them if necessary, without changing `data`.
 
-        Arguments and errors are those of `validate`; any thread may call it.
+        Arguments and errors are those of `validate`. Any thread may call this method.
 
         Raises:
             LongCheck: The check takes long, and the context's terms have `is_bounded`.

@@ -38,9 +38,9 @@ from tidelog.storage.segment.slices import LogSlice, slices
 from tidelog.storage.segment.txn_index import TxnIndex
 
 # Number of bytes before a snapshot's offset that are searched. The search begins at the last index
-# entry or segment base before these bytes. Clients have about as many bytes in flight. The bytes
-# contain at most 60,000 batches (if all have the smallest size); searching them takes half a
-# second.
+# entry or segment base before these bytes. Clients have about this number of bytes in flight. The
+# bytes contain at most 60,000 batches (if all batches have the smallest size); searching the bytes
+# then takes half a second.
 RECALL_BYTES: Final = 4 << 20
 
 
@@ -187,7 +187,7 @@ def limit_times(segment: Segment, times: AppendTimes, trusted: int) -> None:
 
 
 def write_proven_times(segment: ClosedSegment) -> None:
-    """Rewrite a finished segment's file with only the proven append times; raises OSError."""
+    """Rewrite a finished segment's append-time file with only proven times; raises OSError."""
     on_disk = segment.read_append_times()
     if not on_disk.row_count:
         return
@@ -321,7 +321,7 @@ def rebuild_txn_index(
     Args:
         context: The partition.
         segment: A local segment.
-        earlier: All segments before it, ascending.
+        earlier: All segments before `segment`, ascending.
         end: Offset at which to stop. The first batch whose last offset is at or above `end`, and
             all later batches, are ignored. None includes all batches.
 

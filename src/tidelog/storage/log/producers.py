@@ -76,13 +76,16 @@ assert _ENTRY.size == ENTRY_SIZE
 # entries than 3/4 of the number of buckets.
 _FIRST_BUCKETS: Final = 16
 
-# If less than 1/64 of the buckets are used, the numbers of the used buckets are sorted. Otherwise
+# If less than 1/64 of the buckets are used, the indexes of the used buckets are sorted. Otherwise
 # all buckets are visited in order.
 _SPARSE: Final = 64
 
 
 class SnapshotEntry(NamedTuple):
-    """One producer as the file stores it; -1 for a missing value. See the module for the fields."""
+    """One producer as the file stores it; a missing value is -1.
+
+    The module's docstring describes the fields.
+    """
 
     producer_id: int
     epoch: int
@@ -232,7 +235,7 @@ class ProducerEntry:
         return None
 
     def is_continued_by(self, other: "ProducerEntry") -> bool:
-        """Return whether `other` ends with the same batch of the same epoch.
+        """Return whether `other` has the same epoch and the same last batch as this entry.
 
         If True, `other` may have earlier batches that this entry lacks.
         """
@@ -241,7 +244,7 @@ class ProducerEntry:
         return self.batches[-1][:-1] == other.batches[-1][:-1]  # all but the timestamp
 
     def with_batch(self, batch: Batch, arrival_ms: int = NO_TIMESTAMP) -> Self:
-        """Return the entry after a batch of records."""
+        """Return the producer's new entry after a batch of records."""
         last_sequence, delta = batch.last_sequence, batch.last_offset - batch.base_offset
         written = ProducerBatch(
             _sequence_before(last_sequence, delta),
@@ -267,7 +270,7 @@ class ProducerEntry:
     def with_marker(
         self, epoch: int, marker: EndMarker, timestamp: int, arrival_ms: int = NO_TIMESTAMP
     ) -> Self:
-        """Return the entry after the marker that ends the producer's transaction."""
+        """Return the producer's new entry after the marker that ends its transaction."""
         batches = self._batches_in(epoch)
         coordinator_epoch = marker.coordinator_epoch
         return type(self)(
@@ -286,7 +289,7 @@ def _sequence_before(sequence: int, count: int) -> int:
 
 
 def to_snapshot(entry: ProducerEntry) -> SnapshotEntry:
-    """Return an entry's form in a snapshot: its last batch only."""
+    """Return an entry as a snapshot stores it, with only the producer's last batch."""
     last = entry.batches[-1] if entry.batches else None
     return SnapshotEntry(
         producer_id=entry.producer_id,
@@ -301,7 +304,7 @@ def to_snapshot(entry: ProducerEntry) -> SnapshotEntry:
 
 
 def from_snapshot(entry: SnapshotEntry) -> ProducerEntry:
-    """Return the entry from its form in a snapshot."""
+    """Return the producer entry for an entry of a snapshot."""
     batches: tuple[ProducerBatch, ...] = ()
     if entry.last_offset >= 0:
         first_sequence = _sequence_before(entry.last_sequence, entry.offset_delta)
@@ -384,7 +387,10 @@ def check_marker(entry: ProducerEntry, batch: Batch, transaction_version: int) -
 
 
 def _check_bumped_epoch(entry: ProducerEntry, batch: Batch) -> None:
-    """Check that the marker's epoch is new or the marker is a retry. Source: KAFKA-19999."""
+    """Check that the marker's epoch is above the producer's, or that the marker is a retry.
+
+    Source: KAFKA-19999.
+    """
     is_again = batch.producer_epoch == entry.epoch and entry.txn_first_offset is None
     if batch.producer_epoch <= entry.epoch and not is_again:
         raise InvalidProducerEpoch(
@@ -456,8 +462,8 @@ class ProducerStates:
     def hide_from(self, offset: int) -> None:
         """Treat the offsets from `offset` on as unstable until `replace` is called.
 
-        A truncation calls this first, because it may remove a transaction's marker and the abort's
-        index entry before it replaces the producers.
+        A truncation calls this method first, because the truncation may remove a transaction's
+        marker and the abort's index entry before it replaces the producers.
         """
         self._open = {offset: NO_PRODUCER_ID}
 
@@ -589,7 +595,7 @@ class ProducerStates:
         )
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Drop producers that wrote nothing for `expiration_ms`; return the number dropped.
+        """Drop producers that wrote nothing for `expiration_ms`; return how many were dropped.
 
         Producers with an open transaction are kept. A producer that writes old timestamps is not
         idle, because the later of timestamp and arrival time counts. Apache Kafka uses only the
@@ -644,8 +650,8 @@ class ProducerStates:
 
         Args:
             next_firsts: First offset of the next transaction, by producer id.
-            log_end: Log end. If a producer's next transaction begins below it, this transaction
-                becomes the producer's open transaction.
+            log_end: Log end. If a producer's next transaction begins below the log end, the next
+                transaction becomes the producer's open transaction.
 
         Returns:
             Ids of the producers of the ended transactions.
@@ -663,7 +669,7 @@ class ProducerStates:
         self._open = dict(sorted({**self._open, first: producer_id}.items()))
 
     def take_ends(self, snapshot: "ProducerStates") -> None:
-        """End the open transactions that are not open in a snapshot at the offset of these states.
+        """End each open transaction that is not open in a snapshot at the same offset.
 
         If the producer of an ended transaction has a later open transaction in the snapshot, this
         later transaction is open afterwards.
@@ -688,7 +694,10 @@ class ProducerStates:
         ]
 
     def recall(self, recalled: ProducerEntry) -> None:
-        """Copy a producer's earlier batches from `recalled` if both end with the same batch."""
+        """Copy a producer's earlier batches from `recalled`.
+
+        Do nothing if `recalled` does not end with the producer's last known batch.
+        """
         entry = self._producers[recalled.producer_id]
         if entry.is_continued_by(recalled):
             self._producers[entry.producer_id] = replace(entry, batches=recalled.batches)
@@ -717,7 +726,7 @@ class ProducerStates:
 
     @classmethod
     def decode_snapshot(cls, data: Buffer) -> Self:
-        """Decode the producers in a snapshot; then call `expire`, as Kafka does.
+        """Decode the producers in a snapshot, including idle producers, which `expire` drops.
 
         Raises:
             CorruptFile: The bytes are invalid; the caller can use an older snapshot, or none.

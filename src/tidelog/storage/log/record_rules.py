@@ -75,7 +75,10 @@ class RecordRules:
         )
 
     def too_long(self, size_bytes: int) -> MessageTooLarge:
-        """Return the error for a batch that is too large to compress: readers would refuse it."""
+        """Return the error for a batch that is too large to compress.
+
+        Readers would refuse to decompress such a batch.
+        """
         limit = APPEND_DECOMPRESSION_LIMIT
         return MessageTooLarge(
             f"{self.where}: {size_bytes} bytes of records to compress; at most {limit} are allowed"
@@ -92,7 +95,7 @@ class RecordRules:
         )
 
     def check_total(self, size_bytes: int) -> None:
-        """Check that an append of that size is allowed.
+        """Check that an append of this size is allowed.
 
         Raises:
             RecordListTooLarge: The append exceeds segment.bytes.
@@ -172,7 +175,7 @@ class BatchRefusals:
 
 
 class BodyFacts(NamedTuple):
-    """Result of one pass over a body.
+    """Result of one pass over a batch's uncompressed records, its body.
 
     Attributes:
         max_timestamp: Largest timestamp in ms, but at least -1.
@@ -206,7 +209,7 @@ class BodyCheck(Protocol):
 
 
 class RecordFrame(NamedTuple):
-    """Positions of one record's parts in a body, and its deltas; `end` is exclusive."""
+    """Positions of one record's parts in a body, and the record's deltas; `end` is exclusive."""
 
     attributes_at: int
     offset_delta_at: int
@@ -218,7 +221,7 @@ class RecordFrame(NamedTuple):
 
 
 def check_body(body: Buffer, record_count: int, base_timestamp: int, /) -> BodyFacts:
-    """Check a body in plain Python: see `BodyCheck`."""
+    """Check a batch's uncompressed records in plain Python; see `BodyCheck`."""
     largest, smallest = NO_TIMESTAMP, INT64_MAX
     has_null_key, in_order = False, True
     for index, frame in enumerate(walk_body(body, record_count)):

@@ -123,7 +123,7 @@ def _remove_all(context: SegmentContext, names: Sequence[str]) -> bool:
 def _apply_swap(
     context: SegmentContext, names: Sequence[str], swapped: list[tuple[int, str]]
 ) -> None:
-    """Remove the old segments in the offset range of the `.swap` files; rename these files."""
+    """Remove the old segments in the offset range of `.swap` files; rename the `.swap` files."""
     logs = [base for base, name in swapped if f"{files.LOG_SUFFIX}{files.SWAP_SUFFIX}" in name]
     if logs:
         first = min(logs)
@@ -132,8 +132,8 @@ def _apply_swap(
             parsed = files.parse_file_name(name)
             if parsed is not None and first <= parsed[0] < end and parsed[1] in files.LOG_FIRST:
                 context.env.files.remove(f"{context.directory}/{name}")
-        # The removals are synced before the renames: if an old segment reappeared beside the new
-        # ones, offsets would exist twice.
+        # The removals are synced before the renames, because offsets would exist twice if a crash
+        # brought back an old segment beside the new segments.
         context.env.files.sync_dir(context.directory)
     for _, name in swapped:
         final = name.removesuffix(files.SWAP_SUFFIX)
@@ -241,7 +241,10 @@ def _states_before(
     first: int,
     tier_segments: Callable[[int], Sequence[Segment]],
 ) -> tuple[ProducerStates, CorruptData | None]:
-    """Return the states before the segment with number `first`, or why they are unknown."""
+    """Return the producers' states before the segment `bases[first]`, and None.
+
+    If these states are unknown, return empty states and the reason.
+    """
     states = ProducerStates()
     if not bases:
         return states, None
@@ -277,7 +280,7 @@ def _keep_txn_index(
 
 
 def as_damaged_log(error: CorruptData, path: str) -> DamagedLog:
-    """Return the error with which a partition refuses appends.
+    """Return `error` as the kind of error with which a partition refuses appends.
 
     `path` is used if `error` has no path.
     """
@@ -379,10 +382,11 @@ def _has_hole(
 
 
 def _take_ends(context: SegmentContext, base: int, states: ProducerStates) -> None:
-    """End open transactions without a marker that a segment's snapshot shows as ended.
+    """End the transactions that are open in `states`, but not in the segment's snapshot.
 
-    A standby ends such a transaction if its leader no longer has the marker. The standby then
-    begins a new segment. The snapshot at this segment's base shows that the transaction has ended.
+    The log has no marker for such a transaction. A standby ends such a transaction if its leader no
+    longer has the marker. The standby then begins a new segment. The snapshot at this segment's
+    base shows that the transaction has ended.
     """
     snapshot = snapshot_at(context, base) if states.open_transactions else None
     if snapshot is not None:
@@ -483,7 +487,7 @@ def _drop_segments(context: SegmentContext, bases: Sequence[int], report: Recove
 
 
 def remove_segment_files(context: SegmentContext, base: int) -> None:
-    """Remove a segment's files, the log last: without the log the other files are orphans."""
+    """Remove a segment's files, the log last, because the other files are orphans without it."""
     for suffix in files.LOG_LAST:
         path = context.path(base, suffix)
         context.pool.forget(path)
@@ -590,8 +594,9 @@ def _sync_all(context: SegmentContext, recovery_point: int) -> None:
 def leaves_doubt(failure: StorageFailure) -> bool:
     """Return whether the disk may lack data that the operating system reports as written.
 
-    The result is False if the failed operation was not a sync and had not begun a sync. A result of
-    True makes the next opening rewrite segments, for which a full disk would have no space.
+    The result is False if the failed operation was not a sync and had not begun a sync. If the
+    result is True, the next opening rewrites segments. A full disk would have no space for this, so
+    a write that fails on a full disk must not give True.
     """
     return failure.operation not in _WITHOUT_SYNC
 
@@ -601,7 +606,7 @@ def mark_unsynced(context: SegmentContext) -> None:
 
     The mark is not synced. A power loss may remove the mark, but also clears the operating system's
     cache: the next opening then reads what is really on disk, and needs no mark. If the disk can't
-    store the mark, there is no mark.
+    store the mark, the error is ignored, and there is no mark.
     """
     with suppress(OSError):
         context.env.files.open(_mark(context), write=True, create=True).close()
@@ -628,7 +633,7 @@ def rewrite_unsynced(context: SegmentContext, recovery_point: int) -> None:
 
     After a failed sync the operating system may treat pages as written that never reached the disk,
     so a later sync would not write these pages again. Segments that end at or before
-    `recovery_point` are skipped. The mark is removed.
+    `recovery_point` are skipped. At the end, the mark is removed.
 
     Raises:
         OSError: The disk still fails. Each file has its old content or was completely rewritten.

@@ -185,7 +185,7 @@ class SegmentList:
         return self.kernels
 
     def forget_maps(self) -> None:
-        """Drop maps of files: a name may now refer to another file or to a shorter file."""
+        """Drop maps of files, because a name may now refer to another file or to a shorter file."""
         if self.kernels is not None:
             self.kernels.clear()
 
@@ -264,7 +264,7 @@ class SegmentList:
         return context.topic_id.int != 0 and now not in (None, context.topic_id)
 
     def _renew_overlay(self, names: Sequence[str]) -> None:
-        """Read the current commit records if a file's name shows that there may be one."""
+        """Read the current commit records if a file's name shows that a commit may be pending."""
         context = self.context
         if context.overlay or any(name.endswith(_STAGED) for name in names):
             root = posixpath.dirname(context.directory)
@@ -328,8 +328,8 @@ class SegmentList:
         rebuilt = rebuild_txn_index(self.context, segment, earlier)
         kept = [entry for entry in known.entries if not (is_torn and entry is last)]
         # Old brokers wrote entries of empty transactions; these entries are only in the file. If
-        # the file and the rebuilt index both have an entry of a marker, the file's entry is used:
-        # the snapshots may not know where the transaction began.
+        # the file and the rebuilt index both have an entry of a marker, the file's entry is used,
+        # because the snapshots may not know where the transaction began.
         found = {entry.last_offset: entry for entry in (*rebuilt.entries, *kept)}
         if not is_torn and len(found) == len(kept):
             return known  # the marker's producer had no open transaction

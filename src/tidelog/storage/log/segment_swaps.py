@@ -63,7 +63,7 @@ class Swap(NamedTuple):
         bases: Base offsets of the new segments, ascending. The first of them is the first old
             segment's base offset, or the log end if there are no old segments.
         end_offset: Offset after the last record of the new segments.
-        old: The consecutive segments to replace: the objects in the log's list.
+        old: The consecutive segments to replace, as the objects in the log's list of segments.
         keeps_old: Whether files of old segments are kept until `file.delete.delay.ms` is over.
     """
 
@@ -84,7 +84,7 @@ class SegmentSwaps(LogPart):
     # -- adding ------------------------------------------------------------------------------
 
     def prepare_adoption(self) -> Adoption:
-        """Prepare to add segments at the log end.
+        """Prepare to add segments at the log end; return the offset, epoch and times to use.
 
         If no segment is added afterwards, nothing has to be undone.
 
@@ -212,7 +212,7 @@ class SegmentSwaps(LogPart):
         return []
 
     def _rename(self, swap: Swap, commit: Commit) -> list[str]:
-        """Rename files of old segments to `.deleted`, files of new ones to their final names.
+        """Rename files of old segments to `.deleted`, files of new segments to their final names.
 
         If there are no old segments, the new segments replace the empty active segment's files.
 
@@ -255,7 +255,10 @@ class SegmentSwaps(LogPart):
         self._roller.draw_jitter()
 
     def go_offline(self, operation: str, reason: str) -> None:
-        """Go offline after a disk failure, because only reopening shows which files exist."""
+        """Take the partition offline after a disk failure.
+
+        Only reopening the partition shows which files exist.
+        """
         if self._guard.failure is None:
             directory = self._segments.context.directory
             self._guard.go_offline(StorageFailure(directory, operation, reason))

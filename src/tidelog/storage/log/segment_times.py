@@ -10,7 +10,7 @@ largest append time. The upper bound is too late by at most the time in which th
 filled.
 
 Largest record times are read from time indexes, smallest record times from zone maps. A small
-segment without a zone map is read; a large segment without one is skipped and reported.
+segment without a zone map is read; a large segment without a zone map is skipped and reported.
 
 Reads only. Source: docs/retention.md.
 """
@@ -80,7 +80,7 @@ def read_times(
 
 
 def youngest_ms(log: "LogView", segment: Segment) -> int:
-    """Return a segment's largest timestamp, capped at its last append time; -1 if it has none.
+    """Return a segment's largest timestamp, at most its last append time; -1 without a timestamp.
 
     `min.compaction.lag.ms` begins at this time. Without the cap, a producer with a wrong clock
     could write a timestamp in the future, which would prevent compaction until that time.
@@ -124,9 +124,9 @@ class _Arrivals:
         """Return the latest possible arrival of a record with this rounded append time.
 
         The granularity setting may have changed since the append, and rows don't show to which step
-        they were rounded. If all times are multiples of a larger step, that step may have been the
-        setting at the time of the append. In this case the time in the segment's note limits the
-        result, because all records had arrived by this time.
+        their times were rounded. If all times are multiples of a larger step, that step may have
+        been the setting at the time of the append. In this case the time in the segment's note
+        limits the result, because all records had arrived by this time.
         """
         rounded_ms, seen_ms = append_ms + self._granularity_ms - 1, self._times.seen_ms
         if seen_ms <= rounded_ms:
@@ -194,7 +194,7 @@ class _Arrivals:
     def _bound(self, zone: "Zone") -> int:
         """Return an upper bound of the capped record times in a zone, in ms."""
         arrival_ms = self.at(zone.last_offset).ms
-        is_known = self._times.is_append_known  # of the segment, and so of each zone
+        is_known = self._times.is_append_known  # True for the segment, so also for each zone
         if not is_known and self._rows.unknown_in(zone.first_offset, zone.last_offset + 1):
             arrival_ms = max(self._times.largest_append_ms, self._fallback.ms)
         # Transaction markers also have timestamps, but a zone's times don't include them.
@@ -229,7 +229,7 @@ class RecordRange:
 
 
 def record_range(log: LogView) -> RecordRange:
-    """Return the smallest record time from the log start on.
+    """Return the smallest record time from the log start on, and the ranges that were not read.
 
     Raises:
         StorageFailure: The disk failed.
@@ -312,7 +312,7 @@ class AppendRange:
         self.last_ms = last_ms
 
     def miss(self, start: int, end: int) -> None:
-        """Add offsets whose append time is unknown."""
+        """Add the range [start, end) of offsets whose append time is unknown."""
         if self.unknown and self.unknown[-1][1] == start:
             start = self.unknown.pop()[0]
         self.unknown.append((start, end))
@@ -461,7 +461,7 @@ def _first_data_offset(log: LogView) -> int | None:
 
 
 def _end_of_data(log: LogView) -> int | None:
-    """Return the end offset of the data records, None if there are no data records.
+    """Return the offset after the last data record, None if there are no data records.
 
     Return the log end if a batch that has to be read is damaged.
     """

@@ -197,7 +197,7 @@ class Truncator(LogPart):
     def truncate_to(self, offset: int) -> int:
         """Remove each batch whose last offset is `offset` or more; return the remaining log end.
 
-        Does nothing if the log ends at or below `offset`. Durable on return.
+        Do nothing if the log ends at or below `offset`. The truncation is durable on return.
 
         Raises:
             InvalidRequest: The offset is negative.
@@ -272,8 +272,8 @@ class Truncator(LogPart):
         else:
             remaining = start_anew(context, local, restart)
         if remaining[-1].end_offset < start:
-            # Only records below the log start remain: the truncation removed a batch that extended
-            # beyond the log start.
+            # Only records below the log start remain, because the truncation removed a batch that
+            # extended beyond the log start.
             segments.keep(())
             remaining = start_anew(context, remaining, start)
         self._epochs.cut(offset)

@@ -1,8 +1,8 @@
 """Checks an append by a leader's rules, in Kafka's order, and patches its batches in place.
 
 This module decides which batches are accepted, and patches offset, leader epoch, timestamp type and
-largest timestamp in their headers. The records are read in one pass
-(`body_check`). A batch is rewritten only to change its codec or to repair wrong offset deltas.
+largest timestamp in their headers. The records are read in one pass (`body_check`). A batch is
+rewritten only to change its codec or to repair wrong offset deltas.
 `record_rules` has the rules for single records and for sizes, `message_sets` the rules for message
 sets of magic 0 and 1.
 
@@ -200,7 +200,7 @@ class Validator:
         if target is None or (attributes & CONTROL_BIT and codec == _UNCOMPRESSED):
             target = codec  # Kafka leaves markers uncompressed, whatever compression.type says.
 
-        # Check its records.
+        # Check the batch's records.
         out: bytearray | memoryview = view
         if terms.is_checked or (terms.trusted and self._is_known(batch, target == codec, context)):
             largest = batch.max_timestamp
@@ -301,7 +301,7 @@ class Validator:
         return self._sets.prepare(view, batches, context)
 
     def _views(self, view: memoryview, terms: AppendTerms) -> Sequence[Batch]:
-        """Return the batches.
+        """Return views of the batches in `view`.
 
         Raises:
             InvalidRecord: There is no complete batch.
@@ -337,7 +337,8 @@ class Validator:
     def _is_known(self, batch: RecordBatch, is_kept: bool, context: AppendContext) -> bool:
         """Return whether the records of a batch that tidelog has just built need no check.
 
-        If the header suffices to check the topic's time limits, this method checks them.
+        If the batch's header is sufficient to check the topic's time limits, this method checks
+        these limits, and raises InvalidTimestamp for a time outside them.
         """
         if not is_kept:
             return False  # the batch is rewritten with another codec
@@ -374,7 +375,10 @@ class Validator:
             raise LongCheck from None
 
     def _corrupt(self, batch: RecordBatch, error: CorruptRecord) -> CorruptRecord:
-        """Return the error of a record; without compression, with the position in the append."""
+        """Return the error for an invalid record.
+
+        If the batch is not compressed, the error has the record's position in the append.
+        """
         at = None
         if error.at is not None and batch.codec is Codec.NONE:
             at = batch.at + HEADER_SIZE + error.at
