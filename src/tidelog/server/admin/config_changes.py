@@ -20,7 +20,7 @@ from tidelog.server.runtime.errors import Refusal
 
 
 class ConfigOperation(IntEnum):
-    """Operation on a setting; the value is its number in the protocol."""
+    """Operation on a setting, with the operation's number in Kafka's protocol."""
 
     SET = 0
     DELETE = 1
@@ -109,7 +109,7 @@ def not_a_list(change: ConfigChange) -> Refusal:
 
 
 def merged(overrides: Mapping[str, str], new_texts: NewTexts) -> dict[str, str]:
-    """Return the overrides after a change; new texts replace old ones, None removes overrides."""
+    """Return the overrides with new texts in place of old ones; None removes an override."""
     after = {name: text for name, text in overrides.items() if name not in new_texts}
     return after | {name: text for name, text in new_texts.items() if text is not None}
 

@@ -27,7 +27,7 @@ from tidelog.config.values import PASSWORD, Synonym
 from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol.messages.configs import ConfigSource
 
-# Numbers of the types of settings in Kafka's protocol.
+# Numbers that stand for the types of settings in Kafka's protocol.
 TYPES: Final = {
     "boolean": 1,
     "string": 2,
@@ -48,7 +48,7 @@ Changed: TypeAlias = Sequence[tuple[ConfigSource, Mapping[str, str]]]
 
 @dataclass(frozen=True, slots=True)
 class ConfigSynonym:
-    """Value of a setting at one level: its name there, text and source."""
+    """Value of a setting at one level: name of the setting at this level, text, source."""
 
     name: str
     value: str
@@ -63,8 +63,8 @@ class ConfigEntry:
         name: Kafka's name.
         value: Value as text; None if the setting has no value.
         source: Source of the value.
-        synonyms: Values at the levels that have one, by descending precedence.
-        kind: Kafka's number of the setting's type.
+        synonyms: Values at the levels that have a value, by descending precedence.
+        kind: Number that stands for the setting's type in Kafka's protocol.
         doc: Description.
         is_read_only: Whether the setting can't be changed at run time.
         is_sensitive: Whether the value is a secret, which is never shown.
@@ -178,14 +178,15 @@ def _broker_entry(
 ) -> ConfigEntry:
     """Return a setting's entry.
 
-    A setting without effect has the configured value, or Kafka's default.
+    For a setting that has no effect in tidelog, the value is the configured one, or Kafka's
+    default.
     """
     if key.name in WITHOUT_EFFECT:
         is_explicit = key.name in config.without_effect
         value = config.without_effect.get(key.name, key.default or "")
     else:
         is_explicit, value = key.name in config.explicit_names, config.text(key.name)
-    if key.kind is PASSWORD:  # the response shows only whether it was set
+    if key.kind is PASSWORD:  # the response shows only whether a password was set
         source = ConfigSource.STATIC_BROKER if is_explicit or value else ConfigSource.DEFAULT
         return replace(_entry(key, ()), source=source, is_read_only=True, is_sensitive=True)
     value = facts.get(key.name, value)
@@ -229,7 +230,7 @@ def describe_changes(texts: Mapping[str, str], source: ConfigSource) -> list[Con
 
 
 def describe_group(overrides: Mapping[str, str], config: BrokerConfig) -> list[ConfigEntry]:
-    """Return all settings of a group: its own value, else the broker's, else the default."""
+    """Return all settings of a group, with the value of the group, the broker or the default."""
     return [_group_entry(key, overrides.get(key.name), config) for key in GROUP_CONFIGS]
 
 

@@ -240,7 +240,11 @@ class MetadataLog:
         self._write(lambda: self._file.replace(map(encode, image.snapshot())))
 
     def _write(self, act: Callable[[], None]) -> None:
-        """Write; a failure may leave a partial change, so no stop is clean before a later write."""
+        """Call `act`, which writes.
+
+        A failure may leave a partial change in the file. Until a later write succeeds, the broker
+        therefore does not record a clean stop.
+        """
         self._log_dir.doubts.add(self.path)
         act()
         self._log_dir.doubts.discard(self.path)
@@ -309,7 +313,7 @@ class ClusterSettings(DurableState[ClusterState]):
         self._in_file = settings
 
     def note_defaults(self) -> None:
-        """Store the broker's defaults of topic settings, unless the file already has the same ones.
+        """Store the broker's defaults of topic settings, unless the file already contains them.
 
         Programs that write to the directory while the broker is stopped need these defaults. A
         failure, such as a full disk, is only logged, because the broker works without it.

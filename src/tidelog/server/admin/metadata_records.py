@@ -119,7 +119,7 @@ class MetadataImage:
         return MetadataImage(dict(self.scram), dict(self.acls), quotas)
 
     def replay(self, record: Record) -> None:
-        """Apply a record."""
+        """Apply a record to the state."""
         match record:
             case UserScramCredentialRecord():
                 self.scram[record.name, record.mechanism] = ScramCredential(
@@ -159,7 +159,8 @@ class MetadataImage:
     def security_changes(self, now: SecurityState, source: random.Random) -> Iterator[Record]:
         """Iterate over the records that change users and ACLs to `now`.
 
-        Records of users come before those of ACLs; in both, removals come before other changes.
+        Records of users come before those of ACLs; within users and within ACLs, removals come
+        before other changes.
         """
         for user, mechanism in sorted(self.scram.keys() - now.scram.keys()):
             yield RemoveUserScramCredentialRecord(name=user, mechanism=mechanism)

@@ -1,14 +1,15 @@
 """Client quotas: the quota of a client, its use, throttle times, and the rules for changes.
 
 - Choice: the first of these quotas that exists applies: user and client id; user; default user and
-  client id; default user; client id. In each place with a client id, the named client id comes
-  before the default client id. The quota's entity is a user, a client id or a pair of both. The
-  connections of one user, client id or pair share one use, also under a default quota.
+  client id; default user; client id. Wherever this list has a client id, the quota of the named
+  client id comes before the quota of the default client id. The quota's entity is a user, a client
+  id or a pair of both. The connections of one user, client id or pair share one use, also under a
+  default quota.
 - Use is measured per second, over the last `WINDOWS` windows. A window starts with the first use
   after the end of the previous one. Missing windows count as empty, so a client may start with a
   burst.
-- Throttle time: the time until the use is within the quota again. Quotas are stored by
-  `metadata_log`; a connection is muted in `server/net/connection.py`.
+- Throttle time: the time, without further use, until the use is within the quota again. Quotas are
+  stored by `metadata_log`; a connection is muted in `server/net/connection.py`.
 
 No input or output.
 
@@ -74,8 +75,9 @@ class Limits:
 def _candidates(user: str, client_id: str) -> Iterator[tuple[Entity, str | None, str | None]]:
     """Iterate over entities by descending precedence.
 
-    Each entity has the user and the client id whose connections share its quota; None for all. A
-    client without an id is not subject to quotas of client ids, not even to their default.
+    With each entity come the user and the client id whose connections share the entity's quota.
+    None stands for all users or all client ids. A client without an id is not subject to quotas of
+    client ids, not even to their default.
     """
     for name in (user, None):
         if client_id:
@@ -120,7 +122,7 @@ class Rate:
 
     @property
     def last_ms(self) -> int:
-        """Time of the last use; invalid before the first one."""
+        """Time in ms of the last use; invalid before the first use."""
         return self._windows[self._at].last_ms
 
     def record(self, used: float, now_ms: int) -> None:
@@ -186,7 +188,7 @@ _ClientKey: TypeAlias = tuple[str | None, str | None]
 
 
 def _client_key(limit: Quota) -> _ClientKey:
-    """Return the key of a shared use; long names are shortened to save memory."""
+    """Return the key for counting the use of a quota; long names are shortened to save memory."""
     user, client_id = limit.user, limit.client_id
     return (
         None if user is None else short_key(user),
@@ -201,7 +203,7 @@ class _Uses:
         self._rates: dict[_ClientKey, Rate] = {}
 
     def charge(self, limit: Quota, used: float, now_ms: int) -> int:
-        """Count a use; return the throttle time in ms, 0 within the quota."""
+        """Count a use; return the throttle time in ms, or 0 if the use is within the quota."""
         key = _client_key(limit)
         rate = self._rates.pop(key, None) or Rate()
         self._rates[key] = rate
@@ -278,7 +280,10 @@ class QuotaManager:
 
 
 def most_at_once(limit: Quota) -> int:
-    """Return the largest use within the quota after no use, at most `INT32_MAX`."""
+    """Return the largest use that a client without earlier use may make without a throttle time.
+
+    The result is at most `INT32_MAX`.
+    """
     return min(int(limit.per_second * (WINDOWS - 1) * WINDOW_MS / 1000), INT32_MAX)
 
 
@@ -297,7 +302,7 @@ ENTITIES_MAX: Final = 100_000
 
 NAME_BYTES_MAX: Final = 1024
 
-# Maximum amount by which a value may exceed a whole number.
+# Byte rates must be whole numbers; a value may exceed a whole number by at most this amount.
 _EPSILON: Final = 1e-6
 
 EXACT: Final = 0
@@ -338,7 +343,7 @@ def entity_of(parts: Mapping[str, str | None]) -> Entity:
 
 
 def change(quotas: _Quotas, parts: Mapping[str, str | None], ops: Iterable[QuotaOperation]) -> None:
-    """Change one entity's quotas, all or none of them; raises Refusal."""
+    """Apply all operations to one entity's quotas, or none if one is refused; raises Refusal."""
     entity = entity_of(parts)
     values = dict(quotas.get(entity, {}))
     for op in ops:

@@ -32,7 +32,7 @@ class SecurityStore:
     Used only in the event loop's thread, except `credential` and `shapes`.
 
     Attributes:
-        authorizer: Authorizer; None if none is configured.
+        authorizer: Authorizer; None if the settings name no authorizer.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class SecurityStore:
     # -- users ---------------------------------------------------------------------------------
 
     def credential(self, mechanism: "ScramMechanism", user: str) -> ScramCredential | None:
-        """Return a user's credential for a mechanism; None if there is none. Thread-safe."""
+        """Return a user's credential for a mechanism; None if it does not exist. Thread-safe."""
         return self._stored.state.scram.get((user, int(mechanism)))
 
     def shapes(self, mechanism: "ScramMechanism") -> "Mapping[Shape, int]":
@@ -154,7 +154,7 @@ class SecurityStore:
         return frozenset(refused)
 
     async def remove_acls(self, acls: "Collection[Acl]") -> None:
-        """Remove ACLs durably; raises StorageFailure if that fails, and then none is removed."""
+        """Remove ACLs durably; raises StorageFailure, and removes none, if storing fails."""
         rows = await self._work.run_long(len(acls), lambda: frozenset(map(_row_of, acls)))
         await self._stored.change(lambda state: state._replace(acls=state.acls - rows))
 

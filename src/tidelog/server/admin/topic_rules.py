@@ -132,7 +132,7 @@ def ensure_brokers(brokers: Sequence[int], node_id: int) -> None:
 def ensure_growth(
     name: str, current: int, count: int, assignments: Sequence[Sequence[int]] | None, node_id: int
 ) -> None:
-    """Raise Refusal unless `count` is an increase that the assignments, if given, match."""
+    """Ensure that `count` exceeds `current` and given assignments match; raises Refusal."""
     if count == current:
         raise Refusal(ErrorCode.INVALID_PARTITIONS, f"Topic already has {current} partition(s).")
     if count < current:

@@ -1,11 +1,11 @@
 """All client connections: limits on their number, idle timeouts, and the memory they may use.
 
-Each connection counts the bytes of its current request that have arrived (not those announced),
-then the whole request until its response is ready, and the unsent part of the response. All
-connections share one bound. At the bound, no connection is read further. Exception: the request
-that has been arriving for longest is read to its end, so there is always progress. The bound may be
-exceeded by the rest of this request, by responses, and by one read of each connection that is not
-paused.
+Three things count as memory of a connection: the bytes of its current request that have arrived
+(not the announced size), then the whole request until its response is ready, and the unsent part of
+the response. All connections share one bound. While the bound is reached, the broker reads from no
+connection. Exception: the broker reads the request that has been arriving for longest to its end,
+so there is always progress. The bound may be exceeded by the rest of this request, by responses,
+and by one read of each connection that is not paused.
 
 Source: Kafka's `max.connections`, `max.connections.per.ip` and its overrides,
 `connections.max.idle.ms`, `queued.max.request.bytes` (which counts a request when its size is
@@ -25,7 +25,7 @@ from tidelog.server.runtime.reply import Arrivals
 NO_BOUND: Final = -1
 SMALL_PART: Final = 10_000
 
-# Callback by which a connection that has paused reading continues.
+# Callback that lets a connection continue reading after a pause.
 Resume: TypeAlias = Callable[[], None]
 
 
@@ -62,7 +62,7 @@ class MemoryBudget:
 
     @property
     def small_bytes(self) -> int:
-        """Number of bytes, small compared to the bound, that a connection may hold at the bound."""
+        """Bytes that a slow reader may hold, even at the bound, without being closed."""
         return max(self._limit_bytes, 0) // SMALL_PART
 
     @property
@@ -74,7 +74,8 @@ class MemoryBudget:
 
         Args:
             size_bytes: Bytes received since the last call.
-            resume: The connection's callback; called when it may read on after a pause.
+            resume: The connection's callback; called when the connection may continue to read after
+                a pause.
         """
         self.used_bytes += size_bytes
         self._reading[resume] = None  # a connection already listed keeps its place
@@ -97,7 +98,7 @@ class MemoryBudget:
             self._resume_waiting()
 
     def add(self, size_bytes: int) -> None:
-        """Count bytes that are held already."""
+        """Count bytes that a connection already holds, even if they exceed the bound."""
         self.used_bytes += size_bytes
 
     def release(self, size_bytes: int) -> None:
@@ -106,7 +107,7 @@ class MemoryBudget:
         self._resume_waiting()
 
     def _resume_waiting(self) -> None:
-        """Resume the longest-reading connection, and other connections while there is room."""
+        """Resume the connection that has read for longest, and others while there is room."""
         while self._waiting:
             longest = next(iter(self._reading))
             resume = longest if longest in self._waiting else next(iter(self._waiting))
@@ -143,7 +144,7 @@ class ConnectionMemory:
     def __init__(
         self, in_flight: MemoryBudget, now_ms: Callable[[], int], on_room: Callable[[], None]
     ) -> None:
-        """Create it with nothing held.
+        """Create it without memory held.
 
         Args:
             in_flight: Memory held by all connections.
@@ -163,7 +164,7 @@ class ConnectionMemory:
     # -- requests ----------------------------------------------------------------------------
 
     def read(self, size_bytes: int) -> None:
-        """Remember the bytes received of a request so far; reading the rest may have to pause."""
+        """Set the number of received bytes of a request; set `is_waiting` if reading must pause."""
         if size_bytes <= self.request_bytes:
             return
         if self.sending_since_ms is None:
@@ -201,7 +202,7 @@ class ConnectionMemory:
         return self._unsent_bytes + self._queued_bytes
 
     def hold(self, *, unsent_bytes: int | None = None, queued_bytes: int | None = None) -> None:
-        """Set the unsent bytes in the transport's buffer and in the queue; None leaves a value."""
+        """Set the unsent bytes in the transport's buffer and in the queue; None keeps a number."""
         before_bytes = self.response_bytes
         if unsent_bytes is not None:
             self._unsent_bytes = unsent_bytes
@@ -257,7 +258,7 @@ class Client(Protocol):
 
     @property
     def shows_progress(self) -> bool:
-        """Whether each piece that the client reads counts as activity, not only the last."""
+        """Whether each part of a response that is read counts as activity, not only the last."""
         ...
 
     @property
@@ -294,7 +295,7 @@ class Clients:
         arrivals: Responses that are ready but sent only after the request that completed them has
             finished.
         coalescer: Coalesces responses of one event-loop iteration when many clients are active.
-        fair_queue: Fair queue of connections with more requests than one turn handles.
+        fair_queue: Fair queue of connections that have more requests than one turn handles.
         busy_poll: Keeps the event loop awake for the next request.
     """
 
@@ -391,7 +392,7 @@ class Clients:
             client.rest()
 
     def _make_room(self, now_ms: int) -> None:
-        """At the bound, close clients that don't read their responses, until there is room.
+        """If the bound is reached, close slow readers of responses until memory is below the bound.
 
         The clients that hold most are closed first. A client that holds almost nothing is not
         closed, for example if its response is read from files.

@@ -1,4 +1,4 @@
-"""One client connection: frames in, one request at a time, responses out in order.
+"""One client connection: reads frames, processes one request at a time, sends responses in order.
 
 As in Kafka, the next request waits until the last response has been handed to the system.
 Exception: if several requests arrive together, their small responses are sent together. So for one
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 
 # APIs whose requests may wait long for records, and are dropped when the client disconnects. Other
-# requests are carried out, as in Kafka, because their client may assume that they were.
+# requests are carried out, as in Kafka, because the client may assume that the broker has carried
+# them out.
 _FOR_THE_CLIENT: Final = frozenset({FETCH.key, SHARE_FETCH.key})
 
 
@@ -63,7 +64,7 @@ class PendingResponse:
 
         Args:
             arrivals: Sends responses after the request that has completed them.
-            on_pieces: Called with the pieces of a completed response.
+            on_pieces: Called with the pieces of a completed response, and with its request.
             on_failure: Called with the error of a failed response.
         """
         self._arrivals = arrivals
@@ -74,7 +75,7 @@ class PendingResponse:
         self.is_waiting = False
 
     def wait(self, reply: Reply[Pieces | None], request: ReceivedFrame) -> None:
-        """Hand over this response once it is complete."""
+        """Pass the pieces of a response to `on_pieces` once the response is complete."""
         assert not self.is_waiting
         self.is_waiting = True
         self._reply = reply
@@ -88,7 +89,7 @@ class PendingResponse:
             self._arrivals.add(partial(self._finish, request, reply))
 
     def _finish(self, request: ReceivedFrame, reply: Reply[Pieces | None]) -> None:
-        """Hand over the pieces, unless the client has disconnected."""
+        """Pass the pieces to `on_pieces`, unless the response was dropped meanwhile."""
         if self._reply is not reply:
             return
         self._reply = None
@@ -128,8 +129,8 @@ def _do_nothing(*_: object) -> None:
 # client that sends less in `clients.STALLED_MS` seems to send nothing.
 WAKE_BYTES_MAX: Final = 256 << 10
 
-# Maximum number of bytes of waiting requests that are read in advance with TLS, because TLS loses
-# data that is unread at the end of the connection.
+# With TLS, at most about this many bytes of further requests are read while a request is pending.
+# They are read because TLS loses data that is still unread when the connection ends.
 TLS_AHEAD_BYTES: Final = 64 << 10
 
 # Time in ms for which a pending Fetch or ShareFetch is kept after a half-close, because the client
@@ -148,15 +149,16 @@ class Connection(asyncio.BufferedProtocol):
 
     Attributes:
         facts: Facts about the connection, for handlers.
-        memory: Memory that it holds.
-        last_active_ms: Monotonic time at which the client last sent or read something, or the
+        memory: Memory that the connection holds.
+        last_active_ms: Monotonic time in ms at which the client last sent or read something, or the
             broker last ended a pause.
     """
 
     def __init__(
         self, node: Node, clients: Clients, authentication: "ListenerAuthentication | None" = None
     ) -> None:
-        """Create it unconnected; without authentication every client is admitted as anonymous."""
+        """Create it unconnected; without `authentication`, every client is admitted as anonymous.
+        """
         self._node = node
         self._authentication = authentication
         self._answer: Answering = answer
@@ -217,7 +219,8 @@ class Connection(asyncio.BufferedProtocol):
         return self._is_in
 
     def _identify_client(self, authentication: "ListenerAuthentication", waited_ms: int) -> None:
-        """Determine the principal, or require SASL first; the client connected `waited_ms` ago."""
+        """Determine the principal, or require SASL first; the client was accepted `waited_ms` ago.
+        """
         assert self._transport is not None
         self.facts.address = authentication.address
         try:
@@ -235,7 +238,7 @@ class Connection(asyncio.BufferedProtocol):
             self._answer = self._sasl_session.answer
 
     def _pass(self, sasl_session: "SaslSession") -> None:
-        """After a SASL response, close if the session must close; allow large requests if open."""
+        """After a SASL response, close if the session requires it; allow large requests if open."""
         if sasl_session.is_closing:
             transport = self._transport
             self._is_over = True
@@ -266,7 +269,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Remember that the connection has closed; drop a response that only the client needs."""
-        # A clean close also ends the input; TLS has possibly not reported this before.
+        # After a clean close the client sends no more. With TLS, it is possible that `eof_received`
+        # was not called before.
         self._is_over = self._is_over or exc is not None
         self._has_ended = True
         self._release()
@@ -329,7 +333,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def shows_progress(self) -> bool:
-        """Whether each piece that the client reads counts as activity, not only the last."""
+        """Whether each part of a response that is read counts as activity, not only the last."""
         return self._out is not None and self._out.has_socket
 
     @property
@@ -356,15 +360,19 @@ class Connection(asyncio.BufferedProtocol):
     # -- requests ----------------------------------------------------------------------------
 
     def _is_blocked(self) -> bool:
-        """Whether the next request must wait for a response, a turn, a quota or the client."""
+        """Whether the next request must wait.
+
+        It waits for a pending response, for this connection's turn, for the end of a throttle time,
+        or until the client has read earlier responses.
+        """
         is_full = self._out is not None and self._out.is_full
         return self._pending.is_waiting or self._next_turn is not None or is_full
 
     def _is_plain(self) -> bool:
-        """Whether a request can be answered directly, without further bookkeeping.
+        """Whether a request can be answered directly, without `_process`.
 
-        It can't be answered directly in the cases of `_is_blocked` and in those that `_process`
-        handles after requests.
+        `_process` is needed in the cases of `_is_blocked`, if reading is paused, if the rest of a
+        request waits for memory, and if the system reports received data late.
         """
         out = self._out
         return (
@@ -378,7 +386,7 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     def _process(self) -> None:
-        """Process received requests until one is pending or other connections have their turn."""
+        """Process received requests until a request is pending or this connection's turn ends."""
         try:
             self._work()
         except Exception as error:  # noqa: BLE001 - the other connections continue
@@ -447,7 +455,7 @@ class Connection(asyncio.BufferedProtocol):
             is_last = frames.is_empty
             # Responses to pipelined requests are sent together: all but the last are held back.
             self._handle(frame, more=not is_last)
-            if is_last or self._began_ns >= end_ns:  # usually there is one at a time
+            if is_last or self._began_ns >= end_ns:  # usually there is only one request
                 break
         if not (frames.is_empty or self._is_over or self._is_blocked()):
             self._next_turn = self._clients.fair_queue.wait(self._take_next_turn)
@@ -507,7 +515,7 @@ class Connection(asyncio.BufferedProtocol):
     def _send(
         self, pieces: Pieces | None, key: int, size_bytes: int, began_ns: int, *, more: bool = False
     ) -> None:
-        """Send a response, and count it; the other arguments are those of `ReceivedFrame`."""
+        """Send a response, and record it in the metrics; see `ReceivedFrame` for the arguments."""
         size = 0
         if pieces is not None and self._out is not None:
             size = len(pieces[0]) if len(pieces) == 1 else sum(map(len, pieces))
@@ -530,7 +538,7 @@ class Connection(asyncio.BufferedProtocol):
         LOGGER.info(text, facts.host, api_name(key), seconds, size_bytes, extra=extra)
 
     def _throttle(self) -> None:
-        """Process no request during the throttle time, which the client knows from its response."""
+        """Process no request during the throttle time, which the response has told the client."""
         delay_ms, self.facts.throttle_ms = self.facts.throttle_ms, 0
         if self._transport is not None:
             assert self._next_turn is None
@@ -573,7 +581,7 @@ class Connection(asyncio.BufferedProtocol):
         """Stop sending and reading; the transport reports when it has closed."""
         self._transport = None
         if self._is_over or self._frames.is_empty:
-            self.facts.close()  # unless requests are left that need the facts
+            self.facts.close()  # not called if requests are left that need the facts
         if self._sasl_session is not None:
             self._sasl_session.close()
         if self._next_turn is not None:

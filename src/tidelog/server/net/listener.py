@@ -2,9 +2,9 @@
 
 uvloop accepts one connection per loop iteration, so with many clients and long iterations the last
 connection waits long. Also, uvloop reports a TLS client only after its handshake, so a client that
-never completes the handshake would not count towards the limits. Therefore connections are accepted
-and counted here, and then handed to asyncio. Socket options are set on the listening socket and
-inherited by its connections.
+never completes the handshake would not count towards the limits. Therefore this module accepts and
+counts connections, and then passes them to asyncio. Socket options are set on the listening socket
+and inherited by its connections.
 
 Source: Linux tcp(7), socket(7).
 """
@@ -146,7 +146,7 @@ class Listener:
     def _hand_over(
         self, sock: socket.socket, connection: Connection
     ) -> "Coroutine[object, object, object]":
-        """Hand the socket to asyncio; raises its errors."""
+        """Pass the socket to asyncio; raises the errors of asyncio."""
         return self._loop.connect_accepted_socket(lambda: connection, sock)
 
     def _end(
@@ -237,12 +237,12 @@ _CONGESTION: Final[int | None] = getattr(socket, "TCP_CONGESTION", None)
 
 _NAME_BYTES_MAX: Final = 16
 
-# Name of a congestion control that delays sends with timers, according to the estimated rate of the
-# path.
+# Name of a congestion control algorithm that delays sends by timers, according to the estimated
+# rate of the network path.
 PACING: Final = b"bbr"
 
-# Name of a congestion control that does not pace. Linux always has it, and lets every process
-# select it.
+# Name of a congestion control algorithm that does not delay sends. Linux always has it, and lets
+# every process select it.
 WITHOUT_PACING: Final = b"reno"
 
 
@@ -308,7 +308,7 @@ class TlsListener(Listener):
         make: Callable[[], Connection],
         context: ssl.SSLContext,
     ) -> None:
-        """Start accepting; `context` is for handshakes, for the other arguments see `Listener`."""
+        """Start accepting; `context` is for handshakes. See `Listener` for the other arguments."""
         super().__init__(sockets, node, make)
         self._context = context
 

@@ -1,7 +1,7 @@
 """Authentication that a listener requires, and the principal of each connection.
 
-`ListenerAuthentication` is created once per listener. It gives a connection a SASL exchange, or the
-principal: the owner of the client's certificate, or anonymous.
+`ListenerAuthentication` is created once per listener. It creates the SASL exchange of a connection.
+Without SASL, it determines the principal: the owner of the client's certificate, or anonymous.
 """
 
 import asyncio
@@ -32,7 +32,8 @@ class ListenerAuthentication:
 
     Attributes:
         plan: The listener's settings.
-        address: Its advertised address; known once it listens.
+        address: The listener's advertised address, which is set once the listener accepts
+            connections.
         mechanisms: Enabled SASL mechanisms, in the order of the settings.
     """
 
@@ -48,7 +49,7 @@ class ListenerAuthentication:
         self.address: Address | None = None
         self._tls: TlsContexts | None = None
         self._mapping: tuple[Rule, ...] = ()
-        # The modules are imported only if the listener needs them.
+        # These modules are imported only if the listener needs them.
         if plan.protocol.has_tls:
             from tidelog.server.security.authentication import parse_rules
 

@@ -2,11 +2,11 @@
 
 WANTS_HANDSHAKE -> WANTS_TOKENS -> OPEN -> WANTS_TOKENS -> ...
 
-Before authentication, a client may send ApiVersions (only once in a known version), then
+Before authentication, a client may send ApiVersions (only once in a supported version), then
 SaslHandshake, then tokens in SaslAuthenticate or, after a handshake of version 0, in bare frames.
-Any other request closes the connection. After authentication all other APIs are permitted until the
-session expires. To continue, the client must re-authenticate on the same connection before the
-session expires, as the same user with the same mechanism.
+On any other request the broker closes the connection. After authentication all other APIs are
+permitted until the session expires. To continue, the client must re-authenticate on the same
+connection before the session expires, as the same user with the same mechanism.
 
 Source: KIP-43, KIP-152, KIP-368; Kafka 4.3's SaslServerAuthenticator.
 """
@@ -76,7 +76,7 @@ class SaslSession:
 
         Args:
             node: The broker.
-            facts: Facts of the connection; the principal is set here.
+            facts: Facts about the connection; authentication sets their principal.
             authentication: The listener's authentication.
             waited_ms: Time in ms since the client connected, which counts towards the timeout.
             on_late: Called with a reason to close if authentication takes too long.
@@ -98,7 +98,7 @@ class SaslSession:
         self._deadline = node.timers.after(max(DEADLINE_MS - waited_ms, 0), self._miss_deadline)
 
     def _miss_deadline(self) -> None:
-        # After a failed authentication, its delayed response closes the connection.
+        # After a failed authentication, the connection closes after the delayed response.
         if not self.is_closing:
             self._on_late("authentication timeout")
 
@@ -140,7 +140,7 @@ class SaslSession:
             raise NotLoggedIn("session expired without re-authentication")
 
     def _may_send_versions(self, version: int) -> bool:
-        """Whether ApiVersions is permitted; as in Kafka, only once in a known version."""
+        """Whether ApiVersions is permitted; as in Kafka, only once in a supported version."""
         if self._state is not State.WANTS_HANDSHAKE or self._knows_versions:
             return False
         self._knows_versions = version <= API_VERSIONS.last
@@ -180,7 +180,8 @@ class SaslSession:
         if exchange is None:
             return start(self._unsupported(request))
         is_another = self._login is not None and handshake.mechanism != self._login_mechanism
-        # A change of the mechanism is reported only at the next token, as in Kafka.
+        # If the mechanism differs from that of the login, the error follows only at the next token,
+        # as in Kafka.
         self._exchange, self._mechanism = None if is_another else exchange, handshake.mechanism
         self._has_bare_tokens = request.version == 0
         self._state = State.WANTS_TOKENS
@@ -245,7 +246,7 @@ class SaslSession:
         """Return the mechanism's response; after the last one the session is open."""
         exchange = self._exchange
         assert exchange is not None
-        if len(token) > FRAME_BYTES_MAX:  # within a session frames may be longer
+        if len(token) > FRAME_BYTES_MAX:  # with an open session, frames may be longer
             raise LoginFailed(f"token of {len(token)} bytes exceeds {FRAME_BYTES_MAX} bytes")
         # In a thread, because hashing takes milliseconds, which would block other connections.
         auth_bytes = await self._node.reads.run(exchange.step, token)

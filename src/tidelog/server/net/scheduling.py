@@ -19,8 +19,9 @@ from typing import Final, Protocol
 
 from tidelog.server.api.node import LOGGER
 
-# Limits of one client's turn: the number of requests, and the time in ns. Small requests reach the
-# number first, large ones the time; the turn ends after the request that reaches a limit.
+# Limits of one client's turn: the number of requests, and the time in ns. Small requests usually
+# reach the number first, large requests the time. The turn ends after the request that reaches a
+# limit.
 TURN_REQUESTS: Final = 16
 
 TURN_NS: Final = 1_000_000
@@ -30,12 +31,12 @@ QUEUE_NS: Final = 4_000_000
 
 
 class QueuedTurn:
-    """A place in the fair queue."""
+    """Entry of the fair queue, for one connection that waits for its turn."""
 
     __slots__ = ("_take_turn",)
 
     def __init__(self, take_turn: Callable[[], None]) -> None:
-        """Create it; `take_turn` is called when its turn comes."""
+        """Create an entry; `take_turn` is called when the turn comes."""
         self._take_turn: Callable[[], None] | None = take_turn
 
     def cancel(self) -> None:
@@ -67,7 +68,7 @@ class FairQueue:
         """Call `take_turn` after all queued turns, in the next loop iteration or later.
 
         Returns:
-            The place in the queue, which can be cancelled.
+            The entry of the queue, which can be cancelled.
         """
         turn = QueuedTurn(take_turn)
         self._turns.append(turn)
@@ -80,7 +81,7 @@ class FairQueue:
             asyncio.get_running_loop().call_soon(self._run_turns)
 
     def _run_turns(self) -> None:
-        """Give turns to the connections at the head of the queue, as far as time allows."""
+        """Give turns to the connections at the head of the queue, for `QUEUE_NS` at most."""
         end_ns = self._now_ns() + QUEUE_NS
         try:
             for _ in range(len(self._turns)):
@@ -138,7 +139,7 @@ class BusyPoll:
         """
         self._window_ns = window_us * 1000
         # The number of polls is limited, too, because a clock may stand still. One poll takes at
-        # least a microsecond.
+        # least a microsecond, so `window_us` polls take at least the window.
         self._polls_left = self._polls_max = window_us
         self._small_bytes = SMALL_BYTES if window_us else -1
         self._now_ns = now_ns
@@ -154,7 +155,7 @@ class BusyPoll:
             client: Number of the client's connection.
             arrived_ns: Monotonic time in ns at which the request arrived.
             now_ns: Monotonic time in ns, now.
-            size_bytes: Size of request and response together.
+            size_bytes: Size of request and response together, in bytes.
         """
         if size_bytes > self._small_bytes:
             return
@@ -196,7 +197,7 @@ CROWD: Final = 4
 AT_ONCE: Final = 64
 
 # Maximum age in ns of held responses: if they are older when the next response is ready, they are
-# sent. It is about the time of two hundred small requests.
+# sent. The broker answers some two hundred small requests in this time.
 HOLD_NS: Final = 4_000_000
 
 _NEVER: Final = 1 << 63

@@ -1,9 +1,9 @@
 """Bytes and file regions that a connection sends.
 
-Bytes go to the socket directly, past the transport; the loop reports when the socket accepts more.
-Regions in the page cache are sent by sendfile without a copy; a thread reads other regions in
-chunks. With TLS or without sendfile, all bytes go through the transport, and each file region is
-given to the transport in chunks until the transport pauses the queue.
+Bytes are sent by the socket itself, not by the transport. The event loop reports when the socket
+accepts more. Regions in the page cache are sent by sendfile without a copy; a thread reads other
+regions in chunks. With TLS or without sendfile, all bytes go through the transport, and each file
+region is given to the transport in chunks until the transport pauses the queue.
 """
 
 import asyncio
@@ -63,8 +63,8 @@ CHUNK_BYTES: Final = 256 << 10
 # Maximum number of bytes per sendfile, so that one client does not block the loop.
 SEND_BYTES: Final = 1 << 20
 
-# Number of bytes for which pages are probed at short distances after a file region was not in the
-# page cache, because more pages may be missing.
+# After a file region was not completely in the page cache, more pages may be missing. So the pages
+# of the next `CLOSE_PROBE_BYTES` bytes are probed at short distances.
 CLOSE_PROBE_BYTES: Final = 64 << 20
 
 # Number of bytes sent in one turn after which the queue yields the event loop; the last send of a
@@ -152,7 +152,7 @@ class SendQueue:
             len(pieces) == 1
             and not (more or self._gathered or self._pieces)
             and type(pieces[0]) is not FilePiece
-        ):  # most responses
+        ):  # the case of most responses
             self._send_one(pieces[0])
             return
         if self._pieces or FilePiece in map(type, pieces):
@@ -171,7 +171,7 @@ class SendQueue:
             self.flush()
 
     def flush(self) -> bool:
-        """Send the responses that were held back; return whether there were any."""
+        """Send the responses that were held back; return whether there were such responses."""
         gathered = self._gathered
         if not gathered:
             return False
@@ -221,9 +221,9 @@ class SendQueue:
         self._continue()
 
     def wake_at(self, size_bytes: int) -> None:
-        """Let the system report received data only once it is `size_bytes`, or on a disconnect."""
+        """Let the system report received data only when it has `size_bytes`, or on a disconnect."""
         if self._socket is not None and size_bytes != self._wake_bytes:
-            with suppress(OSError):  # if the socket can't, each packet is reported
+            with suppress(OSError):  # without this option each packet is reported
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size_bytes)
             self._wake_bytes = size_bytes
             self.wakes_late = size_bytes > 1

@@ -5,9 +5,10 @@ that form. The most specific part comes first: `CN=kafka1,OU=streams,O=example,C
 attributes without a name in RFC 2253, such as the email address, appear as their number and the
 hexadecimal DER of their value.
 
-Each failed login of an address doubles the delay of the response to the next failed login, up to a
-maximum. A login with the right credentials is never delayed, so an attacker doesn't slow down other
-clients of the address. For each address, one failure is forgotten every half minute.
+Each failed login from an address doubles the delay of the response to the address's next failed
+login, up to a maximum. A login with the right credentials is never delayed, so an attacker doesn't
+slow down other clients of the address. For each address, one failure is forgotten every half
+minute.
 
 Source: Kafka 4.3's SslPrincipalMapper, KIP-371; RFC 2253, RFC 4514 (escapes).
 """
@@ -22,7 +23,8 @@ from tidelog.errors import ConfigError
 from tidelog.lazy_dataclass import dataclass
 from tidelog.server.security.sasl import LoginFailed
 
-# Subject of a certificate as from `getpeercert` of a TLS socket: parts of one or more named values.
+# Subject of a certificate, in the form that `getpeercert` of a TLS socket returns: parts, each of
+# which has one or more pairs of a name and a value.
 Subject: TypeAlias = Iterable[Iterable[tuple[str, str]]]
 
 _SETTING: Final = "ssl.principal.mapping.rules"
@@ -102,7 +104,7 @@ class Rule:
     case: str = ""
 
     def apply(self, name: str) -> str | None:
-        """Return the short name; None if the rule does not match."""
+        """Return the short name for a certificate's name; None if the rule does not match."""
         if self.pattern is None:
             return name
         matched = self.pattern.fullmatch(name)
@@ -142,10 +144,10 @@ def _rule(pattern: str, replacement: str, case: str) -> Rule:
 
 
 def short_name(rules: Sequence[Rule], name: str) -> str:
-    """Return the short name by the first rule that matches.
+    """Return the short name that the first matching rule makes from a certificate's name.
 
     Raises:
-        LoginFailed: No rule matches.
+        LoginFailed: No rule matches the certificate's name.
     """
     for rule in rules:
         short = rule.apply(name)
@@ -169,29 +171,29 @@ ADDRESSES_MAX: Final = 10_000
 
 _STEPS_MAX: Final = 16
 
-# Number of bits of the network by which failures of IPv6 addresses are counted, because one client
-# usually has all addresses of such a network.
+# Failures from IPv6 addresses are counted per network with a prefix of this many bits, because one
+# client usually has all addresses of such a network.
 _PREFIX_BITS: Final = 64
 
 
 class FailedLogins:
-    """Failed logins by address. Used only in the event loop's thread."""
+    """Counts of failed logins by address. Used only in the event loop's thread."""
 
     def __init__(self, clock: Clock) -> None:
-        """Start without failures."""
+        """Create it without counted failures."""
         self._clock = clock
-        # By address, in the order of the last failure: the number of remembered failures, and the
-        # time up to which old failures have been subtracted from the number.
+        # By address, in the order of the last failure: the count of remembered failures, and the
+        # monotonic time in ms up to which old failures have been subtracted from the count.
         self._failures: dict[str, tuple[int, int]] = {}
 
     def delay_ms(self, host: str, base_ms: int) -> int:
-        """Count a failure; return the delay of its response in ms.
+        """Count a failed login, and return the delay in ms of the response to it.
 
         Args:
             host: Address of the client.
-            base_ms: Delay of the first failure (`connection.failed.authentication.delay.ms`). The
-                delay doubles with each remembered failure, up to `DELAY_MAX_MS`, but is never below
-                `base_ms`.
+            base_ms: Delay after the first failure (`connection.failed.authentication.delay.ms`).
+                The delay doubles with each remembered failure, up to `DELAY_MAX_MS`, but is never
+                below `base_ms`.
         """
         now_ms = self._clock.monotonic_ms()
         key = _network(host)

@@ -37,11 +37,11 @@ WILDCARD: Final = "*"
 ALL_USERS: Final = "User:*"
 # Maximum number of cached decisions; each is for one principal, address, operation and resource.
 REMEMBERED_MAX: Final = 10_000
-# Maximum length of a cached name. Topic names have at most 249 characters, but clients may send
-# 32,767 bytes.
+# Maximum length of a resource name for which decisions are cached. Topic names have at most 249
+# characters, but a client may send a name of 32,767 bytes.
 REMEMBERED_NAME_MAX: Final = 256
 
-# For an operation, the operations that imply it if they are allowed.
+# By operation: the other operations whose ALLOW also allows this operation.
 _IMPLIED_BY: Final = {
     Operation.DESCRIBE: frozenset(
         {
@@ -69,7 +69,7 @@ class Acl:
     permission: Permission
 
     def is_about(self, name: str) -> bool:
-        """Whether the resource pattern matches the name of a resource of this type."""
+        """Whether the resource pattern matches a name; the resource type is not compared."""
         if self.pattern is PatternType.PREFIXED:
             return name.startswith(self.name)
         return self.name in {name, WILDCARD}
@@ -94,7 +94,8 @@ IN_ORDER: Final = attrgetter(*(each.name for each in fields(Acl)))
 class AclFilter:
     """Filter for ACLs: None and ANY match everything.
 
-    With the pattern MATCH, a name matches all ACLs that apply to it; otherwise names must be equal.
+    If the filter's pattern is MATCH, the filter matches every ACL that applies to a resource with
+    the filter's name. With any other pattern, the ACL's name must equal the filter's name.
     """
 
     resource_type: ResourceType = ResourceType.ANY
@@ -132,7 +133,8 @@ class _Rules:
     def __init__(self) -> None:
         self.literal: dict[str, dict[Acl, None]] = {}
         self.prefixed: dict[str, dict[Acl, None]] = {}
-        # Lengths of all prefixes that were ever added; a length without ACLs costs only a look-up.
+        # Lengths of the prefixes of all ACLs that were ever added. A length whose ACLs were all
+        # removed stays here; it costs only a look-up.
         self.prefix_lengths: list[int] = []
 
     def _by_name(self, acl: Acl) -> dict[str, dict[Acl, None]]:
@@ -152,7 +154,7 @@ class _Rules:
             del acls[acl.name]
 
     def about(self, name: str) -> Iterator[Acl]:
-        """Iterate over the ACLs that apply to a name."""
+        """Iterate over the ACLs whose resource patterns match a name."""
         yield from self.literal.get(name, ())
         if name != WILDCARD:
             yield from self.literal.get(WILDCARD, ())
@@ -209,7 +211,7 @@ class Authorizer:
         Args:
             acls: Initial ACLs.
             super_users: Principals that are always allowed.
-            allows_without_rules: Whether a resource without any ACL may be used.
+            allows_without_rules: Whether every client may use a resource that has no ACL.
         """
         self._super_users = frozenset(super_users)
         self._allows_without_rules = allows_without_rules
@@ -226,7 +228,7 @@ class Authorizer:
         self.use(RuleTable(acls))
 
     def use(self, table: RuleTable) -> None:
-        """Replace all ACLs by those of a table."""
+        """Replace all ACLs by the ACLs of a table."""
         self._table = table
         self._remembered = {}
 
@@ -261,7 +263,7 @@ class Authorizer:
         return is_allowed if is_named else self._allows_without_rules
 
     def operations_bits(self, client: Client, kind: ResourceType, name: str, possible: int) -> int:
-        """Return which of the possible operations are allowed, as bits by operation number."""
+        """Return the allowed operations among `possible`; bit N of both stands for operation N."""
         return sum(
             1 << operation
             for operation in Operation
@@ -275,8 +277,9 @@ class Authorizer:
     def may_any(self, client: Client, operation: Operation, kind: ResourceType) -> bool:
         """Whether a client may perform an operation on some resource of a type.
 
-        As in Kafka, the search through the ACLs ignores operations that only imply the requested
-        one. Kafka's placeholder name `hardcode` represents resources without ACLs.
+        As in Kafka, the search through the ACLs considers only ACLs of the operation itself or of
+        ALL, not ACLs of operations that imply it. For resources without ACLs, the result is that
+        for a resource with the name `hardcode`, which is Kafka's placeholder.
         """
         if self.may(client, operation, kind, "hardcode"):
             return True
@@ -312,7 +315,7 @@ def _has_effect(acl: Acl, denied: dict[PatternType, set[str]]) -> bool:
 
 
 def parse_super_users(text: str) -> frozenset[str]:
-    """Parse principals such as `User:a;User:b`; raises ValueError if one is not TYPE:NAME."""
+    """Parse principals such as `User:a;User:b`; raises ValueError if any is not TYPE:NAME."""
     principals = frozenset(part.strip() for part in text.split(";") if part.strip())
     for principal in principals:
         kind, colon, name = principal.partition(":")

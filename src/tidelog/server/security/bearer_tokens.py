@@ -1,4 +1,4 @@
-"""OAUTHBEARER tokens: required claims, signing keys, and where keys come from.
+"""OAUTHBEARER tokens: required claims, signing keys, and sources of keys.
 
 A key is used only with the algorithms of its own type, whatever the token's header says. Symmetric
 keys (`oct`) and the algorithm `none` are refused. PyJWT parses keys and verifies signatures. Claims
@@ -48,21 +48,22 @@ if TYPE_CHECKING:
 _LOGGER: Final = logging.getLogger("tidelog.server")
 SETTING: Final = "sasl.oauthbearer.jwks.endpoint.url"
 BYTES_MAX: Final = 1 << 20
-# Maximum time in seconds until a response is complete, even if it arrives in many pieces. The time
-# is less than the time that a connection has to log in.
+# Maximum time in seconds until a response is complete, even if it arrives in many pieces. It is
+# shorter than the time after which the broker closes a connection that has not logged in.
 TIMEOUT_S: float = 5
-# Number of refresh intervals for which keys stay valid after the last successful fetch; they stay
-# valid for at least `VALID_MIN_MS`. The limit ensures that a revoked key does not stay valid if the
-# server fails for a long time.
+# After the last successful fetch, keys stay valid for this many refresh intervals, but at least for
+# `VALID_MIN_MS`. The limit ensures that a revoked key does not stay valid if the server of the keys
+# fails for a long time.
 VALID_INTERVALS: Final = 4
 VALID_MIN_MS: Final = 3_600_000
-# Minimum time in ms between a fetch and the next one for an unknown key id, which may belong to a
-# new key. After a failed fetch, lookups fetch again after this time at the latest.
+# A lookup of an unknown key id fetches the keys again, because the id may belong to a new key, but
+# only if the last attempt to fetch is at least this many ms ago. After a failed fetch, a lookup of
+# a known key id fetches again after this time, or after the refresh interval if it is shorter.
 AGAIN_MS: Final = 10_000
 _ON_THIS_MACHINE: Final = {("http", host) for host in ("127.0.0.1", "::1", "localhost")}
 _RIGHT: Final = "must be file:///PATH or https://HOST/..."
-# For RSA and each elliptic curve: algorithms, the JWK members that are numbers, and the minimum
-# length in bytes to which each number is padded.
+# For RSA and each elliptic curve: algorithms, the JWK members that are numbers, and the length in
+# bytes to which shorter numbers are padded.
 _KINDS: Final = {
     "RSA": (("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"), ("n", "e"), 1),
     "P-256": (("ES256",), ("x", "y"), 32),
@@ -82,8 +83,8 @@ class PublicKey:
     """Public key that verifies the signatures of tokens.
 
     Attributes:
-        key_id: Key id; None if the key has no id.
-        algorithms: Algorithms for which it may be used.
+        key_id: Id of the key; None if the key has no id.
+        algorithms: Signature algorithms with which the key may be used.
         key: Key object of the cryptography library.
     """
 
@@ -92,7 +93,7 @@ class PublicKey:
     key: "AllowedPublicKeys"
 
     def has_signed(self, algorithm: str, signed: bytes, signature: bytes) -> bool:
-        """Whether the signature is valid, and this key may be used with the algorithm."""
+        """Return True if this key may be used with the algorithm and the signature is valid."""
         from jwt import get_algorithm_by_name
 
         if algorithm not in self.algorithms:
@@ -100,7 +101,7 @@ class PublicKey:
         return get_algorithm_by_name(algorithm).verify(signed, self.key, signature)
 
 
-# Function that returns the keys with an id, or all keys if the id is None; it may fetch them.
+# Function that returns the keys with an id, or all keys if the id is None. It may fetch keys first.
 FindKeys = Callable[[str | None], Sequence[PublicKey]]
 _SECONDS_MAX: Final = 1 << 40
 _NAME_MAX: Final = 1024
@@ -117,7 +118,7 @@ class TokenRules:
         audiences: Accepted audiences; empty for any.
         issuer: Required issuer; empty for any.
         skew_s: Maximum clock skew in seconds.
-        user_claim: Claim with the user name.
+        user_claim: Name of the claim that contains the user name.
     """
 
     algorithms: frozenset[str]
@@ -187,7 +188,7 @@ def _check_scope(scope: object) -> None:
 
 
 def _is_text(user: str) -> bool:
-    """Whether a name can be encoded in UTF-8; one from JSON may contain an unpaired surrogate."""
+    """Whether a name can be encoded in UTF-8. JSON strings may contain unpaired surrogates."""
     try:
         user.encode()
     except UnicodeEncodeError:
@@ -196,7 +197,7 @@ def _is_text(user: str) -> bool:
 
 
 def _trimmed(value: object) -> str:
-    """Return a string without surrounding blanks; for a value of another type, an empty one."""
+    """Return a string without surrounding blanks, or an empty string if it is no string."""
     return value.strip(_BLANKS) if isinstance(value, str) else ""
 
 
@@ -210,7 +211,7 @@ def _seconds(claims: Mapping[str, object], name: str) -> float:
 
 
 def unpack(text: str) -> bytes:
-    """Decode base64url without padding; raises ValueError for anything else."""
+    """Decode base64url without padding; raises ValueError for any other text."""
     try:
         data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except binascii.Error as error:
@@ -221,7 +222,7 @@ def unpack(text: str) -> bytes:
 
 
 def read_json(data: Buffer) -> Mapping[str, object]:
-    """Parse a JSON object without duplicate names; raises ValueError for anything else."""
+    """Parse a JSON object without duplicate names; raises ValueError for any other data."""
 
     def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
         document = dict(pairs)
@@ -286,7 +287,10 @@ def _key_of(jwk: object) -> PublicKey | None:
 
 
 def _number(text: object, size: int) -> str:
-    """Normalize a number to its full size: some issuers add leading zeros, others omit them."""
+    """Return a number in base64url, with leading zeros up to `size` bytes and no further ones.
+
+    Some issuers add leading zeros, and some issuers omit them.
+    """
     if not isinstance(text, str):
         raise TypeError("not a number")
     return base64.urlsafe_b64encode(unpack(text).lstrip(b"\0").rjust(size, b"\0")).decode()
@@ -296,7 +300,7 @@ def open_keys(env: Env, url: str, refresh_ms: int) -> "KeyFile | KeyUrl":
     """Open the keys at a URL: `file:`, `https:`, or `http:` on this machine.
 
     Raises:
-        ConfigError: The URL has another form, or provides no keys.
+        ConfigError: The URL has another form, or provides no usable key.
     """
     try:
         parts = urlsplit(url)
@@ -384,7 +388,8 @@ class _Call:
     def _note(self, sock: socket.socket) -> None:
         """Remember the socket for `_end`, and shut it down if the request is late already.
 
-        The connection may drop its own reference before the response is complete.
+        The reference is needed because the connection object may drop its own reference to the
+        socket before the response is complete.
         """
         self._socket = sock
         if self._is_late:
@@ -461,8 +466,8 @@ class KeyUrl:
     def find(self, key_id: str | None) -> Sequence[PublicKey]:
         """Return the keys with an id, or all keys if the id is None."""
         keys = self._valid_keys(key_id)
-        # A thread does not wait for another one's fetch, because a slow server could block all
-        # threads.
+        # A thread does not wait for a fetch by another thread, because a slow server could block
+        # all threads.
         if not self._is_due(is_known=bool(keys)) or not self._lock.acquire(blocking=False):
             return keys
         try:

@@ -1,9 +1,9 @@
 """Users file of SASL/PLAIN.
 
 A line is `NAME=PASSWORD`, or `NAME={pbkdf2-sha256}ITERATIONS:SALT:HASH` with salt and hash in
-base64, as `str(hashed(...))` returns it. Empty lines and lines that start with `#` are ignored; the
-name ends at the first `=`. The file is reread when it changes. Passwords in plain text are hashed
-when the file is read, and hashes are compared in constant time.
+base64. `str(hashed(...))` returns the part after `NAME=`. Empty lines and lines that start with `#`
+are ignored; the name ends at the first `=`. The file is reread when it changes. Passwords in plain
+text are hashed when the file is read, and hashes are compared in constant time.
 
 Source: RFC 4616; Kafka's PlainLoginModule (`user_NAME=PASSWORD`).
 """
@@ -38,7 +38,7 @@ class HashedPassword:
     digest: bytes
 
     def is_password(self, password: str, iterations: int) -> bool:
-        """Whether the password matches. The duration is the same whether it matches or not.
+        """Whether the password matches. The check takes the same time in both cases.
 
         Args:
             password: Password to check.
@@ -56,7 +56,7 @@ class HashedPassword:
 
 
 def hashed(password: str, salt: bytes, iterations: int = ITERATIONS) -> HashedPassword:
-    """Hash a password; `str` of the result can replace the password in the file."""
+    """Hash a password; `str` of the result can replace the password in the users file."""
     return HashedPassword(salt, iterations, _hash(password, salt, iterations))
 
 
@@ -78,8 +78,8 @@ class PlainUsers:
     def is_user(self, name: str, password: str) -> bool:
         """Whether the user exists and has this password.
 
-        A password that is too long is refused at once. Any other check takes as long as one for the
-        user with the most iterations, whatever the name.
+        A password that is too long is refused at once. Every other check takes as long as a check
+        of the user with the most iterations, even for an unknown name.
         """
         if len(password.encode()) > PASSWORD_BYTES_MAX:
             return False
@@ -97,7 +97,7 @@ def read_users(text: str, name: str, salt: bytes) -> PlainUsers:
         salt: Salt for passwords that are not hashed in the file; `SALT_BYTES` long.
 
     Raises:
-        ConfigError: A line is invalid; the message has its number.
+        ConfigError: A line is invalid; the message contains the line's number.
     """
     users: dict[str, HashedPassword] = {}
     for number, line in enumerate(text.splitlines(), start=1):
@@ -152,7 +152,10 @@ class PlainFile:
         self._users = WatchedFiles(env.files, path, name="users", read=self._read)
 
     def is_user(self, name: str, password: str) -> bool:
-        """Whether the user exists and has this password; takes as long for unknown users."""
+        """Whether the user exists and has this password.
+
+        The check takes as long for an unknown user as for a known user.
+        """
         return self._users.newest().is_user(name, password)
 
     def _read(self) -> PlainUsers:

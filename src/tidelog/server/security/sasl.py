@@ -1,11 +1,12 @@
 """SASL mechanisms on the server's side: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER.
 
 For SCRAM the broker stores StoredKey, which verifies the client's proof, and ServerKey, which
-proves the server to the client; the broker never receives the password. An unknown user gets a
-plausible response, with a salt that stays the same for the name, and fails at the end. Fake
-iteration counts and salt formats are drawn by a keyed hash with the frequencies of real users, so
-they don't reveal which users exist. When users are added or removed, a name keeps its fake values,
-unless the new frequencies require a change (weighted rendezvous hashing).
+proves the server to the client; the broker never receives the password. If a client names an
+unknown user, the broker sends a plausible response, always with the same salt for this name, and
+refuses the login at the end. A keyed hash draws the fake iteration counts and salt formats with the
+frequencies of the real users' values, so fake values don't reveal which users exist. When users are
+added or removed, a name keeps its fake values, unless the new frequencies require a change
+(weighted rendezvous hashing).
 
 Source: RFC 4616, RFC 5802, RFC 7628, RFC 7677; KIP-84; Kafka 4.3's PlainSaslServer, ScramSaslServer
 and OAuthBearerSaslServer, whose messages clients print.
@@ -26,11 +27,12 @@ from tidelog.errors import TidelogError
 from tidelog.lazy_dataclass import dataclass
 from tidelog.storage.directory.broker_files import ScramCredential
 
-# Maximum number of shapes to draw from (the most frequent ones); more would slow down each login.
+# Fake shapes are drawn from the most frequent shapes, at most this many, because a larger number
+# would slow down each login.
 SHAPES_MAX: Final = 16
 
-# Number of bits of a salt of Kafka's own clients, which is a number in base 36 with lower-case
-# letters.
+# A salt of Kafka's own clients is a random number of this many bits, as text in base 36 with
+# lower-case letters.
 _TEXT_BITS: Final = 130
 
 _TEXT: Final = re.compile(rb"[0-9a-z]{1,26}")
@@ -55,21 +57,21 @@ def shape_of(iterations: int, salt: bytes) -> Shape:
 
 
 def most_common(shapes: Iterable[Shape]) -> Mapping[Shape, int]:
-    """Count the shapes and return the `SHAPES_MAX` most frequent; ties are ordered by shape."""
+    """Return counts of the `SHAPES_MAX` most frequent shapes; ties are ordered by shape."""
     counts = Counter(shapes)
     return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0]))[:SHAPES_MAX])
 
 
 def draw_shape(key: bytes, user: str, shapes: Mapping[Shape, int]) -> Shape:
-    """Draw the shape of an unknown user; `shapes` must not be empty."""
+    """Draw the shape of an unknown user from weighted `shapes`, which must not be empty."""
     return min(shapes, key=lambda shape: _lot(key, user, shape) / shapes[shape])
 
 
 def _lot(key: bytes, user: str, shape: Shape) -> float:
     """Draw an exponentially distributed number by a keyed hash.
 
-    The number of each shape is divided by the shape's weight, and the smallest result wins. So a
-    shape wins with a probability in proportion to its weight.
+    `draw_shape` divides the number of each shape by the shape's weight, and takes the shape with
+    the smallest result. So the probability of each shape is proportional to its weight.
     """
     text = f"{shape.iterations},{shape.salt_bytes},{user}"
     drawn = int.from_bytes(hmac.digest(key, text.encode(), "sha256")[:8], "big")
@@ -132,7 +134,7 @@ _BARE_EQUALS: Final = re.compile("=(?!2C|3D)")
 
 
 class ScramMechanism(IntEnum):
-    """SCRAM mechanism, with Kafka's number; UNKNOWN is any other number."""
+    """SCRAM mechanism, with Kafka's number; UNKNOWN stands for any other number."""
 
     UNKNOWN = 0
     SCRAM_SHA_256 = 1
@@ -181,7 +183,7 @@ class ScramExchange:
 
         Args:
             mechanism: SCRAM mechanism.
-            find: Returns a user's credential; None if the user has none.
+            find: Returns a user's credential; None if the user has no credential.
             nonce: Random bytes for this exchange only.
             pretender_key: Secret from which the shapes and salts of unknown users are derived; it
                 stays the same while the broker runs.
@@ -196,13 +198,15 @@ class ScramExchange:
         self._pretended: ScramCredential | None = None
         self._user = ""
         self._credential: ScramCredential | None = None
-        self._messages = ""  # client-first-bare and server-first, which proofs cover
+        self._messages = ""  # client-first-bare and server-first; proofs sign them
         self._header = ""
         self._expected_nonce = ""
         self.login: AuthenticatedUser | None = None
 
     def step(self, token: bytes) -> bytes:
-        """Return the response to a client's message; after the second message, `login` is set.
+        """Return the response to a client's message.
+
+        After the client's second message, `login` is set.
 
         Raises:
             LoginFailed: The message is invalid, the client wants to act for another user, the user
@@ -241,7 +245,10 @@ class ScramExchange:
         return message.encode()
 
     def _pretend(self) -> ScramCredential:
-        """Return the fake credential of an unknown user; it changes only if `shapes` changes."""
+        """Return the fake credential of an unknown user.
+
+        It changes only if the result of `shapes` changes.
+        """
         digest = hmac.digest(self._pretender_key, self._user.encode(), "sha512")
         shape = draw_shape(self._pretender_key, self._user, self._shapes() or _FIRST_SHAPE)
         return ScramCredential(make_salt(shape, digest), shape.iterations, digest, digest)
@@ -311,7 +318,7 @@ MECHANISMS: Final = (PLAIN, *BY_SASL_NAME, OAUTHBEARER)
 NONCE_BYTES: Final = 24
 _SEPARATOR: Final = "\x01"
 
-# The client's reply to an error, after which the exchange ends.
+# The client's reply to an error response. After this reply the exchange ends.
 _END_OF_EXCHANGE: Final = b"\x01"
 
 
@@ -339,7 +346,7 @@ class SaslServer(Protocol):
     def step(self, token: bytes) -> bytes:
         """Return the response to a token.
 
-        May take milliseconds, or seconds if it fetches keys. Any thread may call it.
+        The call may take milliseconds, or seconds if it fetches keys. Any thread may make it.
 
         Raises:
             LoginFailed: The exchange has failed.
@@ -381,7 +388,8 @@ class PlainExchange:
 class BearerExchange:
     """OAUTHBEARER exchange.
 
-    After an invalid token the client gets an error, sends a reply, and then the exchange fails.
+    After an invalid token the broker responds with an error, the client replies, and then the
+    exchange fails.
     """
 
     def __init__(self, check: Callable[[str], AuthenticatedUser]) -> None:
@@ -433,7 +441,7 @@ def _bearer_of(token: bytes) -> tuple[str, str]:
 
 
 def failure_text(mechanism: str, *, is_renewal: bool = False) -> str:
-    """Return Kafka's message for a failed login, for mechanisms without a message of their own."""
+    """Return Kafka's message for a failed login whose mechanism has no message of its own."""
     what = "re-authentication" if is_renewal else "authentication"
     text = f"Authentication failed during {what} due to invalid credentials with SASL mechanism"
     return f"{text} {mechanism}"

@@ -6,7 +6,7 @@ session would keep the identity that an older certificate proved.
 OpenSSL prepares an alert for a refused client, such as one with an untrusted certificate. The event
 loops (asyncio of Python 3.11 to 3.13, uvloop 0.23) drop the connection without sending the alert. A
 client without an alert assumes a network failure and retries; Kafka's Java client raises
-SslAuthenticationException only for an alert. So the alert is sent here.
+SslAuthenticationException only for an alert. So this module sends the alert.
 """
 
 import logging
@@ -104,7 +104,7 @@ class WatchedFiles(Generic[Content]):
 
         Args:
             files: File system.
-            paths: Paths of the files; empty ones are ignored.
+            paths: Paths of the files; empty paths are ignored.
             name: Name of the contents, for the log.
             read: Reads the files; raises TidelogError if they can't be used.
 
