@@ -1,7 +1,7 @@
 """Server-side assignors: `uniform` and `range` for consumer groups, `simple` for share groups.
 
-`range` gives each subscriber of a topic a contiguous run of the topic's partitions. `uniform`
-balances the members' numbers of partitions and moves few partitions (`mixed_assignor` handles
+`range` gives each subscriber of a topic a contiguous range of the topic's partitions. `uniform`
+balances how many partitions each member has, and moves few partitions (`mixed_assignor` handles
 members with different topics). `simple` assigns every partition to the same number of members: the
 smallest number that leaves no member idle. The members' partition counts are balanced, and members
 keep partitions where possible. If members subscribe to different topics, `simple` assigns each
@@ -70,7 +70,7 @@ def _text_key(text: str) -> bytes:
 
 
 def assign_range(spec: GroupSpec) -> Targets:
-    """Assign a contiguous run of each topic's partitions to each of its subscribers.
+    """Assign a contiguous range of each topic's partitions to each subscriber of the topic.
 
     If a topic's partitions can't be divided evenly, its first subscribers get one partition more.
     """
@@ -146,15 +146,19 @@ def _assign_same(spec: GroupSpec, order: list[str]) -> Targets:
     return targets
 
 
-# Count of a member that has partitions of topics to which it does not subscribe. This count is
-# above every quota, so that `_keep` revokes these partitions.
+# Partition count that stands for a member with partitions of topics to which it does not subscribe.
+# This count is above every quota, so that `_keep` revokes these partitions.
 _TOO_MANY: Final = 1 << 40
 
 
 def _planned(
     spec: GroupSpec, topics: Iterable[UUID]
 ) -> tuple[dict[str, int], list[tuple[UUID, int]]]:
-    """Return the number of target partitions per member, and the unassigned partitions in order."""
+    """Return the count of target partitions per member, and the unassigned partitions by topic.
+
+    The count is at least `_TOO_MANY` for a member with partitions of topics to which it does not
+    subscribe.
+    """
     planned: dict[UUID, set[int]] = {topic: set() for topic in topics}
     counts: dict[str, int] = {}
     last: UUID | None = None
@@ -231,9 +235,9 @@ def assign_simple(
     """Return each member's target assignment by the assignor `simple`.
 
     Args:
-        readers: Existing topics that each member subscribes to.
+        readers: By member id: the existing topics that the member subscribes to.
         targets: Previous target assignments.
-        partitions: Numbers of the partitions that may be assigned, by topic.
+        partitions: By topic id: the numbers of the partitions that may be assigned.
     """
     members = hash_order(readers, java_hash)
     had = {member: _flat(targets.get(member, {})) for member in members}
@@ -291,7 +295,7 @@ def _fill(
     sharing: int,
     wanting: "_Wanting",
 ) -> None:
-    """Assign each partition to `sharing` members."""
+    """Assign each partition of the pool to more members, until `sharing` members have it."""
     for each in pool:
         while len(holders[each]) < sharing:
             holders[each].append(wanting.take(each))

@@ -142,7 +142,7 @@ class ClassicGroup:
         leader: Member id of the leader; None without members.
         members: Members by id, in the order in which they joined.
         pending: Timers of member ids that were generated but not used yet, by id.
-        pending_sync: Members that have not sent SyncGroup in this generation.
+        pending_sync: Ids of the members that have not sent SyncGroup in this generation.
         awaiting_join: Number of members with a pending JoinGroup response.
         has_newcomers: Whether a member joined during the delay of the first rebalance.
         subscribed: Topics that members subscribe to; None if unknown.
@@ -222,13 +222,13 @@ class ClassicGroup:
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
     def is_subscribed(self, topic: str) -> bool:
-        """Whether members read a topic; true for all topics if consumers' topics are unknown."""
+        """Whether members read a topic; True if the topics of consumers are unknown."""
         if self.subscribed is None:
             return self.protocol_type == CONSUMER_PROTOCOL
         return topic in self.subscribed
 
     def commit_error(self, request: CommitRequest, _topic_id: UUID, _partition: int) -> ErrorCode:
-        """Return the error code of a commit, `NONE` to accept it."""
+        """Return the error code for a commit; `NONE` if the commit is allowed."""
         if request.generation < 0 and self.is_empty:
             return ErrorCode.NONE
         code = self._committer_error(request)
@@ -253,7 +253,7 @@ class ClassicGroup:
 
     @property
     def offset_deletion_error(self) -> ErrorCode:
-        """Error code of a deletion of offsets; `NONE` if it is allowed."""
+        """Error code for a request to delete offsets; `NONE` if the deletion is allowed."""
         is_allowed = self.is_empty or self.protocol_type == CONSUMER_PROTOCOL
         return ErrorCode.NONE if is_allowed else ErrorCode.NON_EMPTY_GROUP
 
@@ -385,7 +385,7 @@ class ClassicGroup:
     def elect_leader(self) -> bool:
         """Ensure that the leader has joined, or elect another leader.
 
-        False if no member has joined.
+        Return False if no member has joined.
         """
         if self.leader is None:
             return False
@@ -428,7 +428,7 @@ class ClassicGroup:
     # -- responses ---------------------------------------------------------------------------
 
     def answer_join(self, member: Member, joined: JoinResult) -> bool:
-        """Complete a member's JoinGroup; False if none is pending."""
+        """Complete a member's JoinGroup response; return False if no such response is pending."""
         reply, member.join = member.join, None
         if reply is None:
             return False
@@ -437,7 +437,7 @@ class ClassicGroup:
         return True
 
     def answer_sync(self, member: Member, synced: SyncResult) -> bool:
-        """Complete a member's SyncGroup; False if none is pending."""
+        """Complete a member's SyncGroup response; return False if no such response is pending."""
         reply, member.sync = member.sync, None
         if reply is None:
             return False

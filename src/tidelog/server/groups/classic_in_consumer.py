@@ -130,7 +130,10 @@ class ClassicInConsumer:
         *,
         has_changed: bool,
     ) -> Reply[JoinResult]:
-        """Make the group classic; the member replaces its last member of the consumer protocol."""
+        """Convert the group to a classic group.
+
+        The member `new` replaces the group's last member of the consumer protocol.
+        """
         epoch = update.group.epoch
         moved = new
         if not has_changed:
@@ -231,7 +234,7 @@ class ClassicInConsumer:
         return ErrorCode.NONE
 
     def leave(self, group: ConsumerGroup, refs: Sequence[MemberRef]) -> list[ErrorCode]:
-        """Remove members; return one error code for each."""
+        """Remove members; return one error code for each of `refs`, in order."""
         codes: list[ErrorCode] = []
         leaving: dict[str, ConsumerMember] = {}
         for ref in refs:

@@ -245,7 +245,7 @@ class ClassicMembers:
     def _restore_id(
         self, group: ClassicGroup, member: Member, before: "_Before", code: ErrorCode
     ) -> None:
-        """Restore a static member's old id, because the new one could not be written."""
+        """Restore a static member's old id, because the new id could not be written."""
         group.answer_join(
             member,
             JoinResult(
@@ -264,7 +264,7 @@ class ClassicMembers:
     # -- queries -----------------------------------------------------------------------------
 
     def _find(self, group_id: str) -> ClassicGroup | ConsumerGroup | None:
-        """Return a group that may have classic members, or None."""
+        """Return a group that may have classic members; None if there is no such group."""
         group = self._table.get(group_id)
         return None if isinstance(group, ShareGroup) else group
 
@@ -320,7 +320,7 @@ class ClassicMembers:
         return ErrorCode.REBALANCE_IN_PROGRESS if is_preparing else ErrorCode.NONE
 
     def leave(self, group_id: str, members: Sequence[MemberRef]) -> list[ErrorCode]:
-        """Remove members; return one error code for each."""
+        """Remove members; return one error code for each of `members`, in order."""
         group = self._find(group_id)
         if group is None:
             return [ErrorCode.UNKNOWN_MEMBER_ID] * len(members)

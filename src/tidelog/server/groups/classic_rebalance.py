@@ -183,7 +183,7 @@ class Rebalances:
             self._begin_sync(group)
 
     def joined(self, group: ClassicGroup, member_id: str, *, skip: bool = False) -> JoinResult:
-        """Return a member's result of JoinGroup for this generation."""
+        """Return the JoinGroup result of a member for this generation."""
         is_leader = group.leader == member_id
         return JoinResult(
             member_id=member_id,
@@ -259,7 +259,7 @@ class Rebalances:
         group.move_to(GroupState.STABLE, self._clock.now_ms())
 
     def synced(self, group: ClassicGroup, member: Member) -> SyncResult:
-        """Return a member's result of SyncGroup."""
+        """Return the SyncGroup result of a member."""
         return SyncResult(
             protocol_type=group.protocol_type,
             protocol_name=group.protocol_name,

@@ -51,7 +51,7 @@ class CommittedOffset(NamedTuple):
         return now_ms - since_ms >= retention_ms
 
     def is_of_another(self, topic_id: UUID) -> bool:
-        """Whether the offset belongs to a topic with another id.
+        """Whether the offset was committed for a topic with an id other than `topic_id`.
 
         False if one of the ids is unknown.
         """
@@ -92,7 +92,7 @@ class GroupOffsets:
         self._topics: dict[str, dict[int, CommittedOffset]] = {}
 
     def get(self, topic: str, partition: int) -> CommittedOffset | None:
-        """Return a partition's offset; None if none is committed."""
+        """Return a partition's committed offset; None if the partition has no committed offset."""
         partitions = self._topics.get(topic)
         return None if partitions is None else partitions.get(partition)
 
@@ -186,11 +186,11 @@ class PendingOffsets:
         return group_id in self._groups
 
     def partitions(self, group_id: str) -> Sequence[tuple[str, int]]:
-        """Return the topics and partitions of a group with pending offsets."""
+        """Return the partitions, as topic and number, for which a group has pending offsets."""
         return tuple(self._groups.get(group_id, ()))
 
     def groups_of(self, topic: str) -> Sequence[str]:
-        """Return the ids of groups with pending offsets of a topic."""
+        """Return the ids of the groups that have pending offsets for a topic."""
         items = self._groups.items()
         return [
             group_id
@@ -213,7 +213,7 @@ class PendingOffsets:
         *,
         is_stale: bool = False,
     ) -> None:
-        """Add a producer's pending offsets in partition `number` of `__consumer_offsets`."""
+        """Add pending offsets of a producer, from partition `number` of `__consumer_offsets`."""
         for group_id, topic, partition, offset in offsets:
             self._order += 1
             by_partition = self._groups.setdefault(group_id, {})

@@ -99,7 +99,10 @@ class ConsumerHeartbeats(Heartbeats):
         return self._respond(update, moved, with_assignment=with_assignment)
 
     def _open(self, group_id: str, *, joins: bool) -> ConsumerUpdate:
-        """Return an update of a group; a joining member creates it or converts a classic group."""
+        """Return an update of a group.
+
+        If the member joins, a missing group is created and a classic group is converted.
+        """
         group = self._updates.table.get(group_id)
         if isinstance(group, ConsumerGroup):
             return GroupUpdate(group)
@@ -115,7 +118,7 @@ class ConsumerHeartbeats(Heartbeats):
     def _change(
         self, update: ConsumerUpdate, match: MemberMatch, new: ConsumerMember
     ) -> RegexStatus:
-        """Plan the change of a member's subscription; return the change of its expression."""
+        """Plan the change of a member's subscription; return the change of the expression."""
         if match.previous is None or (
             new is not match.member and new.subscription != match.member.subscription
         ):

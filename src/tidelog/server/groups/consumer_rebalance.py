@@ -1,4 +1,4 @@
-"""Updates that only consumer groups have: expressions, target assignments, reconciliation.
+"""Updates that only consumer groups have: regular expressions, target assignments, reconciliation.
 
 `ConsumerUpdates.aim` computes a member's target assignment, and `next_assignment` computes the
 member's next step towards the target. A member that must revoke partitions is in state
@@ -142,7 +142,9 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
         return Aim(epoch, targets.get(new.member_id, NO_TARGET))
 
     def _may_assign(self, group: ConsumerGroup) -> bool:
-        """Whether a new target may be computed now: the last target is old enough.
+        """Whether a new target may be computed now.
+
+        This requires that the last target is old enough.
 
         At most one target per group is computed in one turn of the event loop. Otherwise, if many
         members join together, each join would reassign all partitions, and members would revoke
@@ -416,5 +418,5 @@ def _put(parts: dict[UUID, dict[int, int]], topic: UUID, part: dict[int, int]) -
 def _free(
     numbers: Iterable[int], owners: Mapping[int, str], revoking: Mapping[int, int]
 ) -> list[int]:
-    """Return the partitions that have no owner, or that the member itself is revoking."""
+    """Return those of `numbers` that have no owner, or that the member itself is revoking."""
     return [number for number in numbers if number not in owners or number in revoking]

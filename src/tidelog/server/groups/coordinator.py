@@ -160,7 +160,7 @@ class GroupCoordinator:
 
     @cached_property
     def share_topics(self) -> "ShareTopics":
-        """Removes initialized topics of share groups, for tools and when a topic is deleted."""
+        """Changes initialized topics of share groups, for tools and when a topic is deleted."""
         from tidelog.server.groups.share_heartbeat import ShareTopics
 
         return ShareTopics(self._sharers)
@@ -191,7 +191,7 @@ class GroupCoordinator:
             self._rebalances.resume(group)
 
     def unload(self, number: int | None) -> None:
-        """Unload the groups of a partition; None for all partitions."""
+        """Unload the groups of partition `number`, or all groups if `number` is None."""
         self.pending.unload(number)
         for group in self._table.take_out(number):
             if isinstance(group, ConsumerGroup | ShareGroup):
@@ -251,7 +251,7 @@ class GroupCoordinator:
             self._timers.after(PENDING_CHECK_MS, again)
 
     def end_transaction(self, number: int, end: TransactionEnd) -> Reply[ErrorCode]:
-        """End a producer's transaction in a partition; on commit, its offsets take effect."""
+        """End a producer's transaction in a partition; on commit, pending offsets take effect."""
         written = self.shards.end_transaction(number, end)
         if is_accepted(written):
             self.commits.end_transaction(number, end)
@@ -274,7 +274,7 @@ class GroupCoordinator:
     # -- queries -----------------------------------------------------------------------------
 
     def find(self, group_id: str) -> AnyGroup | None:
-        """Return a loaded group; None if there is none."""
+        """Return a loaded group; None if no loaded group has this id."""
         return self._table.get(group_id)
 
     def groups(self) -> Iterable[AnyGroup]:

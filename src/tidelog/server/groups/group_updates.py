@@ -101,7 +101,7 @@ class TopicFacts:
         return combined
 
     def partition_counts(self) -> Mapping[UUID, int]:
-        """Return the number of partitions of each topic."""
+        """Return the number of partitions of each topic, by topic id."""
         topics = self._current_topics()
         if self._counts is None:
             self._counts = {
@@ -285,7 +285,7 @@ def require_all(rules: Iterable[tuple[bool, str]]) -> None:
 def after(
     written: Reply[ErrorCode], result: ResultT, refused: Callable[[ErrorCode], ResultT]
 ) -> Reply[ResultT]:
-    """Return a reply that completes with `result` once the write is durable, or `refused(code)`."""
+    """Return a reply: `result` once the write is durable, or `refused(code)` if it failed."""
     reply: Reply[ResultT] = Reply()
     written.then(lambda code: reply.complete(result if code is ErrorCode.NONE else refused(code)))
     return reply

@@ -97,10 +97,10 @@ def match_dynamic(group: ConsumerGroup, member_id: str, *, joins: bool) -> Membe
 
 
 def static_member_of(group: ConsumerGroup, member_id: str, instance_id: str) -> ConsumerMember:
-    """Return the static member with an instance id; the member must have this member id.
+    """Return the static member with an instance id; its member id must be `member_id`.
 
     Raises:
-        Refusal: The instance is unknown, or belongs to another member id.
+        Refusal: The instance is unknown, or its member has another member id.
     """
     member = group.static_member(instance_id)
     if member is None:

@@ -3,10 +3,10 @@
 The first member of the consumer protocol upgrades a classic group of consumers: pending requests
 end with REBALANCE_IN_PROGRESS, the generation becomes the epoch, and the assignments become the
 targets. When only classic members are left, the group becomes classic again, and the targets become
-the assignments. Then the members rejoin. After this conversion, the members must rejoin. Exception:
-if the last member of the consumer protocol is a static member that returns as a classic member with
-the same subscription, no member needs to rejoin. A member is removed when it leaves, when its
-session expires, or when it does not revoke, rejoin or sync in time.
+the assignments. After this conversion, the members must rejoin. Exception: if the last member of
+the consumer protocol is a static member that returns as a classic member with the same
+subscription, no member needs to rejoin. A member is removed when it leaves, when its session
+expires, or when it does not revoke, rejoin or sync in time.
 
 Source: Kafka 4.3's group coordinator; KIP-848 (online migration).
 """
@@ -182,7 +182,11 @@ class Migration:
     # -- to the classic protocol -------------------------------------------------------------
 
     def may_downgrade(self, group: ConsumerGroup, leaving: Collection[ConsumerMember]) -> bool:
-        """Whether a downgrade is allowed, and all members except `leaving` are classic."""
+        """Whether all members except `leaving` are classic, and may form a classic group.
+
+        The policy and the maximum size of a classic group must allow the downgrade. If no member is
+        left, the result is False.
+        """
         remaining = len(group.members) - len(leaving)
         remaining_classic = group.classic_count - sum(member.is_classic for member in leaving)
         return 0 < remaining == remaining_classic and self._may_be_classic(remaining)
@@ -209,7 +213,7 @@ class Migration:
     def downgrade(
         self, group: ConsumerGroup, leaving: Collection[ConsumerMember]
     ) -> Reply[ErrorCode]:
-        """Convert to a classic group without the leaving members; the others must rejoin."""
+        """Convert to a classic group without the leaving members; the other members must rejoin."""
         leaving_ids = {member.member_id for member in leaving}
         stay = [member for member in group.members.values() if member.member_id not in leaving_ids]
         targets = {m.member_id: group.targets.get(m.member_id, NO_TARGET) for m in stay}
@@ -220,7 +224,7 @@ class Migration:
     def downgrade_replaced(
         self, update: ConsumerUpdate, epoch: int, replaced: ReplacedMember
     ) -> Reply[ErrorCode]:
-        """Convert to a classic group, because a static member has returned with that protocol."""
+        """Convert to a classic group, because a static member returned as a classic member."""
         group, member = update.group, replaced.member
         stay = [each for each in group.members.values() if each.member_id != replaced.old_id]
         targets = {m.member_id: group.targets.get(m.member_id, NO_TARGET) for m in stay}

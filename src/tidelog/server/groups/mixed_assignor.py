@@ -6,9 +6,9 @@ its least loaded readers. This ends when a round over all topics changes nothing
 `ROUNDS_MAX` rounds.
 
 The readers of a topic are sorted by load. When each of the least loaded readers has got a
-partition, their range grows to the right. When each of the most loaded readers has given up a
-partition, their range grows to the left. When the loads of the two ranges differ by at most one,
-the topic is balanced.
+partition, the range of the least loaded readers grows to the right. When each of the most loaded
+readers has given up a partition, the range of the most loaded readers grows to the left. When the
+loads of the two ranges differ by at most one, the topic is balanced.
 
 Source: Kafka 4.3's UniformHeterogeneousAssignmentBuilder, including its choices between equal
 members.
@@ -215,7 +215,7 @@ class _Builder:
 
 
 def _next_giver(balancer: Balancer, parts: Mapping[int, list[int]]) -> int | None:
-    """Return the next most loaded member that still has a partition of the topic."""
+    """Return the number of the next most loaded member that still has a partition of the topic."""
     while (number := balancer.next_most_loaded()) is not None:
         if parts.get(number):
             return number

@@ -59,7 +59,9 @@ class ClassicPart(NamedTuple):
 
 
 class Subscription(NamedTuple):
-    """Identity and subscription of a member; a share group's member has only the first four.
+    """Identity and subscription of a member.
+
+    A member of a share group has only the first four attributes.
 
     Attributes:
         rack_id: Rack of the client; None if not given.
@@ -92,7 +94,7 @@ class MemberAssignment(NamedTuple):
         previous_epoch: Epoch before `epoch`; also accepted, because a response may have been lost.
         state: Progress towards the target.
         assigned: Partitions that it may read.
-        revoking: Partitions that it must give up before it gets others.
+        revoking: Partitions that it must give up before it gets new partitions.
     """
 
     epoch: int = JOINING
@@ -118,7 +120,7 @@ class MemberAssignment(NamedTuple):
         return self.state is MemberState.STABLE and self.epoch == target_epoch
 
     def assignment_epoch(self, topic_id: UUID, partition: int) -> int | None:
-        """Return the epoch in which the member got a partition; None if it does not have it."""
+        """Return the epoch in which the member got a partition; None without the partition."""
         for owned in (self.assigned, self.revoking):
             epoch = owned.get(topic_id, {}).get(partition)
             if epoch is not None:
@@ -172,7 +174,7 @@ class ConsumerGroupState(Enum):
 
 
 class Wait(Enum):
-    """Timeouts of a member; each one removes the member when it expires."""
+    """Timeouts of a member. When one of the timeouts expires, the member is removed."""
 
     SESSION = "session"
     REBALANCE = "rebalance"
@@ -325,8 +327,8 @@ class ConsumerGroup(ModernGroup[MemberAssignment]):
     Attributes:
         regexes: Topics of each resolved expression.
         resolving: Whether expressions are being resolved now.
-        has_partition_metadata: Whether the log has a record of the topics by an older version of
-            Kafka, which must be deleted.
+        has_partition_metadata: Whether the log has a record of the group's topics that an older
+            version of Kafka wrote. The coordinator deletes this record.
     """
 
     group_type = "consumer"
@@ -406,19 +408,19 @@ class ConsumerGroup(ModernGroup[MemberAssignment]):
     def topics_of(self, regexes: Iterable[str]) -> set[str]:
         """Return the topics that match one of these expressions.
 
-        Unresolved expressions add none.
+        An unresolved expression adds no topics.
         """
         resolved = (self.regexes[regex] for regex in regexes if regex in self.regexes)
         return {topic for resolved_regex in resolved for topic in resolved_regex.topics}
 
     @property
     def resolved_version(self) -> int:
-        """Version of the resolved expressions; 0 if there are none."""
+        """Version of the resolved expressions; 0 if no expression is resolved."""
         return next((regex.version for regex in self.regexes.values()), 0)
 
     @property
     def resolved_ms(self) -> int | None:
-        """Wall time of the last resolution; None if there was none."""
+        """Wall time of the last resolution; None if no expression is resolved."""
         return next((regex.resolved_ms for regex in self.regexes.values()), None)
 
     def assignor(
@@ -426,7 +428,7 @@ class ConsumerGroup(ModernGroup[MemberAssignment]):
     ) -> str | None:
         """Return the assignor that most members request after a change.
 
-        None if no member requests one.
+        The result is None if no member requests an assignor.
 
         If assignors are requested equally often, an assignor that only the changed member requests
         has precedence, then `uniform`. This order follows from Kafka's hash tables.
@@ -457,7 +459,7 @@ class ConsumerGroup(ModernGroup[MemberAssignment]):
         return any(self._protocols[name] == self._classic_count for name in names)
 
     def commit_error(self, request: CommitRequest, topic_id: UUID, partition: int) -> ErrorCode:
-        """Return the error code of a commit, `NONE` to accept it.
+        """Return the error code for a commit; `NONE` if the commit is allowed.
 
         A member may commit for a partition with the epoch in which it got the partition, or with a
         later epoch up to its current epoch. Source: KIP-1251.
@@ -496,7 +498,10 @@ class ConsumerGroup(ModernGroup[MemberAssignment]):
 
     @property
     def offset_deletion_error(self) -> ErrorCode:
-        """Error code of a deletion of offsets: `NONE`. `is_subscribed` then checks each topic."""
+        """Error code for a request to delete offsets: `NONE`.
+
+        The caller then checks each topic by `is_subscribed`.
+        """
         return ErrorCode.NONE
 
     def stored_topics(self) -> Iterable[str]:
@@ -622,7 +627,7 @@ class ShareGroup(ModernGroup[ShareAssignment]):
 
     @property
     def offset_deletion_error(self) -> ErrorCode:
-        """Error code of a deletion of offsets: GROUP_ID_NOT_FOUND, because there are no offsets."""
+        """GROUP_ID_NOT_FOUND for a deletion of offsets, because a share group has no offsets."""
         return ErrorCode.GROUP_ID_NOT_FOUND
 
     def stored_topics(self) -> Iterable[str]:

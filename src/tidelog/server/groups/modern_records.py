@@ -84,7 +84,7 @@ VALUE_VERSION: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class RecordSet(Generic[AssignmentT]):
-    """Record kinds of one protocol; the first version of a key is the number of its kind.
+    """Record kinds of one protocol; the number of a kind is the lowest version of its key.
 
     Attributes:
         member_key: Key of a member's subscription.
@@ -484,7 +484,10 @@ class AssignmentChange(Generic[AssignmentT]):
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadataChange:
-    """Presence of a record of the group's topics by an older Kafka; it must be removed."""
+    """Whether the log has a record of the group's topics that an older version of Kafka wrote.
+
+    The coordinator deletes this record.
+    """
 
     is_there: bool = False
 
@@ -493,13 +496,13 @@ class PartitionMetadataChange:
         return KeyValue(group_key(PARTITION_METADATA_KEY.first, group.group_id), None)
 
     def apply(self, group: ConsumerGroup) -> None:
-        """Remember whether a record must still be deleted."""
+        """Remember whether this record must still be deleted."""
         group.has_partition_metadata = self.is_there
 
 
 @dataclass(frozen=True, slots=True)
 class RegexChange:
-    """Topics that an expression matches; None if no member subscribes to it any more."""
+    """Topics that an expression matches; None if no member subscribes to the expression."""
 
     regex: str
     resolved: ResolvedRegex | None

@@ -42,7 +42,7 @@ class Commit(NamedTuple):
 def commit_errors(
     group: AnyGroup | None, request: CommitRequest, commits: Sequence[Commit], config: BrokerConfig
 ) -> list[ErrorCode]:
-    """Validate commits; return one error code for each, `NONE` for accepted ones."""
+    """Validate commits; return one error code for each commit, `NONE` if it is accepted."""
     if group is None:
         codes = [_missing_group_error(request)] * len(commits)
     else:
@@ -56,7 +56,7 @@ def commit_errors(
 
 
 def _missing_group_error(request: CommitRequest) -> ErrorCode:
-    """Return the error code of a commit to a missing group; `NONE` without a generation."""
+    """Return the error code of a commit to a missing group; `NONE` if no generation is given."""
     if request.generation < 0:
         return ErrorCode.NONE
     return ErrorCode.GROUP_ID_NOT_FOUND if request.is_late_version else ErrorCode.ILLEGAL_GENERATION
@@ -95,7 +95,7 @@ class Commits:
         return self._keep(request, accepted, codes)
 
     def _note_sign(self, group: ClassicGroup, request: CommitRequest) -> None:
-        """Restart the member's session, because a commit counts as a sign of life."""
+        """Restart the member's session, because a commit shows that the member is alive."""
         member = group.members.get(request.member_id)
         if member is not None and group.is_in(GroupState.STABLE, GroupState.PREPARING_REBALANCE):
             self._rebalances.restart_session(group, member)
@@ -136,7 +136,7 @@ class Commits:
         Args:
             request: Group and member.
             producer: Producer id and epoch.
-            guard: Guard taken before the transaction was verified; None if none was needed.
+            guard: Guard taken before the transaction was verified; None if no guard was needed.
             commits: Offsets to commit.
         """
         codes = commit_errors(self._table.get(request.group_id), request, commits, self._config)
@@ -166,7 +166,7 @@ class Commits:
             self._pending.put(number, each.producer_id, [each.offset], is_stale=each.is_stale)
 
     def end_transaction(self, number: int, end: TransactionEnd) -> None:
-        """End a producer's transaction in a partition; on commit, its offsets take effect."""
+        """End a producer's transaction in a partition; on commit, pending offsets take effect."""
         for each in self._pending.take(number, end.producer_id, commit=end.commit):
             group = self._context.get_or_create(each.group_id)
             group.offsets.put(each.topic, each.partition, each.offset)
@@ -178,7 +178,8 @@ class Commits:
     ) -> ErrorCode | Reply[list[ErrorCode]]:
         """Delete offsets.
 
-        Return one error code for each, or a single code for the whole request.
+        Return one error code for each partition. If the group does not exist or does not allow the
+        deletion of offsets, return a single error code.
         """
         group = self._table.get(group_id)
         error = ErrorCode.GROUP_ID_NOT_FOUND if group is None else group.offset_deletion_error
@@ -241,12 +242,12 @@ class Commits:
         return self._forget(group, self._partitions_of(group), whole=True)
 
     def _partitions_of(self, group: AnyGroup) -> list[tuple[str, int]]:
-        """Return the partitions with committed or pending offsets of a group."""
+        """Return the partitions for which a group has committed or pending offsets."""
         partitions = dict.fromkeys((topic, partition) for topic, partition, _ in group.offsets)
         return list(partitions | dict.fromkeys(self._pending.partitions(group.group_id)))
 
     def topics(self, group: AnyGroup) -> Iterable[str]:
-        """Return the topics with offsets, pending offsets or delivery state of a group."""
+        """Return the topics for which a group has offsets, pending offsets or delivery state."""
         pending = self._pending.partitions(group.group_id)
         return dict.fromkeys([*group.stored_topics(), *(topic for topic, _ in pending)])
 

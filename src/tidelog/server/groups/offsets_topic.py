@@ -121,10 +121,12 @@ class Standby:
         return True
 
     def take_in(self, number: int, count: int, groups: dict[str, AnyGroup]) -> bool:
-        """Write the standby's offsets that a partition of the topic lacks; False if a write fails.
+        """Write the standby's offsets that a partition of the topic lacks.
+
+        Return False if a write fails.
 
         Args:
-            number: Number of the partition.
+            number: Number of the partition of the topic.
             count: Number of partitions of the topic.
             groups: Groups of the partition by id; imported groups are added.
 
@@ -276,7 +278,7 @@ class OffsetsTopic(StateTopic[LoadedShard]):
         return await super().ensure_topic()
 
     def complete(self, number: int, loaded: LoadedShard) -> bool:
-        """Import a standby's offsets; False if they can't be written."""
+        """Import a standby's offsets into a loaded partition; False if they can't be written."""
         return self._standby.take_in(number, self.count, loaded.groups)
 
     async def all_loaded(self) -> None:
@@ -377,7 +379,7 @@ class GroupContext(NamedTuple):
         return ClassicGroup(group_id, self.clock.now_ms())
 
     def get_or_create(self, group_id: str) -> AnyGroup:
-        """Return a group; a missing one is created as a classic group without members."""
+        """Return a group; a missing group is created as a classic group without members."""
         group = self.table.get(group_id)
         if group is None:
             group = self.new_classic_group(group_id)

@@ -1,4 +1,4 @@
-"""Replay of one partition of `__consumer_offsets` to groups.
+"""Replay of one partition of `__consumer_offsets`, which restores the partition's groups.
 
 Only the last record of each key matters, so earlier records are not decoded. The replay keeps one
 value per key in memory, and the commits of open transactions. A transactional commit takes effect
@@ -104,7 +104,7 @@ class Replay:
     def take(
         self, slices: Iterable[LogSlice], find_kernels: FindKernels = lambda: None
     ) -> Iterator[int]:
-        """Read all batches of a log; after each piece, yield its size in bytes."""
+        """Read all batches of a log; after each piece of it, yield the piece's size in bytes."""
         return load_log(slices, self, find_kernels)
 
     def add(self, batch: Batch) -> None:
@@ -127,7 +127,7 @@ class Replay:
             self._deleted.update((key, at) for key, (value, at) in records if value is None)
 
     def add_latest(self, latest: "Iterable[LatestRecord]") -> None:
-        """Add the last record of each key of batches that are not control or transactional."""
+        """Add the last record of each key; control and transactional batches are excluded."""
         if not self._pending:
             self._latest.update([(key, (value, at)) for key, value, at, _ in latest])
             return
@@ -158,7 +158,7 @@ class Replay:
             for group_id, loaded_group in loaded.items()
         }
         for kind in {type(group) for group in groups.values()} & _MODULES.keys():
-            import_module(_MODULES[kind])  # would block the loop
+            import_module(_MODULES[kind])  # a later import would block the loop
         return LoadedShard(groups, pending, self.skipped)
 
     def groups(self) -> dict[str, LoadedGroup]:

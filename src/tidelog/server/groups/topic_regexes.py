@@ -35,7 +35,7 @@ LOOK_UP_MIN_INTERVAL_MS: Final = 10_000
 # Topics that each expression matches; expressions that can't be resolved are left out.
 Matches: TypeAlias = Mapping[str, frozenset[str]]
 
-# Whether an expression may match a topic; None if all topics are visible.
+# Function that returns whether an expression may match a topic; None if all topics are visible.
 MaySee: TypeAlias = Callable[[str], bool] | None
 
 

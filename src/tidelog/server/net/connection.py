@@ -157,8 +157,7 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(
         self, node: Node, clients: Clients, authentication: "ListenerAuthentication | None" = None
     ) -> None:
-        """Create it unconnected; without `authentication`, every client is admitted as anonymous.
-        """
+        """Create it unconnected; without `authentication`, all clients are anonymous."""
         self._node = node
         self._authentication = authentication
         self._answer: Answering = answer
@@ -219,8 +218,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._is_in
 
     def _identify_client(self, authentication: "ListenerAuthentication", waited_ms: int) -> None:
-        """Determine the principal, or require SASL first; the client was accepted `waited_ms` ago.
-        """
+        """Determine the principal or require SASL; the client was accepted `waited_ms` ms ago."""
         assert self._transport is not None
         self.facts.address = authentication.address
         try:
