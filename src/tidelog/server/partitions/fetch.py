@@ -1,4 +1,4 @@
-"""Partitions of a fetch: checks, the read under one limit, and the wait for more.
+"""Partitions of a fetch: checks, the read within one limit for all, and the wait for more records.
 
 `PartitionRead` is one partition of a request, `Reading` is one pass over all its partitions in
 order, and `Wait` is the wait until these partitions have enough bytes. Records are returned as they
@@ -153,7 +153,7 @@ class ReadOrder:
             `Partition.replica_end_offset`.
         is_committed: Whether the client reads only committed records: records from the last stable
             offset on are hidden, and aborted transactions are listed beside the records.
-        min_bytes: Number of bytes for which the response waits.
+        min_bytes: Minimum number of bytes for which the response waits.
         max_bytes: Maximum number of bytes of all partitions together. From version 3 on, the first
             batch is returned even if it is larger.
         with_append_times: Whether append times are returned beside the records.
@@ -187,7 +187,7 @@ class ReadOrder:
         self.with_append_times = with_append_times
 
     def end_offset(self, partition: Partition) -> int:
-        """Return the end of what the client sees (exclusive)."""
+        """Return the end (exclusive) of the records of a partition that the client may read."""
         if self.is_follower:
             return partition.replica_end_offset
         return partition.last_stable_offset if self.is_committed else partition.high_watermark
@@ -271,7 +271,7 @@ class PartitionRead:
 
     @property
     def must_answer(self) -> bool:
-        """Whether the response can't wait, because of an error or a diverging log.
+        """Whether the broker must respond at once, because of an error or a diverging log.
 
         As in Kafka, an unknown partition does not end the wait for other partitions.
         """
@@ -427,7 +427,7 @@ class PartitionRead:
             self._take(_converted(segments, offset, limits, source, order.version))
             return
         is_exposed = log.context.config.tidelog_expose_append_time and not (
-            order.is_follower or order.with_append_times  # these get batches byte for byte
+            order.is_follower or order.with_append_times  # these requests get unchanged batches
         )
         if is_exposed:
             source.ensure_blocking()
@@ -464,10 +464,10 @@ def _converted(
     source: SegmentBytes,
     version: int,
 ) -> Buffer:
-    """Return records converted in memory to a client's old format; empty if there are none.
+    """Return records converted in memory to a client's old format; empty if none are left.
 
-    If all records of a part of the log are left out, the next part is read; otherwise the client
-    would make no progress.
+    If the conversion leaves out all records of a part of the log, the next part is read, because
+    the client would otherwise make no progress.
     """
     is_whole = version >= WHOLE_FIRST_SINCE
     at = offset
@@ -524,11 +524,14 @@ def aborted_transactions(
 
 
 class Reading:
-    """One pass over the partitions. `go` reads only from memory; `finish` reads everything.
+    """One pass over the partitions of a fetch.
+
+    `go` reads only from memory; `finish` also reads from files and stores.
 
     Attributes:
         size_bytes: Size of all records that were read.
-        must_answer: Whether a partition's result can't wait (`PartitionRead.must_answer`).
+        must_answer: Whether the broker must respond at once, because of a partition's result
+            (`PartitionRead.must_answer`).
     """
 
     __slots__ = ("_at", "_cold", "_order", "_reads", "must_answer", "size_bytes")

@@ -230,7 +230,7 @@ class RefusedFetching(Fetching):
         self.error_code = error_code
 
     def respond(self, _results: Results[ResultT], _now_ms: int) -> SessionResponse[ResultT]:
-        """Return the error alone."""
+        """Return the error code, without partitions."""
         return SessionResponse(self.error_code, NO_SESSION)
 
 
@@ -390,7 +390,7 @@ class FetchSessions:
                 return session_id
 
     def _evict(self, rank: tuple[bool, int, int], now_ms: int) -> bool:
-        """Make room for a session of that rank; return whether there is room now."""
+        """Make room for a session of rank `rank`; return whether there is room now."""
         oldest = next(iter(self._sessions.values()), None)
         if oldest is None:
             return False

@@ -88,7 +88,7 @@ class Guard:
 
 
 class OpenTransactions:
-    """State of transactions that the log does not have. Used only in the event loop's thread."""
+    """State of transactions that the log does not store. Used only in the event loop's thread."""
 
     def __init__(self) -> None:
         self._guards: dict[int, Guard] = {}
@@ -107,7 +107,9 @@ class OpenTransactions:
         raises_epochs: bool,
         now_ms: int,
     ) -> Guard | None:
-        """Return the guard of a request that the coordinator must verify; None if it need not.
+        """Return the guard of a request that the coordinator must verify.
+
+        The result is None if the log already has an open transaction of the producer.
 
         Args:
             states: The log's producers.
@@ -238,7 +240,7 @@ class Partition(Watchable):
             started; None if there was none.
         read_ends: Positions where earlier reads ended.
         loop_bytes: Reads the log's segments on the event loop.
-        transactions: State of transactions that the log itself does not have.
+        transactions: State of transactions that the log itself does not store.
     """
 
     def __init__(self, log: Log, *, syncs_all: bool = False) -> None:

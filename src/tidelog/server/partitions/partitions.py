@@ -124,8 +124,8 @@ class Partitions:
     """All partitions that were opened. Used only in the event loop's thread.
 
     Attributes:
-        epoch_changes: Counter, incremented when a leader epoch may differ from the one reported
-            before.
+        epoch_changes: Counter, incremented when a leader epoch may differ from the epoch that was
+            reported before.
         holds: Locks on topics.
         has_kernels: Whether newly opened logs check and search with kernels.
     """
@@ -190,7 +190,7 @@ class Partitions:
     # -- opening in threads ------------------------------------------------------------------
 
     def unopened(self, names: Iterable[tuple[str, int]]) -> list[TopicPartition]:
-        """Return the partitions among these that exist and that `get` would have to open."""
+        """Return those of `names` that exist and that `get` would have to open."""
         unused = [TopicPartition(*name) for name in names if name not in self._used]
         return [name for name in unused if self.must_open(name)]
 
@@ -361,7 +361,7 @@ class Cleanings:
         self._waiting: dict[TopicPartition, Callable[[], None]] = {}
 
     def __contains__(self, name: object) -> bool:
-        """Whether this broker, or a client that borrowed the job, is cleaning a partition."""
+        """Whether this broker, or a client in the broker's place, is cleaning a partition."""
         return name in self._names
 
     def add(self, name: TopicPartition) -> None:

@@ -184,9 +184,11 @@ class SegmentBytes:
         return data
 
     def records(self, segment: Segment, start: int, end: int) -> "Buffer | FilePiece":
-        """Return bytes for a response, as a `FilePiece` for `PIECE_MIN_BYTES` or more in a file.
+        """Return bytes [start, end) of a segment's log file for a response.
 
-        The header of their first batch must have been read before.
+        `PIECE_MIN_BYTES` or more in a file are returned as a `FilePiece`.
+
+        The header of the first batch must have been read before.
         """
         if segment.is_tiered or end - start < PIECE_MIN_BYTES:
             return self.read(segment, start, end)
@@ -213,7 +215,7 @@ class SegmentBytes:
         return segment.offset_index
 
     def last_batches(self, segment: ClosedSegment) -> LastBatches:
-        """Return facts of the segment's last batches; raises ColdRead if they were not read yet."""
+        """Return the `LastBatches` of a segment; raises ColdRead if they were not read yet."""
         self._ensure(is_loaded=segment.loaded_last_batches is not None)
         return segment.last_batches
 
@@ -281,7 +283,7 @@ assert _HEADER.size == _LAST_DELTA_AT + _LAST_DELTA.size
 
 
 class Frame(NamedTuple):
-    """Position and offsets of a batch; both offsets of a wrapper message are its last offset."""
+    """Position and offsets of a batch; of a wrapper message, both are its last offset."""
 
     position: int
     size_bytes: int
@@ -291,7 +293,7 @@ class Frame(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Position after its last byte."""
+        """Position after the last byte of the batch."""
         return self.position + self.size_bytes
 
 
@@ -597,7 +599,7 @@ def _walk_within(
 
 
 def _floor(segment: Segment, offset: int, source: SegmentBytes) -> tuple[int, Buffer | None]:
-    """Return a position from the index, of a batch that ends at or before `offset`.
+    """Return the position that the index has of a batch that ends at or before `offset`.
 
     The position is 0 if the index has no such batch.
 

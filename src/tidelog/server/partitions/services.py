@@ -1,6 +1,7 @@
 """Shared services of a broker: settings, directory, clock, threads, partitions, topics.
 
-Producer ids are also assigned here, from a block in memory; a thread reserves the next block.
+This module also assigns producer ids. They come from a block in memory; a thread reserves the next
+block.
 """
 
 import asyncio
@@ -44,7 +45,7 @@ class ProducerIds:
         return None if producer_id == _NO_ID else producer_id
 
     async def take(self) -> int:
-        """Return the next id, from a new block if the current one is used up.
+        """Return the next id, from a new block if the current block is used up.
 
         Raises:
             UnsupportedVersion: A later release wrote the directory's file of producer ids.

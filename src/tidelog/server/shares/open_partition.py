@@ -4,8 +4,8 @@ Acknowledgements apply once they are written. One timer serves all acquisition l
 
 Waiting fetches are woken one at a time, in order of arrival. Each event that may make records
 available starts a round, and in a round each waiting fetch reads at most once. The next fetch is
-woken when the fetch woken before it has read or left, if records remain. Otherwise one record
-would wake all fetches, and all but one of them would find nothing. If the fetch is busy with
+woken when the fetch woken before it has read or left, if records remain. Without this order, one
+record would wake all fetches, and only one of them would get the record. If the fetch is busy with
 another partition, it is notified, and the next fetch is woken too.
 
 Used only in the event loop's thread; nothing here blocks.
@@ -72,7 +72,7 @@ class FetchQueue:
         self._is_read = False
 
     def may_acquire(self, isolation: IsolationLevel) -> bool:
-        """Whether a read may find records, as far as can be known without reading."""
+        """Whether a read of the log may find records, as far as is known without a read."""
         raise NotImplementedError
 
     @property
@@ -236,7 +236,7 @@ class OpenSharePartition(FetchQueue):
     def acquire(
         self, member: str, offered: ReadBatches, options: AcquireOptions
     ) -> list[AcquiredRange]:
-        """Acquire records for a member from those that were read."""
+        """Acquire records for a member from the batches that were read."""
         acquired = self.records.acquire(member, offered, options, self._now_ms())
         self._arm()
         return acquired

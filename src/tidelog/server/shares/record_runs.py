@@ -18,7 +18,7 @@ from tidelog.lazy_dataclass import dataclass
 class RecordState(IntEnum):
     """Delivery state of a record in a share group.
 
-    Its number is stored in `__share_group_state`.
+    The number of the state is stored in `__share_group_state`.
     """
 
     AVAILABLE = 0
@@ -32,7 +32,7 @@ TERMINAL: Final = frozenset({RecordState.ACKNOWLEDGED, RecordState.ARCHIVED})
 
 
 class AckType(IntEnum):
-    """Type of an acknowledgement. Its number is part of the protocol."""
+    """Type of an acknowledgement, with the type's number in the protocol."""
 
     GAP = 0
     ACCEPT = 1
@@ -269,7 +269,7 @@ class Runs:
         self._runs.append(run)
 
     def over(self, first: int, last: int) -> list[Run]:
-        """Return the runs that overlap a range, unsplit."""
+        """Return the runs that overlap a range, without splitting them."""
         start = max(bisect_right(self._runs, first, key=_first) - 1, 0)
         end = bisect_right(self._runs, last, key=_first)
         return [run for run in self._runs[start:end] if run.last >= first]

@@ -320,7 +320,7 @@ class SharePartition:
     def _records_max(self, fetch_offset: int, records_max: int) -> int:
         """Return how many records from an offset on may be acquired.
 
-        0 or a negative number for none.
+        The result is 0 or negative if no record may be acquired.
         """
         room = self.limits.locks_max - self.in_flight
         room = room if room > 0 else self.end - fetch_offset

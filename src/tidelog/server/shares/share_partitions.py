@@ -132,9 +132,9 @@ class ShareSession:
     on_end: Callable[[], None] = lambda: None
 
     def rotated(self, epoch: int) -> list[SharedPartition]:
-        """Return its partitions, rotated by the epoch.
+        """Return the session's partitions, rotated by the epoch.
 
-        So each partition is the first one in turn, request by request.
+        So in consecutive requests each partition comes first in turn.
         """
         partitions = list(self.partitions)
         turn = epoch % len(partitions) if partitions else 0
@@ -159,7 +159,7 @@ class ShareSessions:
         return self._partitions
 
     def find(self, key: SessionKey) -> ShareSession | None:
-        """Return a member's session; None if there is none."""
+        """Return a member's session; None if the member has no session."""
         return self._sessions.get(key)
 
     def of_group(self, group_id: str) -> list[ShareSession]:
@@ -218,7 +218,7 @@ class ShareSessions:
         return ErrorCode.NONE
 
     def end(self, key: SessionKey) -> ShareSession | None:
-        """Remove a session and return it, None if there is none.
+        """Remove a member's session and return it; None if the member has no session.
 
         A caller that keeps the returned session must clear the session's partitions.
         """
@@ -367,7 +367,7 @@ class SharePartitions:
     async def _start(self, key: ShareKey, partition: Partition) -> int:
         """Return the persisted start offset.
 
-        If there is none, the start that the settings define.
+        If no start offset is persisted, return the start that the group's settings define.
         """
         state = self.states.find(key)
         if state is not None and state.start != UNKNOWN_START:

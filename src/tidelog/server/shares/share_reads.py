@@ -83,7 +83,7 @@ class Part:
     """Part of a log to read.
 
     Attributes:
-        offset: Offset at which it begins.
+        offset: Offset at which the part begins.
         acquirable_end: Offset after the last offset that can be acquired; valid only if the first
             batch does not begin after `delivered_end`.
         delivered_end: Offset after the last offset that was ever delivered.

@@ -4,7 +4,7 @@ The key of a record has the record's kind (0 for a snapshot, 1 for an update) an
 partition. A snapshot has the complete state; its tombstone deletes the state. An update has only
 the changes of one write. A later update of an offset replaces an earlier one, and offsets below the
 start are omitted. After a number of updates a snapshot is written. For each share partition, only
-its last snapshot and the records after it are needed. So the log start moves to the oldest of the
+its last snapshot and the records after it are needed. So the log start moves to the oldest of these
 last snapshots. If the last snapshot of a share partition is old, a new snapshot is written.
 
 `coordinator.state_topic` loads partitions of the topic, and reloads them after a failure.
@@ -54,7 +54,7 @@ from tidelog.storage.files import encode_topic_id
 from tidelog.storage.segment.slices import LogSlice
 from tidelog.types import SHARE_STATE_TOPIC
 
-# Start offset in an update that does not change it.
+# Start offset in an update that does not change the start offset.
 UNCHANGED: Final = -1
 
 # Start offset in a persisted state before a member has read.
@@ -137,7 +137,7 @@ def combined(
 
     Args:
         before: Earlier states, by offset, without overlap.
-        later: Later states, by offset, without overlap; they replace earlier ones.
+        later: Later states, by offset, without overlap; they replace the earlier states.
         start: Start offset; states below it are dropped.
     """
     return _joined(_clipped(_laid_over(before, later), start))
@@ -601,7 +601,7 @@ class ShareStates(Watchable):
         self.notify()
 
     def unload(self, number: int | None) -> None:
-        """Unload the states of a partition; None for all partitions."""
+        """Unload the states of partition `number`, or all states if `number` is None."""
         unloaded = self._entries.take_out(number)
         self._checked_ends.clear()
         self._on_lost([entry.key for entry in unloaded])

@@ -129,7 +129,7 @@ class MarkerWriter:
             timer.cancel()
 
     def _finish(self, transaction: Transaction) -> None:
-        """Write the completion after all markers; if that fails, retry later."""
+        """Write the completion after all markers; if the write fails, retry it later."""
         transaction.pending = None
         if transaction.is_unloaded:
             return
@@ -164,7 +164,7 @@ class PartitionMarkers:
     """
 
     def __init__(self, services: Services, groups: "Callable[[], GroupCoordinator]") -> None:
-        """Use the broker's partitions; `groups` returns its group coordinator."""
+        """Use the broker's partitions; `groups` returns the broker's group coordinator."""
         self._services = services
         self._groups = groups
 

@@ -80,7 +80,7 @@ def may_follow(state: TransactionState, after: TransactionState) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionMetadata:
-    """Stored state of a transactional id; an id, epoch or time of -1 means none.
+    """Stored state of a transactional id; -1 stands for no id, no epoch or no time.
 
     Attributes:
         transactional_id: Transactional id.
@@ -220,7 +220,8 @@ class Transaction:
     Attributes:
         metadata: State in the log.
         coordinator_epoch: Leader epoch of its partition of the log.
-        pending: State that is being written, None for none; only one transition runs at a time.
+        pending: State that is being written; None if no state is being written. Only one transition
+            runs at a time.
         is_unloaded: Whether it is unloaded, so that the object must not be used any more.
         waiting: Callbacks by waiter; they run when no transition is in progress.
     """
@@ -232,7 +233,7 @@ class Transaction:
     waiting: dict[object, Callable[[], None]] = field(default_factory=dict)
 
     def wake_waiting(self) -> None:
-        """Run the waiting callbacks until one starts another transition."""
+        """Run the waiting callbacks until one of them starts another transition."""
         while self.waiting and (self.pending is None or self.is_unloaded):
             self.waiting.pop(next(iter(self.waiting)))()
 
@@ -317,7 +318,7 @@ def plan_init(
         metadata: Current state.
         is_pending: Whether a transition is in progress.
         request: Request of the client.
-        new_id: Unused producer id; required if the epochs of the current one are used up.
+        new_id: Unused producer id; required if the epochs of the current id are used up.
         now_ms: Wall time.
 
     Returns:
@@ -389,7 +390,7 @@ def plan_fencing(metadata: TransactionMetadata, now_ms: int) -> TransactionMetad
 def plan_add(
     metadata: TransactionMetadata, *, is_pending: bool, request: AddRequest, now_ms: int
 ) -> Step:
-    """Plan the addition of partitions, by a request of its own or with a write (KIP-890)."""
+    """Plan the addition of partitions, for AddPartitionsToTxn or for a write (KIP-890)."""
     # This check is the first, as in Kafka. A client may use the next producer id that it has
     # received before the previous transaction is completed.
     if is_pending or metadata.is_prepared:
@@ -418,7 +419,7 @@ def verify(
 
 
 def check_producer(metadata: TransactionMetadata, producer: ProducerRef) -> ErrorCode:
-    """Return the error code for a producer that is not the current one, otherwise NONE.
+    """Return the error code for a producer that is not the current producer; NONE if it is.
 
     An epoch above the last usable epoch is refused, because no marker could end a transaction with
     this epoch. It is refused even if the response to a retried EndTxn contained it.
@@ -449,12 +450,12 @@ def plan_end(
         metadata: Current state.
         is_pending: Whether a transition is in progress.
         request: Request of the client.
-        new_id: Unused producer id; required if the epochs of the current one are used up.
+        new_id: Unused producer id; required if the epochs of the current id are used up.
         now_ms: Wall time.
 
     Returns:
-        The next metadata, in state PrepareCommit or PrepareAbort; `NONE` if the request repeats one
-        whose transaction is completed; otherwise an error code.
+        The next metadata, in state PrepareCommit or PrepareAbort; `NONE` if the request repeats a
+        request whose transaction is completed; otherwise an error code.
     """
     if request.version < EPOCH_BUMP_VERSION:
         return _end_classic(metadata, is_pending, request, now_ms)

@@ -154,7 +154,7 @@ class TransactionReplay:
     def take(
         self, slices: Iterable[LogSlice], find_kernels: FindKernels = lambda: None
     ) -> Iterator[int]:
-        """Read all batches of a log; after each piece, yield its size in bytes."""
+        """Read all batches of a log; after each piece of it, yield the piece's size in bytes."""
         return load_log(slices, self, find_kernels)
 
     def add(self, batch: Batch) -> None:
@@ -170,7 +170,7 @@ class TransactionReplay:
                 self._latest[key] = value
 
     def add_latest(self, latest: "Iterable[LatestRecord]") -> None:
-        """Add the last record of each key of batches that are not control or transactional."""
+        """Add the last record of each key; control and transactional batches are excluded."""
         for key, value, _, _ in latest:
             if value is None:
                 self._latest.pop(key, None)
@@ -265,7 +265,7 @@ class TransactionStates:
         return transaction
 
     def write(self, transaction: Transaction, step: TransactionMetadata) -> Reply[ErrorCode]:
-        """Write a transition and then apply it; the reply has the error if it was not applied."""
+        """Write a transition and then apply it; the reply has the error if the write failed."""
         assert transaction.pending is None
         assert may_follow(step.state, transaction.metadata.state)
         transaction.pending = step.state
@@ -320,7 +320,7 @@ class TransactionStates:
                 self._on_prepared(each)
 
     def unload(self, number: int | None) -> None:
-        """Unload the ids of a partition; None for all partitions."""
+        """Unload the ids of partition `number`, or all ids if `number` is None."""
         unloaded = self._transactions.take_out(number)
         for each in unloaded:
             each.is_unloaded = True
