@@ -1,9 +1,10 @@
 """A magic-2 record batch as a lazy view over its bytes.
 
 The view unpacks the header once and decodes records only on request. The view refers to the buffer
-and copies nothing. After a change of the buffer, create a new view.
+and copies nothing. If the buffer changes, create a new view.
 
-Header layout and in-place changes are in `header`, builders in `builder`, records in `record`.
+Header layout and in-place changes are in module `header`, functions that build batches in
+`builder`, and records in `record`.
 
 Source: docs/format.md#batch; KIP-98.
 """
@@ -47,31 +48,32 @@ from tidelog.types import (
     TimestampType,
 )
 
-_CODECS: Final = tuple(Codec)  # codecs by number; a call of the enum would take ten times as long
+_CODECS: Final = tuple(Codec)  # Codecs by number. Calling the enum would take ten times as long.
 
 
 class RecordBatch:
-    """A view of one magic-2 batch; the header's fields are plain attributes.
+    """A view of one magic-2 batch. The header's fields are plain attributes, without properties.
 
     Safe to read from several threads. The buffer must hold the whole batch, which `walk` ensures.
 
     Attributes:
         at: Position of the batch in the buffer.
         size_bytes: Size of the whole batch in bytes, including the header.
-        base_offset: Offset that the records' offset deltas are relative to.
+        base_offset: Offset to which the records' offset deltas are added.
         leader_epoch: Epoch of the leader that appended the batch, -1 if unknown.
         magic: 2.
-        crc: Value in the header.
+        crc: The checksum that the header contains; it may be wrong.
         attributes: All 16 attribute bits, as a signed number.
         last_offset_delta: `last_offset` - `base_offset`; a cleaner that removes records does not
             change this field.
-        base_timestamp: Time in ms that the timestamp deltas are relative to. This time need not be
+        base_timestamp: Time in ms to which the records' timestamp deltas are added. It need not be
             the smallest timestamp. In a batch with a delete horizon, this field is the horizon.
         max_timestamp: Largest record timestamp in ms, or the append time of a LogAppendTime batch.
         producer_id: Id of the idempotent producer, -1 for none.
         producer_epoch: Epoch of the producer, -1 for none.
         base_sequence: The producer's sequence number for offset delta 0, -1 for none.
-        record_count: Value in the header; not trusted until the records are decoded.
+        record_count: Number of records according to the header. The number is checked only when the
+            records are decoded.
     """
 
     __slots__ = (
@@ -108,7 +110,10 @@ class RecordBatch:
     size_bytes: int
 
     def __init__(self, buffer: Buffer, at: int = 0) -> None:
-        """View the batch at `at`; use `batch_walk.walk` for untrusted bytes."""
+        """View the batch at `at`.
+
+        The bytes must be a complete batch. For untrusted bytes use `batch_walk.walk`.
+        """
         self._buffer = buffer
         self.at = at
         (
@@ -135,7 +140,7 @@ class RecordBatch:
         )
 
     def let_go(self) -> None:
-        """Keep only the header's fields, and release the buffer."""
+        """Release the buffer; only the header's fields can be used afterwards."""
         self._buffer = b""
 
     @property
@@ -167,12 +172,12 @@ class RecordBatch:
 
     @property
     def timestamp_type(self) -> TimestampType:
-        """Whether the producer or the log set the visible timestamps."""
+        """Tells whether the producer or the log set the visible timestamps."""
         return timestamp_type_of(self.attributes)
 
     @property
     def is_transactional(self) -> bool:
-        """Whether the batch belongs to a transaction; also true for markers."""
+        """Whether the batch belongs to a transaction; true also for transaction markers."""
         return bool(self.attributes & TRANSACTIONAL_BIT)
 
     @property
@@ -182,12 +187,15 @@ class RecordBatch:
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """Time in ms from which tombstones or markers may be removed; None if not set."""
+        """Time in ms from which tombstones or markers may be removed; None for no such time."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
 
     @property
     def has_producer_id(self) -> bool:
-        """Whether the batch has a producer id: batches of idempotent producers and markers do."""
+        """Whether the batch has a producer id.
+
+        It has one if an idempotent producer sent it, or if it is a transaction marker.
+        """
         return self.producer_id > NO_PRODUCER_ID
 
     @property
@@ -198,11 +206,11 @@ class RecordBatch:
         return wrap_sequence(self.base_sequence + self.last_offset_delta)
 
     def is_valid(self) -> bool:
-        """Whether the CRC is right; false if the batch is shorter than its header."""
+        """Whether the CRC in the header is right; false if the batch is shorter than its header."""
         return self.size_bytes >= HEADER_SIZE and crc32c(self.view[ATTRIBUTES_AT:]) == self.crc
 
     def ensure_valid(self) -> None:
-        """Ensure that the CRC is right.
+        """Raise CorruptBatch if the CRC in the header is wrong.
 
         Raises:
             CorruptBatch: The CRC is wrong, or the batch is shorter than its header.
@@ -226,7 +234,7 @@ class RecordBatch:
 
         Args:
             limit: Maximum number of decompressed bytes, inclusive.
-            scratch: Memory to decompress to and to reuse after the caller has dropped the result;
+            scratch: Memory for the result, which is reused after the caller has dropped the result;
                 None for new memory.
 
         Raises:
@@ -246,15 +254,17 @@ class RecordBatch:
     def records(
         self, *, check_crc: bool = True, limit: int = DEFAULT_DECOMPRESSION_LIMIT
     ) -> Iterator[Record]:
-        """Iterate over the records in offset order; each record is checked before it is returned.
+        """Iterate over the records in offset order; each record is checked before it is yielded.
 
         Args:
-            check_crc: False if the caller has called `ensure_valid`.
+            check_crc: False if the CRC need not be checked, because the caller has called
+                `ensure_valid`.
             limit: Maximum number of decompressed bytes, inclusive.
 
         Raises:
             CorruptBatch: The CRC is wrong, or the records don't decompress within the limit.
-            CorruptRecord: A record breaks a rule; the records before it were valid.
+            CorruptRecord: A record breaks a rule of the format. The records that were yielded
+                before are valid.
             UnsupportedCompression: The codec is unknown.
         """
         if check_crc:
@@ -279,18 +289,19 @@ class RecordBatch:
         *,
         default_timestamp: int = NO_TIMESTAMP,
     ) -> bytearray:
-        """Return a new batch with some of this batch's records, or with records that replace them.
+        """Return a new batch that replaces this batch, with other or fewer records.
 
         Base offset, last offset, leader epoch, producer, codec, append time and delete horizon are
         kept. The batch must not be a control batch.
 
         Args:
             records: The records in offset order, at least one.
-            offsets: Offset of each record, from the base offset to the last offset of this batch.
+            offsets: Offset of each record, each between the base offset and the last offset of this
+                batch, inclusive.
             default_timestamp: Time in ms for records whose timestamp is None.
 
         Raises:
-            UnsupportedCompression, and the errors of `build_batch`.
+            UnsupportedCompression: The codec is unknown. `build_batch` may raise further errors.
         """
         is_stamped = self.timestamp_type is TimestampType.LOG_APPEND_TIME
         return build_batch(
@@ -318,7 +329,7 @@ class RecordBatch:
         return has_gaps or bool(self.attributes & DELETE_HORIZON_BIT)
 
     def control_type(self) -> ControlType:
-        """Return the type of the first control record, UNKNOWN if there is none.
+        """Return the type of the first control record, UNKNOWN if the batch has no record.
 
         UNKNOWN is also returned for types that tidelog does not know.
 
@@ -337,9 +348,9 @@ class RecordBatch:
 
 
 def _forget_lost_times(records: list[Record]) -> Iterator[Record]:
-    """Return the records; if all create times equal the append time, without create times.
+    """Return the records, without create times if all create times equal the append time.
 
-    Kafka's cleaner replaces the create times in a LogAppendTime batch by the visible times;
+    Kafka's cleaner replaces the create times in a LogAppendTime batch by the visible times, but
     tidelog's cleaner keeps the producer's times. If all create times equal the append time, it is
     unknown which cleaner wrote the batch. So the create times are also unknown.
     """

@@ -1,7 +1,7 @@
-"""Iterates over the batches of a buffer, of any magic, without copying.
+"""Iterates over the batches of a buffer, with any magic, without copying.
 
-The walk checks only the frames (length and magic) and stops at an incomplete batch, as every reader
-of a growing log must. The caller checks CRCs and decodes records.
+The walk checks only the length and the magic of each batch. It stops at an incomplete batch,
+because a growing log may end with one. The caller checks CRCs and decodes records.
 
 Source: docs/format.md#frame; Kafka 4.x ByteBufferLogInputStream.
 """
@@ -31,12 +31,12 @@ _MAGIC_LENGTH_MIN = (*MESSAGE_LENGTH_MIN, BATCH_LENGTH_MIN)
 
 
 def frame_size(buffer: Buffer, at: int, end: int) -> int | None:
-    """Return the size in bytes of the batch at `at`, None if the batch is incomplete at `end`.
+    """Return the size in bytes of the batch at `at`; None if the batch does not end before `end`.
 
     Args:
         buffer: Bytes to examine.
-        at: Place of the batch.
-        end: End of the readable bytes, exclusive.
+        at: Position of the batch in the buffer.
+        end: Position after the last readable byte.
 
     Raises:
         CorruptBatch: The length is too small, or the magic is not 0, 1 or 2.
@@ -68,17 +68,20 @@ def is_cut(data: Buffer) -> bool:
 
 
 def view_batch(buffer: Buffer, at: int = 0) -> Batch:
-    """Return a view of the batch at `at`; `frame_size` must have accepted its frame."""
+    """Return a view of the batch at `at`.
+
+    The caller must have called `frame_size` for this batch, and the result must not be None.
+    """
     return RecordBatch(buffer, at) if buffer[at + MAGIC_AT] == MAGIC_2 else LegacyBatch(buffer, at)
 
 
 def walk(buffer: Buffer, at: int = 0, end: int | None = None) -> Iterator[Batch]:
-    """Iterate over the consecutive batches from `at` to `end`; stop at a partial batch.
+    """Iterate over the consecutive batches from `at` to `end`; stop at an incomplete batch.
 
     Args:
         buffer: Bytes that begin with a batch at `at`.
-        at: Place of the first batch.
-        end: End of the readable bytes, exclusive; None for the buffer's end.
+        at: Position of the first batch in the buffer.
+        end: Position after the last readable byte; None for the buffer's end.
 
     Raises:
         CorruptBatch: The length or the magic of the batch at the error's `at` is invalid; earlier

@@ -42,7 +42,10 @@ class Scratch:
 
 
 def is_free(buffer: bytearray) -> bool:
-    """Whether no view of a buffer exists; no other thread may use the buffer during the call."""
+    """Whether no view of a buffer exists.
+
+    No other thread may use the buffer during the call.
+    """
     if not buffer:
         return True
     try:
@@ -56,18 +59,18 @@ def is_free(buffer: bytearray) -> bool:
 # Number of decompressed bytes to process at a time; a single batch may have more bytes.
 OPENED_BYTES: Final = 4 << 20
 
-# Number of additional bytes of memory for the last body of a group. If a body may not fit into the
-# remaining memory, it is decompressed to other memory. If it fits after all, it is copied.
+# Number of additional bytes of memory for the last body of a group. A body that might not fit into
+# the remaining memory is decompressed to other memory. If it does fit, it is then copied.
 _SPARE_BYTES: Final = 1 << 20
 
 
 class BodyBuffer(Scratch):
     """Decompressed bodies of one group of batches. Only one thread may use it.
 
-    After `clear`, new bodies overwrite the memory of all earlier views.
+    After `clear`, new bodies overwrite the bytes that all earlier views refer to.
 
     Attributes:
-        used: Number of used bytes.
+        used: Number of bytes that the bodies take.
     """
 
     def __init__(self, size_bytes: int = OPENED_BYTES + _SPARE_BYTES) -> None:
@@ -82,7 +85,7 @@ class BodyBuffer(Scratch):
         self.used = 0
 
     def take(self, size_bytes: int) -> memoryview:
-        """Return free memory to decompress to; new memory if too little is free."""
+        """Return free memory to decompress to; newly allocated memory if too little is free."""
         if size_bytes > len(self._bytes) - self.used:
             return memoryview(bytearray(size_bytes))
         return self._room[self.used : self.used + size_bytes]
@@ -90,8 +93,8 @@ class BodyBuffer(Scratch):
     def put(self, body: Buffer) -> bool:
         """Add a body; return False, without adding it, if the free memory is too small.
 
-        A body in the memory that `take` returned last must begin where this memory begins, and is
-        not copied. Any other body is copied.
+        If the body is in the memory that `take` returned last, it must begin where this memory
+        begins; it is not copied. Any other body is copied.
         """
         end = self.used + len(body)
         if end > len(self._bytes):

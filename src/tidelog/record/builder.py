@@ -1,4 +1,4 @@
-"""Builds magic-2 batches: data, transaction markers, and the empty batches that a cleaner keeps.
+"""Builds magic-2 batches: data batches, transaction markers, and the empty batches of a cleaner.
 
 A built batch is complete: lengths, CRC and maximum timestamp are right.
 
@@ -65,29 +65,31 @@ def build_batch(  # noqa: PLR0913 - one keyword for each thing that a batch's he
 
     Args:
         records: The records in offset order. Headers and nulls are kept.
-        base_offset: Offset of the first record (of offset delta 0, if deltas are given).
+        base_offset: Offset of the first record. If `offset_deltas` is given, the offset of a record
+            with delta 0.
         leader_epoch: Epoch of the leader that appends the batch, -1 if unknown.
         codec: Compression of the records.
         level: The codec's level, None for Kafka's default.
-        timestamp_type: Whether the producer or the log sets the visible timestamps.
-        append_time_ms: Time in ms of all records; required for LogAppendTime, refused otherwise.
-            The records' own timestamps are kept in the timestamp deltas.
+        timestamp_type: Tells whether the producer or the log sets the visible timestamps.
+        append_time_ms: Append time in ms of all records; required for LogAppendTime, refused
+            otherwise. The records' own timestamps are kept in the timestamp deltas.
         producer_id: Id of an idempotent producer, -1 for none.
         producer_epoch: The producer's epoch, -1 for none.
         base_sequence: The producer's sequence number for offset delta 0, -1 for none.
         transactional: Whether the batch belongs to a transaction.
         control: Whether the batch contains control records instead of data.
         delete_horizon_ms: Time in ms since 1970 from which tombstones or markers may be removed.
-        offset_deltas: Offset - base_offset of each record, ascending; None stands for 0, 1, 2, ...
+        offset_deltas: Offset - base_offset of each record, ascending; None for the deltas 0, 1, 2,
+            ...
         last_offset_delta: Offset delta of the batch's last offset; None for the last record's
             offset delta.
         default_timestamp: Time in ms for records whose timestamp is None.
 
     Raises:
-        InvalidRecord: A record or the batch is larger than the format allows, a record has too many
-            headers, or a header key is not valid text.
+        InvalidRecord: A record or the batch is larger than the format allows. Or a record has too
+            many headers, or a header key is not valid text.
         InvalidTimestamp: A timestamp does not fit into 64 bits.
-        InvalidRequest: There are no records, arguments conflict, or the codec does not have the
+        InvalidRequest: There are no records, arguments conflict, or the codec does not support the
             level.
     """
     if not records:
@@ -114,7 +116,10 @@ def build_batch(  # noqa: PLR0913 - one keyword for each thing that a batch's he
 
 
 def _check_deltas(records: Sequence[RecordLike], deltas: Sequence[int] | None) -> Sequence[int]:
-    """Return the offset deltas to use, ascending from 0 or more."""
+    """Return the given offset deltas, or 0, 1, 2, ... for None.
+
+    Raises InvalidRequest if their number is wrong, or if they are not ascending from 0 or more.
+    """
     if deltas is None:
         return range(len(records))
     if len(deltas) != len(records):
@@ -147,7 +152,10 @@ def _assemble(
     producer: tuple[int, int, int, int],
     body: bytes | bytearray,
 ) -> bytearray:
-    """Return the sealed batch with this body; each tuple has header fields in header order."""
+    """Return the sealed batch with this body.
+
+    Each tuple has header fields, in the order of the header.
+    """
     base_offset, leader_epoch, attributes, last_offset_delta = frame
     length = HEADER_SIZE - LOG_OVERHEAD + len(body)
     if length > INT32_MAX:
@@ -160,7 +168,7 @@ def _assemble(
         length,
         leader_epoch,
         MAGIC_2,
-        0,  # CRC, written by seal
+        0,  # placeholder for the CRC, which `seal` writes
         attributes,
         last_offset_delta,
         *timestamps,
@@ -181,7 +189,9 @@ def build_end_marker(  # noqa: PLR0913 - as above
     base_offset: int = 0,
     leader_epoch: int = NO_LEADER_EPOCH,
 ) -> bytearray:
-    """Build the control batch that ends a producer's transaction; the batch has one offset.
+    """Build the control batch that ends a producer's transaction.
+
+    The batch contains one record and one offset.
 
     Args:
         commit: True to commit, False to abort.

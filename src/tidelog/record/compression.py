@@ -7,7 +7,8 @@ Kafka's readers accept them: bytes after the end of a stream, and more than `GZI
 gzip members.
 
 The framings of snappy, lz4 and zstd have their own modules (`snappy_stream`, `lz4_frame`,
-`zstd_frame`). Each of these modules is imported, with its library, at the first batch of its codec.
+`zstd_frame`). Each of these modules, and its library, is imported when the first batch of its codec
+is processed.
 
 Source: docs/format.md#compression; KIP-390 (levels).
 """
@@ -23,13 +24,13 @@ from tidelog.types import Buffer, Codec
 # the compressed size (1 MiB), and low enough that one hostile batch can't exhaust a small machine.
 APPEND_DECOMPRESSION_LIMIT: Final = 128 * 1024 * 1024
 
-# Maximum decompressed size of a stored batch in bytes, larger than that of an appended batch.
+# Maximum decompressed size of a stored batch in bytes, larger than the limit for an appended batch.
 # When records are removed from a batch, the times of the remaining records are rewritten relative
-# to another base, so these records may grow. Each record has at least 7 bytes and grows by at most
-# 10 bytes, however often records are removed.
+# to another base timestamp, so the remaining records may grow. Each record has at least 7 bytes and
+# grows by at most 10 bytes, however often records are removed.
 DEFAULT_DECOMPRESSION_LIMIT: Final = APPEND_DECOMPRESSION_LIMIT * (7 + 10) // 7
 
-# zlib's code for gzip header and trailer.
+# Value of zlib's `wbits` for streams with gzip header and trailer.
 _GZIP_WINDOW_BITS: Final = 31
 
 # Maximum number of gzip members in a stream. Several members are accepted, because Java reads
@@ -51,10 +52,10 @@ def compress(codec: Codec, data: Buffer, *, level: int | None = None, magic: int
     Args:
         codec: The codec; NONE returns the bytes unchanged.
         data: Records of magic 2, or a message set of magic 0 or 1.
-        level: Level of gzip (1..9, or -1 for its default), lz4 (1..17) or zstd (-131072..22); None
-            for Kafka's default.
-        magic: Magic of the records; 0 writes the wrong lz4 header checksum of old clients, and only
-            2 allows zstd.
+        level: Compression level of gzip (1..9, or -1 for zlib's default), lz4 (1..17) or zstd
+            (-131072..22); None for Kafka's default.
+        magic: Magic of the records. With 0, lz4 frames get the wrong header checksum that old
+            clients expect. zstd requires 2.
 
     Raises:
         UnsupportedCompression: The codec is zstd, with magic 0 or 1.
@@ -89,15 +90,16 @@ def decompress(
 ) -> bytes | memoryview:
     """Decompress `data` to at most `limit` bytes.
 
-    Memory is limited to `limit` and a small constant, whatever size the input declares.
+    The function allocates at most `limit` bytes and a small constant, whatever size the input
+    declares.
 
     Args:
         codec: The codec; NONE returns a view of the bytes.
-        data: One compressed stream, nothing after it.
+        data: One compressed stream, with nothing after it.
         limit: Maximum number of decompressed bytes, inclusive.
-        magic: Magic of the records; 0 ignores the lz4 header checksum.
-        scratch: Memory to decompress to and to reuse after the caller has dropped the result; None
-            for new memory.
+        magic: Magic of the records; with 0, the lz4 header checksum is not checked.
+        scratch: Memory for the result, which is reused after the caller has dropped the result;
+            None for new memory.
 
     Raises:
         CorruptBatch: The stream is malformed, truncated, or followed by other bytes, or has more

@@ -1,8 +1,9 @@
-"""Header fields of magic-2 batches and of magic-0 and magic-1 messages: positions, masks, updates.
+"""Header fields of batches and legacy messages: positions, masks, and functions to set them.
 
-Magic 2: 61 bytes. The CRC covers all bytes from the attributes on. Base offset and leader epoch are
-before the attributes, so a leader can set both without recomputing the CRC. Magic 0 and 1: the CRC
-covers all bytes from the magic on; offset and length are before the magic.
+The header of a magic-2 batch has 61 bytes. The CRC covers all bytes from the attributes on. Base
+offset and leader epoch are before the attributes, so a leader can set both without recomputing the
+CRC. In messages of magic 0 and 1, the CRC covers all bytes from the magic on. Offset and length are
+before the magic.
 
 Source: docs/format.md#batch, #magic-0-and-1; KIP-31, KIP-32, KIP-98, KIP-534 (delete horizon).
 """
@@ -34,13 +35,13 @@ LOG_OVERHEAD: Final = LENGTH_AT + 4
 # Number of bytes needed to determine a batch's length and magic.
 FRAME_PREFIX_SIZE: Final = MAGIC_AT + 1
 
-# Minimum valid values of the length field: for any magic, and for magic 2.
+# Minimum valid values of the length field: `LENGTH_MIN` for any magic, and the minimum for magic 2.
 LENGTH_MIN: Final = 14
 
 BATCH_LENGTH_MIN: Final = HEADER_SIZE - LOG_OVERHEAD
 
-# Maximum number of bytes that one search verifies of the batches that it skips. A search skips
-# batches by their headers, and therefore verifies the checksums of the skipped batches. Without the
+# Maximum number of bytes whose checksums one search verifies in batches that it skips. A search
+# decides by a batch's header to skip the batch, so it must verify the batch's checksum. Without the
 # limit, a search might read a whole segment.
 PASSED_BYTES: Final = 1 << 20
 
@@ -57,7 +58,7 @@ assert BATCH_LENGTH_MIN == 49
 
 MAGIC_2: Final = 2
 
-# Attribute bits. Bits 7 to 15 have no meaning yet.
+# Masks of attribute bits. Bits 7 to 15 have no meaning yet.
 CODEC_MASK: Final = 0x07
 
 TIMESTAMP_TYPE_BIT: Final = 0x08
@@ -70,11 +71,13 @@ KNOWN_ATTRIBUTES: Final = 0x7F
 def assign_offset(
     buffer: bytearray | memoryview, at: int, base_offset: int, leader_epoch: int
 ) -> None:
-    """Set base offset and leader epoch of the magic-2 batch at `at`, in place; its CRC stays right.
+    """Set base offset and leader epoch of the magic-2 batch at `at`, in place.
+
+    The CRC stays right, because it does not cover these fields.
 
     Args:
         buffer: Writable bytes that hold the whole batch.
-        at: Place of the batch in `buffer`.
+        at: Position of the batch in `buffer`.
         base_offset: The batch's new base offset.
         leader_epoch: Epoch of the leader that appends the batch, -1 if unknown.
     """
@@ -90,8 +93,8 @@ def stamp_append_time(buffer: bytearray | memoryview, at: int, append_time_ms: i
 
     Args:
         buffer: Writable bytes that hold the whole batch.
-        at: Place of the batch in `buffer`.
-        append_time_ms: Append time of all its records, in ms since the epoch.
+        at: Position of the batch in `buffer`.
+        append_time_ms: Append time of all the batch's records, in ms since 1970.
     """
     _set_time(buffer, at, TIMESTAMP_TYPE_BIT, append_time_ms)
 
@@ -99,13 +102,13 @@ def stamp_append_time(buffer: bytearray | memoryview, at: int, append_time_ms: i
 def set_create_time_max(buffer: bytearray | memoryview, at: int, max_timestamp: int) -> None:
     """Convert the magic-2 batch at `at` to CreateTime with this maximum timestamp, in place.
 
-    A batch that already has this type and maximum is left unchanged, including bits without a
-    meaning; any other batch gets a new CRC.
+    A batch that already has this type and maximum is left unchanged, even if attribute bits without
+    a meaning are set. Any other batch gets a new CRC.
 
     Args:
         buffer: Writable bytes that hold the whole batch.
-        at: Place of the batch in `buffer`.
-        max_timestamp: Largest timestamp of its records in ms, -1 if none has a time.
+        at: Position of the batch in `buffer`.
+        max_timestamp: Largest timestamp of its records in ms, -1 if no record has a time.
     """
     (attributes,) = _ATTRIBUTES.unpack_from(buffer, at + ATTRIBUTES_AT)
     (current,) = _TIMESTAMP.unpack_from(buffer, at + MAX_TIMESTAMP_AT)
@@ -132,15 +135,18 @@ def seal(buffer: bytearray | memoryview, at: int) -> None:
 
 
 def timestamp_type_of(attributes: int) -> TimestampType:
-    """Return the timestamp type in the attributes of magic 1 or 2 (bit 3)."""
+    """Return the timestamp type from bit 3 of the attributes.
+
+    The attributes must be those of a magic-1 message or a magic-2 batch.
+    """
     if attributes & TIMESTAMP_TYPE_BIT:
         return TimestampType.LOG_APPEND_TIME
     return TimestampType.CREATE_TIME
 
 
 # Maximum number of headers of a record. Kafka limits this number only by the record's size. The
-# largest record that Kafka accepts by default (1 MiB) has room for this number of headers of 8
-# bytes. Without a limit a thousand compressed bytes could create millions of objects.
+# largest record that Kafka accepts by default (1 MiB) can contain this number of headers of 8
+# bytes. Without a limit, a thousand compressed bytes could create millions of objects.
 HEADERS_MAX: Final = 131_072
 
 MESSAGE_CRC_AT: Final = LOG_OVERHEAD

@@ -1,8 +1,8 @@
-"""Hash of a key for compaction: 128 bits, seeded, one key at a time.
+"""Computes the hash of a key for compaction: a seeded hash of 128 bits.
 
-SipHash-2-4 with a 128-bit result. A client that does not know the seed can't construct keys with
-equal hashes. For MD5 without a seed, a client could construct such keys. `kernels.hashes` computes
-the hashes of many keys.
+The hash is SipHash-2-4 with a 128-bit result. A client that does not know the seed can't construct
+keys with equal hashes. With MD5, which has no seed, a client could construct such keys. This module
+hashes one key at a time; `kernels.hashes` hashes many keys.
 
 Source: J.-P. Aumasson, D. J. Bernstein, "SipHash: a fast short-input PRF" (2012).
 """
@@ -41,13 +41,13 @@ def siphash(seed: bytes, key: bytes) -> bytes:
 
 
 def halves(digest: bytes) -> tuple[int, int]:
-    """Return a digest as two signed little-endian numbers."""
+    """Return a digest as two signed numbers; each half is read as a little-endian number."""
     first, second = _SIGNED_PAIR.unpack(digest)
     return first, second
 
 
 def sip_rounds(state: list[int], count: int) -> None:
-    """Apply rounds of SipHash, in place."""
+    """Apply `count` rounds of SipHash to a state, in place."""
     a, b, c, d = state
     for _ in range(count):
         a = (a + b) & _MASK

@@ -1,11 +1,12 @@
 """LZ4 frames as Kafka writes and reads them.
 
 Frames that tidelog writes: version 1, independent blocks of 64 KiB, no content size, and no
-checksum except that of the header. Frames that tidelog reads may also have block and content
-checksums and a content size. Dependent blocks and dictionaries are refused, as in Kafka.
+    checksum except that of the header. Frames that tidelog reads may also have block checksums, a
+    content checksum and a content size. Dependent blocks and dictionaries are refused, as in Kafka.
 
-Clients of magic 0 also included the frame's magic number in the header checksum. So for magic 0
-tidelog writes this wrong checksum, and does not check it when it reads (KIP-57).
+Clients that write magic 0 compute the header checksum wrong: they include the frame's magic number.
+So for magic 0 tidelog writes this wrong checksum, and does not check the checksum when it reads
+(KIP-57).
 
 Source: docs/format.md#lz4; the LZ4 frame format 1.6.
 """
@@ -45,10 +46,10 @@ _WORD: Final = struct.Struct("<I")
 # Header of a frame written by tidelog or Kafka, and the size of its blocks.
 _WRITTEN_HEADER: Final = MAGIC + bytes((FLAGS, BLOCK_DESCRIPTOR, HEADER_CHECKSUM))
 BLOCK_BYTES: Final = _BLOCK_SIZES[BLOCK_DESCRIPTOR]
-# A frame with one block: header and block size, block, end mark.
+# A frame with one block: frame header and block size (`_SINGLE_HEAD`), the block, end mark.
 _SINGLE_HEAD: Final = struct.Struct("<7sI")
 _SINGLE_OVERHEAD: Final = _SINGLE_HEAD.size + _WORD.size
-# One byte of a block decompresses to at most 255 bytes.
+# One byte of a compressed block decompresses to at most 255 bytes.
 _GROWTH_MAX: Final = 255
 
 _DEFAULT_LEVEL: Final = 9
@@ -60,10 +61,10 @@ def compress(data: Buffer, *, level: int | None = None, broken_checksum: bool = 
     """Compress `data` to one frame.
 
     Args:
-        data: The data.
+        data: The bytes to compress.
         level: Kafka's level, 1..17. 9 and None select the fast compressor, all other levels the
             slow compressor.
-        broken_checksum: Whether to write the header checksum of magic 0.
+        broken_checksum: Whether to write the wrong header checksum that clients of magic 0 write.
     """
     fast = level is None or level == _DEFAULT_LEVEL
     library_level = 0 if fast else max(_LIBRARY_LEVEL_MIN, min(level or 0, _LIBRARY_LEVEL_MAX))
@@ -87,10 +88,11 @@ def decompress(
     """Decompress the frame in `data` to at most `limit` bytes.
 
     Args:
-        data: One frame, nothing after it.
+        data: One frame, with nothing after it.
         limit: Maximum number of decompressed bytes, inclusive.
         check_header: Whether to check the header checksum; False for magic 0.
-        scratch: Memory for the output of frames with Kafka's header; None for new memory.
+        scratch: Memory for the output of a frame with the header that Kafka writes; None for new
+            memory.
 
     Raises:
         CorruptBatch: The frame is malformed, truncated, followed by other bytes, or larger than
@@ -121,14 +123,16 @@ def decompress(
 
 
 def decompress_single(frame: memoryview, out: memoryview) -> memoryview | None:
-    """Decompress a frame with Kafka's header and a single block; fast for many small frames.
+    """Decompress a frame with Kafka's header and a single block.
+
+    For many small frames this function is faster than `decompress`.
 
     Args:
-        frame: One frame, nothing after it.
+        frame: One frame, with nothing after it.
         out: Memory of `BLOCK_BYTES` to decompress to.
 
     Returns:
-        The used part of `out`; None if `decompress` must process the frame.
+        The used part of `out`; None if the caller must use `decompress` for this frame.
     """
     size = len(frame) - _SINGLE_OVERHEAD
     # The size field of an uncompressed block has its highest bit set, so it exceeds any frame's
@@ -160,14 +164,14 @@ def _check_header_sum(view: memoryview) -> None:
 
 
 def _decompress_blocks(view: memoryview, out: memoryview) -> memoryview:
-    """Decompress a frame without content size and without checksums of blocks or content.
+    """Decompress a frame without content size and without block and content checksums.
 
-    `_output_bound` must have checked the frame. This function exists because the library would copy
-    both input and output.
+    `_output_bound` must have checked the frame. This function exists because the lz4 library's
+    function for frames would copy both input and output.
 
     Args:
         view: The frame.
-        out: Memory for the largest possible output.
+        out: Memory of at least the size that `_output_bound` returned.
     """
     block_size, at, end = _BLOCK_SIZES[view[5]], _HEADER_SIZE, 0
     while word := _WORD.unpack_from(view, at)[0]:
@@ -185,7 +189,7 @@ def _decompress_blocks(view: memoryview, out: memoryview) -> memoryview:
 
 
 def _decompress_block(block: memoryview, room: memoryview) -> int:
-    """Decompress a block to `room`; return the number of bytes."""
+    """Decompress a block to `room`; return the number of decompressed bytes."""
     try:
         size: int = cramjam.lz4.decompress_block_into(block, room, output_len=len(room))
     except cramjam.DecompressionError as error:
@@ -194,7 +198,7 @@ def _decompress_block(block: memoryview, room: memoryview) -> int:
 
 
 def _header_size(view: memoryview) -> int:
-    """Return the number of bytes before the first block, after checking the descriptor."""
+    """Check the frame's descriptor, and return the number of bytes before the first block."""
     if len(view) < _HEADER_SIZE or view[:4] != MAGIC:
         raise CorruptBatch("lz4: no frame header")
     flags, descriptor = view[4], view[5]
@@ -208,7 +212,7 @@ def _header_size(view: memoryview) -> int:
 
 
 def _output_bound(view: memoryview, at: int) -> int:
-    """Walk the blocks from `at` on, and return their maximum decompressed size."""
+    """Walk the blocks from `at` on, and return the maximum decompressed size of all blocks."""
     flags, block_size = view[4], _BLOCK_SIZES[view[5]]
     block_trailer = _CHECKSUM_SIZE if flags & _BLOCK_CHECKSUM_BIT else 0
     frame_trailer = _CHECKSUM_SIZE if flags & _CONTENT_CHECKSUM_BIT else 0
@@ -243,7 +247,7 @@ def _header_sum(descriptor: bytes) -> int:
 
 
 def _xxh32_short(data: bytes) -> int:
-    """Return XXH32 with seed 0 of less than 16 bytes, enough for a frame descriptor."""
+    """Return the XXH32 hash, with seed 0, of less than 16 bytes, such as a frame descriptor."""
     assert len(data) < 16
     mask, prime_1, prime_2, prime_3 = 0xFFFFFFFF, 0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D
     prime_4, prime_5 = 0x27D4EB2F, 0x165667B1

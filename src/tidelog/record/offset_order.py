@@ -1,16 +1,16 @@
-"""Order of offsets: one rule for every reader of batches, from files and from the network.
+"""Checks the order of offsets, with one rule for all readers of batches, from files and networks.
 
 A batch's checksum does not cover its base offset, so only the order of batches reveals a wrong base
-offset. Each batch begins after the last offset of the batch before it, and ends before a limit: the
-base offset of the next segment, the end of the requested offsets, or the log end. The offsets of a
-segment are less than its base offset + 2^31.
+offset. Each batch begins after the last offset of the previous batch, and ends before a limit. The
+limit is the base offset of the next segment, the end of the requested offsets, or the log end. The
+offsets of a segment are less than its base offset + 2^31.
 
-A base offset that is too large is detected only at the next batch. So if there is a next batch, a
-reader examines it before it returns a batch. Then all records that a reader has returned have right
-offsets, even if the reader stops early or meets an error later.
-`kernels.batch_scan` applies the same rule to a table of batches.
+A base offset that is too large is detected only at the next batch. So a reader examines the next
+batch, if there is one, before it returns a batch. Then all records that the reader has returned
+have right offsets, even if the reader stops early or meets an error later. `kernels.batch_scan`
+applies the same rule to a table of batches.
 
-Pure. Source: docs/format.md#order.
+The functions have no side effects. Source: docs/format.md#order.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,13 +24,13 @@ from tidelog.types import INT64_MAX, Buffer
 
 # Indexes store offsets relative to the base offset of the segment, in 31 bits.
 SEGMENT_OFFSETS: Final = 1 << 31
-# Smallest possible offset of a batch, and exclusive limit of offsets, if nothing is known about the
-# log.
+# Smallest possible offset of a batch, and exclusive upper limit of offsets. Used if nothing is
+# known about the log.
 ANY_OFFSETS: Final = (0, INT64_MAX)
 
 
 class HasOffsets(Protocol):
-    """The offsets of a batch, or of an object that represents one."""
+    """An object with the offsets of a batch: the batch itself, or an object that represents it."""
 
     @property
     def base_offset(self) -> int:
@@ -44,7 +44,7 @@ class HasOffsets(Protocol):
 
     @property
     def magic(self) -> int:
-        """Format of the batch."""
+        """Magic of the batch."""
         ...
 
 
@@ -52,12 +52,12 @@ _Batch = TypeVar("_Batch", bound=HasOffsets)
 
 
 class Reach(NamedTuple):
-    """Extent of the whole batches in a buffer, up to the first invalid frame or wrong offset.
+    """Extent of the complete batches in a buffer, up to the first invalid frame or wrong offset.
 
     Attributes:
         next_offset: Offset after the last batch.
         last_at: Position of the last batch in the buffer.
-        before: Offset after the batch before the last batch; None if there is only one batch.
+        before: Offset after the last but one batch; None if there is only one batch.
     """
 
     next_offset: int
@@ -66,7 +66,7 @@ class Reach(NamedTuple):
 
 
 def reach_of(data: Buffer) -> Reach | None:
-    """Return the extent of the batches in a buffer, or None if there is no whole batch."""
+    """Return the extent of the batches in a buffer, or None if the buffer has no complete batch."""
     end: Reach | None = None
     with suppress(CorruptData):
         for at, batch in in_order(((each.at, each) for each in walk(data)), *ANY_OFFSETS, ""):
@@ -75,7 +75,7 @@ def reach_of(data: Buffer) -> Reach | None:
 
 
 def lies_behind_gap(data: Buffer, reach: Reach) -> bool:
-    """Whether the last batch does not begin at `reach.before`, so its offset may be wrong."""
+    """Whether there is a gap before the buffer's last batch, so that its offset may be wrong."""
     return first_known_offset(view_batch(data, reach.last_at)) != reach.before
 
 
@@ -84,15 +84,15 @@ def segment_limit(base_offset: int, end_offset: int = INT64_MAX) -> int:
 
     Args:
         base_offset: Base offset of the segment.
-        end_offset: Offset after the segment, if known.
+        end_offset: Offset after the segment's last offset, if known.
     """
     return min(end_offset, base_offset + SEGMENT_OFFSETS)
 
 
 def first_known_offset(batch: HasOffsets) -> int:
-    """Return the base offset.
+    """Return the first offset of a batch that is known without decompression.
 
-    For a legacy wrapper the last offset, so that it isn't decompressed.
+    For a magic-2 batch this is the base offset, for a legacy wrapper the last offset.
     """
     return batch.base_offset if batch.magic == MAGIC_2 else batch.last_offset
 
@@ -109,7 +109,7 @@ def order_problem(batch: HasOffsets, next_offset: int, end_offset: int = INT64_M
 
 
 def bad_order(first: int, last: int, next_offset: int, end_offset: int) -> str | None:
-    """Return the error text for offsets of a batch, or None; see `order_problem`."""
+    """Return the error text for a batch's first and last offset, or None; see `order_problem`."""
     if next_offset <= first <= last < end_offset:
         return None
     expected = f"{next_offset} or more" if last < end_offset else f"less than {end_offset}"
@@ -125,15 +125,15 @@ def jump_problem(first: int, last: int, next_offset: int, following: int) -> str
 
 
 def order_error(problem: str, batch: object, next_offset: int) -> CorruptBatch:
-    """Return the error for a batch out of order.
+    """Return the error for a batch whose offsets are out of order.
 
-    If the batch is complete and its checksum is wrong, the error begins with the wrong checksum. In
-    this case the whole batch may be damaged, including its last offset.
+    If the batch is complete and its checksum is wrong, the error's text begins with the wrong
+    checksum. In this case the whole batch may be damaged, including its last offset.
 
     Args:
         problem: What is wrong with the batch's offsets.
-        batch: The batch, or an object with its offsets alone.
-        next_offset: Offset after the batch before it.
+        batch: The batch, or an object that has only its offsets.
+        next_offset: Offset after the previous batch.
     """
     if isinstance(batch, Batch):
         try:
@@ -144,15 +144,15 @@ def order_error(problem: str, batch: object, next_offset: int) -> CorruptBatch:
 
 
 def cut_problem(left_bytes: int, next_offset: int, end_offset: int) -> str | None:
-    """Return the error text for bytes without a whole batch at the end of a finished segment.
+    """Return the error text for an incomplete batch at the end of a finished segment.
 
-    If the batches before these bytes reach `end_offset`, return None: the bytes are then an
-    incomplete write that was never part of the log.
+    Return None if the complete batches reach `end_offset`. In this case the remaining bytes come
+    from an incomplete write, and were never part of the log.
 
     Args:
-        left_bytes: Number of bytes without a whole batch.
-        next_offset: Offset after the last whole batch.
-        end_offset: Offset after the expected last batch.
+        left_bytes: Number of bytes after the last complete batch.
+        next_offset: Offset after the last complete batch.
+        end_offset: Offset after the last batch that the segment must contain.
     """
     if next_offset >= end_offset:
         return None
@@ -174,22 +174,22 @@ def in_order(
     """Yield batches with their positions as long as their offsets are in order.
 
     Args:
-        batches: Result of a walk. If the walk raises CorruptData, the error is raised after the
-            last sound batch was yielded.
+        batches: Positions and batches that a walk yields. If the walk raises CorruptData,
+            `in_order` first yields the last sound batch, and then raises the error.
         next_offset: Smallest offset that the first batch may have.
-        end_offset: Offset that no batch may reach.
-        path: File, for errors.
-        knows_next: Whether `next_offset` is the offset after the batch before the first one. If a
-            walk begins in the middle of a file, it is False, and an index entry proves the offsets
-            of the first batch. So if the offsets of the first two batches contradict each other,
-            the error is raised for the second batch.
+        end_offset: Exclusive upper limit of all offsets.
+        path: File of the batches, named in errors.
+        knows_next: Whether `next_offset` is the offset after the batch that precedes the first
+            batch. It is False if the walk begins in the middle of a file. Then an index entry
+            proves the offsets of the first batch. So if the offsets of the first two batches
+            contradict each other, the error is raised for the second batch.
 
     Raises:
         CorruptBatch: The offsets are out of order; earlier batches were yielded. The errors of the
             walk are also raised.
     """
     pending: tuple[int, _Batch] | None = None
-    before = next_offset  # smallest offset that the pending batch may have
+    before = next_offset  # Smallest offset that the pending batch may have.
     failure: CorruptData | None = None
     try:
         for entry in batches:
@@ -214,9 +214,10 @@ def in_order(
 
 
 def _has_jumped(pending: HasOffsets, batch: HasOffsets, before: int, end_offset: int) -> bool:
-    """Whether the pending batch is wrong, because `batch` would be in order without it.
+    """Whether the pending batch has a wrong offset: without it, `batch` would be in order.
 
-    If either batch may be wrong, the batch that continues without a gap counts as right.
+    If the pending batch begins at `before`, without a gap, it counts as right, and the result is
+    False.
     """
     is_next = first_known_offset(pending) == before
     return not is_next and order_problem(batch, before, end_offset) is None

@@ -12,7 +12,7 @@ from tidelog.types import INT32_MAX, UINT32_MAX
 _M: Final = 0x5BD1E995
 _SEED: Final = 0x9747B28C
 
-# Maximum number of cached keys; keys repeat, so the cache saves most of the hashing.
+# Maximum number of cached keys. Keys repeat, so the cache saves most of the hashing.
 REMEMBERED_KEYS: Final = 65_536
 
 
@@ -48,7 +48,7 @@ class Partitioner:
     def choose(self, key: bytes | None) -> int:
         """Return the key's partition.
 
-        Without a key, return the same random partition until `switch`.
+        If `key` is None, return a random partition. It stays the same until `switch` is called.
         """
         if key is None:
             if self._sticky is None:

@@ -1,8 +1,8 @@
 """Records of a log: their magic-2 coding, control records, and append times.
 
 This module owns the fields and their checks. It does not know batch headers: `BatchValues` has the
-values that a record inherits from its batch. Keys and values can be read alone. This takes a
-quarter of the time of reading whole records, because times and headers are skipped.
+values that a record inherits from its batch. `read_pairs` reads only keys and values. It takes a
+quarter of the time that reading whole records takes, because it skips times and headers.
 
 Source: docs/format.md#record; KIP-82 (headers), KIP-98 (control records).
 """
@@ -20,7 +20,7 @@ from tidelog.record.coding import encode_varlong, read_varint, read_varlong
 from tidelog.record.header import HEADERS_MAX
 from tidelog.types import INT32_MAX, NO_SEQUENCE, NO_TIMESTAMP, Buffer, Header, TimestampType
 
-# Minimum size of a record in bytes, one byte for each of these fields: length, attributes,
+# Minimum size of a record in bytes: one byte for each of these fields: length, attributes,
 # timestamp delta, offset delta, the lengths of key and value, header count.
 RECORD_SIZE_MIN: Final = 7
 
@@ -41,14 +41,16 @@ class Record:
     Attributes:
         offset: Logical offset.
         timestamp: Timestamp that a Kafka consumer sees, in ms; -1 means "has no time".
-        timestamp_type: Whether the producer or the log set `timestamp`.
-        key: The key; None for a record without a key. b"" is an empty key.
+        timestamp_type: Tells whether `timestamp` was set by the producer (CreateTime) or the log
+            (LogAppendTime).
+        key: The key; None for a record without a key, b"" for an empty key.
         value: The value; None marks a tombstone in a compacted topic.
         headers: Headers in the producer's order; keys may repeat.
-        create_timestamp: The producer's own time in ms; None if the record has none, or the time is
-            lost (LogAppendTime in magic 1, or in a batch that a cleaner rewrote).
+        create_timestamp: The time in ms that the producer gave; None if the producer gave none, or
+            the time is lost. It is lost in LogAppendTime messages of magic 1, and in LogAppendTime
+            batches that a cleaner rewrote.
         sequence: The idempotent producer's sequence number, -1 for none.
-        append_timestamp: Append time in ms; None if unknown or not looked up.
+        append_timestamp: Append time in ms; None if it is unknown or was not looked up.
     """
 
     offset: int
@@ -63,12 +65,12 @@ class Record:
 
     @property
     def has_key(self) -> bool:
-        """Whether the record has a key; an empty key counts."""
+        """Whether the record has a key, which may be empty."""
         return self.key is not None
 
     @property
     def has_value(self) -> bool:
-        """Whether the record has a value; an empty value counts."""
+        """Whether the record has a value, which may be empty."""
         return self.value is not None
 
     @property
@@ -92,7 +94,7 @@ class RecordLike(Protocol):
 
     @property
     def timestamp(self) -> int | None:
-        """Time in ms; None for the builder's default."""
+        """Time in ms; None if the builder chooses the time."""
         ...
 
     @property
@@ -105,14 +107,14 @@ class BatchValues(NamedTuple):
     """Values that records inherit from their batch's header.
 
     Attributes:
-        base_offset: Offset that the offset deltas are relative to.
-        last_offset_delta: The largest offset delta allowed, inclusive.
-        base_timestamp: Time in ms that the timestamp deltas are relative to.
+        base_offset: Offset to which the records' offset deltas are added.
+        last_offset_delta: Largest offset delta that a record may have.
+        base_timestamp: Time in ms to which the records' timestamp deltas are added.
         append_timestamp: Time of every record of a LogAppendTime batch, None for CreateTime.
         base_sequence: The producer's sequence number for offset delta 0, -1 for none.
-        records_at: Position of the records' first byte in the walked buffer, for errors only. None
-            if the records were compressed.
-        batch_at: Position of the batch in the walked buffer, for errors only.
+        records_at: Position of the first record in the walked buffer, used only in errors. None if
+            the records were compressed.
+        batch_at: Position of the batch in the walked buffer, used only in errors.
     """
 
     base_offset: int
@@ -135,15 +137,16 @@ def wrap_sequence(value: int) -> int:
 
 
 def decode_records(body: bytes, count: int, inherited: BatchValues) -> Iterator[Record]:
-    """Iterate over the `count` records that fill `body` exactly, in order.
+    """Iterate over the `count` records in `body`, in order; they must fill `body` exactly.
 
     Args:
         body: The records section of a batch, decompressed.
-        count: Number of records in the batch's header.
+        count: Number of records according to the batch's header.
         inherited: Values from the batch's header.
 
     Raises:
-        CorruptRecord: A rule of docs/format.md#record is broken; the records before it were valid.
+        CorruptRecord: A rule of docs/format.md#record is broken. The records that were yielded
+            before are valid.
     """
     end = len(body)
     if count < 0 or count * RECORD_SIZE_MIN > end:
@@ -174,7 +177,7 @@ def decode_records(body: bytes, count: int, inherited: BatchValues) -> Iterator[
 
 
 def _corrupt(reason: str, at: int, inherited: BatchValues) -> CorruptRecord:
-    """Return the error with its position in the walked buffer.
+    """Return an error with the position of the damage in the walked buffer.
 
     For compressed records the error has the batch's position, and its text has the record's
     position in the decompressed bytes.
@@ -195,7 +198,7 @@ def _decode_record(
         raise CorruptRecord(f"a record of {size} bytes, {end - at} are left", at=at)
     record_end = at + size
     if size:
-        at += 1  # the record's attributes, ignored
+        at += 1  # skips the record's attributes
     time_delta, at = read_varlong(body, at, record_end)
     delta, at = read_varint(body, at, record_end)
     key, at = _read_bytes(body, at, record_end, "key")
@@ -215,7 +218,7 @@ def _assemble(
     content: tuple[bytes | None, bytes | None, tuple[Header, ...]],
     inherited: BatchValues,
 ) -> Record:
-    """Return the record with these deltas and this content."""
+    """Return the record with these deltas and this content: key, value and headers."""
     created = inherited.base_timestamp + time_delta
     if not -_INT64_SIGN <= created < _INT64_SIGN:
         created = wrap_int64(created)
@@ -232,7 +235,10 @@ def _assemble(
 
 
 def _read_bytes(body: bytes, at: int, end: int, what: str) -> tuple[bytes | None, int]:
-    """Return the field whose length is at `at`, None for length -1, and the place after it."""
+    """Return the field whose length is stored at `at`, and the position after the field.
+
+    The field is None if the length is -1.
+    """
     start = at
     size, at = read_varint(body, at, end)
     if size == -1:
@@ -243,7 +249,10 @@ def _read_bytes(body: bytes, at: int, end: int, what: str) -> tuple[bytes | None
 
 
 def _read_headers(body: bytes, at: int, end: int, count: int) -> tuple[tuple[Header, ...], int]:
-    """Return `count` headers, and the place after them; a header takes at least two bytes."""
+    """Return `count` headers, and the position after the last header.
+
+    Each header takes at least two bytes, which limits `count`.
+    """
     if not 0 <= count <= (end - at) // 2:
         raise CorruptRecord(f"{count} headers in {end - at} bytes", at=at)
     if count > HEADERS_MAX:
@@ -251,7 +260,8 @@ def _read_headers(body: bytes, at: int, end: int, count: int) -> tuple[tuple[Hea
     headers: list[Header] = []
     last = b""
     for _ in range(count):
-        if last and body.startswith(last, at, end):  # many headers in few bytes are mostly equal
+        # If many headers take few bytes, most of them are equal.
+        if last and body.startswith(last, at, end):
             headers.append(headers[-1])
             at += len(last)
             continue
@@ -272,11 +282,11 @@ def encode_record(
     """Append `record` to `out`.
 
     Args:
-        out: The records section so far.
-        record: The record; its own `timestamp` is ignored.
+        out: The records section of a batch, with the records that precede this record.
+        record: The record. Its field `timestamp` is ignored.
         timestamp_delta: Time in ms relative to the batch's base timestamp, wrapped to int64 if
             needed.
-        offset_delta: Offset relative to the batch's base offset.
+        offset_delta: The record's offset relative to the batch's base offset.
 
     Raises:
         InvalidRecord: The record does not fit into 2 GiB, has more than `HEADERS_MAX` headers, or a
@@ -345,15 +355,15 @@ class ControlType(IntEnum):
     KRAFT_VOTERS = 6
 
 
-CONTROL_KEY: Final = struct.Struct(">hh")  # version, type
-END_MARKER_VALUE: Final = struct.Struct(">hi")  # version, coordinator epoch
+CONTROL_KEY: Final = struct.Struct(">hh")  # pair of version and type
+END_MARKER_VALUE: Final = struct.Struct(">hi")  # pair of version and coordinator epoch
 
 assert CONTROL_KEY.size == 4
 assert END_MARKER_VALUE.size == 6
 
-# The whole record of a transaction marker as all brokers write it, with deltas 0. Its parts are the
-# fields up to the key's length, the key, the value's length, the value, and the number of headers
-# (0).
+# The whole record of a transaction marker, with timestamp and offset delta 0, as all brokers write
+# it. Its parts are the fields up to the key's length, the key, the value's length, the value, and
+# the number of headers (0).
 _PLAIN_MARKER: Final = struct.Struct(">5shhBhiB")
 
 _MARKER_HEAD: Final = b"\x20\0\0\0\x08"
@@ -388,13 +398,17 @@ def read_control_type(key: bytes | None, *, at: int | None = None) -> ControlTyp
 
 
 def pack_end_marker(kind: ControlType, coordinator_epoch: int) -> bytes:
-    """Return the record of a marker that is alone in its batch and has the batch's time."""
+    """Return the encoded record of a transaction marker.
+
+    The marker must be the only record of its batch, and its time must be the batch's base
+    timestamp.
+    """
     epoch, length = coordinator_epoch, _MARKER_VALUE_LENGTH
     return _PLAIN_MARKER.pack(_MARKER_HEAD, 0, kind, length, 0, epoch, 0)
 
 
 def unpack_end_marker(body: Buffer) -> EndMarker | None:
-    """Return the marker in a batch's body; None if the body can't be from `pack_end_marker`."""
+    """Return the marker in a batch's body; None if `pack_end_marker` did not write the body."""
     if len(body) != _PLAIN_MARKER.size:
         return None
     head, key_version, kind, length, version, epoch, headers = _PLAIN_MARKER.unpack(body)
@@ -405,7 +419,9 @@ def unpack_end_marker(body: Buffer) -> EndMarker | None:
 
 
 def read_end_marker(record: Record) -> EndMarker:
-    """Return the transaction marker in `record`; later versions are read as version 0.
+    """Return the transaction marker in `record`.
+
+    A marker of a later version is read like version 0.
 
     Raises:
         CorruptRecord: The record is not a commit or abort marker, is too short, or has a negative
@@ -430,15 +446,14 @@ Pair: TypeAlias = tuple[int, bytes | None, bytes | None]
 
 
 def read_pairs(body: bytes, count: int) -> list[Pair]:
-    """Return offset delta, key and value of each of `count` records.
+    """Return a tuple of offset delta, key and value for each of `count` records.
 
     Args:
         body: The records, uncompressed.
-        count: Number of records in the batch's header.
+        count: Number of records according to the batch's header.
 
     Raises:
-        CorruptRecord: A length or another integer is invalid, or bytes are left after the last
-            record.
+        CorruptRecord: A length or another integer is invalid, or bytes follow the last record.
     """
     pairs: list[Pair] = []
     at, end = 0, len(body)
@@ -449,8 +464,8 @@ def read_pairs(body: bytes, count: int) -> list[Pair]:
             stop = at + size
             if not 0 <= size <= end - at:
                 raise CorruptRecord(f"a record of {size} bytes, {end - at} are left", at=start)
-            at += 1  # attributes
-            while body[at] >= 0x80:  # timestamp delta
+            at += 1  # skips the attributes
+            while body[at] >= 0x80:  # skips the timestamp delta
                 at += 1
             delta, at = read_varint(body, at + 1, stop)
             key, at = _field(body, at, stop)
@@ -465,7 +480,10 @@ def read_pairs(body: bytes, count: int) -> list[Pair]:
 
 
 def _field(body: bytes, at: int, end: int) -> tuple[bytes | None, int]:
-    """Return a key or a value, None for a negative length, and the place after it."""
+    """Return a key or a value, and the position after it.
+
+    The key or value is None if its length is negative.
+    """
     if at < end and (byte := body[at]) < 0x80:
         size, at = (byte >> 1) ^ -(byte & 1), at + 1
     else:
@@ -485,9 +503,9 @@ def stamp_of(record: Record) -> int | None:
 
 
 def with_append_time(record: Record, append_ms: int | None) -> Record:
-    """Return the record with the append time `append_ms`.
+    """Return the record with `append_ms` as its `append_timestamp`.
 
-    If `append_ms` is None, the timestamp of a LogAppendTime record is its append time, and a
+    If `append_ms` is None, a LogAppendTime record gets its timestamp as `append_timestamp`, and a
     CreateTime record is returned unchanged.
     """
     append_time = stamp_of(record) if append_ms is None else append_ms

@@ -1,8 +1,8 @@
 """Serializers and deserializers for keys and values, by name, with Kafka's encodings.
 
 Null stays null: None is encoded as None, and decoded as None. Numbers are big-endian, UUIDs are
-text of 36 characters, strings UTF-8. JSON is compact UTF-8. `null` is written only inside other
-values, because the value None is encoded as Kafka's null.
+    text of 36 characters, and strings are UTF-8. JSON is UTF-8 without spaces. JSON's `null` is
+    written only inside other JSON values, because the value None is encoded as Kafka's null.
 
 Source: the keyed messages proposal; org.apache.kafka.common.serialization.
 """
@@ -30,13 +30,14 @@ _UUID_SIZE: Final = 36
 
 @dataclass(frozen=True, slots=True)
 class Serde(Generic[T]):
-    """Both directions of one encoding. Immutable, safe to share.
+    """Serializer and deserializer of one encoding. Immutable, safe to share.
 
     Attributes:
-        name: Name in options and configs, e.g. `int64`.
-        encode: Returns the bytes of a value other than None; raises TypeError, ValueError or
-            similar.
-        decode: Returns the value of bytes other than None; raises ValueError or similar.
+        name: Name of the encoding in options and configs, e.g. `int64`.
+        encode: Returns the bytes of a value other than None. It raises TypeError, ValueError or a
+            similar error for a value that can't be encoded.
+        decode: Returns the value that bytes encode; it never gets None. It raises ValueError or a
+            similar error for invalid bytes.
     """
 
     name: str
@@ -58,7 +59,7 @@ class Serde(Generic[T]):
             raise SerdeError(f"{self.name} can't write this {kind}: {error}") from error
 
     def deserialize(self, data: bytes | None) -> T | None:
-        """Return the value of `data`, None for None.
+        """Return the value that `data` encodes, None for None.
 
         Raises:
             SerdeError: The bytes are not valid in this encoding.
@@ -73,7 +74,10 @@ class Serde(Generic[T]):
 
 
 def _of_type(value: object, kind: type[T]) -> T:
-    """Return `value` if it has the given type, else raise TypeError; a bool is not a number."""
+    """Return `value` if it has the given type, else raise TypeError.
+
+    A bool is accepted only for `bool`, not as a number.
+    """
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise TypeError(f"expected {kind.__name__}")
     return value

@@ -1,8 +1,9 @@
 """Zstandard frames, with a limit on the decompressed size.
 
-The `zstandard` library ignores `max_output_size` if a frame declares its size. So the blocks of a
-frame are walked first, because each block's 3-byte header limits the block's output. The library
-may write at most the total of these limits, and at most as many bytes as the caller allows.
+The `zstandard` library ignores `max_output_size` if a frame declares its decompressed size. So the
+blocks of a frame are walked first, because each block's 3-byte header limits the block's output.
+The library may write at most the total of these limits, and at most as many bytes as the caller
+allows.
 
 Source: docs/format.md#zstd; KIP-110; RFC 8878.
 """
@@ -18,7 +19,7 @@ from tidelog.types import Buffer
 
 DEFAULT_LEVEL: Final = 3
 
-# Maximum window in bytes that Kafka's reader accepts; level 22 of zstd writes such windows.
+# Maximum window in bytes that Kafka's reader accepts; level 22 of zstd uses windows of this size.
 WINDOW_SIZE_MAX: Final = 1 << 27
 
 _BLOCK_OUTPUT_MAX: Final = 128 * 1024
@@ -35,7 +36,7 @@ _SKIPPABLE_HEADER: Final = struct.Struct("<II")
 
 
 def compress(data: Buffer, *, level: int | None = None) -> bytes:
-    """Compress `data` to one frame that declares its size.
+    """Compress `data` to one frame that declares its decompressed size.
 
     `level` is a value of Kafka's `compression.zstd.level`; None means 3.
     """
@@ -46,9 +47,9 @@ def decompress(data: Buffer, limit: int, *, scratch: Scratch | None = None) -> b
     """Decompress the frames of `data` to at most `limit` bytes.
 
     Args:
-        data: Frames, nothing after the last.
+        data: Frames, with nothing after the last frame.
         limit: Maximum number of decompressed bytes, inclusive.
-        scratch: Memory for a single frame; None for new memory.
+        scratch: Memory for the output if `data` is a single frame; None for new memory.
 
     Raises:
         CorruptBatch: A frame is malformed or truncated, needs a dictionary or a window over 128
@@ -95,7 +96,8 @@ def _decompress_frame(frame: memoryview, bound: int, limit: int) -> bytes:
 def _decompress_to(frame: memoryview, out: memoryview) -> memoryview:
     """Decompress one whole frame to `out`.
 
-    `out` must be at least one byte longer than the output, so that the frame's end is read.
+    `out` must be at least one byte longer than the output, so that the library reads up to the
+    frame's end.
     """
     decompressor, end = _free_decompressor(), 0
     try:
@@ -118,9 +120,9 @@ def _decompress(frame: memoryview, room: int) -> bytes:
 def _free_decompressor() -> zstandard.ZstdDecompressor:
     """Return an unused decompressor.
 
-    Creating a decompressor takes longer than decompressing a small frame.
+    Decompressors are reused, because creating one takes longer than decompressing a small frame.
 
-    Each decompressor serves one thread at a time; `pop` and `append` of a list are atomic.
+    Only one thread at a time uses a decompressor, because `pop` and `append` of a list are atomic.
     """
     try:
         return _FREE.pop()
@@ -134,7 +136,7 @@ def _keep(decompressor: zstandard.ZstdDecompressor) -> None:
 
 
 def _frame_end(view: memoryview, at: int) -> tuple[int, int]:
-    """Return the end of the frame at `at`, and the maximum output of its blocks in bytes."""
+    """Return the end of the frame at `at`, and its maximum decompressed size in bytes."""
     try:
         parameters = zstandard.get_frame_parameters(view[at : at + 18])
         start = at + zstandard.frame_header_size(view[at : at + 18])
@@ -169,7 +171,7 @@ def _walk_blocks(view: memoryview, at: int) -> tuple[int, int]:
 
 
 def _skippable_end(view: memoryview, at: int) -> int | None:
-    """Return the end of the frame at `at` if readers skip it, else None."""
+    """Return the end of the skippable frame at `at`; None if the frame there is not skippable."""
     if len(view) - at < _SKIPPABLE_HEADER.size:
         return None
     magic, size = _SKIPPABLE_HEADER.unpack_from(view, at)

@@ -4,11 +4,11 @@ A -1 that means "missing" in a fixed-width column becomes null. A column without
 validity bitmap.
 
 Fresh pages are expensive, because the system takes as long to zero a page as a kernel takes to fill
-it. Arrow's pool would often need fresh pages: if one thread allocates memory and another thread
-frees it, the pool returns the memory to the system. Readers usually do this. So this module keeps
-freed pages. The most recently freed page is used first, because it is still in a CPU cache. At most
-about `FREE_BYTES_MAX` bytes are kept; further pages are returned to Arrow's pool. A page is freed,
-by any thread, when the last array or buffer over it is deleted.
+it. Arrow's memory pool often needs fresh pages, because it returns memory to the system if one
+thread allocates it and another thread frees it. This happens with most readers. So this module
+keeps freed pages. The most recently freed page is used first, because it is still in a CPU cache.
+At most about `FREE_BYTES_MAX` bytes are kept; further pages are returned to Arrow's pool. A page is
+freed, by any thread, when the last array or buffer over it is deleted.
 """
 
 import ctypes
@@ -40,8 +40,8 @@ from tidelog.record.kernels.records import (
 from tidelog.record.kernels.times import fill_append_times
 from tidelog.types import INT32_MAX, TimestampType
 
-# Limit for the total size in bytes of the unused pages that are kept. The columns of several Arrow
-# record batches fit into this size.
+# Limit for the total size in bytes of the unused pages that are kept for reuse. The columns of
+# several Arrow record batches fit into this size.
 FREE_BYTES_MAX: Final = 64 << 20
 
 # Minimum size of a page in bytes; for smaller memory, an allocation is cheaper than reuse.
@@ -60,20 +60,21 @@ class FreeMemory:
 
     @property
     def size_bytes(self) -> int:
-        """Total size of the unused pages."""
+        """Total size of the unused pages in bytes."""
         return sum(size * len(memories) for size, memories in list(self._by_size.items()))
 
     def take(self, size: int) -> memoryview:
-        """Return memory of this size: the last freed page of the same size, or a new page."""
+        """Return memory of this size: the last freed page of this size, or a new page."""
         try:
             return self._by_size[size].pop()
         except LookupError:
             return _allocate(size)
 
     def give(self, memory: memoryview) -> None:
-        """Keep memory for reuse, unless the unused pages would exceed the limit.
+        """Keep a page for reuse, or release it if the unused pages would exceed `FREE_BYTES_MAX`.
 
-        Threads that call this at the same time may exceed the limit, by one page each.
+        If several threads call this method at the same time, each of them may exceed the limit by
+        one page.
         """
         size = memory.nbytes
         if 0 < size <= self._bytes_max - self.size_bytes:
@@ -84,7 +85,7 @@ FREE: Final = FreeMemory()
 
 
 class _Page(ctypes.Array[ctypes.c_ubyte]):
-    """A page during one use; when it is deleted, its memory is kept for reuse."""
+    """A page in use. When this object is deleted, the page's memory is kept for reuse."""
 
     _type_ = ctypes.c_ubyte
     _length_ = 0
@@ -96,7 +97,7 @@ class _Page(ctypes.Array[ctypes.c_ubyte]):
         give(self.memory)
 
 
-@lru_cache(maxsize=256)  # at most four page sizes for each power of two
+@lru_cache(maxsize=256)  # Each power of two has at most four page sizes.
 def _page_type(size: int) -> type[_Page]:
     return type("_Page", (_Page,), {"_length_": size})
 
@@ -104,7 +105,7 @@ def _page_type(size: int) -> type[_Page]:
 def new_page(size: int) -> memoryview:
     """Return at least `size` bytes of uninitialized memory.
 
-    Memory of `PAGE_BYTES_MIN` or more is a page, which is reused after its release.
+    Memory of `PAGE_BYTES_MIN` or more is a page. After its release, the page is reused.
     """
     if size < PAGE_BYTES_MIN:
         return _allocate(size)
@@ -157,15 +158,15 @@ class Chunk:
 
     Attributes:
         data: Bytes that contain the records.
-        start: Start of the bytes that views may refer to.
-        end: End of these bytes, exclusive.
+        start: Position of the first byte that views may refer to.
+        end: Position after the last byte that views may refer to.
         rows: Number of rows, at least 1.
         table: The batches that the rows come from, in order.
         rows_end: Number of rows up to the end of each batch.
-        filled: The kernel's columns.
-        progress: The kernel's counts; see `kernels.records.decode_batches`.
-        append_times: First offset and append time in ms (-1 if unknown) of each run of offsets;
-            None without append times.
+        filled: The columns that the kernel has filled.
+        progress: The counts that the kernel returned; see `kernels.records.decode_batches`.
+        append_times: Two arrays: first offset and append time in ms (-1 if unknown) of each run of
+            offsets with equal append time. None if no append times are requested.
     """
 
     data: "Bytes"
@@ -184,7 +185,7 @@ class Chunk:
         return bool((values == values[0]).all())
 
     def repeat(self, values: "npt.NDArray[Number]") -> "npt.NDArray[Number]":
-        """Repeat each batch's value for its rows."""
+        """Return an array with a value for each row: the value of the row's batch."""
         return np.repeat(values, np.diff(self.rows_end, prepend=0))
 
 
@@ -194,14 +195,14 @@ def new_array(kind: type[Number], size: int) -> "npt.NDArray[Number]":
 
 
 def new_binary(rows: int, capacity: int) -> Binary:
-    """Return an empty binary column with room for `rows` values, `capacity` bytes in total."""
+    """Return an empty binary column with room for `rows` values of `capacity` bytes in total."""
     ends = new_array(np.int32, rows + 1)
     ends[0] = 0
     return Binary(ends, new_array(np.uint8, capacity), _all_valid(rows), NO_INTS)
 
 
 def new_views(rows: int) -> Binary:
-    """Return an empty column for views of values that aren't copied."""
+    """Return an empty column for `rows` values that are views of the log's bytes, not copies."""
     return Binary(NO_INTS, _NO_BYTES, _all_valid(rows), new_array(np.int32, VIEW_WORDS * rows))
 
 
@@ -223,7 +224,10 @@ def build(name: str, chunk: Chunk) -> "Column":
 
 
 def _fixed(kind: pa.DataType, numbers: "Numbers", null_count: int) -> "Column":
-    """Return an array over `numbers`; `null_count` of the numbers are -1, which stands for null."""
+    """Return an array over `numbers`.
+
+    -1 stands for null, and `null_count` numbers are -1.
+    """
     if null_count == len(numbers):
         return _nulls(kind, null_count)
     valid = None
@@ -247,7 +251,7 @@ def _nulls(kind: pa.DataType, rows: int) -> "Column":
 
 
 def _round_up(rows: int) -> int:
-    """Round up the length of a shared array, to limit the number of different lengths."""
+    """Round up a number of rows, so that shared arrays have few different lengths."""
     return 1 << max(rows, 1024).bit_length()
 
 
@@ -274,7 +278,7 @@ def _shared_empty_lists(capacity: int) -> "Column":
 
 
 def _binary(kind: pa.DataType, rows: int, column: Binary, null_count: int) -> "Column":
-    """Return an array over the kernel's buffers, without a copy."""
+    """Return an array over the buffers that the kernel has filled, without a copy."""
     valid = _share(column.valid[: (rows + 7) >> 3]) if null_count else None
     ends = column.ends[: rows + 1]
     data = column.data[: ends[rows]]
@@ -282,7 +286,7 @@ def _binary(kind: pa.DataType, rows: int, column: Binary, null_count: int) -> "C
 
 
 def _bytes(chunk: Chunk, column: Binary, null_count: int) -> "Column":
-    """Return keys or values: copies in a new array, or views of the log's bytes."""
+    """Return the keys or values of a chunk: copies, or views of the log's bytes."""
     if not column.views.size:
         return _binary(pa.binary(), chunk.rows, column, null_count)
     valid = _share(column.valid[: (chunk.rows + 7) >> 3]) if null_count else None
@@ -306,7 +310,7 @@ def _append_times(chunk: Chunk) -> "Column":
 
 
 def _per_batch(kind: pa.DataType, field: int, chunk: Chunk) -> "Column":
-    """Return a field of the batch table for each row, null for -1."""
+    """Return, for each row, a field of its batch in the table; null for -1."""
     values = chunk.table[:, field]
     first = int(values[0])
     if not chunk.is_uniform(field):
@@ -318,7 +322,8 @@ def _per_batch(kind: pa.DataType, field: int, chunk: Chunk) -> "Column":
 def _timestamp_types(chunk: Chunk) -> "Column":
     """Return the column of timestamp types, without nulls.
 
-    0 is CreateTime, 1 is LogAppendTime, -1 is magic 0, which has no timestamps.
+    0 is CreateTime, and 1 is LogAppendTime. -1 stands for records of magic 0, which have no
+    timestamps.
     """
     table = chunk.table
     if chunk.is_uniform(layout.ATTRIBUTES) and chunk.is_uniform(layout.MAGIC):
@@ -331,7 +336,10 @@ def _timestamp_types(chunk: Chunk) -> "Column":
 
 
 def _sequences(chunk: Chunk) -> "Column":
-    """Return base sequence + offset delta, null without a base sequence; 0 follows 2147483647."""
+    """Return the sequence number of each row: base sequence + offset delta.
+
+    It is null if the batch has no base sequence. 0 follows 2147483647.
+    """
     bases = chunk.table[:, layout.BASE_SEQUENCE]
     if bases[0] == MISSING and chunk.is_uniform(layout.BASE_SEQUENCE):
         return _nulls(pa.int32(), chunk.rows)
@@ -362,7 +370,7 @@ def _lists(ends: "Ints", values: "Column") -> "Column":
 
 
 def _decode_keys(count: int, column: Binary) -> "Column":
-    """Return the keys as text; invalid UTF-8 is replaced, as in Kafka and in plain Python code."""
+    """Return header keys as text; invalid UTF-8 is replaced, as in Kafka and in `record`."""
     try:
         keys = _binary(pa.string(), count, column, 0)
         keys.validate(full=True)

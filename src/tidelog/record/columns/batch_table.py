@@ -1,12 +1,12 @@
 """Builds tables of batches: checks frames and CRCs, decompresses bodies, selects batches to skip.
 
 A batch is skipped only because of values in its header, and only if the CRC of the batch is right.
-In a group that is decoded completely, the decoder checks the CRC of each batch just before it
-decodes the batch.
+In a group that is decoded completely, the decoder itself checks the CRC of each batch, just before
+it decodes the batch.
 
 Bodies of compressed and of legacy batches are written one after the other into one scratch buffer.
-Their `BODY_START` and `BODY_END` are positions in that buffer, while `POSITION` is still the
-batch's position in the log. The frames of lz4 batches are located by the table's columns, because
+Their `BODY_START` and `BODY_END` are positions in that buffer, but `POSITION` is still the batch's
+position in the log. The positions of lz4 frames are computed from the table's columns, because
 creating a Python object for a batch costs more than decompressing 16 KB.
 """
 
@@ -51,13 +51,14 @@ if TYPE_CHECKING:
     Mask = npt.NDArray[np.bool_]
 
 
-# Number of decompressed bytes to join before they are decoded. This number limits memory, however
-# much the batches expand. A single batch may be as large as its own limit allows.
+# Number of bytes of decompressed bodies to join before they are decoded. This number limits memory,
+# however much the batches grow by decompression. A larger body is joined alone; only the
+# decompression limit of one batch limits it.
 SCRATCH_BYTES: Final = 1 << 20
 
 
 def is_plain(table: "Longs") -> "npt.NDArray[np.bool_]":
-    """Return which batches can be decoded in place."""
+    """Return a mask of the batches that can be decoded in place."""
     codec = table[:, layout.ATTRIBUTES] & CODEC_MASK
     plain: npt.NDArray[np.bool_] = (table[:, layout.MAGIC] == MAGIC_2) & (codec == 0)
     return plain
@@ -66,17 +67,17 @@ def is_plain(table: "Longs") -> "npt.NDArray[np.bool_]":
 def join_bodies(
     log: "Bytes", table: "Longs", *, check_crc: bool
 ) -> Iterator[tuple["Bytes", "Longs"]]:
-    """Yield scratch buffers and the tables of their batches, in order.
+    """Yield scratch buffers of decompressed bodies, each with the table of its batches, in order.
 
     Args:
         log: The bytes that the table describes.
         table: Batches of any magic and codec.
-        check_crc: Whether to check the CRCs of legacy messages; the CRCs of other batches were
+        check_crc: Whether to check the CRCs of legacy messages. The CRCs of magic-2 batches were
             checked before.
 
     Raises:
         CorruptBatch: A batch does not decompress within its limit, or a message's CRC is wrong.
-        CorruptRecord: A legacy message breaks a rule.
+        CorruptRecord: A legacy message breaks a rule of the format.
         UnsupportedCompression: The codec is undefined.
     """
     view = log.data
@@ -106,7 +107,10 @@ def _joined(parts: list[Buffer], rows: list["Longs"]) -> tuple["Bytes", "Longs"]
 
 
 def _open(view: memoryview, batch: "Longs", *, check_crc: bool) -> Iterator[tuple["Longs", Buffer]]:
-    """Yield a batch's row and uncompressed body; for a legacy batch, one of each per record."""
+    """Yield the table's row and the uncompressed body of a batch.
+
+    A legacy batch yields a row and a body for each record, as if each record were a magic-2 batch.
+    """
     at = int(batch[layout.POSITION])
     if batch[layout.MAGIC] == MAGIC_2:
         yield batch, RecordBatch(view, at).body()
@@ -118,7 +122,7 @@ def _open(view: memoryview, batch: "Longs", *, check_crc: bool) -> Iterator[tupl
 
 
 def _record_row(batch: "Longs", record: Record) -> "Longs":
-    """Return the row of a magic-2 batch with only this record, with times relative to 0."""
+    """Return the table's row of a magic-2 batch that has only this record and base timestamp 0."""
     stamped = record.timestamp_type is TimestampType.LOG_APPEND_TIME
     row = batch.copy()
     row[layout.BASE_OFFSET] = row[layout.LAST_OFFSET] = record.offset
@@ -130,8 +134,8 @@ def _record_row(batch: "Longs", record: Record) -> "Longs":
     return row
 
 
-# Number of headers to read at a time. The number is large, because the table of headers is small
-# compared to the batches.
+# Number of batch headers to read at a time. The number is large, because the table of headers is
+# small compared to the batches.
 SCAN_BATCHES: Final = 4096
 
 # Number of bytes to checksum and then decode in one group. The number is small enough that the
@@ -140,11 +144,12 @@ SCAN_BATCHES: Final = 4096
 GROUP_BYTES: Final = 4 << 20
 
 # Number of bytes to decode in one group if the decoder itself checks each batch just before it
-# decodes the batch. The number is larger, because such a group need not fit into a CPU cache.
+# decodes the batch. The number is larger than `GROUP_BYTES`, because such a group need not fit into
+# a CPU cache.
 LEFT_GROUP_BYTES: Final = 8 << 20
 
-# Maximum number of places at which a table is split because plain batches and other batches meet.
-# With more such places, the table is not split, because the groups would be too small.
+# Maximum number of changes between plain batches and other batches in a table. A table is split at
+# these changes. With more changes it is not split, because the groups would be too small.
 _CHANGES_MAX: Final = 8
 
 _SOUND: Final = (layout.DONE, layout.FULL, layout.PARTIAL)
@@ -157,15 +162,16 @@ class DecodeStats:
 
     Attributes:
         batches: Number of batches whose headers were read.
-        batches_opened: Number of batches whose records were examined.
+        batches_opened: Number of batches that were opened, so that their records were examined.
         rows: Number of rows returned.
-        without_time: With a time range, number of records inside the offset range that have no
+        without_time: With a time range, the number of records in the offset range that have no
             time. The records of unopened batches are not counted; without `Selection.opens_all`,
             batches that can't match are not opened.
         end_at: Position after the last batch whose header was read. If the buffer ends inside a
             batch, this position is before the buffer's end.
-        next_offset: Offset after the last batch whose header was read; -1 if there was none.
-        first_offset: Base offset of the first batch whose header was read, -1 if there was none.
+        next_offset: Offset after the last batch whose header was read; -1 if no header was read.
+        first_offset: Base offset of the first batch whose header was read, -1 if no header was
+            read.
         records: Sum of the record counts in all headers that were read; a legacy message has no
             count, and is added as -1.
     """
@@ -180,7 +186,7 @@ class DecodeStats:
     records: int = 0
 
     def add(self, walked: "Longs", opened: int) -> None:
-        """Count consecutive sound batches, and how many of these batches are opened."""
+        """Count consecutive sound batches, of which `opened` batches are opened."""
         self.batches += len(walked)
         self.batches_opened += opened
         if len(walked):
@@ -193,20 +199,21 @@ class DecodeStats:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Selection of records.
+    """Selection of records by offset, time and batch.
 
     Attributes:
-        offset_start: First offset, inclusive.
-        offset_end: End of the offsets, exclusive.
+        offset_start: First offset of the selected records, inclusive.
+        offset_end: End of the selected records' offsets, exclusive.
         record_time: Select only records whose timestamp in ms is in [a, b); b of INT64_MAX means no
             end. Records without a time are in no range and are counted in the statistics.
         opens_all: Whether to also open batches whose header shows that no time can match. This is
             needed to count records without a time.
         include_control: Whether to include the records of control batches.
-        drop_batch: Returns which batches of a table (`kernels.layout`) to leave out.
+        drop_batch: Function that returns a mask of the batches of a table (`kernels.layout`) to
+            leave out.
         opens_from: Batches that end before this offset are not opened; None for `offset_start`.
-        between: Smallest offset that the first batch may have, and the exclusive upper limit of all
-            offsets.
+        between: Pair of the smallest offset that the first batch may have, and the exclusive upper
+            limit of the offsets of all batches.
     """
 
     offset_start: int = 0
@@ -232,7 +239,7 @@ class Group:
     """Batches to open, in order.
 
     Attributes:
-        table: See `kernels.layout` for its columns.
+        table: The batches; `kernels.layout` describes the columns.
         is_checked: False if the decoder must check the checksums and count the batches. True if the
             checksums are checked and the batches are counted, or if checksums must not be checked.
     """
@@ -253,8 +260,8 @@ def groups(
     """Yield the batches to open, in groups.
 
     A group has at most `rows` records and `GROUP_BYTES` (`LEFT_GROUP_BYTES` if its checksums are
-    not checked yet); a larger batch is a group of its own. With `leaves_sums` the caller must check
-    the checksums of groups whose `is_checked` is False.
+    not checked yet); a larger batch forms a group of its own. With `leaves_sums` the caller must
+    check the checksums of groups whose `is_checked` is False.
 
     Raises:
         CorruptBatch: A frame, a checksum or an offset is wrong; earlier batches were yielded.
@@ -283,7 +290,7 @@ def groups(
 
 
 def _parted(table: "Longs", selection: Selection) -> Iterator[tuple["Longs", bool]]:
-    """Yield parts of a table in order, each with whether all its batches are decoded in place."""
+    """Yield parts of a table in order, and whether all batches of the part are decoded in place."""
     is_left = is_plain(table) & _select(table, selection)
     changes = np.flatnonzero(is_left[1:] != is_left[:-1]) + 1
     if len(changes) > _CHANGES_MAX:
@@ -296,7 +303,7 @@ def _parted(table: "Longs", selection: Selection) -> Iterator[tuple["Longs", boo
 def _checked(
     log: "Bytes", group: "Longs", selection: Selection, stats: DecodeStats, *, check_crc: bool
 ) -> Iterator[Group]:
-    """Yield the batches to open, after checking their checksums."""
+    """Check the checksums of a group, and yield the batches to open as a `Group`."""
     error = first_checksum_mismatch(log, group) if check_crc else None
     sound = group if error is None else group[group[:, layout.POSITION] < (error.at or 0)]
     mask = _select(sound, selection)
@@ -309,7 +316,10 @@ def _checked(
 
 
 def _cut(table: "Longs", rows: int, size_max: int) -> Iterator[tuple[int, int]]:
-    """Yield first row and end row (exclusive) of groups; a larger batch is a group of its own."""
+    """Yield the first row and the end row (exclusive) of each group of a table.
+
+    A batch that exceeds `rows` or `size_max` forms a group of its own.
+    """
     sizes = np.cumsum(table[:, layout.SIZE])
     counts = np.cumsum(np.maximum(table[:, layout.RECORD_COUNT], 1))
     start = size = count = 0
@@ -342,7 +352,7 @@ def first_checksum_mismatch(log: "Bytes", table: "Longs") -> CorruptBatch | None
 
 
 def bad_sum(batch: "Longs", crc: int) -> CorruptBatch:
-    """Return the error for a batch whose checksum differs from its header's."""
+    """Return the error for a batch whose checksum `crc` differs from the checksum in its header."""
     reason = f"CRC-32C is {crc:#010x}, the header has {int(batch[layout.CRC]):#010x}"
     return CorruptBatch(
         reason, at=int(batch[layout.POSITION]), offset=int(batch[layout.BASE_OFFSET])
@@ -350,9 +360,9 @@ def bad_sum(batch: "Longs", crc: int) -> CorruptBatch:
 
 
 def _select(table: "Longs", selection: Selection) -> "Mask":
-    """Return which batches may contain selected records.
+    """Return a mask of the batches that may contain selected records.
 
-    For a legacy batch only its frame is used.
+    For a legacy batch only the fields of its outer header are used, because it isn't decompressed.
     """
     is_selected = table[:, layout.LAST_OFFSET] >= selection.first_opened
     is_selected &= table[:, layout.BASE_OFFSET] < selection.offset_end
@@ -366,7 +376,7 @@ def _select(table: "Longs", selection: Selection) -> "Mask":
 
 
 def _may_match(table: "Longs", start_ms: int, end_ms: int) -> "Mask":
-    """Return which batches may contain a time in [start_ms, end_ms), or have no time at all."""
+    """Return a mask of the batches that may have a time in [start_ms, end_ms), or have no time."""
     largest = table[:, layout.MAX_TIMESTAMP]
     is_stamped = table[:, layout.ATTRIBUTES] & TIMESTAMP_TYPE_BIT != 0
     is_open = end_ms == INT64_MAX
@@ -376,7 +386,7 @@ def _may_match(table: "Longs", start_ms: int, end_ms: int) -> "Mask":
 
 
 def lz4_frames(table: "Longs") -> list[slice | None]:
-    """Return the slice of the frame of each lz4-compressed batch; None for other batches."""
+    """Return the position of the lz4 frame of each batch as a slice; None for other codecs."""
     codec = table[:, layout.ATTRIBUTES] & CODEC_MASK
     is_lz4 = (table[:, layout.MAGIC] == MAGIC_2) & (codec == int(Codec.LZ4))
     starts = (table[:, layout.POSITION] + HEADER_SIZE).tolist()
@@ -386,13 +396,15 @@ def lz4_frames(table: "Longs") -> list[slice | None]:
 
 
 def open_body(view: memoryview, position: int, frame: slice | None, arena: BodyBuffer) -> Buffer:
-    """Return the uncompressed body of a magic-2 batch, valid until the arena changes or is cleared.
+    """Return the uncompressed body of a magic-2 batch.
+
+    The body is valid until the arena changes or is cleared.
 
     Args:
         view: The log.
         position: Position of the batch in the log.
-        frame: Slice of its lz4 frame, from `lz4_frames`.
-        arena: Memory to decompress to; the body is not added to it yet.
+        frame: Position of the batch's lz4 frame, from `lz4_frames`; None for other codecs.
+        arena: Memory to decompress to. The caller adds the body to it.
 
     Raises:
         CorruptBatch: The body does not decompress within its limit.

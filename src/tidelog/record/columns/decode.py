@@ -1,9 +1,10 @@
 """Decodes log bytes to Arrow record batches, and reduces them to the last record of each key.
 
-`batch_table` chooses batches, this module shapes the result, and `tidelog.record.kernels` processes
-the records, by the rules of `tidelog.record.record`. If all batches of a group are uncompressed and
-of magic 2, their bodies are decoded in place. Otherwise all bodies of the group are first written
-to scratch buffers (`batch_table`), so that one kernel decodes them all.
+`batch_table` chooses batches, `tidelog.record.kernels` processes the records by the rules of
+`tidelog.record.record`, and this module builds Arrow record batches from the result. If all batches
+of a group are uncompressed and of magic 2, their bodies are decoded in place. Otherwise all bodies
+of the group are first written to scratch buffers (`batch_table`), so that one kernel decodes them
+all.
 
 Columns (only requested ones are computed):
 
@@ -13,11 +14,11 @@ Columns (only requested ones are computed):
 | timestamp | timestamp(ms, UTC) | the record has no time |
 | timestampType | int32: 0 CreateTime, 1 LogAppendTime, -1 magic 0 | never |
 | createTimestamp | timestamp(ms, UTC) | the producer gave none, or it was overwritten |
-| appendTimestamp | timestamp(ms, UTC) | not known |
+| appendTimestamp | timestamp(ms, UTC) | it is not known |
 | key, value | binary | null in the record |
 | headers | list<struct<key: string, value: binary>> | never; empty without headers |
-| producerId, producerEpoch, sequence | int64, int16, int32 | no idempotent producer |
-| leaderEpoch | int32 | unknown |
+| producerId, producerEpoch, sequence | int64, int16, int32 | the producer is not idempotent |
+| leaderEpoch | int32 | it is unknown |
 
 This module imports numpy, pyarrow and numba. Only one thread at a time may use an object of this
 module.
@@ -73,8 +74,8 @@ if TYPE_CHECKING:
     from tidelog.record.kernels.memory import Bytes, Longs
 
 
-# Initial limit in bytes for a chunk's keys and for its values. The limit is doubled if one record
-# needs more bytes.
+# Initial limit in bytes for the keys of a chunk, and the same limit for its values. The limit is
+# doubled if one record needs more bytes.
 _CAPACITY_BYTES: Final = 8 << 20
 
 
@@ -94,7 +95,8 @@ class Decoder:
         self._rows_limit = rows_limit
         self._append_times = append_times
         self._stats = stats
-        self._headers_at = np.empty(0, np.int64)  # reused, because no result keeps it
+        # This array is reused, because no result refers to it.
+        self._headers_at = np.empty(0, np.int64)
         self._filter = filter_of(
             selection, keys=_mode(schema, "key"), values=_mode(schema, "value")
         )
@@ -104,7 +106,8 @@ class Decoder:
 
         Raises:
             CorruptBatch: A batch does not decompress, or a checksum is wrong.
-            CorruptRecord: A record breaks a rule; the rows before it were yielded.
+            CorruptRecord: A record breaks a rule of the format; the rows before the record were
+                yielded.
             UnsupportedCompression: The codec is undefined.
         """
         table = group.table
@@ -177,7 +180,7 @@ class Decoder:
     def _record_batch(
         self, data: "Bytes", table: "Longs", out: Columns, first: int, progress: "Longs"
     ) -> pa.RecordBatch:
-        """Return the kernel's columns as Arrow arrays."""
+        """Return the columns that the kernel has filled as an Arrow record batch."""
         rows = int(progress[progress_at.ROWS])
         last = min(int(progress[progress_at.BATCH]), len(table) - 1)
         batches = table[first : last + 1]
@@ -200,7 +203,10 @@ class Decoder:
 def count_rows(
     log: "Bytes", table: "Longs", selection: Selection, stats: DecodeStats, *, check_crc: bool
 ) -> None:
-    """Count the selected rows of a table's batches; raises the errors of `Decoder.decode`."""
+    """Count the selected rows of a table's batches in `stats`.
+
+    Raises the errors of `Decoder.decode`.
+    """
     row_filter = filter_of(selection)
     is_joined = not is_plain(table).all()
     parts = join_bodies(log, table, check_crc=check_crc) if is_joined else ((log, table),)
@@ -227,7 +233,7 @@ def filter_of(selection: Selection, *, keys: int = LEFT_OUT, values: int = LEFT_
 
 
 def _mode(schema: pa.Schema, column: str) -> int:
-    """Return how the kernel treats keys or values: left out, copied, or viewed."""
+    """Return how the kernel treats keys or values: left out, copied, or viewed without a copy."""
     if column not in schema.names:
         return LEFT_OUT
     return VIEWED if pa.types.is_binary_view(schema.field(column).type) else COPIED
@@ -240,14 +246,14 @@ def _new_column(mode: int, rows: int, capacity: int) -> Binary:
 
 
 def _batch_at(table: "Longs", at: int) -> "Longs":
-    """Return the table's row of the batch whose body contains the byte at `at`."""
+    """Return the row of the table for the batch whose body contains the byte at `at`."""
     slot = int(np.searchsorted(table[:, layout.BODY_START], at, side="right")) - 1
     batch: Longs = table[max(slot, 0)]
     return batch
 
 
 def corrupt(status: int, at: int, batch: "Longs", *, is_joined: bool) -> CorruptRecord:
-    """Return the error for a status, with the position in the log."""
+    """Return the error for a kernel's status, with the position of the damage in the log."""
     reason, offset = REASONS[status], int(batch[layout.BASE_OFFSET])
     if not is_joined:
         return CorruptRecord(reason, at=at, offset=offset)
@@ -267,7 +273,7 @@ class Fold(Protocol):
     def fold(
         self, data: "Bytes", table: "Longs", rows: "Filter", sums: "Longs", progress: "Longs"
     ) -> tuple[int, int]:
-        """Process the records of batches, up to the end or a damaged record.
+        """Process the records of batches, up to the last record or a damaged record.
 
         Arguments and result are those of `kernels.key_rows.fold_batches`, with two differences:
         there is no argument `into`, and the status is never FULL.
@@ -284,9 +290,9 @@ def fold_group(
     *,
     check_crc: bool,
 ) -> None:
-    """Fold the records of a group.
+    """Pass the records of a group to the kernel of `into`.
 
-    Raises the errors of `Decoder.decode` after the records before the error are folded.
+    Raises the errors of `Decoder.decode` after the records before the error were processed.
     """
     row_filter = filter_of(selection)
     if not group.is_checked:
@@ -329,8 +335,8 @@ ALL_COLUMNS: Final = tuple(COLUMN_TYPES)
 # Spark's default number of rows in an Arrow batch.
 ROWS: Final = 10_000
 
-# Maximum number of records in a group that is counted. Counting allocates no rows. So the number is
-# so large that in practice only the number of bytes limits a group.
+# Maximum number of records in a group that is counted. Because counting allocates no rows, this
+# number is very large. In practice, only the number of bytes limits a group.
 _TALLY_ROWS: Final = 1 << 30
 
 
@@ -370,19 +376,21 @@ def decode(  # noqa: PLR0913 - one keyword for each property of the result
     views: bool = False,
     stats: DecodeStats | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Decode a run of batches, in order, to Arrow record batches of at most `rows` rows.
+    """Decode consecutive batches, in order, to Arrow record batches of at most `rows` rows.
 
     Args:
         buffer: Consecutive batches of any magic and codec; an incomplete batch at the end is left
             out. The iterator keeps a reference to the buffer; with `views`, so do the results.
         selection: Which records to return.
         columns: Names from `ALL_COLUMNS`, in the requested order.
-        append_times: First offset (ascending) and append time in ms (-1 unknown) of each run of
-            offsets, int64 arrays, for the column `appendTimestamp`; None if unknown.
-        check_crc: False if the caller has checked every batch of the buffer.
+        append_times: Two int64 arrays for the column `appendTimestamp`: first offset (ascending)
+            and append time in ms (-1 if unknown) of each run of offsets with equal append time.
+            None if no append time is known.
+        check_crc: False if the caller has checked the checksum of every batch in the buffer.
         rows: Maximum number of rows in one record batch, at least 1.
-        views: Return keys and values as `binary_view`: views of the buffer, not copies.
-        stats: Statistics, updated during the iteration.
+        views: Whether to return keys and values as `binary_view`, which refers to the buffer,
+            instead of copies.
+        stats: Statistics to update during the iteration.
 
     Raises:
         CorruptBatch, CorruptRecord: A frame, an offset, a checksum, a compressed stream or a record
@@ -406,7 +414,7 @@ def decode(  # noqa: PLR0913 - one keyword for each property of the result
 
 
 def _frozen_bytes(buffer: Buffer) -> "Bytes":
-    """Return the bytes, whatever their type is, as the type of array that kernels take."""
+    """Return the buffer's bytes as an array of the type that kernels take."""
     log = np.frombuffer(buffer, np.uint8)
     log.flags.writeable = False
     return log
@@ -458,7 +466,9 @@ def fold(
 
 
 def _merge_small(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """Merge small batches, because a selective filter leaves few rows of a chunk; yield all rows.
+    """Yield all rows, with small record batches merged.
+
+    If a filter selects few records, the record batch of each chunk has few rows.
 
     Batches that are at least half full are not copied.
     """
@@ -486,8 +496,8 @@ def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     return pa.Table.from_batches(batches).combine_chunks().to_batches()
 
 
-# Key, value and offset of the key's last record, and the offset of the key's last record with a
-# null value, -1 if it has none.
+# Tuple of a key, the value and offset of the key's last record, and the offset of the key's last
+# record whose value is null, -1 if there is no such record.
 LatestRecord: TypeAlias = tuple[bytes, bytes | None, int, int]
 
 # Maximum number of records in the data; data with more records is processed by plain Python code.
@@ -502,7 +512,10 @@ class LatestFinder:
     """Finds the last record of each key in a sequence of batches; reusable for more sequences."""
 
     def __init__(self, secret: bytes) -> None:
-        """Create a finder; producers must not know `secret`, 16 bytes for the key hash."""
+        """Create a finder.
+
+        `secret` is the 16-byte seed of the key hash. Producers must not know it.
+        """
         assert len(secret) == SECRET_BYTES
         self._seeds = np.frombuffer(secret, "<i8").astype(np.int64)
 
@@ -511,11 +524,12 @@ class LatestFinder:
 
         Args:
             data: The batches with their headers.
-            table: Their rows, from `scan_batches`: magic 2, uncompressed.
+            table: The rows of the batches, from `scan_batches`. All batches must be uncompressed
+                and have magic 2.
 
         Returns:
-            The records; or None if plain Python code must process the data. None is returned if the
-            data is damaged, a record has no key, or there are more than `RECORDS_MAX` records.
+            The last records; None if plain Python code must process the data, because the data is
+            damaged, a record has no key, or there are more than `RECORDS_MAX` records.
         """
         count = _record_count(table)
         if count is None:
@@ -542,9 +556,9 @@ class LatestFinder:
 
 
 def _record_count(table: "Longs") -> int | None:
-    """Return the sum of the headers' record counts.
+    """Return the sum of the record counts in the batches' headers.
 
-    None if a count is impossible or the sum too large.
+    Return None if a count is impossible, or the sum exceeds `RECORDS_MAX`.
     """
     counts = table[:, layout.RECORD_COUNT]
     room = table[:, layout.BODY_END] - table[:, layout.BODY_START]

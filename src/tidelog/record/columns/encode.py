@@ -1,7 +1,7 @@
 """Encodes Arrow tables as magic-2 batches, and assigns partitions to a column of keys.
 
-The kernel writes records; this module writes headers and checksums and validates tables. Importing
-it imports Arrow and Numba.
+The kernel (`kernels.encode`) writes records. This module validates tables, and writes headers and
+checksums. Importing this module imports Arrow and Numba.
 """
 
 from collections.abc import Iterator
@@ -49,15 +49,15 @@ if TYPE_CHECKING:
 
 Number = TypeVar("Number", bound=np.generic)
 
-# Numbers of bytes and of batches that one call of the kernel writes. They are large enough to
-# amortize the call, and small enough that the batches are still in the cache when they are
-# checksummed and copied.
+# Number of bytes and number of batches that one call of the kernel writes at most. They are large
+# enough to amortize the call, and small enough that the batches are still in the cache when they
+# are checksummed and copied.
 _OUT_BYTES: Final = 1 << 19
 
 _OUT_BATCHES: Final = 256
 
-# Limit in bytes of the initial memory for one batch; the memory is extended if the batch's records
-# need more.
+# Maximum size in bytes of the initial memory for one batch. If the batch's records need more, the
+# memory is extended.
 _BATCH_ROOM: Final = 1 << 24
 
 _NO_INTS: Final = np.frombuffer(b"", np.int32)
@@ -66,13 +66,13 @@ _ALL_NULL: Final = BinarySource(_NO_INTS, _NO_BYTES, _NO_BYTES, 0)
 _NO_HEADERS: Final = (_NO_INTS, _ALL_NULL, _ALL_NULL)
 _COLUMNS: Final = ("key", "value", "timestamp", "headers")
 
-# Units per millisecond, by the timestamp's unit.
+# How many units a millisecond has, by the unit of an Arrow timestamp.
 PER_MS: Final = {"us": 1_000, "ns": 1_000_000}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoding:
-    """Options of encoding; see `encode_table`."""
+    """Options of encoding a table; see `encode_table`."""
 
     codec: Codec
     level: int | None
@@ -82,7 +82,7 @@ class Encoding:
 
 
 def encode(table: pa.Table | pa.RecordBatch, encoding: Encoding) -> Iterator[bytearray]:
-    """Encode a table; see `encode_table`."""
+    """Encode a table, and yield its batches; see `encode_table`."""
     if unknown := set(table.schema.names) - set(_COLUMNS):
         raise InvalidRequest(f"no column {min(unknown)!r}; there are: {', '.join(_COLUMNS)}")
     batches = table.to_batches() if isinstance(table, pa.Table) else [table]
@@ -102,7 +102,7 @@ def encode(table: pa.Table | pa.RecordBatch, encoding: Encoding) -> Iterator[byt
 def _fill(
     source: RecordSource, row: int, first_row: int, batch_bytes: int, out: "Bytes"
 ) -> tuple["Bytes", int, list[list[int]]]:
-    """Call the kernel once, or again with a larger `out` if one batch needs more memory."""
+    """Call the kernel; call it again with a larger `out` if one batch needs more memory."""
     table = np.empty((_OUT_BATCHES, WRITTEN_FIELDS), np.int64)
     status, count, row, needed = encode_batches(source, row, batch_bytes, out, table)
     if status == layout.FULL and count == 0:
@@ -116,7 +116,7 @@ def _fill(
 def _finish(
     records: "Bytes", count: int, timestamps: tuple[int, int], encoding: Encoding
 ) -> bytearray:
-    """Return the batch of these records: compressed, with header and checksum."""
+    """Return a batch with these encoded records: compressed, with header and checksum."""
     base_timestamp, largest = timestamps
     stamped = encoding.timestamp_type is TimestampType.LOG_APPEND_TIME
     batch = bytearray(HEADER_SIZE)
@@ -146,7 +146,10 @@ def _finish(
 
 
 def _source(batch: pa.RecordBatch, now_ms: int) -> RecordSource:
-    """Return the kernel's view of a record batch; only timestamps and unusual types are copied."""
+    """Return a record batch in the form that the kernel reads.
+
+    Only timestamps and columns of unusual types are copied.
+    """
     names = batch.schema.names
 
     def column(name: str) -> "Column | None":
@@ -164,7 +167,10 @@ def _source(batch: pa.RecordBatch, now_ms: int) -> RecordSource:
 
 
 def check_times(table: pa.Table) -> None:
-    """Validate the timestamps like `create_times`; errors have row numbers of the whole table."""
+    """Validate the timestamps of a table like `create_times`.
+
+    Errors name the row by its index in the whole table.
+    """
     if "timestamp" in table.column_names:
         row = 0
         for chunk in table["timestamp"].chunks:
@@ -173,12 +179,12 @@ def check_times(table: pa.Table) -> None:
 
 
 def create_times(column: "Column | None", rows: int, now_ms: int, *, first_row: int = 0) -> "Longs":
-    """Return times in ms, rounded down; `now_ms` for nulls.
+    """Return the create times of a column in ms, rounded down; `now_ms` for nulls.
 
     Raises:
         InvalidTimestamp: A time is before 1970; an integer may be -1 for "has no time".
-        InvalidRequest: The column has neither timestamps nor integers, or a time in ms exceeds 64
-            bits.
+        InvalidRequest: The column has neither timestamps nor integers, or a time in ms does not fit
+            into 64 bits.
     """
     if column is None:
         return _frozen(np.full(rows, now_ms, np.int64))
@@ -203,7 +209,7 @@ def _whole_ms(column: "Column", now_ms: int) -> "Longs":
             expected = "a timestamp or integer milliseconds"
             raise InvalidRequest(f"column 'timestamp' is {column.type}; want {expected}")
         numbers = column.cast(pa.int64())
-    except pa.ArrowInvalid as error:  # exceeds 2^63-1
+    except pa.ArrowInvalid as error:  # The time in ms exceeds 2^63-1.
         raise InvalidRequest(f"column 'timestamp': {error}") from error
     if per_ms > 1:
         nulls = np.asarray(numbers.is_null()) if numbers.null_count else None
@@ -218,7 +224,9 @@ _PAIRS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())
 
 
 def header_parts(column: "Column") -> "tuple[Ints, Column, Column] | None":
-    """Return the header count of each row, and all keys and values; None if there are no headers.
+    """Return the header count of each row, all header keys, and all header values.
+
+    Return None if no row has headers.
 
     Raises:
         InvalidRequest: The column has another type.
@@ -238,8 +246,8 @@ def header_parts(column: "Column") -> "tuple[Ints, Column, Column] | None":
     keys, values = pairs.flatten()
     if keys.null_count:
         raise InvalidRecord("a header without a key")
-    # The headers are counted instead of taken from the list offsets, because a null list may have
-    # values, which `flatten` has left out.
+    # The counts are not computed from the list offsets, because a null list may have values, which
+    # `flatten` has left out.
     counts = pc.list_value_length(lists).fill_null(0).to_numpy()
     if (most := int(counts.max())) > HEADERS_MAX:
         raise InvalidRecord(f"{most} headers; a record can have at most {HEADERS_MAX}")
@@ -247,7 +255,10 @@ def header_parts(column: "Column") -> "tuple[Ints, Column, Column] | None":
 
 
 def _headers(column: "Column | None") -> "tuple[Ints, BinarySource, BinarySource]":
-    """Return the ends of the rows' headers, and their keys and values."""
+    """Return where each row's headers end, all header keys, and all header values.
+
+    Row n has the headers `ends[n]` to `ends[n + 1]` - 1.
+    """
     parts = None if column is None else header_parts(column)
     if parts is None:
         return _NO_HEADERS
@@ -258,7 +269,7 @@ def _headers(column: "Column | None") -> "tuple[Ints, BinarySource, BinarySource
 
 
 def _binary(column: "Column | None", name: str) -> BinarySource:
-    """Return the kernel's view of a column of bytes or text."""
+    """Return a column of bytes or text in the form that the kernel reads."""
     if column is None or column.null_count == len(column):
         return _ALL_NULL
     kind = column.type
@@ -276,7 +287,7 @@ def _binary(column: "Column | None", name: str) -> BinarySource:
 
 
 def _numbers(buffer: pa.Buffer | None, kind: type[Number]) -> "npt.NDArray[Number]":
-    """Return a buffer as an array; empty for None."""
+    """Return an Arrow buffer as an array; an empty array for None."""
     return _frozen(np.frombuffer(b"" if buffer is None else cast("bytes", buffer), kind))
 
 
@@ -312,20 +323,22 @@ def encode_table(
     """Encode the rows as sealed magic-2 batches, in order, with base offset 0 and no leader epoch.
 
     Args:
-        table: Any of the columns `key`, `value` (binary or text of any type), `timestamp` (a
-            timestamp, rounded down to ms, or integer ms; -1 is "has no time") and `headers` (list
-            of structs of key and value, or map). A missing column is null in all rows.
-        now_ms: Create time in ms of rows whose timestamp is null; with LogAppendTime also the
-            append time of all records. The create times of the records stay on disk.
+        table: The rows. It may have the columns `key`, `value` (binary or text of any type),
+            `timestamp` (a timestamp, rounded down to ms, or integer ms; -1 is "has no time") and
+            `headers` (list of structs of key and value, or map). A missing column is null in all
+            rows.
+        now_ms: Create time in ms of rows whose timestamp is null. With LogAppendTime it is also the
+            append time of all records; the batches still contain the create times.
         codec: Compression of each batch.
         level: The codec's level, None for Kafka's default.
         batch_bytes: Maximum size of a batch in bytes, including the header, before compression. A
             larger record gets a batch of its own. No batch spans two chunks of a table.
-        timestamp_type: Whether the producer or the log sets the visible timestamps.
+        timestamp_type: Tells whether the producer or the log sets the visible timestamps.
 
     Raises:
         InvalidRequest: At the first step: a column is unknown or of a wrong type, `batch_bytes` is
-            out of range, or the codec does not have the level. Later: a time in ms exceeds 64 bits.
+            out of range, or the codec does not support the level. Later: a time in ms exceeds 64
+            bits.
         InvalidRecord: A record has a header without a key, has too many headers, or exceeds 2 GiB;
             earlier batches were yielded.
         InvalidTimestamp: A time is before 1970; earlier batches were yielded.
@@ -348,10 +361,10 @@ def choose_partitions(
     *,
     keyless: int,
 ) -> "npt.NDArray[np.int32]":
-    """Return each record's partition, as Kafka's Java producer chooses it.
+    """Return the partition that Kafka's Java producer chooses for each key.
 
     Args:
-        keys: Binary or text of any type; Arrow's cast refuses other types.
+        keys: Keys, as binary or text of any type. Arrow's cast raises an error for other types.
         partition_count: At least 1.
         keyless: Partition of records whose key is null.
 

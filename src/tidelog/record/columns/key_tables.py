@@ -1,12 +1,12 @@
-"""Tables of one row for each key: reducing records to rows, and joining tables.
+"""Tables with one row for each key. They are filled from records, and can be joined.
 
 This module owns the table by key (`KeyTable`), the reduction of one partition's records
-(`Reducer`), and the counts of records and sums of digests by span of create time (`TimeSpans`).
-`record.kernels.key_rows` owns the rows' fields and the kernels.
+(`Reducer`), and the counts of records and sums of digests for each span of create time
+(`TimeSpans`). `record.kernels.key_rows` owns the rows' fields and the kernels.
 
-Invariants: memory is limited. A full table returns its rows and starts again. If the returned rows
-of a partition are joined in the order of their return, the result is the same rows as from one
-large table. Not thread-safe.
+Memory is limited: a full table returns its rows and starts again. If the returned rows of a
+    partition are joined in the order in which they were returned, the result equals the rows of one
+    large table. The classes are not thread-safe.
 """
 
 import struct
@@ -42,7 +42,7 @@ _INDEX_MIN: Final = 1 << 12
 _LINE_BYTES: Final = 64
 _COPY_ROWS: Final = 1 << 14
 
-# Value of `SPAN_LAST` before the first record, so that the last record's span is empty.
+# Value of `SPAN_LAST` before the first record. It means that there is no last span yet.
 _NO_SPAN_YET: Final = -1
 
 COLUMNS: Final = ("offset", "createTimestamp", "key", "value")
@@ -51,7 +51,7 @@ _ADDED_PAIRS: Final = 16
 
 
 def words_of(seeds: Sequence[int]) -> list[int]:
-    """Return the seeds, then the words that `kernels.hashes` adds to values."""
+    """Return the seeds, followed by the words that `kernels.hashes` adds to values."""
     return [*seeds, *_added_words(seeds[2], seeds[3])]
 
 
@@ -63,14 +63,17 @@ def _added_words(low: int, high: int) -> tuple[int, ...]:
 
 
 class KeyTable:
-    """Rows of different keys, in the order of the keys' first records.
+    """Table with one row for each key, in the order of the keys' first records.
 
     Attributes:
         count: Number of rows.
     """
 
     def __init__(self, rows_max: int = ROWS_MAX) -> None:
-        """Create an empty table; the system provides the memory of the table as the table fills."""
+        """Create an empty table.
+
+        The system provides the table's memory as the table fills.
+        """
         self._table: Longs = np.empty((rows_max, key_rows.FIELDS), np.int64)
         self._index: Ints = np.zeros(_INDEX_MIN, np.int32)
         self._state: Longs = np.zeros(key_rows.STATE, np.int64)
@@ -82,17 +85,17 @@ class KeyTable:
 
     @property
     def rows(self) -> "Longs":
-        """The rows, int64[count, FIELDS]; a view that changes with the table."""
+        """The rows as int64[count, FIELDS]: a view, which changes when the table changes."""
         return self._table[: self.count]
 
     def add(self, rows: "Longs", *, start: int = 0, across: bool = False) -> int:
         """Add rows from `start` on, until the table is full.
 
-        Returns the first row that was not added; the number of rows if all were added.
+        Returns the index of the first row that was not added; the number of rows if all were added.
 
         Args:
             rows: int64[n, FIELDS].
-            start: First row to add.
+            start: Index of the first row to add.
             across: Whether the rows are of another partition than the table's rows. If false, the
                 offsets of the rows must be higher than the offsets in the table.
         """
@@ -109,7 +112,7 @@ class KeyTable:
         key_rows.index_rows(self._table, self.count, self._index)
 
     def find(self, rows: "Longs") -> "Ints":
-        """Return for each row the index of the row with the same key in this table, -1 for none."""
+        """Return, for each row, the index of the row with its key in this table; -1 for none."""
         numbers: Ints = np.empty(len(rows), np.int32)
         key_rows.match(rows, self._table, self._index, numbers)
         return numbers
@@ -119,8 +122,8 @@ def joined(tables: Iterable["Longs"], *, across: bool = False) -> "Longs":
     """Join the rows of several tables, one row for each key.
 
     Args:
-        tables: Tables of one partition, in the order of their offsets; with `across`, tables of one
-            partition each.
+        tables: Tables of the same partition, in the order of their offsets. With `across`, each
+            table has the rows of another partition.
         across: See `KeyTable.add`.
     """
     parts = [part for part in tables if len(part)]
@@ -133,15 +136,15 @@ def joined(tables: Iterable["Longs"], *, across: bool = False) -> "Longs":
 
 
 class TimeSpans:
-    """Records and digests by span of create time.
+    """Count of records and sum of digests for each span of create time.
 
-    If there are more than `LIMIT` spans, spans are merged.
+    If there are more than `LIMIT` spans, spans are merged to longer spans.
 
     Attributes:
         span_ms: Length of a span in ms.
         totals: Number of records and sum of their digests (a signed 64-bit number), by the span's
-            number, which is its start time divided by `span_ms`, or `key_rows.NO_SPAN` for records
-            without a create time.
+            index. The index is the span's start time divided by `span_ms`; for records without a
+            create time it is `key_rows.NO_SPAN`.
     """
 
     LIMIT: Final = 1 << 16
@@ -151,7 +154,7 @@ class TimeSpans:
         self.totals: dict[int, tuple[int, int]] = {}
 
     def add(self, spans: Iterable[tuple[int, int, int]]) -> None:
-        """Add spans; each is a tuple of its number, number of records and sum of digests."""
+        """Add spans; each is a tuple of the span's index, number of records and sum of digests."""
         for number, count, total in spans:
             old_count, old_total = self.totals.get(number, (0, 0))
             self.totals[number] = old_count + count, _wrapped(old_total + total)
@@ -159,7 +162,7 @@ class TimeSpans:
             self.widen(2 * self.span_ms)
 
     def widen(self, span_ms: int) -> None:
-        """Merge spans to longer spans; `span_ms` is a multiple of the current length."""
+        """Merge spans to longer spans; `span_ms` must be a multiple of the current length."""
         factor, before = span_ms // self.span_ms, self.totals
         self.span_ms, self.totals = span_ms, {}
         self.add(
@@ -168,7 +171,7 @@ class TimeSpans:
         )
 
     def items(self) -> list[tuple[int, int, int]]:
-        """Return all spans, ascending: the span's number, number of records and sum of digests."""
+        """Return index, number of records and sum of digests of each span, in ascending order."""
         return [(number, *self.totals[number]) for number in sorted(self.totals)]
 
 
@@ -177,10 +180,10 @@ def _wrapped(value: int) -> int:
 
 
 class Reducer:
-    """Reduces records of one partition to a row for each key, in the order of their offsets.
+    """Reduces records of one partition, added in the order of their offsets, to a row for each key.
 
     Attributes:
-        spans: All records by span of create time; complete after `finish`.
+        spans: Counts and digests of all records, by span of create time; complete after `finish`.
     """
 
     def __init__(
@@ -196,10 +199,10 @@ class Reducer:
 
         Args:
             seeds: int64[SEEDS].
-            partition: Number of the partition.
+            partition: Index of the partition.
             span_ms: Length of a span of time in ms.
-            hand_out: Called with rows, sorted by hash, each time the table is full, and by
-                `finish`.
+            hand_out: Function that gets rows, sorted by hash. It is called each time the table is
+                full, and by `finish`.
             rows_max: Maximum number of rows in the table.
         """
         self.spans = TimeSpans(span_ms)
@@ -218,7 +221,7 @@ class Reducer:
 
     @property
     def records(self) -> int:
-        """Number of records."""
+        """Number of records that were added."""
         return int(self._into.state[key_rows.RECORDS])
 
     @property
@@ -238,7 +241,7 @@ class Reducer:
 
     @property
     def end_offset(self) -> int:
-        """Offset after the last record, 0 if there was none."""
+        """Offset after the last record, 0 if there was no record."""
         return int(self._into.state[key_rows.END_OFFSET])
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -259,7 +262,10 @@ class Reducer:
     def fold(
         self, data: "Bytes", table: "Longs", rows: "Filter", sums: "Longs", progress: "Longs"
     ) -> tuple[int, int]:
-        """Reduce the records of batches without copying them; see `record.kernels.key_rows`."""
+        """Reduce the records of batches without copying them.
+
+        Arguments and result are described in `record.kernels.key_rows`.
+        """
         while True:
             status, at = key_rows.fold_batches(data, table, rows, sums, self._into, progress)
             if status != FULL:
@@ -267,7 +273,7 @@ class Reducer:
             self._make_room()
 
     def _make_room(self) -> None:
-        """Clear the spans after storing them, and move the window's rows to the table."""
+        """Move the kernel's spans to `spans`, and the window's rows to the table."""
         self._take_spans()
         while key_rows.take_window(self._into) == FULL:
             used = int(self._into.state[key_rows.ROW_USED])
@@ -282,13 +288,13 @@ class Reducer:
         key_rows.index_fold_rows(self._into.rows, used, self._into.slots)
 
     def _flush(self) -> None:
-        """Pass the table's rows to `hand_out`, without the rows in the window."""
+        """Pass the table's rows to `hand_out`, except those in the window, and empty the table."""
         used = int(self._into.state[key_rows.ROW_USED])
         if used:
             rows: Longs = np.empty((used, key_rows.FIELDS), np.int64)
             filled = self._into.rows[: used * key_rows.ROW_WORDS].reshape(used, key_rows.ROW_WORDS)
             order = np.argsort(filled[:, key_rows.HASH_HIGH].copy().view(np.uint64), kind="stable")
-            for start in range(0, used, _COPY_ROWS):  # in parts, to limit memory
+            for start in range(0, used, _COPY_ROWS):  # Copies in parts, to limit memory.
                 part = slice(start, start + _COPY_ROWS)
                 rows[part, : key_rows.PARTITION] = filled[order[part]]
             rows[:, key_rows.PARTITION] = self._partition
@@ -314,7 +320,10 @@ class Reducer:
 
 
 def _aligned(words: int) -> "Longs":
-    """Return an array aligned to cache lines, not initialized; allocated as it is written."""
+    """Return an uninitialized array that begins at a cache line.
+
+    The system allocates its pages when they are first written.
+    """
     line = _LINE_BYTES // 8
     whole: Longs = np.empty(words + line, np.int64)
     start = -(whole.ctypes.data // 8) % line
@@ -322,7 +331,7 @@ def _aligned(words: int) -> "Longs":
 
 
 def _cells(column: "Column") -> Cells:
-    """Return a binary column in the kernel's form; its bytes are not copied."""
+    """Return a binary column in the form that the kernel reads, without copying its bytes."""
     _, ends, data = column.buffers()
     count = len(column)
     assert ends is not None

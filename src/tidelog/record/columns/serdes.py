@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _MESSAGE_BYTES_MAX: Final = 24
 _FORMS: Final = {"int32": ">i4", "int64": ">i8", "double": ">f8"}
-# Encodings whose deserializers check the values one by one.
+# Encodings whose values are checked one by one by the deserializer.
 _TEXTS: Final = ("uuid", "json")
 COLUMN_KINDS: Final[dict[str, pa.DataType]] = {
     "bytes": pa.binary(),
@@ -44,10 +44,10 @@ def decode_column(column: "Column", encoding: str) -> "Column":
         encoding: A name from `SERDE_NAMES`.
 
     Returns:
-        An array of the type in `COLUMN_KINDS`.
+        An array whose type is `COLUMN_KINDS[encoding]`.
 
     Raises:
-        SerdeError: A value is not of that encoding; the error shows the value.
+        SerdeError: A value is not valid in the encoding; the error shows the value.
     """
     if encoding == "bytes":
         return column
@@ -70,7 +70,7 @@ def _decode_numbers(column: "Column", encoding: str) -> "Column":
     if (np.diff(ends)[~is_null] != form.itemsize).any():
         _check_values(column, encoding)
     numbers = np.zeros(len(column), form)
-    # Gathers the bytes of each row's number.
+    # Gathers the bytes of each row's number in one array operation.
     numbers[~is_null] = data[starts[:, None] + np.arange(form.itemsize)].view(form)[:, 0]
     return pa.array(numbers.astype(form.newbyteorder("=")), kind, mask=is_null)
 
@@ -84,7 +84,7 @@ def _value_buffers(column: "Column") -> "tuple[Ints, Bytes]":
 
 
 def wrong_values(column: "Column", encoding: str) -> "Iterator[tuple[int, SerdeError]]":
-    """Yield row and error of each value of a binary column that is not of the encoding."""
+    """Yield the row's index and the error of each value that is invalid in the encoding."""
     read = serde(encoding).deserialize
     for row, cell in enumerate(column):
         value: bytes | None = cell.as_py()
@@ -97,7 +97,7 @@ def wrong_values(column: "Column", encoding: str) -> "Iterator[tuple[int, SerdeE
 
 
 def _check_values(column: "Column", encoding: str) -> None:
-    """Raise SerdeError for the first value that is not of the encoding."""
+    """Raise SerdeError for the first value that is invalid in the encoding."""
     for _, error in wrong_values(column, encoding):
         raise error
 
@@ -122,7 +122,7 @@ def encode_fields(batch: pa.RecordBatch, serdes: "Mapping[str, str]") -> pa.Reco
     """Return the batch with the columns of `serdes` encoded as binary.
 
     Args:
-        batch: The batch; it need not have all of these columns.
+        batch: The batch. It may lack some of the columns that `serdes` names.
         serdes: Name of the serializer by name of the column.
 
     Raises:
@@ -155,7 +155,7 @@ def _encode_numbers(column: "Column", encoding: str) -> "Column":
     converted = _cast(column, COLUMN_KINDS[encoding], encoding)
     is_null = np.asarray(converted.is_null())
     numbers: npt.NDArray[np.generic] = np.zeros(len(column), form)
-    # Null rows keep 0. Only the other rows are converted, because numpy can't cast a null.
+    # Rows that are null keep 0. Only the other rows are converted, because numpy can't cast a null.
     numbers[~is_null] = np.asarray(converted.drop_null()).astype(form)
     if encoding == "double":
         # Java writes every NaN in this form.

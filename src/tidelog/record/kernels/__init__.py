@@ -4,7 +4,7 @@
 - `layout`: columns of the batch table, statuses and their texts.
 - `batch_scan`: reads batch headers to the table. `records`, `messages`, `times`: read records.
 - `time_search`: searches one segment by time. `zones`: computes the values of a zone map.
-- `encode`: writes columns as records. `rewrite`: writes cleaned batches.
+- `encode`: encodes columns as records. `rewrite`: writes cleaned batches.
 - `key_rows`, `last_records`, `offset_map`: find the last record of each key, or sum up its records.
 - `checksums`, `hashes`, `memory`, `integers`: building blocks of the other modules.
 

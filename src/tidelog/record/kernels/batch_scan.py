@@ -1,8 +1,8 @@
 """Scans batch headers: one row of the batch table per batch, without decoding records.
 
-The scan reads magic-2 headers completely. For a legacy message (magic 0 and 1) it reads only the
-frame; plain Python code reads the rest. The scan checks the frame and the order of offsets
-(`record.offset_order`), not the CRC.
+The scan reads magic-2 headers completely. For a legacy message (magic 0 and 1) the scan reads only
+the frame, and plain Python code reads the other fields. The scan checks the frame and the order of
+offsets (`record.offset_order`), not the CRC.
 
 Source: docs/format.md; Kafka's ByteBufferLogInputStream for the rules of the frame.
 """
@@ -81,8 +81,8 @@ def frame_status(log: Bytes, at: int, end: int) -> tuple[int, int]:
     """Return a status and the size in bytes of the batch or message at `at`.
 
     Returns:
-        DONE and the whole size; PARTIAL if the batch is not complete before `end`; BAD_SIZE or
-        BAD_MAGIC. The size is 0 with every status but DONE.
+        A status and a size. The status is DONE, PARTIAL if the batch extends beyond `end`, BAD_SIZE
+        or BAD_MAGIC. The size is the whole size with DONE, and 0 with any other status.
     """
     remaining = end - at
     length = load_int32(log, at + LENGTH_AT) if remaining >= LOG_OVERHEAD else LENGTH_MIN
@@ -119,7 +119,7 @@ def scan_batches(
 
     Args:
         log: Bytes.
-        start: Place of the first batch.
+        start: Position of the first batch.
         end: End of the readable bytes, exclusive.
         out: The table.
         next_offset: Smallest offset that the first batch may have.
@@ -133,9 +133,9 @@ def scan_batches(
     Returns:
         The number of batches, the position after the last one, and why the scan stopped there: DONE
         at `end`, FULL if the table is full, PARTIAL at an incomplete batch, or a BAD_ status. For
-        BAD_ORDER the row of the bad batch is also filled. The bad batch is the batch out of order.
-        Exception: if the batch out of order shows that the offsets of the batch before it are too
-        large, the batch before it is the bad batch (`shows_jump`).
+        BAD_ORDER the row of the bad batch is also filled. The bad batch is the batch whose offsets
+        are out of order. Exception: if this batch shows that the offsets of the previous batch are
+        too large (`shows_jump`), the previous batch is the bad batch.
     """
     at, count = start, 0
     first, last, before = next_offset, next_offset - 1, next_offset
@@ -173,7 +173,7 @@ def _take_header(  # noqa: PLR0913 - as `read_header`, and the allowed offsets
 def shows_jump(  # noqa: PLR0913 - the bytes, and the offsets of the batch before
     log: Bytes, at: int, end: int, first: int, last: int, before: int, end_offset: int
 ) -> bool:
-    """Whether the batch at `at` proves that the offsets of the batch before it are too large.
+    """Whether the batch at `at` proves that the offsets of the previous batch are too large.
 
     The previous batch has the offsets `first` to `last` (inclusive); the offset expected for it was
     `before`. The result is True if the previous batch does not begin at `before`, and the batch at
@@ -221,7 +221,9 @@ def read_header(log: Bytes, at: int, size: int, out: Longs, slot: int) -> bool:
 
 @inlined
 def _read_message(log: Bytes, at: int, out: Longs, slot: int) -> None:
-    """Read the fields in the frame of a legacy message; other fields are -1, attributes 0.
+    """Read the fields in the frame of a legacy message.
+
+    The column of the attributes is set to 0, and all other columns are set to -1.
 
     The message's offset is the offset of its last record. The base offset of a wrapper is known
     only after decompression, so the column is set to 0, which is always a valid lower bound.

@@ -1,4 +1,4 @@
-"""CRC-32C of whole batches and of concatenated parts, without the GIL.
+"""Computes the CRC-32C of whole batches and of concatenated parts, without the GIL.
 
 The CPU's CRC-32C instruction has a latency of three cycles and a throughput of one per cycle, so
 three runs of bytes are processed in parallel. Zeros appended to a run change its CRC register
@@ -8,9 +8,9 @@ registers. If the CPU lacks the instruction (`HAS_INSTRUCTION` is False), a slow
 same checksums. In this case callers with much data use a library instead.
 
 The CRC of A followed by B is the CRC of A, multiplied by x to the power of the number of bits in B,
-plus the CRC of B. A table with a row for each byte of B's length gives such a power in at most four
+plus the CRC of B. A table with a row for each byte of B's length gives this power in at most four
 multiplications. So checksums of parts are combined without reading a byte twice. Compiled functions
-check no bounds; the caller must check them, as for `memory`.
+check no bounds, so the caller must check them, as for `memory`.
 
 Source: RFC 3720 (CRC-32C, Castagnoli, reflected); the instructions CRC32 of SSE 4.2 and CRC32C of
 ARMv8.
@@ -48,11 +48,11 @@ _X86: Final = ("x86_64", "AMD64")
 def _has_instruction() -> bool:
     """Return whether Numba compiles for this machine's CPU, and the CPU has the instruction."""
     if getattr(config, "CPU_NAME", None) or getattr(config, "CPU_FEATURES", None):
-        return False  # configured for another CPU
+        return False  # Numba is configured for another CPU.
     try:
         features = binding.get_host_cpu_features()
     except RuntimeError:
-        return False  # unknown to LLVM
+        return False  # LLVM does not know this CPU.
     return bool(features.get("sse4.2" if platform.machine() in _X86 else "crc", False))
 
 
@@ -173,7 +173,7 @@ def join_sums(first: int, second: int, size: int, powers: Longs) -> int:
     Args:
         first: Checksum of the first piece.
         second: Checksum of the second piece.
-        size: Bytes of the second piece, below 2^32.
+        size: Size of the second piece in bytes, below 2^32.
         powers: Filled by `fill_tables`.
     """
     for index in range(_LENGTH_BYTES):
@@ -205,7 +205,7 @@ def fill_tables(powers: Longs, table: Longs) -> None:
         for _ in range(8):
             crc = (crc >> 1) ^ (CRC32C_POLYNOMIAL if crc & 1 != 0 else 0)
         table[value] = crc
-    step = 1 << 23  # x^8 in reflected form, in which x^0 is the top bit
+    step = 1 << 23  # This is x^8 in reflected form, in which x^0 is the top bit.
     for row in range(_LENGTH_BYTES):
         powers[row, 0] = _TOP
         for value in range(1, _VALUES):
@@ -224,7 +224,8 @@ def sum_tables() -> tuple[Longs, Longs]:
 def count_chained(rows: Bytes, row_size: int, crc: int, table: Longs) -> int:
     """Return the number of rows before the first row with a wrong checksum.
 
-    The checksum of a row covers this row and all rows before it, without their checksums.
+    The checksum of a row covers this row and all rows before it, except the bytes of their
+    checksums.
 
     Shape:
         rows: uint8[n * row_size]; the last 4 bytes of a row are its checksum.
@@ -259,7 +260,7 @@ def sum_rows(rows: Bytes, row_size: int, table: Longs, out: Longs) -> None:
 
 @kernel
 def chain_rows(rows: Bytes, row_size: int, crc: int, table: Longs) -> int:
-    """Write the checksum that `count_chained` expects at the end of each row.
+    """Write a checksum to the end of each row, as `count_chained` expects it.
 
     Shape:
         rows: uint8[n * row_size]; the last 4 bytes of a row are written.
@@ -267,7 +268,7 @@ def chain_rows(rows: Bytes, row_size: int, crc: int, table: Longs) -> int:
         table: Filled by `fill_tables`.
 
     Returns:
-        The last row's checksum; `crc` without rows.
+        The last row's checksum; `crc` if there are no rows.
     """
     for row in range(rows.size // row_size):
         at, end = row * row_size, (row + 1) * row_size - _LENGTH_BYTES
@@ -279,14 +280,14 @@ def chain_rows(rows: Bytes, row_size: int, crc: int, table: Longs) -> int:
     return crc
 
 
-# Sizes in bytes of a run; three runs are processed in parallel. Runs are short because the CPU's
+# Sizes in bytes of a run. Three runs are processed in parallel. Runs are short, because the CPU's
 # prefetcher does not follow three distant runs: with runs of 1024 bytes, reading from memory is
 # half as fast.
 FAR: Final = 256
 
 NEAR: Final = 128
 
-# A table has a row of 256 numbers for each byte of the register; the table for NEAR follows the
+# Number of elements in a table: 256 for each byte of the register. The table for NEAR follows the
 # table for FAR.
 TABLE_SIZE: Final = 4 * 256
 
@@ -296,7 +297,7 @@ _NEAR_AT: Final = TABLE_SIZE
 # Size of a cache line in bytes; both run sizes are multiples of it.
 _LINE: Final = 64
 
-# Maximum number of bytes of a body to prefetch at once; they fit into the L1 cache.
+# Maximum number of bytes of a body to prefetch at once. This number fits into the L1 cache.
 _BODY_MAX: Final = 32 << 10
 
 # Distance in bytes by which cache lines are prefetched ahead of the runs.
@@ -304,13 +305,13 @@ _AHEAD: Final = 1024
 
 NONE_BAD: Final = -1
 
-# Value instead of `shifts()` if checksums are not checked.
+# Passed instead of `shifts()` if checksums are not checked.
 NO_SHIFTS: Final = np.empty(0, np.int64)
 
 
 @kernel
 def fill_shifts(power: int, out: Longs) -> None:
-    """Fill a table with the register after the zeros, for each byte of the register and each value.
+    """Fill a table with the effect of appended zeros on each possible value of each register byte.
 
     Shape:
         power: x to the power of the number of zero bits, as `join_sums` uses it.
@@ -340,7 +341,7 @@ def _power(powers: Longs, size: int) -> int:
 
 @inlined
 def _shift(crc: int, table: Longs, at: int) -> int:
-    """Return the register after the zeros for which `fill_shifts` filled the table at `at`."""
+    """Return the register after appending the zeros that the table at `at` was filled for."""
     low: int = table[at + (crc & 0xFF)] ^ table[at + 256 + ((crc >> 8) & 0xFF)]
     high: int = table[at + 512 + ((crc >> 16) & 0xFF)] ^ table[at + 768 + ((crc >> 24) & 0xFF)]
     return low ^ high
@@ -399,7 +400,7 @@ def sum_batch(data: Bytes, batch: Longs, table: Longs) -> int:
 def has_right_sum(data: Bytes, at: int, size: int) -> bool:
     """Whether the checksum of a magic-2 batch is right.
 
-    No table is needed; fast for small batches.
+    This function needs no table, and is fast for small batches.
     """
     crc, position, end = UINT32_MAX, at + ATTRIBUTES_AT, at + size
     while end - position >= WORD_SIZE:
@@ -413,7 +414,7 @@ def has_right_sum(data: Bytes, at: int, size: int) -> bool:
 
 @kernel
 def find_checksum_mismatch(data: Bytes, batches: Longs, table: Longs) -> tuple[int, int]:
-    """Return the first magic-2 batch with a wrong checksum.
+    """Find the first magic-2 batch with a wrong checksum.
 
     Shape:
         data: uint8[>= every BODY_END].
@@ -421,7 +422,8 @@ def find_checksum_mismatch(data: Bytes, batches: Longs, table: Longs) -> tuple[i
         table: `shifts()`.
 
     Returns:
-        The batch's row, and the checksum of its bytes; `NONE_BAD` and 0 if all are right.
+        The batch's row in `batches`, and the checksum of its bytes; `NONE_BAD` and 0 if all
+        checksums are right.
     """
     for slot in range(batches.shape[0]):
         if batches[slot, MAGIC] == MAGIC_2:

@@ -1,16 +1,17 @@
 """The decorator that compiles a plain function to a kernel, and the cache of compiled code.
 
-A kernel is a function over arrays and integers; `kernel.py_func` runs the same source interpreted
-and is its reference. A kernel has no default arguments and no None, and its only globals are
-integer constants and functions. It returns a status instead of raising, and never reads or writes
-past an array.
+A kernel is a function over arrays and integers. `kernel.py_func` runs the same source interpreted,
+and is the reference for the compiled code. A kernel has no default arguments and no None, and its
+only globals are integer constants and functions. It returns a status instead of raising, and never
+reads or writes past an array.
 
 Compiled code is cached beside the source if the source's folder is writable, else in the user's
-cache folder if this folder is writable. If neither is writable, the code is not cached, and a Spark
-worker chooses a folder (`tidelog.spark.workers`). If `NUMBA_CACHE_DIR` is set, code is cached in
-that folder. If `NUMBA_CACHE_DIR` is a folder that all nodes share, Spark workers load the code (0.1
-s) instead of compiling it (several seconds). Entries are keyed by CPU, so different machines can
-share a folder. The folder contains executable code, so only its owner may have write access.
+cache folder if this folder is writable. If neither folder is writable, the code is not cached, and
+a Spark worker chooses a folder (`tidelog.spark.workers`). If `NUMBA_CACHE_DIR` is set, code is
+cached in that folder. If `NUMBA_CACHE_DIR` is a folder that all nodes share, Spark workers load the
+code (0.1 s) instead of compiling it (several seconds). Cache entries are keyed by CPU, so machines
+with different CPUs can share a folder. The folder contains executable code, so only its owner may
+have write access.
 """
 
 import hashlib
@@ -46,9 +47,9 @@ class Kernel(Protocol[P, R_co]):
 def _fingerprint() -> str:
     """Return a hash of all source files of this package.
 
-    Helpers and constants of other files are compiled into a kernel, but Numba checks only the
-    kernel's own file. So without this hash, Numba would use old code after an upgrade that changes
-    only other files.
+    Helpers and constants of other files are compiled into a kernel, but Numba checks only whether
+    the kernel's own file has changed. So without this hash, Numba would use outdated code after an
+    upgrade that changes only other files.
     """
     digest = hashlib.sha256()
     for file in sorted(resources.files(__package__).iterdir(), key=lambda file: file.name):
@@ -66,11 +67,11 @@ def fingerprint() -> str:
 
 
 # Kernels allocate nothing, and their arguments live as long as the call, so reference counting of
-# arrays is unnecessary. With reference counting, each call of a helper would change a count
-# atomically, which takes 20 times as long as the helper's work.
+# arrays is unnecessary. With reference counting, each call of a helper would change a reference
+# count atomically, which takes 20 times as long as the helper's work.
 _OPTIONS: Final = {"nogil": True, "_nrt": False}
 _njit = cast("Callable[..., Callable[[object], Dispatcher]]", njit)
-# Errors of loading a truncated, foreign or unreadable cache file.
+# Errors that a truncated, foreign or unreadable cache file causes when it is loaded.
 _DAMAGE: Final = (
     OSError,
     EOFError,
@@ -84,7 +85,7 @@ _DAMAGE: Final = (
 
 
 class _KernelCache(FunctionCache):
-    """Numba's cache, without errors: a full or damaged disk costs only a compilation.
+    """Numba's cache, without its errors. If the disk is full or damaged, the kernel is compiled.
 
     It needs `type: ignore` comments, because the methods of Numba's cache have no types.
     """
@@ -102,7 +103,7 @@ class _KernelCache(FunctionCache):
             self._save_anew(sig, data)
 
     def _save_anew(self, sig: object, data: object) -> None:
-        """Save with an empty index, because the existing index is unreadable."""
+        """Save compiled code with an empty index, because the existing index is unreadable."""
         try:
             self.flush()  # type: ignore[no-untyped-call]
             super().save_overload(sig, data)  # type: ignore[no-untyped-call]
@@ -118,8 +119,8 @@ def kernel(function: Callable[P, R]) -> Kernel[P, R]:
     """Compile a kernel at the first call with new argument types; it runs without the GIL."""
     compiled = _njit(**_OPTIONS)(function)
     # This has the effect of cache=True, but with the cache class of this module. If no folder is
-    # writable, as in a container without a home, there is a RuntimeError, and each process
-    # compiles.
+    # writable, as in a container without a home directory, Numba raises RuntimeError, and each
+    # process compiles the kernel.
     with suppress(RuntimeError):
         compiled._cache = _KernelCache(function)  # type: ignore[no-untyped-call,attr-defined] # noqa: SLF001 - Numba has no setter
     return cast("Kernel[P, R]", compiled)

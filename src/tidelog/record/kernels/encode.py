@@ -1,8 +1,8 @@
 """Encodes columns as magic-2 records, in as many batches as fit into the output, without headers.
 
-Each batch is preceded by `HEADER_SIZE` free bytes for the header, which the caller writes after
-compressing the records. The size of a record is computed before the record is written, so nothing
-is written beyond the output.
+Each batch is preceded by `HEADER_SIZE` free bytes for its header. The caller writes the header
+after compressing the records. The size of a record is computed before the record is written, so
+nothing is written beyond the output.
 
 Source: docs/format.md#record.
 """
@@ -18,7 +18,7 @@ from tidelog.types import INT32_MAX
 
 _NULL: Final = -1
 _BAD: Final = -2
-# A negative number; adding sizes of valid columns to it never gives a positive number.
+# A negative number, so low that it stays negative when sizes of valid columns are added.
 _BAD_FIELD: Final = -(1 << 60)
 
 # Columns of the table of written batches.
@@ -69,17 +69,18 @@ def encode_batches(
 ) -> tuple[int, int, int, int]:
     """Write records from `start_row` on, in batches of at most `batch_bytes` each.
 
-    The size of a batch includes its header. A larger record gets a batch of its own.
+    The size of a batch includes its header. A record that exceeds this size gets a batch of its
+    own.
 
     Shape:
         out: uint8[capacity].
         table: int64[batches, WRITTEN_FIELDS]; its length limits the number of batches.
 
     Returns:
-        A status, the number of batches, the first row not written (the bad row, for an error), and
-        if `out` is full, the minimum bytes that the next batch needs. The status is DONE; FULL if
-        `out` or `table` is full; TOO_LARGE for a record that the format can't hold; BAD_COLUMN for
-        a column whose offsets exceed its data.
+        A status, the number of written batches, the first row not written (for an error, the bad
+        row), and, if `out` is full, the minimum size in bytes that the next batch needs. The status
+        is DONE; FULL if `out` or `table` is full; TOO_LARGE for a record that the format can't
+        hold; BAD_COLUMN for a column whose offsets exceed its data.
     """
     row, used, batches = start_row, 0, 0
     while row < source.timestamps.size and batches < table.shape[0]:
@@ -102,7 +103,8 @@ def _encode_batch(
 ) -> tuple[int, int, int, int]:
     """Write one batch.
 
-    Returns a status, the next row, the end that was written or is needed, and the largest time.
+    Returns a status, the next row, a position in `out`, and the largest timestamp. The position is
+    the end of the written batch; if `out` is too small, it is the end that the batch needs.
     """
     at, row = start + HEADER_SIZE, start_row
     base_timestamp = largest = source.timestamps[start_row]
@@ -126,7 +128,7 @@ def _encode_batch(
 
 @inlined
 def _value_size(column: BinarySource, row: int) -> int:
-    """Return the bytes of a value, -1 for null, -2 if the column's offsets exceed its data."""
+    """Return the size of a value, -1 for null, -2 if the column's offsets exceed its data."""
     if column.ends.size == 0:
         return _NULL
     if column.valid.size > 0:
@@ -141,7 +143,7 @@ def _value_size(column: BinarySource, row: int) -> int:
 
 @inlined
 def _field_size(column: BinarySource, row: int) -> int:
-    """Return the bytes of a value with its length; `_BAD_FIELD` for a bad column."""
+    """Return the encoded size of a value with its length field; `_BAD_FIELD` for a bad column."""
     size = _value_size(column, row)
     if size == _BAD:
         return _BAD_FIELD
@@ -150,7 +152,7 @@ def _field_size(column: BinarySource, row: int) -> int:
 
 @inlined
 def _record_size(source: RecordSource, row: int, time_delta: int, offset_delta: int) -> int:
-    """Return the bytes of a record without its own length; negative for a bad column."""
+    """Return the encoded size of a record without its length field; negative for a bad column."""
     size = 1 + varlong_size(time_delta) + varlong_size(offset_delta)
     size += _field_size(source.key, row) + _field_size(source.value, row)
     if source.header_ends.size == 0:
@@ -178,7 +180,7 @@ def _write_field(column: BinarySource, row: int, out: Bytes, at: int) -> int:
 def _write_record(
     source: RecordSource, row: int, time_delta: int, offset_delta: int, out: Bytes, at: int
 ) -> int:
-    """Write a record of known size after its length; return the place after the record."""
+    """Write a record's fields after its length field; return the position after the record."""
     store_byte(out, at, 0)
     at = write_varlong(out, at + 1, time_delta)
     at = write_varlong(out, at, offset_delta)

@@ -1,4 +1,4 @@
-"""Hashes of keys and values, and Kafka's partition hash, for the kernels that walk over records.
+"""Kernels that hash keys and values, and compute Kafka's partition hash.
 
 - Keys: SipHash-2-4 with 128 bits and a secret seed; plain reference `tidelog.record.key_hash`.
 - Values: each 16 bytes are two words. A secret word is added to each of the two words, and the
@@ -47,7 +47,7 @@ class Hasher(NamedTuple):
         seed: The secret, 16 bytes.
         seed_low: The seed's first 8 bytes as a little-endian number.
         seed_high: The seed's last 8 bytes as a little-endian number.
-        mask_low: Bits of the hash's first half to use; -1 for all bits, fewer bits in tests.
+        mask_low: Bits of the hash's first half to use: -1 for all bits; tests use fewer bits.
         mask_high: Bits of the hash's second half to use.
         sines: int64[64], the constants of md5.
         block: int64[16], md5's memory for the words of a block.
@@ -94,7 +94,7 @@ def hash_keys(data: Bytes, ends: Longs, hasher: Hasher, out: Longs) -> None:
 def hash_key(data: Bytes, at: int, size: int, hasher: Hasher) -> tuple[int, int]:
     """Return the two halves of a key's hash.
 
-    Never two zeros, which stand for an empty slot of a map.
+    The halves are never both 0, because two zeros stand for an empty slot of a map.
     """
     if hasher.algorithm == SIPHASH:
         low, high = siphash(data, at, size, hasher.seed_low, hasher.seed_high)
@@ -132,7 +132,7 @@ def siphash(data: Bytes, at: int, size: int, seed_low: int, seed_high: int) -> t
 
 @inlined
 def begin_sip(seed_low: int, seed_high: int) -> tuple[int, int, int, int]:
-    """Return SipHash's state before the first word."""
+    """Return the state of SipHash before the first word."""
     return (
         seed_low ^ SOMEPSEU,
         seed_high ^ DORANDOM ^ 0xEE,
@@ -242,7 +242,7 @@ def _md5_block(a: int, b: int, c: int, d: int, hasher: Hasher) -> tuple[int, int
 
 @inlined
 def _md5_mix(step: int, b: int, c: int, d: int) -> tuple[int, int]:
-    """Return the mixed state of a step, and the number of the block's word to add."""
+    """Return the value of a step's mixing function, and the index of the block's word to add."""
     if step < 16:
         return (b & c) | (~b & d & _WORD_32), step
     if step < 32:
@@ -254,7 +254,7 @@ def _md5_mix(step: int, b: int, c: int, d: int) -> tuple[int, int]:
 
 @inlined
 def _md5_shift(step: int) -> int:
-    """Return the number of bits by which a step rotates."""
+    """Return the number of bits by which a step of md5 rotates."""
     column = step & 3
     if step < 16:
         return 7 + 5 * column
@@ -280,7 +280,8 @@ VALUE_SEED: Final = 2  # of SipHash over sums
 MIX_SEED: Final = 4
 SEEDS: Final = 5
 
-# Words that are added to values, two for each 16 bytes; derived from the seeds.
+# First of the words that are added to values, two for each 16 bytes. They are derived from the
+# seeds.
 PAIR_SEEDS: Final = 5
 
 PAIRS: Final = 16
@@ -346,9 +347,9 @@ def _add_pair(
 
 @inlined
 def _last_pair(data: Bytes, at: int, end: int, size: int) -> tuple[int, int]:
-    """Return the last 16 bytes of a value in two words; these bytes may overlap the pair before.
+    """Return the last 16 bytes of a value as two words; they may overlap the previous pair.
 
-    A shorter value is returned whole.
+    For a value of less than 16 bytes, return all its bytes.
     """
     if size >= PAIR_BYTES:
         return load_word(data, end - PAIR_BYTES), load_word(data, end - _WORD_BYTES)
@@ -378,8 +379,8 @@ def partitions_of(
 
     Args:
         data: All keys, back to back.
-        offsets: Start of each key and end of the last key, int32[n + 1], ascending and within
-            `data`, checked by the caller.
+        offsets: Start of each key and end of the last key, int32[n + 1]. The caller has checked
+            that they are ascending and within `data`.
         is_null: 1 if the key is null, uint8[n].
         partition_count: At least 1.
         keyless: The partition of null keys.

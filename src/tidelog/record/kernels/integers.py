@@ -1,6 +1,6 @@
-"""Wrapping int64 arithmetic and zig-zag varints, with equal results compiled and interpreted.
+"""Wrapping int64 arithmetic and zig-zag varints. Compiled and interpreted code have equal results.
 
-Compiled integers wrap silently where Python's integers grow, so kernels compare values with their
+Compiled integers wrap silently, while Python's integers grow. So kernels compare values with their
 bounds before they add. Timestamps wrap on purpose: Kafka's producers compute deltas in machine
 words, and adding the deltas in machine words restores the times.
 
@@ -152,13 +152,14 @@ def _bit_length(value):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's
     return lambda value: _count_bits(value)  # type: ignore[call-arg] # noqa: PLW0108 - numba's API
 
 
-# A position beyond every array; adding sizes below 2**31 many times does not overflow.
+# A position beyond the end of every array. Even many additions of sizes below 2**31 to this
+# position do not overflow.
 INVALID: Final = 1 << 62
 
 
 @inlined
 def read_varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
-    """Return an int32 and the place after it; `INVALID` as the place if the number is damaged.
+    """Return an int32 and the position after it, which is `INVALID` if the number is damaged.
 
     A number is damaged if it is too long or extends beyond `end`.
     """
@@ -172,7 +173,7 @@ def read_varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
 
 @inlined
 def read_varlong(data: Bytes, at: int, end: int) -> tuple[int, int]:
-    """Return an int64 and the place after it; `INVALID` as the place if the number is damaged.
+    """Return an int64 and the position after it, which is `INVALID` if the number is damaged.
 
     A number is damaged if it is too long or extends beyond `end`.
     """
@@ -191,7 +192,7 @@ def _read_rest(
     """Read a varint or varlong of two or more bytes; see `read_varint`.
 
     The zig-zag coding is decoded in two halves, because the full 64 bits don't fit into a signed
-    number: compiled integers would wrap, and the interpreter's integers would grow.
+    number. Compiled integers would wrap, while the interpreter's integers would grow.
     """
     value = load_byte(data, at) & 0x7F
     shift = 7
@@ -235,11 +236,11 @@ def varlong_size(value: int) -> int:
 
 @inlined
 def write_varlong(data: Bytes, at: int, value: int) -> int:
-    """Write an int64 (an int32 has the same bytes) and return the place after it."""
+    """Write an int64 (an int32 has the same bytes) and return the position after it."""
     negative = value < 0
     magnitude = -1 - value if negative else value
-    # The zig-zag form is 2 * magnitude, plus 1 for negative numbers. So the first group has 6 bits
-    # of the magnitude.
+    # The zig-zag form of a number is 2 * `magnitude`, plus 1 if the number is negative. So the
+    # first group has 6 bits of the magnitude.
     group = ((magnitude & 0x3F) << 1) | (1 if negative else 0)
     rest = magnitude >> 6
     while rest > 0:

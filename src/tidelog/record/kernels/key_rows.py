@@ -1,15 +1,15 @@
 """Reduces records to one row per key: the key's last record and digests of all its records.
 
 A row has `ROW_WORDS` words (64 bytes, a cache line). For `merge` it has one more word, the
-partition. A key is stored as its SipHash-2-4 of 128 bits, a value as its `hash_value` of 64 bits.
-The two hashes have separate secret seeds. A null value is stored as 0. The digest of a record mixes
-create time and value. A row's `SET` is the sum of the digests, which does not depend on their
+partition. A key is stored as its SipHash-2-4 hash of 128 bits, a value as its `hash_value` of 64
+bits. The two hashes have separate secret seeds. A null value is stored as 0. The digest of a record
+mixes create time and value. A row's `SET` is the sum of the digests, which does not depend on their
 order; its `ORDER` is a polynomial of the digests, which depends on their order. `merge` combines
 rows of one key from several splits and partitions.
 
 `fold_batches` reads records in place in the log and copies nothing. Because the table exceeds the
-CPU caches, a record's row waits in a window while the table's row for its key is prefetched.
-Records from brokers arrive as columns, which `fold_columns` reads. Plain reference:
+CPU caches, a record is kept in a window until the table's row for its key is prefetched. Records
+from brokers arrive as columns, which `fold_columns` reads. Plain reference:
 `tests/worlds/records/plain_digests.py`.
 """
 
@@ -67,7 +67,8 @@ VALUE: Final = 4  # digest of its value, 0 for null
 COUNT: Final = 5  # records
 SET: Final = 6
 ORDER: Final = 7
-PARTITION: Final = 8  # bitwise complement (~partition) if other partitions also have the key
+# the last record's partition; its bitwise complement if other partitions also have the key
+PARTITION: Final = 8
 FIELDS: Final = 9
 
 # Indices in `state` of `merge`.
@@ -82,9 +83,9 @@ STATE: Final = 3
 _FAR: Final = 24
 
 _NEAR: Final = 12
-NO_SPAN: Final = -(1 << 62)  # span number of records without a create time
+NO_SPAN: Final = -(1 << 62)  # span index of records without a create time
 
-# An odd number without a pattern (2^64 / golden ratio), the base of the polynomial `ORDER`.
+# Base of the polynomial `ORDER`: an odd number whose bits have no pattern (2^64 / golden ratio).
 STEP: Final = 0x9E3779B97F4A7C15 - (1 << 64)
 
 
@@ -123,19 +124,20 @@ def merge(rows: Longs, across: int, table: Longs, index: Ints, state: Longs) -> 
     Args:
         rows: int64[>= state[END], FIELDS].
         across: 0 if the added rows are of the same partition as the table's rows and have higher
-            offsets. 1 if the added rows are of another partition. Then the record with the later
-            create time wins; if both times are equal, the record of the higher partition wins.
+            offsets. 1 if the added rows are of another partition. With 1, the record with the later
+            create time wins. If both times are equal, the record of the higher partition wins.
         table: int64[capacity, FIELDS].
         index: int32[a power of two], see `index_rows`; never more than half full.
         state: int64[STATE].
 
     Returns:
-        DONE; or FULL if the table or the index is full: `state[NEXT]` is then the next row to add.
+        DONE, or FULL if the table or the index is full. With FULL, `state[NEXT]` is the next row to
+        add.
     """
     limit, mask = min(table.shape[0], index.size // 2), index.size - 1
     end = int(state[END])
     for at in range(int(state[NEXT]), end):
-        # A table exceeds the CPU caches, so data of later rows is prefetched.
+        # The table exceeds the CPU caches, so the loop prefetches data for later rows.
         if at + _FAR < end:
             prefetch(index, int(rows[at + _FAR, HASH_HIGH]) & mask)
         if at + _NEAR < end:
@@ -161,7 +163,7 @@ def merge(rows: Longs, across: int, table: Longs, index: Ints, state: Longs) -> 
 
 @inlined
 def _add_row(table: Longs, row: int, rows: Longs, at: int, across: int) -> None:
-    """Merge a row into the table's row with the same key: counts and digests are added."""
+    """Merge a row into the table's row with the same key; counts and digests are added."""
     count, order = int(rows[at, COUNT]), int(rows[at, ORDER])
     table[row, COUNT] += count
     table[row, SET] = add_wrapping(int(table[row, SET]), int(rows[at, SET]))
@@ -180,13 +182,13 @@ def _add_row(table: Longs, row: int, rows: Longs, at: int, across: int) -> None:
 
 @inlined
 def _plain(partition: int) -> int:
-    """Return a partition's number; the stored number may be its bitwise complement."""
+    """Return the partition's index from a stored value, which may be its bitwise complement."""
     return partition if partition >= 0 else ~partition
 
 
 @inlined
 def _beats(rows: Longs, at: int, table: Longs, row: int) -> bool:
-    """Whether a row of another partition wins against the table's row; see `merge`."""
+    """Whether the last record of a row of another partition replaces the table's; see `merge`."""
     if rows[at, TIME] != table[row, TIME]:
         return bool(rows[at, TIME] > table[row, TIME])
     return bool(_plain(rows[at, PARTITION]) > _plain(table[row, PARTITION]))
@@ -206,7 +208,7 @@ def _power(count: int) -> int:
 
 @kernel
 def match(rows: Longs, table: Longs, index: Ints, out: Ints) -> None:
-    """Find for each row the table's row with the same key, -1 for none.
+    """Find, for each row, the index of the table's row with the same key; -1 if there is none.
 
     Shape:
         rows: int64[n, FIELDS].
@@ -220,7 +222,7 @@ def match(rows: Longs, table: Longs, index: Ints, out: Ints) -> None:
 # which only `merge` needs.
 ROW_WORDS: Final = PARTITION
 
-# Number of words of a row of the window, and number of the window's rows.
+# Number of words in a row of the window, and number of rows of the window.
 _DIGEST: Final = COUNT
 
 WINDOW_WORDS: Final = _DIGEST + 1
@@ -237,8 +239,8 @@ UNKEYED_SUM: Final = 5  # sum of their digests
 UNTIMED: Final = 6  # records without a create time
 END_OFFSET: Final = 7  # offset after the last record
 
-# Span of time of the last record: its slot, and its first and last time (inclusive); no span if
-# last < first.
+# Span of time of the last record: the span's slot, and its first and last time (inclusive). If the
+# last time is before the first time, there is no span yet.
 SPAN_SLOT: Final = 8
 
 SPAN_FIRST: Final = 9
@@ -299,7 +301,7 @@ def _mixed(word: int) -> int:
 
 @inlined
 def _span_slot(time: int, into: KeyRows) -> int:
-    """Return the slot of a time's span; -1 if there are too many spans."""
+    """Return the slot for the span of a time; -1 if there are too many spans."""
     state, spans = into.state, into.spans
     if state[SPAN_FIRST] <= time <= state[SPAN_LAST]:
         return int(state[SPAN_SLOT])
@@ -329,10 +331,10 @@ def take_record(  # noqa: PLR0913 - a record
     time: int,
     into: KeyRows,
 ) -> bool:
-    """Add a record; key and value are null if their size is -1.
+    """Add a record. A size of -1 means that the key or value is null.
 
-    Returns False, without a change, if the caller must first store and clear the spans. The caller
-    must ensure that the window has room for a record.
+    Returns False, without adding the record, if the caller must first store and clear the spans.
+    The caller must ensure that the window has room for a record.
     """
     state, spans, words = into.state, into.spans, into.words
     slot = _span_slot(time, into)
@@ -370,7 +372,7 @@ def take_window(into: KeyRows) -> int:
     """Move the window's rows to the table.
 
     Returns:
-        DONE, and the window is empty; or FULL if the table or the index is full.
+        DONE if the window is empty, or FULL if the table or the index is full.
     """
     rows, index, window, state = into.rows, into.slots, into.window, into.state
     mask, limit = index.size - 1, min(rows.size // ROW_WORDS, index.size // 2)
@@ -424,7 +426,7 @@ def _begin(rows: Longs, at: int, window: Longs, window_at: int) -> None:
 
 @inlined
 def _add(rows: Longs, at: int, window: Longs, window_at: int) -> None:
-    """Add a record to its key's row; the record's offset is the highest so far."""
+    """Add a record to its key's row. The record's offset must be the highest so far."""
     digest = get_long(window, window_at + _DIGEST)
     for word in range(OFFSET, COUNT):
         put_long(rows, at + word, get_long(window, window_at + word))
@@ -459,7 +461,7 @@ def fold_batches(
         progress: See `records.decode_batches`; its fields about columns stay unchanged.
 
     Returns:
-        A status and a place, as in `records.decode_batches`. After FULL the caller makes room in
+        A status and a position, as in `records.decode_batches`. After FULL the caller makes room in
         the table, stores and clears the spans, and calls again.
     """
     while progress[BATCH] < table.shape[0]:

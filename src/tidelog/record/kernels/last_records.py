@@ -1,10 +1,11 @@
-"""Finds the last record of each key, in columns of records and in pieces of a log.
+"""Finds the last record of each key, in columns of records or in the bytes of batches.
 
-Hash tables use open addressing and compare whole keys. For columns, the table has the hash, the
-key's bytes and, for each `side` (a requested point in time), version and offset of the winning
-record and whether it is a tombstone. For log bytes, a row has the positions of key and value. The
-hash has a secret seed, so that clients can't choose keys that collide. The caller allocates and
-grows the tables. Plain references are dicts (tests/unit/record/test_winners.py, test_latest.py).
+Hash tables use open addressing and compare whole keys. For columns, an entry has the key's hash and
+bytes. For each `side` (a requested point in time) it also has the version and offset of the winning
+record, and whether this record is a tombstone. For the bytes of batches, an entry has the positions
+of key and value. The hash has a secret seed, so that clients can't choose keys that collide. The
+caller allocates the tables, and replaces full tables by larger tables. Plain references are dicts
+(tests/unit/record/test_winners.py, test_latest.py).
 """
 
 from typing import Final, NamedTuple
@@ -100,14 +101,14 @@ def fold_rows(
 
     Args:
         rows: The records; records that count on no side are skipped.
-        first: First row.
+        first: Index of the first row to add.
         mask: Bits of the hash that select the keys of this pass.
         share: Value that these bits must have.
         into: The map.
-        used: int64[USED_FIELDS], used entries and bytes; updated.
+        used: int64[USED_FIELDS], number of entries and bytes of keys in the map; updated.
 
     Returns:
-        The first row whose key did not fit; the number of rows if all were added.
+        The index of the first row whose key did not fit; the number of rows if all rows were added.
     """
     for row in range(first, rows.offsets.size):
         if rows.sides[row] == 0 or rows.hashes[row] & mask != share:
@@ -187,12 +188,13 @@ def keep_share(into: WinnerMap, used: Longs, mask: int, share: int) -> None:
         if into.hashes[entry] & mask != share:
             continue
         start, end = int(into.key_ends[entry]), int(into.key_ends[entry + 1])
-        # The key is copied to lower positions; their bytes were already read. The two ranges may
-        # overlap.
+        # The key is copied to a lower position, whose bytes were already read. Source and target
+        # may overlap.
         for at in range(start, end):
             into.keys[key_at + at - start] = into.keys[at]
         key_at += end - start
-        # Ends that were not read yet are at higher indexes.
+        # This does not overwrite an end that is not read yet, because such ends are at higher
+        # indexes.
         into.key_ends[row_count + 1] = key_at
         into.hashes[row_count] = into.hashes[entry]
         for side in range(into.offsets.shape[0]):
@@ -215,14 +217,14 @@ def link_slots(into: WinnerMap, count: int) -> None:
         into.slots[slot] = entry
 
 
-# Columns of a row: start and end of key and value of the key's last record, and its offset.
+# Columns of a row: start and end of the key, start and end of its last value, and last offset.
 KEY_AT: Final = 0
 
 KEY_END: Final = 1
 VALUE_AT: Final = 2
 VALUE_END: Final = 3  # below VALUE_AT for null
 OFFSET: Final = 4
-DEAD_OFFSET: Final = 5  # of the key's last record with a null value, -1 for none
+DEAD_OFFSET: Final = 5  # offset of the key's last record with a null value, -1 for none
 HASH: Final = 6
 ROW_FIELDS: Final = 7
 
@@ -308,7 +310,7 @@ def _take_batch(data: Bytes, batch: Longs, seeds: Longs, out: LatestRows) -> int
 
 @inlined
 def _row_of(data: Bytes, at: int, size: int, seeds: Longs, out: LatestRows) -> int:
-    """Return the row of a key, a new row if needed; -1 if all rows are used."""
+    """Return the row of a key; add a row for a new key, or return -1 if all rows are used."""
     hashed, _ = siphash(data, at, size, int(seeds[SEED_LOW]), int(seeds[SEED_HIGH]))
     last = out.slots.size - 1
     slot = hashed & last

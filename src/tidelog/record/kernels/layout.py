@@ -1,9 +1,9 @@
 """Columns of the batch table, kernel statuses, and the error texts for statuses that mean damage.
 
-A batch table is `int64[n, BATCH_FIELDS]` with one row per batch, made by `scan_batches`; the
-constants of columns are indices of its second axis. `POSITION`, `BODY_START` and `BODY_END` are
-positions in the array with the bytes. The body of a decompressed batch and its header are in
-different arrays.
+A batch table is `int64[n, BATCH_FIELDS]` with one row per batch; `scan_batches` fills it. The
+constants in this module are indices of its columns. `POSITION`, `BODY_START` and `BODY_END` are
+positions in the array with the batch's bytes. The body of a decompressed batch is in another array
+than its header.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -35,7 +35,8 @@ CRC: Final = 13
 BODY_START: Final = 14
 BODY_END: Final = 15
 
-# Whether `createTimestamp` of a LogAppendTime batch is usable: `CREATE_KNOWN` or `CREATE_LOST`.
+# Tells whether the create times in a LogAppendTime batch are usable: `CREATE_KNOWN` or
+# `CREATE_LOST`.
 CREATE_STATE: Final = 16
 
 BATCH_FIELDS: Final = 17
@@ -61,7 +62,7 @@ BAD_INDEX: Final = 23
 BAD_SUM: Final = 26
 BAD_ORDER: Final = 27
 
-# Statuses of the encoder: its input can't be written.
+# Statuses of `encode_batches` for columns that can't be written.
 BAD_COLUMN: Final = 24
 
 TOO_LARGE: Final = 25
@@ -96,11 +97,11 @@ def scan_error(  # noqa: PLR0913 - the arguments of `scan_batches`, and its resu
     """Return the error for a BAD_ status of `scan_batches`, with its place in the bytes.
 
     Args:
-        log: The bytes.
+        log: The bytes that `scan_batches` has scanned.
         table: The table that was filled.
-        count: Number of sound batches in it.
-        at: Place of the damaged batch.
-        status: The returned status.
+        count: Number of sound batches in the table.
+        at: Position of the damaged batch.
+        status: Status that `scan_batches` returned.
         next_offset: Smallest offset that the first batch of the table could have.
         end_offset: Exclusive upper limit of the offsets.
     """
@@ -111,7 +112,7 @@ def scan_error(  # noqa: PLR0913 - the arguments of `scan_batches`, and its resu
         reason = f"{REASONS[status]}: {batch.base_offset} to {batch.last_offset}"
         return CorruptBatch(reason, at=at, offset=next_offset)
     if status != BAD_ORDER:
-        try:  # the error of the plain walk shows which value is wrong
+        try:  # The error of the plain walk names the wrong value.
             frame_size(log.data, at, log.size)
         except CorruptBatch as error:
             return error

@@ -68,7 +68,10 @@ def prefetch(data: "Longs | Ints", slot: int) -> None:
 
 
 def prefetch_many(data: "Longs", slot: int) -> None:
-    """Prefetch an element into the L2 cache, because L1 allows only a few misses at a time."""
+    """Prefetch an element into the L2 cache.
+
+    The L1 cache allows only a few misses at a time.
+    """
     assert 0 <= slot < data.size
 
 

@@ -1,7 +1,7 @@
-"""Passes over a set of uncompressed messages of magic 0 or 1, such as a decompressed wrapper.
+"""Checks or updates a set of uncompressed messages of magic 0 or 1, such as a decompressed wrapper.
 
-The rules are those of `tidelog.storage.log.message_sets`, the plain reference. For a damaged
-message the kernel returns the position, and the plain code raises the error.
+The rules are those of `tidelog.storage.log.message_sets`, the plain reference. If a message is
+damaged, the kernel returns its position, and the plain code raises the error.
 
 Source: docs/format.md#magic-0-and-1.
 """
@@ -63,7 +63,10 @@ REFUSED_FIELDS: Final = 3
 
 @cache
 def crc32_tables() -> Longs:
-    """Return int64[8, 256]: the effect of a byte on the CRC, by number of bytes after the byte."""
+    """Return int64[8, 256]: the effect of a byte's value on the CRC (second index).
+
+    The first index is the number of bytes that follow the byte.
+    """
     tables = np.zeros((_STEP, 256), np.int64)
     values = np.arange(256, dtype=np.int64)
     for _ in range(8):
@@ -104,7 +107,7 @@ def _crc32(data: Bytes, start: int, end: int, tables: Longs) -> int:
 
 @inlined
 def _frame_end(data: Bytes, at: int, end: int, magic: int) -> int:
-    """Return the place after the frame at `at`, _BROKEN if no frame of that magic fits."""
+    """Return the position after the frame at `at`; _BROKEN if there is no frame of that magic."""
     if end - at < MESSAGE_TIMESTAMP_AT:
         return _BROKEN
     size = load_int32(data, at + LENGTH_AT)
@@ -120,7 +123,7 @@ def _frame_end(data: Bytes, at: int, end: int, magic: int) -> int:
 
 @inlined
 def _is_sound(data: Bytes, at: int, after: int, magic: int, tables: Longs) -> bool:
-    """Whether the checksum is right, and key and value fill the frame."""
+    """Whether a message's checksum is right, and its key and value fill the frame exactly."""
     crc = _crc32(data, at + MESSAGE_MAGIC_AT, after, tables)
     if crc != load_int32(data, at + MESSAGE_CRC_AT) & UINT32_MAX:
         return False
@@ -137,20 +140,20 @@ def _is_sound(data: Bytes, at: int, after: int, magic: int, tables: Longs) -> bo
 def check_messages(
     data: Bytes, magic: int, rules: Longs, tables: Longs, refused: Longs
 ) -> tuple[int, int, int, int, int, int, bool, bool]:
-    """Check the messages that should fill `data`: uncompressed, and of the given magic.
+    """Check that `data` consists of valid uncompressed messages of the given magic.
 
     Shape:
         rules: int64[RULES]: whether a key is required, whether times are checked, the earliest and
             the latest time in ms, inclusive; a time of -1 is always allowed.
         tables: Result of `crc32_tables`.
-        refused: int64[n, REFUSED_FIELDS]; the first n refused messages are written there: number,
-            time in ms, 1 if it has a key.
+        refused: int64[n, REFUSED_FIELDS]; the first n refused messages are written to it: index of
+            the message, time in ms, 1 if it has a key.
 
     Returns:
-        DONE, or BAD_RECORD and the place of the bad message; the number of messages; the last
+        DONE, or BAD_RECORD and the position of the bad message; the number of messages; the last
         message's offset, -1 for none; the largest timestamp in ms, -1 for none; the number of
         refused messages; whether any message was refused only because of its time; whether offsets
-        are 0, 1, 2, ... All values after the place are valid only with status DONE.
+        are 0, 1, 2, ... All values after the position are valid only with status DONE.
     """
     at, end, count, refused_count = 0, data.size, 0, 0
     last, largest, counts_from_0, has_time_error = -1, NO_TIMESTAMP, True, False
@@ -191,7 +194,7 @@ def assign_messages(data: Bytes, magic: int, first_offset: int, stamp: Longs, ta
             are updated.
 
     Returns:
-        The number of messages.
+        The number of updated messages.
     """
     at, offset = 0, first_offset
     while at < data.size:

@@ -1,10 +1,10 @@
 """Offset map of compaction: the latest record of each key, built from whole batches in one pass.
 
-Two parallel arrays have each key's hash and the number of its latest record; the records of all
-mapped batches are numbered consecutively. When a record replaces another record of its key, the bit
-of the replaced record is set. So no later search for superseded records is needed. On request the
-map also has versions and keys. With versions, the record with the highest version wins instead of
-the last record (KIP-280). Stored keys distinguish different keys with equal hashes.
+Two parallel arrays store each key's hash and the index of the key's latest record. The records of
+all mapped batches are indexed consecutively. When a record replaces another record of its key, the
+map sets the bit of the replaced record. So no later search for superseded records is needed. On
+request the map also stores versions and keys. With versions, the record with the highest version
+wins instead of the last record (KIP-280). Stored keys distinguish different keys with equal hashes.
 
 The first 32 bits of a key's hash give the first slot. The search continues with the next slots
 until it finds the key or an empty slot. Records are first added to a window of two halves: while
@@ -12,7 +12,8 @@ the records of one half are read and hashed, the slots of the other half are pre
 of the window's records is a column, so that the CPU computes several hashes in parallel, in the
 time that one hash takes.
 
-A sample of keys contains the keys whose hash ends with enough zero bits.
+`sample_keys` counts the records of a sample of keys: the keys whose hash ends with enough zero
+bits.
 
 Source: the keyed messages proposal (two parallel arrays); Kafka 4.x SkimpyOffsetMap; KIP-280;
 docs/generations.md#the-sample.
@@ -85,21 +86,21 @@ _FOURTH: Final = 9
 _WORD: Final = 10
 _FIELDS: Final = 11
 
-# Number of records of a half: enough that the prefetch of their slots is done when the other half
-# is full.
+# Number of records in one half of the window. It is so large that the prefetch of their slots is
+# finished when the other half is full.
 HALF_ROWS: Final = 64
 
 _ROWS: Final = 2 * HALF_ROWS
 WINDOW_SIZE: Final = _FIELDS * _ROWS
 
-# Value instead of a slot if the record has no key.
+# Stored instead of a slot if the record has no key.
 NO_SLOT: Final = -1
 
 _WORD_SIZE: Final = 8
 
-# Keys that are hashed in parallel all take as many steps as the longest key. If the total of these
-# steps exceeds the number of necessary steps by more than this factor, the keys are hashed one by
-# one.
+# If keys are hashed in parallel, each key takes as many steps as the longest key. If the total of
+# these steps exceeds the number of necessary steps by more than this factor, the keys are hashed
+# one by one.
 _WASTE_MAX: Final = 2
 
 
@@ -141,7 +142,7 @@ def hash_rows(
     for row in range(start, start + count):
         low = get_fact(window, HASH_LOW, row)
         slot = shift_right(low, 32) * slots >> 32
-        # All ones if there is no key.
+        # All bits are ones if there is no key.
         none = get_fact(window, KEY_SIZE, row) >> 63
         put_fact(window, SLOT, row, slot | none)
 
@@ -159,7 +160,7 @@ def _hash_one_by_one(data: Bytes, start: int, end: int, hasher: Hasher, window: 
 def _hash_side_by_side(
     data: Bytes, start: int, end: int, steps: int, hasher: Hasher, window: Longs
 ) -> None:
-    """Compute `siphash` for each row, with loops over rows that have no branches."""
+    """Compute `siphash` for each row. The loops over rows have no branches."""
     a, b, c, d = begin_sip(hasher.seed_low, hasher.seed_high)
     for row in range(start, end):
         put_fact(window, HASH_LOW, row, a)
@@ -200,7 +201,7 @@ def _take_word(row: int, step: int, window: Longs) -> None:
     a, b = get_fact(window, HASH_LOW, row), get_fact(window, HASH_HIGH, row)
     c, d = get_fact(window, _THIRD, row), get_fact(window, _FOURTH, row)
     word = get_fact(window, _WORD, row)
-    # All ones if the key has that word.
+    # All bits are ones if the key has that word.
     mask = ~((get_fact(window, KEY_SIZE, row) - _WORD_SIZE * step) >> 63)
     if step == 0:
         mask = -1
@@ -212,13 +213,13 @@ def _take_word(row: int, step: int, window: Longs) -> None:
     put_fact(window, _FOURTH, row, d ^ ((d ^ new_d) & mask))
 
 
-# Strategies: which record of a key wins.
+# Strategies, which define which record of a key wins.
 BY_OFFSET: Final = 0
 
 BY_TIMESTAMP: Final = 1
 BY_HEADER: Final = 2
 
-# Version of a record without a version; lower than all others.
+# Version of a record that has no version. It is lower than all other versions.
 NO_VERSION: Final = -(2**63)
 
 _VERSION_SIZE: Final = 8
@@ -250,7 +251,7 @@ def record_version(
 
 @inlined
 def _header_version(data: Bytes, at: int, end: int, header: Bytes) -> int:
-    """Return the version in the last header of that name.
+    """Return the version in the last header whose key is `header`.
 
     Return `NO_VERSION` if there is no such header, or if the value of the last such header does not
     have 8 bytes.
@@ -282,7 +283,7 @@ def _is_named(data: Bytes, at: int, size: int, name: Bytes) -> bool:
     return same == size and size == name.size
 
 
-# Value instead of a record's number if the winning record is before the mapped records.
+# Stored instead of a record's index if the winning record precedes the mapped records.
 OUTSIDE: Final = -1
 
 # Indices in `state`.
@@ -292,7 +293,7 @@ ARENA_USED: Final = 1  # bytes of keys
 STOP_OFFSET: Final = 2  # with FULL: offset of the first record that is not in the map
 BAD_SLOT: Final = 3  # with a BAD_ status: the damaged batch, as a row of the table
 TOO_LONG: Final = 4  # records whose key is larger than the arena; they are kept
-WAITING: Final = 5  # rows of the window's other half that are hashed, but not in the map yet
+WAITING: Final = 5  # rows of the window's other half that are hashed but not in the map yet
 STATE_FIELDS: Final = 6
 _LENGTH_SIZE: Final = 4
 
@@ -309,7 +310,7 @@ class KeyMap(NamedTuple):
         state: int64[STATE_FIELDS].
         window: int64[WINDOW_SIZE].
         key_limit: Maximum number of keys, less than the number of slots.
-        hasher: The hasher, always the same.
+        hasher: The hasher. It must be the same in all calls.
     """
 
     hashes: Longs
@@ -329,14 +330,15 @@ class KeyRules(NamedTuple):
     Attributes:
         strategy: BY_OFFSET, BY_TIMESTAMP or BY_HEADER.
         header: The version header's name, in UTF-8.
-        offset_start: First offset to process; records outside the range are not marked.
+        offset_start: First offset to process; records outside the range of offsets are not marked
+            as superseded.
         offset_end: End of the offsets to process, exclusive.
-        log_start: Log start offset; records below it are marked as superseded, whatever their key.
+        log_start: Log start offset. All records below it are marked as superseded.
         is_look_up: With 0, the records are added to the map. With 1, the records are compared with
             the map but not added; these records must be older than all records in the map.
         shifts: Tables of `checksums`, to check each batch's checksum just before its records are
-            read. Skipped batches are also checked, and the data must contain the headers. int64[0]
-            for no check.
+            read. The checksums of skipped batches are checked too. `data` must contain the headers
+            of the batches. int64[0] for no check.
     """
 
     strategy: int
@@ -368,7 +370,7 @@ class Marks(NamedTuple):
 def map_batches(
     data: Bytes, table: Longs, numbers: Longs, rules: KeyRules, keys: KeyMap, marks: Marks
 ) -> int:
-    """Add the records of batches to the map, or compare them with it.
+    """Add the records of batches to the map, or compare the records with the map.
 
     Shape:
         data: uint8[>= every BODY_END of the table].
@@ -377,8 +379,8 @@ def map_batches(
             batch to skip.
 
     Returns:
-        DONE; FULL, which means that the record at `STOP_OFFSET` and all later records are not in
-        the map; or a BAD_ status of the batch at `BAD_SLOT`.
+        A status: DONE; FULL if the record at `STOP_OFFSET` and all later records are not in the
+            map; or a BAD_ status if the batch at `BAD_SLOT` is damaged.
     """
     row = 0
     keys.state[WAITING] = 0
@@ -423,13 +425,13 @@ def _map_batch(
     Args:
         data: Contains the batch's body.
         batch: The batch's row of the table.
-        start: The number of the batch's first record, and the next row of the window.
+        start: The index of the batch's first record, and the next free row of the window.
         rules: The rules.
         keys: The map.
         marks: The output.
 
     Returns:
-        A status, the next row of the window, and the number of tombstones.
+        A status, the next free row of the window, and the number of tombstones in the batch.
     """
     number, row = start
     at, end, base = batch[BODY_START], batch[BODY_END], batch[BASE_OFFSET]
@@ -488,7 +490,10 @@ def _prefetch_row(row: int, keys: KeyMap) -> None:
 
 @kernel
 def _turn(data: Bytes, start: int, count: int, rules: KeyRules, keys: KeyMap, marks: Marks) -> bool:
-    """Hash one half of the window, then process the other half; return False if the map is full."""
+    """Hash one half of the window, and then add or compare the other half's records.
+
+    Returns False if the map is full.
+    """
     hash_rows(data, start, count, keys.hasher, keys.numbers.size, keys.window)
     waiting = keys.state[WAITING]
     keys.state[WAITING] = count
@@ -499,7 +504,7 @@ def _turn(data: Bytes, start: int, count: int, rules: KeyRules, keys: KeyMap, ma
 def _take_rows(
     data: Bytes, start: int, count: int, rules: KeyRules, keys: KeyMap, marks: Marks
 ) -> bool:
-    """Process rows of the window in order; return False if the map is full."""
+    """Add or compare the records of some rows of the window; return False if the map is full."""
     window = keys.window
     for row in range(start, start + count):
         home = get_fact(window, SLOT, row)
@@ -520,7 +525,7 @@ def _take_rows(
 
 @inlined
 def _find(data: Bytes, row: int, slot: int, keys: KeyMap) -> tuple[int, bool]:
-    """Return the key's slot and False, or the empty slot for the key and True."""
+    """Return a slot, and whether it is empty: the key's slot, or the empty slot for a new key."""
     low, high = get_fact(keys.window, HASH_LOW, row), get_fact(keys.window, HASH_HIGH, row)
     while True:
         slot_low, slot_high = get_long(keys.hashes, 2 * slot), get_long(keys.hashes, 2 * slot + 1)
@@ -535,7 +540,7 @@ def _find(data: Bytes, row: int, slot: int, keys: KeyMap) -> tuple[int, bool]:
 
 @inlined
 def _is_same_key(data: Bytes, row: int, slot: int, keys: KeyMap) -> bool:
-    """Whether the key itself is the same; True if the map stores no keys."""
+    """Whether a row's key equals the key stored at a slot; True if the map stores no keys."""
     if keys.key_positions.size == 0:
         return True
     at, size = get_fact(keys.window, KEY_AT, row), get_fact(keys.window, KEY_SIZE, row)
@@ -562,7 +567,7 @@ def _insert(data: Bytes, row: int, slot: int, rules: KeyRules, keys: KeyMap) -> 
         needed, used = size + _LENGTH_SIZE, keys.state[ARENA_USED]
         if needed > keys.arena.size:
             keys.state[TOO_LONG] += 1
-            return True  # the record is kept, and so are older records of its key
+            return True  # the record and all older records of its key are kept
         if needed > keys.arena.size - used:
             return False
         store_int32(keys.arena, used, size)
@@ -580,7 +585,7 @@ def _insert(data: Bytes, row: int, slot: int, rules: KeyRules, keys: KeyMap) -> 
 
 @inlined
 def _replace(row: int, slot: int, rules: KeyRules, keys: KeyMap, superseded: Bytes) -> None:
-    """Compare a later record of a key with the record in the map; mark the superseded record."""
+    """Compare a later record with the map's record of its key, and mark the superseded record."""
     number, loser = get_fact(keys.window, NUMBER, row), get_long(keys.numbers, slot)
     if rules.strategy != BY_OFFSET:
         version = get_fact(keys.window, VERSION, row)
@@ -594,7 +599,7 @@ def _replace(row: int, slot: int, rules: KeyRules, keys: KeyMap, superseded: Byt
 
 @inlined
 def _compare(row: int, slot: int, rules: KeyRules, keys: KeyMap, marks: Marks) -> None:
-    """Compare an older record with the latest record of its key; mark the superseded record."""
+    """Compare an older record with the map's record of its key, and mark the superseded record."""
     number, winner = get_fact(keys.window, NUMBER, row), get_long(keys.numbers, slot)
     if rules.strategy == BY_OFFSET:
         _mark(marks.own, number)
@@ -631,7 +636,7 @@ TOTALS: Final = 3
 def sample_keys(
     data: Bytes, table: Longs, hasher: Hasher, mask: int, out: Longs, totals: Longs
 ) -> tuple[int, int]:
-    """Count the records of a table's batches, and collect those whose key is in the sample.
+    """Count the records of a table's batches, and collect the records whose key is in the sample.
 
     Args:
         data: uint8[>= every BODY_END of the table].
@@ -639,11 +644,13 @@ def sample_keys(
         hasher: The hasher; the first half of a hash is used.
         mask: Bits of the hash that are 0 for a key of the sample.
         out: int64[>= SAMPLED + records of the table, SAMPLE_FIELDS]; rows from `SAMPLED` on are
-            written: hash, offset, bytes of the record, negative for a tombstone.
-        totals: int64[TOTALS], increased: records, their bytes, rows of `out`.
+            written: hash of the key, offset, and size of the record in bytes, which is negative for
+            a tombstone.
+        totals: int64[TOTALS], increased: number of records, their bytes, number of rows written to
+            `out`.
 
     Returns:
-        DONE, or a BAD_ status and the place of the damaged record or body.
+        DONE, or a BAD_ status and the position of the damaged record or body.
     """
     for slot in range(table.shape[0]):
         status, at = _sample_batch(data, table[slot], hasher, mask, out, totals)

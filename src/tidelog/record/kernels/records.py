@@ -2,13 +2,13 @@
 
 Every length is compared with the remaining bytes before it is used, and a record is accepted only
 if its fields end exactly where the record ends. Decoding stops when the columns are full. Records
-that the filter does not select are checked like other records, but left out.
+that the filter does not select are checked too, but left out.
 
 Counting reads only a record's length and its two deltas; the batch's checksum covers the rest.
-Headers are decoded for records that `decode_batches` accepted. Reads are always limited by `end`,
-because the bytes can change if a mapped file is truncated. Validation follows
-`tidelog.storage.log.record_rules`, the plain reference; storage calls `check_body` instead of that
-reference.
+Headers are decoded only for records that `decode_batches` has accepted. Reads are always limited by
+`end`, because the bytes can change if a mapped file is truncated. Validation applies the rules of
+`tidelog.storage.log.record_rules`, the plain reference. Storage calls `check_body` instead of that
+reference, because it is faster.
 
 Source: docs/format.md#record. Plain reference: `tidelog.record.record`.
 """
@@ -57,13 +57,14 @@ from tidelog.types import INT64_MAX, NO_TIMESTAMP, Buffer
 
 RECORD_HEADER_SIZE_MIN: Final = 2
 
-# Value instead of the position of the header count if the count is 0.
+# Stored instead of the position of the header count if a record has no headers.
 NO_HEADERS: Final = -1
 
 # A constant, because creating it from `np.uint8` takes as long as creating an array.
 _BYTE: Final = np.dtype(np.uint8)
 
-# Indices in `progress`: where to continue, used bytes of the columns, and counts.
+# Indices in `progress`: the position where decoding continues, used bytes of the columns, and
+# counts.
 BATCH: Final = 0
 
 AT: Final = 1
@@ -80,7 +81,7 @@ WITH_HEADERS: Final = 11
 WITHOUT_TIME: Final = 12
 PROGRESS_FIELDS: Final = 13
 
-# Value of `progress[AT]` before the batch is opened.
+# Value of `progress[AT]` before the first record of a batch is read.
 UNOPENED: Final = -1
 
 # Modes of keys and of values: left out, a column of copies, or a column of views.
@@ -89,7 +90,7 @@ LEFT_OUT: Final = 0
 COPIED: Final = 1
 VIEWED: Final = 2
 
-# Arrow's view of a value: four words of 4 bytes, with values of up to 12 bytes inside.
+# Size of Arrow's view of a value, in words of 4 bytes. A view contains values of up to 12 bytes.
 VIEW_WORDS: Final = 4
 
 _INSIDE_SIZE_MAX: Final = 12
@@ -98,12 +99,12 @@ _SIGN: Final = 1 << 31
 
 
 class Filter(NamedTuple):
-    """Rows to select, and modes of their keys and values.
+    """Records to select, and how to treat their keys and values.
 
     Attributes:
-        offset_start: First offset, inclusive.
+        offset_start: First offset to select, inclusive.
         offset_end: End of the offsets, exclusive.
-        by_time: 1 to also filter by record time; records without a time are then left out.
+        by_time: 1 to also select by record time. With 1, records without a time are left out.
         time_start: Start of the record times in ms, inclusive.
         time_end: End of the record times in ms, exclusive; INT64_MAX for no end.
         keys: `LEFT_OUT`, `COPIED` or `VIEWED`.
@@ -143,8 +144,8 @@ class Columns(NamedTuple):
         timestamps: int64[rows], -1 for none; int64[0] if not requested. May be the same array as
             `creates` if no batch is LogAppendTime and no create time is lost.
         creates: int64[rows], -1 for none or lost; int64[0] if not requested.
-        headers_at: int64[rows], place of the header count, `NO_HEADERS` if the count is 0; int64[0]
-        if not requested.
+        headers_at: int64[rows], position of each record's header count, `NO_HEADERS` if the count
+            is 0; int64[0] if not requested.
         rows_end: int64[batches], number of rows at the end of each batch of the table.
     """
 
@@ -162,9 +163,10 @@ def parse_record(data: Bytes, at: int, end: int) -> tuple[int, int, int, int, in
     """Parse the record at `at` of a body that ends at `end`.
 
     Returns:
-        Position after it or `INVALID`; timestamp delta; offset delta; the key's place and size; the
-        value's place and size; place of the header count or `NO_HEADERS`. A size of -1 is null.
-        If the position is `INVALID`, the other values are also invalid.
+        Position after the record, or `INVALID` if the record is damaged; timestamp delta; offset
+        delta; the key's position and size; the value's position and size; position of the header
+        count or `NO_HEADERS`. A size of -1 is null. If the position is `INVALID`, the other values
+        are also invalid.
     """
     size, at = read_varint(data, at, end)
     if size < 0 or size > end - at:
@@ -187,7 +189,7 @@ def parse_record(data: Bytes, at: int, end: int) -> tuple[int, int, int, int, in
 
 @inlined
 def skip_headers(data: Bytes, at: int, end: int, count: int) -> int:
-    """Return the place after `count` headers, `INVALID` if a header breaks a rule."""
+    """Return the position after `count` headers, `INVALID` if a header breaks a rule."""
     if count < 0 or count > min((end - at) // RECORD_HEADER_SIZE_MIN, HEADERS_MAX):
         return INVALID
     for _ in range(count):
@@ -203,7 +205,7 @@ def skip_headers(data: Bytes, at: int, end: int, count: int) -> int:
 def decode_batches(
     data: Bytes, table: Longs, rows: Filter, out: Columns, progress: Longs, shifts: Longs
 ) -> tuple[int, int]:
-    """Decode the batches of `table` from `progress` on, until their end or until columns are full.
+    """Decode the batches of `table` from `progress` on, until all are decoded or a column is full.
 
     Shape:
         data: uint8[>= every BODY_END of the table].
@@ -214,8 +216,9 @@ def decode_batches(
             read (`data` must contain the headers); int64[0] for no check.
 
     Returns:
-        A status and a place: DONE; FULL and the record that does not fit; BAD_SUM and the checksum
-            of the batch's bytes; or another BAD_ status and the damaged record or body.
+        A status and a number. With FULL, the number is the position of the record that does not
+            fit. With BAD_SUM, it is the checksum of the batch's bytes. With any other BAD_ status,
+            it is the position of the damaged record or body.
     """
     while progress[BATCH] < table.shape[0]:
         slot = progress[BATCH]
@@ -237,7 +240,7 @@ def decode_batches(
 def _decode_batch(
     data: Bytes, batch: Longs, rows: Filter, out: Columns, progress: Longs, view_start: int
 ) -> int:
-    """Decode one batch, or the rest of it."""
+    """Decode one batch, or the records of the batch that are not decoded yet."""
     if progress[AT] == UNOPENED:
         progress[AT] = batch[BODY_START]
         progress[RECORD] = 0
@@ -304,7 +307,7 @@ def _decode_records(
 def _count_oddities(
     progress: Longs, key_size: int, value_size: int, timestamp: int, created: int, headers_at: int
 ) -> None:
-    """Count rare values, so that columns without such values need not be searched."""
+    """Count nulls and other rare values, so that columns without them need not be searched."""
     if key_size < 0:
         progress[KEY_NULLS] += 1
     if value_size < 0:
@@ -345,7 +348,7 @@ def _keep(column: Longs, row: int, value: int) -> None:
 def _put(  # noqa: PLR0913 - a value's place, and where it goes
     mode: int, column: Binary, row: int, used: int, data: Bytes, at: int, size: int, start: int
 ) -> int:
-    """Set a row of a column by its mode; return the column's used bytes."""
+    """Set a row of a column, as a copy or as a view; return the column's used bytes."""
     if mode == COPIED:
         used = append_binary(column, row, used, data, at, size)
     elif mode == VIEWED:
@@ -369,9 +372,9 @@ def append_binary(column: Binary, row: int, used: int, data: Bytes, at: int, siz
 def put_view(column: Binary, row: int, data: Bytes, at: int, size: int, start: int) -> None:
     """Set one view, null if `size` is -1.
 
-    Arrow's layout: the size and the first 4 bytes, then 8 more bytes of a small value. For a large
-    value these 8 bytes are the number of its buffer, always 0, and its position in that buffer,
-    less than 2^31. The buffer begins at `start` of `data`.
+    A view has the value's size, its first 4 bytes, and then the other 8 bytes of a small value. For
+    a large value these 8 bytes are the index of its buffer, always 0, and its position in that
+    buffer, less than 2^31. The buffer begins at `start` of `data`.
     """
     word_at = VIEW_WORDS * row
     if size < 0:
@@ -411,9 +414,9 @@ def count_matches(data: Bytes, table: Longs, rows: Filter) -> tuple[int, int, in
         table: int64[batches, BATCH_FIELDS], magic 2, bodies uncompressed.
 
     Returns:
-        The number of selected records; with a filter by time, the number of records inside the
-        offset range that have no time; DONE, or a BAD_ status; the place of the damaged record or
-        body.
+        A tuple of: the number of selected records; with a filter by time, the number of records in
+            the offset range that have no time; DONE, or a BAD_ status; with a BAD_ status, the
+            position of the damaged record or body.
     """
     match_count = without_time = 0
     for slot in range(table.shape[0]):
@@ -450,7 +453,10 @@ def _count_batch(data: Bytes, batch: Longs, rows: Filter) -> tuple[int, int, int
 
 @inlined
 def _deltas(data: Bytes, at: int, end: int) -> tuple[int, int, int]:
-    """Return the place after a record (`INVALID` if damaged), and its two deltas: time, offset."""
+    """Return the position after a record, its time delta and its offset delta.
+
+    The position is `INVALID` if the record is damaged.
+    """
     size, at = read_varint(data, at, end)
     if size < RECORD_SIZE_MIN - 1 or size > end - at:
         return INVALID, 0, 0
@@ -461,7 +467,7 @@ def _deltas(data: Bytes, at: int, end: int) -> tuple[int, int, int]:
 
 
 class HeaderColumns(NamedTuple):
-    """Output columns of `fill_headers`; the caller allocates them by the result of `count_headers`.
+    """Output columns of `fill_headers`; `count_headers` returns the sizes to allocate.
 
     Shape:
         ends: int32[rows + 1], number of headers up to each row.
@@ -493,7 +499,7 @@ def count_headers(data: Bytes, end: int, headers_at: Longs) -> tuple[int, int, i
 
 @kernel
 def fill_headers(data: Bytes, end: int, headers_at: Longs, out: HeaderColumns) -> bool:
-    """Fill the columns; return whether all keys are ASCII and so need no check for UTF-8."""
+    """Fill the columns; return whether all header keys are ASCII, and so need no UTF-8 check."""
     slot, key_used, value_used, joined_bits = 0, 0, 0, 0
     for row in range(headers_at.size):
         if headers_at[row] != NO_HEADERS:
@@ -528,7 +534,10 @@ def _join_bits(data: Bytes, at: int, size: int) -> int:
 
 @inlined
 def _read_header(data: Bytes, at: int, end: int) -> tuple[int, int, int, int]:
-    """Return place and size of key and value; sizes are 0 if they would exceed `end`."""
+    """Return the position and size of a header's key, and the position and size of its value.
+
+    A size is 0 if the key or value would extend beyond `end`.
+    """
     key_size, key_at = read_varint(data, at, end)
     if key_size < 0 or key_size > end - key_at:
         return at, 0, end, 0
@@ -542,13 +551,13 @@ def _read_header(data: Bytes, at: int, end: int) -> tuple[int, int, int, int]:
 def validate_batch_body(
     body: Bytes, record_count: int, base_timestamp: int
 ) -> tuple[int, int, int, int, bool, bool]:
-    """Check the `record_count` records that should fill `body` exactly.
+    """Check that `body` consists of exactly `record_count` valid records.
 
     Returns:
-        A status (DONE, BAD_COUNT, BAD_RECORD, BAD_REST) and the damaged place; the largest
-        timestamp in ms, at least -1; the smallest timestamp other than -1, 2^63-1 for none; whether
-        any record has no key; whether the offset deltas are 0, 1, 2, ... All values after the place
-        are valid only with status DONE.
+        A status (DONE, BAD_COUNT, BAD_RECORD, BAD_REST) and the position of the damage; the largest
+        timestamp in ms, at least -1; the smallest timestamp other than -1, 2^63-1 if there is no
+        such timestamp; whether any record has no key; whether the offset deltas are 0, 1, 2, ...
+        All values after the position are valid only with status DONE.
     """
     largest, smallest = NO_TIMESTAMP, INT64_MAX
     has_null_key, in_order = False, True
@@ -577,11 +586,12 @@ def check_body(
     Args:
         body: An uncompressed records section.
         record_count: Number of records in the batch's header.
-        base_timestamp: In ms; timestamps are base + delta, wrapped to 64 bits.
+        base_timestamp: The batch's base timestamp in ms. A record's timestamp is base + delta,
+            wrapped to 64 bits.
 
     Raises:
-        CorruptRecord: A record breaks its format, the count is impossible, or bytes are left after
-            the last record; `at` counts from the body's first byte.
+        CorruptRecord: A record breaks its format, the count is impossible, or bytes follow the last
+            record; `at` counts from the body's first byte.
     """
     data = np.frombuffer(memoryview(body).toreadonly(), _BYTE)
     status, at, largest, smallest, has_null_key, in_order = validate_batch_body(

@@ -86,9 +86,9 @@ EMPTY: Final = 3
 # Columns of the plan, one row for each batch of the table.
 ACTION: Final = 0
 
-NUMBER: Final = 1  # the first record's number in `lost`; -1: no record of the batch is lost
-HORIZON: Final = 2  # delete horizon to set if a tombstone is left, -1 for none
-FORCES_HORIZON: Final = 3  # 1: set the horizon in any case
+NUMBER: Final = 1  # the first record's index in `lost`; -1: no record of the batch is lost
+HORIZON: Final = 2  # delete horizon to set if a tombstone remains, -1 for none
+FORCES_HORIZON: Final = 3  # 1: set the horizon even if no tombstone remains
 DROPS_TOMBSTONES: Final = 4  # 1: also remove tombstones
 KEEPS_EMPTY: Final = 5  # 1: if no record is left, keep an empty batch
 PLAN_FIELDS: Final = 6
@@ -102,8 +102,8 @@ WRITTEN_LAST: Final = 3
 WRITTEN_MAX_TIMESTAMP: Final = 4
 WRITTEN_SLOT: Final = 5  # the batch's row in `Sources.table`
 WRITTEN_RECORDS: Final = 6
-WRITTEN_TOMBSTONES: Final = 7  # 0 with action COPY: the caller knows the number
-IS_NEW: Final = 8  # 1: the batch is no copy, so it needs a checksum, and compression by its codec
+WRITTEN_TOMBSTONES: Final = 7  # 0 with action COPY, because the caller knows the number
+IS_NEW: Final = 8  # 1: the batch is no copy, so the caller must compress it and add a checksum
 WRITTEN_FIELDS: Final = 9
 
 # Maximum number of bytes by which a record may grow: its timestamp delta may grow from 1 byte to 10
@@ -143,8 +143,8 @@ def count_remaining(counts: Longs, numbers: Longs, superseded: Bytes, out: Longs
 
     Shape:
         counts: int64[batches], number of records of each batch.
-        numbers: int64[batches], the first record's number in `superseded`; -1 if no record is
-        superseded.
+        numbers: int64[batches], the index of each batch's first record in `superseded`; -1 if no
+            record of the batch is superseded.
         out: int64[batches].
     """
     for slot in range(counts.size):
@@ -188,9 +188,9 @@ def write_batches(sources: Sources, out: Bytes, written: Longs, facts: Longs) ->
         facts: int64[FACT_FIELDS], for the kernel's own use.
 
     Returns:
-        A status, and the number of written batches. The output is invalid with two statuses, and
-        the number is then the index of the failed batch: FULL (`out` is too small) and BAD_RECORD
-        (the bodies differ from the bodies that were examined before).
+        A status, and a number. With DONE, the number is how many batches were written. With FULL
+        (`out` is too small) and BAD_RECORD (the bodies differ from the bodies that were examined
+        before), the output is invalid, and the number is the index of the failed batch.
     """
     used, count = 0, 0
     for slot in range(sources.table.shape[0]):
@@ -256,7 +256,10 @@ def _is_left(sources: Sources, slot: int, record: int) -> bool:
 def _write_filtered(
     sources: Sources, slot: int, out: Bytes, start: int, row: Longs, facts: Longs
 ) -> int:
-    """Write the remaining records of a batch; return the size, 0 for none, -1 for a bad record."""
+    """Write the remaining records of a batch; return its size.
+
+    The size is 0 if no record remains and no empty batch is kept, and -1 if a record is bad.
+    """
     batch, plan = sources.table[slot], sources.plan[slot]
     fetch_body(sources.bodies, batch[BODY_START], batch[BODY_END])
     if not _inspect(sources, slot, facts):
@@ -294,7 +297,7 @@ def _write_filtered(
 
 @inlined
 def _inspect(sources: Sources, slot: int, facts: Longs) -> bool:
-    """Compute the properties of the remaining records; return False if a record is bad."""
+    """Compute the properties of a batch's remaining records; return False if a record is bad."""
     batch, data = sources.table[slot], sources.bodies
     at, end = batch[BODY_START], batch[BODY_END]
     record_count = tombstones = 0
@@ -328,7 +331,7 @@ def _inspect(sources: Sources, slot: int, facts: Longs) -> bool:
 def _write_records(
     sources: Sources, slot: int, base: int, out: Bytes, used: int, drops_tombstones: int
 ) -> int:
-    """Write the remaining records, with times relative to `base`; return the place after them."""
+    """Write a batch's remaining records, with times relative to `base`; return the end position."""
     batch, data = sources.table[slot], sources.bodies
     at, end = batch[BODY_START], batch[BODY_END]
     is_same_base = base == batch[BASE_TIMESTAMP]
@@ -356,15 +359,15 @@ def _write_records(
 def _write_record(
     data: Bytes, rest_at: int, end: int, time_delta: int, out: Bytes, used: int
 ) -> int:
-    """Write a record with another timestamp delta; return the place after it.
+    """Write a record with another timestamp delta; return the position after it.
 
     Args:
         data: Contains the rest of the record, from its offset delta on.
-        rest_at: Start of that rest.
-        end: End of it.
-        time_delta: The new delta.
+        rest_at: Position in `data` of the record's offset delta.
+        end: Position after the record.
+        time_delta: The new timestamp delta.
         out: The output.
-        used: Place in the output.
+        used: Position in the output.
     """
     used = write_varlong(out, used, 1 + varlong_size(time_delta) + end - rest_at)
     store_byte(out, used, 0)
@@ -390,7 +393,10 @@ def _write_empty(batch: Longs, out: Bytes, start: int, row: Longs) -> int:
 def _write_header(
     batch: Longs, attributes: int, base_timestamp: int, row: Longs, out: Bytes, start: int
 ) -> None:
-    """Write all fields except the checksum; the length is that of a header alone."""
+    """Write all fields of a header except the checksum.
+
+    The length field is that of a batch without records.
+    """
     store_int64(out, start, batch[BASE_OFFSET])
     store_int32(out, start + LENGTH_AT, HEADER_SIZE - LOG_OVERHEAD)
     store_int32(out, start + LEADER_EPOCH_AT, batch[LEADER_EPOCH])
@@ -421,8 +427,8 @@ class IndexRules(NamedTuple):
     """Rules of index entries.
 
     Attributes:
-        interval_bytes: An entry is added for a batch that begins more than this many bytes after
-            the last indexed position.
+        interval_bytes: Minimum distance between entries: an entry is added for a batch that begins
+            more than this number of bytes after the last indexed position.
         offset_entry_limit: Maximum number of entries in the offset index.
         time_entry_limit: Maximum number of entries in the time index, without the closing entry.
     """
@@ -436,7 +442,7 @@ class IndexRules(NamedTuple):
 def index_batches(
     written: Longs, position: int, rules: IndexRules, state: Longs, offsets: Longs, times: Longs
 ) -> tuple[int, int]:
-    """Make the index entries of consecutive batches in a log file.
+    """Create the index entries of consecutive batches in a log file.
 
     Shape:
         written: int64[batches, WRITTEN_FIELDS].
@@ -446,7 +452,7 @@ def index_batches(
         times: int64[batches, 2], written: timestamp and offset.
 
     Returns:
-        The number of new entries of each index.
+        The number of new entries of the offset index, and of the time index.
     """
     offset_count = time_count = 0
     for slot in range(written.shape[0]):

@@ -1,16 +1,16 @@
-"""Searches one segment by record time: time index, offset index, batch headers, records.
+"""Searches one segment by record time, with time index, offset index, batch headers and records.
 
 The kernel reads the bytes of the segment's three files and keeps no state;
-`storage/segment/mapped_time_search` calls the kernel. For a compressed or legacy batch it returns
-the position, and the caller decompresses the batch. A search skips batches because of the largest
-timestamp in their header. It checks the CRCs of the first `PASSED_BYTES` of the skipped batches. If
-the search uses a time index entry, it checks no CRC up to and including the entry's batch. Instead,
-the largest timestamp in the header of that batch must equal the entry's timestamp. The caller
-checks the batch that contains the result.
+`storage/segment/mapped_time_search` calls the kernel. For a compressed or legacy batch the kernel
+returns the position, and the caller decompresses the batch. A search skips a batch if the largest
+timestamp in the batch's header is too small. The search checks the CRCs of skipped batches until
+`PASSED_BYTES` are checked. If it uses a time index entry, it checks no CRC up to and including the
+entry's batch. Instead, the largest timestamp in the header of the entry's batch must equal the
+entry's timestamp. The caller checks the batch that contains the result.
 
 Index entries are big-endian and sorted. Offset index: int32 relative offset, int32 position. Time
-index: int64 timestamp, int32 relative offset. A floor search returns the last entry at or below the
-target. Source: docs/format.md#offset-index, #time-index; KIP-33.
+index: int64 timestamp, int32 relative offset. A floor search returns the last entry whose key is
+not above the target. Source: docs/format.md#offset-index, #time-index; KIP-33.
 """
 
 from typing import Final
@@ -109,7 +109,10 @@ def find_time(
 
 @inlined
 def _floor_time_entry(time_index: Bytes, base_offset: int, target: int) -> tuple[int, int]:
-    """Return the last time index entry with timestamp <= `target`, else (-1, base_offset)."""
+    """Return timestamp and offset of the last time index entry with timestamp <= `target`.
+
+    Return (-1, base_offset) if there is no such entry.
+    """
     low, high = 0, time_index.size // TIME_ENTRY_SIZE
     while low < high:
         middle = (low + high) >> 1
@@ -125,7 +128,10 @@ def _floor_time_entry(time_index: Bytes, base_offset: int, target: int) -> tuple
 
 @inlined
 def floor_position_for(index: Bytes, base_offset: int, offset: int) -> tuple[int, int]:
-    """Return the last offset index entry with offset <= `offset`, else (base_offset, 0)."""
+    """Return offset and position of the last offset index entry with offset <= `offset`.
+
+    Return (base_offset, 0) if there is no such entry.
+    """
     low, high = 0, index.size // OFFSET_ENTRY_SIZE
     relative = offset - base_offset
     while low < high:
@@ -156,15 +162,15 @@ def _search_segment(
     if position != 0 and not _leads_to_batch(log, position, offset):
         return BAD_INDEX, NOTHING, NOTHING, position
     if position != 0 and not _ends_at(log, position, offset):
-        # Old brokers made one entry for an append of several batches, with the last offset of all
-        # these batches. Such an entry does not confirm the offsets of its first batch, so this
-        # batch must not be the result. In this case the search begins at the entry before this
-        # entry.
+        # For an append of several batches, old brokers wrote one entry with the position of the
+        # first batch and the last offset of all these batches. Such an entry does not confirm the
+        # offsets of the first batch, so this batch must not be the result. In this case the search
+        # begins at the previous entry.
         offset, position = floor_position_for(index, base_offset, min(offset, first) - 1)
         if position != 0 and not _leads_to_batch(log, position, offset):
             return BAD_INDEX, NOTHING, NOTHING, position
-    # If a time index entry is used to skip records, the largest timestamp of the batch that it
-    # refers to must equal the entry's timestamp.
+    # If the search skips records because of a time index entry, the largest timestamp of the
+    # entry's batch must equal the entry's timestamp.
     is_used = indexed != NOTHING and indexed_offset >= floor_offset
     if is_used and not _has_largest(log, position, indexed_offset, indexed):
         return BAD_INDEX, NOTHING, NOTHING, position
@@ -186,9 +192,9 @@ def _ends_at(log: Bytes, position: int, offset: int) -> bool:
 
 @inlined
 def _leads_to_batch(log: Bytes, position: int, offset: int) -> bool:
-    """Whether an entry's position has a batch that ends at or before the entry's offset.
+    """Whether a batch at an entry's position ends at or before the entry's offset.
 
-    The batch may end before that offset, because old brokers made one entry for an append of
+    The batch may end before that offset, because old brokers wrote one entry for an append of
     several batches.
     """
     if position < 0 or position >= log.size:
@@ -204,7 +210,10 @@ def _leads_to_batch(log: Bytes, position: int, offset: int) -> bool:
 
 @inlined
 def _has_largest(log: Bytes, position: int, offset: int, timestamp: int) -> bool:
-    """Whether the first batch from `position` on that reaches the offset has this max timestamp."""
+    """Whether the batch that contains `offset` has this maximum timestamp.
+
+    It is the first batch from `position` on that does not end before `offset`.
+    """
     at = position
     while at < log.size:
         status, size = frame_status(log, at, log.size)
@@ -234,7 +243,10 @@ def _search_batches(
     floor_offset: int,
     confirmed: int,
 ) -> tuple[int, int, int, int]:
-    """Search from a batch on; the checksums of batches up to offset `confirmed` are not checked."""
+    """Search from a batch on.
+
+    The checksums of batches up to offset `confirmed` are not checked.
+    """
     if position < 0:
         return BAD_INDEX, NOTHING, NOTHING, position
     at, last, (next_offset, end_offset) = position, NOTHING, between
@@ -269,9 +281,9 @@ def _search_batches(
 def _check_order(
     log: Bytes, at: int, size: int, status: int, next_offset: int, end_offset: int
 ) -> tuple[int, int]:
-    """Return a batch's status, which may become BAD_ORDER, and its last offset.
+    """Return a batch's last offset, and `status` or BAD_ORDER.
 
-    A batch that may contain the result is also compared with the batch after it.
+    If the batch may contain the result, the next batch is examined too.
     """
     first = last = load_int64(log, at)
     if load_byte(log, at + MAGIC_AT) >= MAGIC_2:
@@ -289,11 +301,12 @@ def _check_order(
 def _judge(log: Bytes, at: int, target: int, floor_offset: int) -> int:
     """Return FOUND if a batch's header allows a match in its uncompressed records, else NOT_FOUND.
 
-    Return NEED_PLAIN if a compressed or legacy batch may match, BAD_OFFSETS for impossible offsets.
+    Return NEED_PLAIN if the batch is compressed or legacy and may match, BAD_OFFSETS if its offsets
+    are impossible.
     """
     offset = load_int64(log, at)
     if load_byte(log, at + MAGIC_AT) < MAGIC_2:
-        # The offset of a legacy message or wrapper is that of its last record.
+        # The offset of a legacy message or wrapper is the offset of its last record.
         return NOT_FOUND if offset < floor_offset else NEED_PLAIN
     last_delta = load_int32(log, at + LAST_OFFSET_DELTA_AT)
     if offset < 0 or last_delta < 0 or offset > INT64_MAX - last_delta:
@@ -307,7 +320,10 @@ def _judge(log: Bytes, at: int, target: int, floor_offset: int) -> int:
 def _search_records(
     log: Bytes, at: int, size: int, target: int, floor_offset: int
 ) -> tuple[int, int, int]:
-    """Find the first match among a plain batch's records; reads only as many as needed."""
+    """Find the first match in an uncompressed magic-2 batch.
+
+    No record after the match is read.
+    """
     base_offset = load_int64(log, at)
     base_timestamp = load_int64(log, at + BASE_TIMESTAMP_AT)
     delta_max = load_int32(log, at + LAST_OFFSET_DELTA_AT)
@@ -328,7 +344,10 @@ def _search_records(
 
 @inlined
 def _read_deltas(log: Bytes, at: int, end: int) -> tuple[int, int, int]:
-    """Return the place after a record (`INVALID` if damaged), and its two deltas: time, offset."""
+    """Return the position after a record, its time delta and its offset delta.
+
+    The position is `INVALID` if the record is damaged.
+    """
     size, at = read_varint(log, at, end)
     if size < 0 or size > end - at:
         return INVALID, 0, 0

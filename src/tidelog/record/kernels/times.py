@@ -1,7 +1,7 @@
-"""Append times of rows, overwritten create times, and latency and lateness of records.
+"""Computes append times of rows, overwritten create times, and latency and lateness of records.
 
-Latency per hour on both clocks and lateness per bucket are computed here from arrays of create and
-append times, if no zone map has these values. Zone maps can't have lateness, for example, because
+If no zone map has latency per hour on both clocks, or lateness per bucket, this module computes
+them from arrays of create and append times. Zone maps can't have lateness, for example, because
 lateness depends on the order of records. Plain reference: `scan.latency`.
 
 Source: docs/format.md#record.
@@ -38,7 +38,7 @@ from tidelog.types import INT64_MAX, INT64_MIN, NO_TIMESTAMP
 
 @kernel
 def fill_append_times(offsets: Longs, run_starts: Longs, run_times: Longs, out: Longs) -> int:
-    """Fill in the append time of each offset's run, -1 before the first run.
+    """Fill `out` with the append time of each offset: the time of its run, -1 before the first run.
 
     Shape:
         offsets: int64[rows]; fastest if ascending.
@@ -82,10 +82,9 @@ def _count_starts(run_starts: Longs, offset: int) -> int:
 def flag_overwritten_create_times(data: Bytes, table: Longs) -> None:
     """Set `CREATE_STATE` of the batches whose create times a foreign cleaner has overwritten.
 
-    Kafka's cleaner writes the visible time into the records of a LogAppendTime batch. Two
-    conditions show that Kafka's cleaner may have written a batch: it has gaps or a delete horizon,
-    and all its create times equal the append time. Such a batch is assumed to be from Kafka's
-    cleaner.
+    Kafka's cleaner writes the visible time into the records of a LogAppendTime batch. A batch is
+    assumed to be written by Kafka's cleaner if it meets two conditions: it has gaps or a delete
+    horizon, and all its create times equal the append time.
 
     Shape:
         data, table: See `decode_batches`.
@@ -107,7 +106,10 @@ def _may_be_rewritten(table: Longs, slot: int) -> bool:
 
 @inlined
 def _all_creates_equal(data: Bytes, table: Longs, slot: int) -> bool:
-    """Whether each create time is the append time; False for a damaged body; decoding it raises."""
+    """Whether all create times of a batch equal the append time.
+
+    False if the body is damaged; decoding the batch later raises the error.
+    """
     append_time = table[slot, MAX_TIMESTAMP]
     at, end = table[slot, BODY_START], table[slot, BODY_END]
     while at < end:
@@ -117,8 +119,8 @@ def _all_creates_equal(data: Bytes, table: Longs, slot: int) -> bool:
     return bool(append_time != NO_TIMESTAMP)
 
 
-# Number of slots for spans of time, a power of two; the caller removes the spans when the slots are
-# full. A span's number determines its first possible slot.
+# Number of slots for spans of time, a power of two. The caller removes the spans when the slots are
+# full. A span's index determines the slot where the search for the span begins.
 SLOTS: Final = 256
 
 _PROBES: Final = 16
@@ -133,7 +135,7 @@ AT: Final = 0
 
 BOTH: Final = 1  # records with both times
 TIMED: Final = 2  # records with a create time
-LATE: Final = 3  # records with an earlier create time than a record before them
+LATE: Final = 3  # records whose create time is earlier than that of a record before them
 LATE_MIN: Final = 4
 LATE_MAX: Final = 5
 # Largest create time. The caller sets it to the largest create time of the records before the first
@@ -144,11 +146,11 @@ FACTS: Final = 8
 
 
 class HourCounts(NamedTuple):
-    """Latencies by span of one clock's time; the caller copies and clears them.
+    """Latencies for each span of time on one clock; the caller copies and clears them.
 
     Attributes:
         step_ms: Length of a span in ms.
-        spans: int64[SLOTS, SPAN_FIELDS]: number of the span, smallest and largest latency in ms,
+        spans: int64[SLOTS, SPAN_FIELDS]: index of the span, smallest and largest latency in ms,
             number of latencies.
         buckets: int64[SLOTS, BUCKETS]: number of latencies in each bucket.
     """
@@ -164,8 +166,8 @@ class LateCounts(NamedTuple):
     Attributes:
         buckets: int64[BUCKETS]: number of late records by bucket of their lateness in ms.
         delays: int64[d], ascending, in ms.
-        passed: int64[d + 1]: at index k, the number of records whose lateness exceeds exactly k
-            delays.
+        passed: int64[d + 1]: element k is the number of records whose lateness exceeds exactly k of
+            the delays.
     """
 
     buckets: Longs
@@ -195,7 +197,8 @@ def count_times(
     number, largest = facts[AT], facts[LARGEST]
     smallest, timed, both = facts[SMALLEST], 0, 0
     append_slot, create_slot, status = -1, -1, DONE
-    # The spans of the last record, [start, end); usually the next record is in the same spans.
+    # The spans [start, end) of the last record, one on each clock. Usually the next record is in
+    # the same spans.
     append_start = append_end = create_start = create_end = 0
     while number < append_ms.size:
         append, create = append_ms[number], create_ms[number]
@@ -230,7 +233,7 @@ def count_times(
 
 @inlined
 def _slot_of(time_ms: int, hours: HourCounts) -> int:
-    """Return the slot of a time's span; -1 if the slots are used for other spans."""
+    """Return the slot for the span of a time; -1 if other spans use all slots."""
     number, spans = time_ms // hours.step_ms, hours.spans
     for probe in range(_PROBES):
         slot = (number + probe) & (SLOTS - 1)
@@ -266,7 +269,8 @@ def _count_late(late: LateCounts, facts: Longs, late_ms: int) -> None:
     facts[LATE_MAX] = max(facts[LATE_MAX], late_ms)
     late.buckets[BUCKET_MAX + bucket_of(late_ms)] += 1
     passed = 0
-    for slot in range(late.delays.size):  # no `break`, because a mispredicted branch takes longer
+    # There is no `break`, because a mispredicted branch takes longer than the loop.
+    for slot in range(late.delays.size):
         passed += late_ms > late.delays[slot]
     late.passed[passed] += 1
 
@@ -285,7 +289,7 @@ def count_latencies(
     bounds: Longs,
     counts: Longs,
 ) -> tuple[int, int, int]:
-    """Count the latencies (append time minus create time) of the `record_count` records in `body`.
+    """Count the latencies (append time minus create time) of the records in `body`, by bucket.
 
     Records without a create time, or with a create time below 0, are left out.
 
@@ -294,8 +298,8 @@ def count_latencies(
         counts: int64[n + 1], increased; the last count is for latencies above all bounds.
 
     Returns:
-        A status (DONE, BAD_COUNT, BAD_RECORD, BAD_REST), the damaged place, and the sum of the
-        latencies in ms. Unless the status is DONE, only some records may be counted.
+        A status (DONE, BAD_COUNT, BAD_RECORD, BAD_REST), the position of the damage, and the sum of
+        the latencies in ms. Unless the status is DONE, only some records may be counted.
     """
     total, at, end = 0, 0, body.size
     if record_count < 0 or record_count * RECORD_SIZE_MIN > end:

@@ -1,4 +1,4 @@
-"""Values of a zone map from batches: counts, extremes on both clocks, checksums, latencies.
+"""Computes a zone map's values from batches: counts, extremes on both clocks, checksums, latencies.
 
 `describe_batches` reads every record of uncompressed magic-2 bodies; `fold_zones` combines batches
 to zones. A row has the fields of `storage.clocks.zone_map.Zone`. Plain reference:
@@ -54,8 +54,8 @@ ZONE_MAX_APPEND: Final = 13
 ZONE_CRC: Final = 14
 ZONE_FIELDS: Final = 15
 
-# Maximum number of spans of append time whose latencies the kernel counts. At the next span it
-# returns FULL, and the caller takes the counts and clears them.
+# Maximum number of spans of append time whose latencies the kernel counts at a time. If a record is
+# in a further span, the kernel returns FULL, and the caller takes and clears the counts.
 SPANS: Final = 8
 SPAN: Final = 0
 SPAN_MIN: Final = 1
@@ -67,8 +67,9 @@ BUCKETS: Final = 2 * BUCKET_MAX + 1
 _EXACT_BITS: Final = 6
 _PER_DOUBLING: Final = 32
 
-# Positions in `progress`: the next batch, its next record, the position of that record, the offset
-# delta before it, the current run of append times, the number of used spans.
+# Indices in `progress`: the index of the next batch, the index of its next record, the position of
+# that record, the offset delta of the record before it, the index of the current run of append
+# times, and the number of used spans.
 BATCH: Final = 0
 RECORD: Final = 1
 AT: Final = 2
@@ -92,11 +93,11 @@ class Runs(NamedTuple):
 
 
 class Spans(NamedTuple):
-    """Latencies by span of append time; the caller clears them.
+    """Latencies for each span of append time; the caller clears them.
 
     Attributes:
         step_ms: Length of a span in ms.
-        facts: int64[SPANS, SPAN_FIELDS]: number of the span, smallest and largest latency in ms.
+        facts: int64[SPANS, SPAN_FIELDS]: index of the span, smallest and largest latency in ms.
         buckets: int64[SPANS, BUCKETS]: number of latencies in each bucket.
     """
 
@@ -127,7 +128,7 @@ def describe_batches(
             resets when it clears the latencies.
 
     Returns:
-        DONE; FULL if all slots for spans are used; else a BAD_ status.
+        DONE, FULL if all slots for spans are used, or a BAD_ status.
     """
     while progress[BATCH] < table.shape[0]:
         slot = progress[BATCH]
@@ -143,7 +144,7 @@ def describe_batches(
 def _describe(
     data: Bytes, batch: Longs, runs: Runs, spans: Spans, row: Longs, progress: Longs
 ) -> int:
-    """Describe one batch, or the rest of it."""
+    """Fill the row of one batch, from its first record that is not described yet."""
     if progress[RECORD] == 0:
         _begin(batch, row)
         progress[AT], progress[LAST_DELTA] = batch[BODY_START], -1
@@ -158,7 +159,7 @@ def _describe(
 
 @inlined
 def _begin(batch: Longs, row: Longs) -> None:
-    """Fill in the fields that the header has."""
+    """Fill in the fields of a row that come from the batch's header."""
     is_control = batch[ATTRIBUTES] & CONTROL_BIT != 0
     is_transactional = batch[ATTRIBUTES] & TRANSACTIONAL_BIT != 0
     row[ZONE_POSITION], row[ZONE_SIZE] = batch[POSITION], batch[SIZE]
@@ -220,7 +221,10 @@ def _take_records(
 
 @inlined
 def _add_times(row: Longs, field: int, count: int, low: int, high: int) -> None:
-    """Add a number of times, and update the extremes in the next two fields."""
+    """Add `count` times to a field of a row.
+
+    The next two fields are the smallest and the largest time; they are updated.
+    """
     row[field] += count
     row[field + 1] = min(row[field + 1], low)
     row[field + 2] = max(row[field + 2], high)
@@ -228,7 +232,10 @@ def _add_times(row: Longs, field: int, count: int, low: int, high: int) -> None:
 
 @inlined
 def _run_at(offset: int, runs: Runs, progress: Longs) -> tuple[int, int]:
-    """Return append time and end offset of an offset's run; callers pass ascending offsets."""
+    """Return the append time and the end offset (exclusive) of an offset's run.
+
+    Callers pass ascending offsets.
+    """
     run = progress[RUN]
     while run + 1 < runs.starts.size and runs.starts[run + 1] <= offset:
         run += 1
@@ -238,7 +245,7 @@ def _run_at(offset: int, runs: Runs, progress: Longs) -> tuple[int, int]:
 
 @inlined
 def _span_of(append_ms: int, spans: Spans, progress: Longs) -> int:
-    """Return the slot of an append time's span, -1 if all slots are used for other spans."""
+    """Return the slot for the span of an append time; -1 if other spans use all slots."""
     number = append_ms // spans.step_ms
     used = progress[USED_SPANS]
     for slot in range(used):
@@ -285,8 +292,8 @@ def bucket_of(latency_ms: int) -> int:
 def sum_batches(log: Bytes, table: Longs, rows: Longs, sums: SumTables) -> None:
     """Fill in each batch's checksum over all of its bytes, using the checksum in its header.
 
-    The header's checksum must have been verified, because it is used instead of the bytes that it
-    covers.
+    The checksum in the header must have been verified, because this function uses it instead of
+    reading the bytes that it covers.
 
     Shape:
         log: uint8[>= every POSITION + SIZE], contains the batches.
@@ -308,7 +315,8 @@ def fold_zones(rows: Longs, zones: Longs, count: int, limits: Longs, powers: Lon
         rows: int64[batches, ZONE_FIELDS], in order.
         zones: int64[>= count + batches, ZONE_FIELDS], of which `count` are filled; batches may
             still be added to the last of these.
-        limits: int64[2], maximum bytes and data records of a zone with more than one batch.
+        limits: int64[2], maximum number of bytes and of data records in a zone with more than one
+            batch.
     """
     for slot in range(rows.shape[0]):
         row = rows[slot]
@@ -325,7 +333,7 @@ def fold_zones(rows: Longs, zones: Longs, count: int, limits: Longs, powers: Lon
 
 @kernel
 def sum_zones(zones: Longs, width: int, out: Longs, powers: Longs) -> None:
-    """Merge every `width` consecutive zones into one.
+    """Merge every `width` consecutive zones into one zone.
 
     Shape:
         zones: int64[n, ZONE_FIELDS].
@@ -347,7 +355,7 @@ def _copy(zone: Longs, row: Longs) -> None:
 
 @inlined
 def _merge(zone: Longs, row: Longs, powers: Longs) -> None:
-    """Merge the following zone into a zone."""
+    """Merge `row`, the zone or batch that follows `zone`, into `zone`."""
     zone[ZONE_CRC] = join_sums(zone[ZONE_CRC], row[ZONE_CRC], row[ZONE_SIZE], powers)
     zone[ZONE_SIZE] += row[ZONE_SIZE]
     zone[ZONE_FIRST] = min(zone[ZONE_FIRST], row[ZONE_FIRST])
