@@ -172,7 +172,7 @@ class RecordBatch:
 
     @property
     def timestamp_type(self) -> TimestampType:
-        """Tells whether the producer or the log set the visible timestamps."""
+        """Source of the visible timestamps: the producer or the log."""
         return timestamp_type_of(self.attributes)
 
     @property

@@ -70,7 +70,7 @@ def build_batch(  # noqa: PLR0913 - one keyword for each thing that a batch's he
         leader_epoch: Epoch of the leader that appends the batch, -1 if unknown.
         codec: Compression of the records.
         level: The codec's level, None for Kafka's default.
-        timestamp_type: Tells whether the producer or the log sets the visible timestamps.
+        timestamp_type: Source of the visible timestamps: the producer or the log.
         append_time_ms: Append time in ms of all records; required for LogAppendTime, refused
             otherwise. The records' own timestamps are kept in the timestamp deltas.
         producer_id: Id of an idempotent producer, -1 for none.

@@ -41,8 +41,7 @@ class Record:
     Attributes:
         offset: Logical offset.
         timestamp: Timestamp that a Kafka consumer sees, in ms; -1 means "has no time".
-        timestamp_type: Tells whether `timestamp` was set by the producer (CreateTime) or the log
-            (LogAppendTime).
+        timestamp_type: Source of `timestamp`: the producer (CreateTime) or the log (LogAppendTime).
         key: The key; None for a record without a key, b"" for an empty key.
         value: The value; None marks a tombstone in a compacted topic.
         headers: Headers in the producer's order; keys may repeat.

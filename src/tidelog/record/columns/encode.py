@@ -333,7 +333,7 @@ def encode_table(
         level: The codec's level, None for Kafka's default.
         batch_bytes: Maximum size of a batch in bytes, including the header, before compression. A
             larger record gets a batch of its own. No batch spans two chunks of a table.
-        timestamp_type: Tells whether the producer or the log sets the visible timestamps.
+        timestamp_type: Source of the visible timestamps: the producer or the log.
 
     Raises:
         InvalidRequest: At the first step: a column is unknown or of a wrong type, `batch_bytes` is

@@ -42,7 +42,7 @@ _INDEX_MIN: Final = 1 << 12
 _LINE_BYTES: Final = 64
 _COPY_ROWS: Final = 1 << 14
 
-# Value of `SPAN_LAST` before the first record. It means that there is no last span yet.
+# Value of `SPAN_LAST` before the first record. No record has a span yet.
 _NO_SPAN_YET: Final = -1
 
 COLUMNS: Final = ("offset", "createTimestamp", "key", "value")

@@ -35,8 +35,7 @@ CRC: Final = 13
 BODY_START: Final = 14
 BODY_END: Final = 15
 
-# Tells whether the create times in a LogAppendTime batch are usable: `CREATE_KNOWN` or
-# `CREATE_LOST`.
+# State of the create times in a LogAppendTime batch: `CREATE_KNOWN` or `CREATE_LOST`.
 CREATE_STATE: Final = 16
 
 BATCH_FIELDS: Final = 17

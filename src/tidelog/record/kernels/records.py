@@ -482,7 +482,7 @@ class HeaderColumns(NamedTuple):
 
 @kernel
 def count_headers(data: Bytes, end: int, headers_at: Longs) -> tuple[int, int, int]:
-    """Return the number of headers of all rows, and the bytes of their keys and of their values."""
+    """Return the number of headers of all rows, the bytes of their keys, and of their values."""
     headers, key_bytes, value_bytes = 0, 0, 0
     for row in range(headers_at.size):
         if headers_at[row] == NO_HEADERS:
