@@ -2,9 +2,10 @@
 
 This package has sockets, requests, open partitions, coordinators, security, quotas, metrics and
 background work, each in a package of its own. `broker` starts and stops them; `embedded` runs a
-broker inside the caller's process. `net` moves bytes and splits them into requests; `api` answers
-the requests by calls to `partitions`, `groups`, `transactions` and `shares`. `tidelog.storage`
-reads and writes the files; `tidelog.protocol` defines the form of messages.
+broker inside the caller's process. `net` receives and sends bytes, and splits received bytes into
+requests; `api` answers the requests by calls to `partitions`, `groups`, `transactions` and
+`shares`. `tidelog.storage` reads and writes the files; `tidelog.protocol` defines the form of
+messages.
 
 Invariants: one event loop decides all changes of the directory. Calls that may block the loop for
 long run in the threads of `runtime`. Packages import only the layers below them.

@@ -174,7 +174,7 @@ class Server:
         return (await self.open_listeners(plans))[plans[0].name]
 
     async def open_listeners(self, plans: Sequence[ListenerPlan]) -> dict[str, int]:
-        """Open all listeners; return the port of each by name.
+        """Open all listeners; return each listener's port, by the listener's name.
 
         If a listener's port is 0, the system chooses one.
 
@@ -215,9 +215,10 @@ class Server:
     async def _start_rest(self) -> None:
         """Start the parts that aren't needed to listen, while clients are already served.
 
-        A thread imports their modules, beginning with those that the first group needs. If groups
-        or transactions are stored, the import begins at once, and they are resumed after it.
-        Otherwise the import first waits for a pause of the clients.
+        A thread imports the modules of these parts, beginning with the modules that the first group
+        needs. If groups or transactions are stored, the import begins at once, and the stored
+        groups and transactions are resumed after it. Otherwise the import first waits for a pause
+        of the clients.
         """
         node = self.node
         if not (node.has_stored_groups or node.has_stored_transactions):

@@ -32,8 +32,8 @@ from tidelog.types import PORT_MAX
 
 _Result = TypeVar("_Result")
 
-# Setting that differs from a broker's default. With Kafka's default, the first consumer of a group
-# waits three seconds for other members, so most tests would take three seconds longer.
+# Setting whose default here is not Kafka's default. With Kafka's default, the first consumer of a
+# group waits three seconds for other members, so most tests would take three seconds longer.
 _EAGER: Final = {"group.initial.rebalance.delay.ms": "0"}
 
 # Settings for a temporary directory. With the defaults, creating fifty partitions would take a
@@ -124,7 +124,7 @@ class Broker(Closing):
 
     @property
     def data(self) -> str:
-        """The data directory; a temporary one is removed by `close`."""
+        """The data directory; `close` removes a temporary directory."""
         return self._node.log_dir.path
 
     def call(self, function: Callable[[Node], _Result]) -> _Result:
@@ -184,24 +184,26 @@ def broker(
     Several brokers may run in one process.
 
     Args:
-        data: Its data directory, created if missing. If None: the `log.dirs` of the settings;
-            without them, a temporary directory, whose files are not synced if `env` is None.
-        port: Port of its only listener on the loopback interface; if 0, the system chooses a port.
-            If None: the `listeners` of the settings are used; without them, None means the same as
-            0.
+        data: Data directory of the broker, created if missing. If None: the directory in the
+            setting `log.dirs`; without this setting, a temporary directory. The files of a
+            temporary directory are not synced if `env` is None.
+        port: Port of the broker's only listener, on the loopback interface; if 0, the system
+            chooses a port. If None: the setting `listeners` is used; without this setting, None
+            means the same as 0.
         settings: Broker settings by Kafka's names, as in server.properties; values are texts or
             TOML types: numbers, booleans, lists. By default `group.initial.rebalance.delay.ms` is
             0. With a temporary directory the topics of groups, transactions and share groups have
             one partition by default.
-        env: Files, clock and randomness; None for the machine's.
+        env: Files, clock and randomness; None for those of the machine.
         insecure: Allows other machines to reach the metrics, and listeners that lack TLS or
             authentication.
 
     Raises:
         ConfigError: A setting is unknown, a value is out of range, the port is invalid, there are
             several directories or, with a port, several listeners; or other machines could reach
-            what only `insecure` allows.
-        DirectoryLocked: Another process, or another broker in this one, has locked the directory.
+            the metrics or a listener that only `insecure` allows.
+        DirectoryLocked: Another process, or another broker in this process, has locked the
+            directory.
         OSError: The address of a listener or of the metrics can't be bound.
     """
     texts = plain_settings(setting_texts(settings or {}))

@@ -57,7 +57,7 @@ _CHANGED: Final = ("Private_Dirty:", "Shared_Dirty:", "Anonymous:", "Swap:")
 
 
 def preload(paths: Iterable[str]) -> list[str]:
-    """Load shared libraries permanently; return those that could be loaded.
+    """Load shared libraries permanently; return the paths of the libraries that were loaded.
 
     The code that needs a library reports why it can't be loaded.
     """
@@ -266,7 +266,7 @@ def compile_once() -> None:
     """Compile the kernels in this process; if another process is compiling, wait for it.
 
     A killed broker leaves its compiling process running, and the next broker starts another one.
-    The two run one after the other, and only the first has to compile.
+    The two processes compile one after the other, and only the first one has work to do.
     """
     from tidelog.storage.kernel_cache import SOURCES, alone, choose_cache
 

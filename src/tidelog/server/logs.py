@@ -29,7 +29,7 @@ WINDOW_MS: Final = 10_000
 
 @contextmanager
 def logging_to(stream: TextIO, kind: LogFormat, clock: Clock) -> Iterator[None]:
-    """Log to a stream until the block ends; level INFO and above."""
+    """Log lines of level INFO and above to a stream until the `with` block ends."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonLines() if kind == "json" else TextLines())
     handler.addFilter(FloodGate(clock))

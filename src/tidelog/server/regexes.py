@@ -13,8 +13,8 @@ from typing import Final, Protocol, cast
 from tidelog.errors import MissingDependency
 
 LENGTH_MAX: Final = 4096
-# Maximum number of Unicode classes in an expression. RE2 processes hundreds of ranges for each, and
-# a heartbeat waits for that.
+# Maximum number of Unicode classes in an expression. RE2 processes hundreds of ranges for each
+# class, and a heartbeat waits for this work.
 UNICODE_CLASSES_MAX: Final = 200
 # Maximum size of a compiled expression with its cached states, in bytes; RE2 caches 128
 # expressions.

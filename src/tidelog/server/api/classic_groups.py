@@ -512,7 +512,7 @@ async def delete_groups(
 
 
 async def _delete(context: RequestContext, group_id: str) -> ErrorCode:
-    """Delete one group. For a share group, then delete the group's state of its partitions."""
+    """Delete one group. If it is a share group, then delete its state of share partitions, too."""
     coordinator = context.node.groups
     group = coordinator.find(group_id)
     if isinstance(group, ShareGroup) and group.is_empty:

@@ -434,7 +434,7 @@ def find_resource(node: Node, kind: int, name: str) -> ConfigResource | None:
 AT_ONCE: Final = 8
 
 # Resource types that requests may name. Some of these types have no settings on this broker;
-# ListConfigResources lists no resources of them.
+# ListConfigResources lists no resources of these types.
 RESOURCE_KINDS: Final = frozenset({TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP})
 
 # Resource types that AlterConfigs may name. In Kafka, only IncrementalAlterConfigs can alter the
@@ -563,7 +563,7 @@ _Altered = TypeVar(
 async def incremental_alter_configs(
     context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
-    """Change the named settings and leave the others unchanged."""
+    """Change the named settings and leave all other settings unchanged."""
     kind = IncrementalAlterConfigsResourceResponse
     responses = await _alter(context.node, request.resources, kind, is_trial=request.validate_only)
     return IncrementalAlterConfigsResponse(responses=responses)
@@ -729,7 +729,7 @@ _R = TypeVar("_R", bound=_Resource)
 def _split(
     access: Access, resources: Iterable[_R], operation: Operation
 ) -> tuple[list[_R], list[tuple[_R, Refusal]]]:
-    """Return the resources on which the client may perform an operation, and the denied ones.
+    """Return the resources on which the client may perform an operation, and denied resources.
 
     Each denied resource is paired with its refusal.
     """

@@ -27,7 +27,7 @@ class RequestContext:
         node: The broker.
         api: API of the request.
         version: Version of the request.
-        client_id: Client id in the request's header; None if it has none.
+        client_id: Client id in the request's header; None if the header has no client id.
         connection: Facts about the client's connection.
     """
 
@@ -155,9 +155,10 @@ def may_topic(node: Node, connection: ClientInfo, operation: Operation, topic: s
 # its rows.
 TopicRows: TypeAlias = tuple[str, UUID | None, Sequence[Row]]
 
-# The facts and the records of the response's rows, and a function or None. The function is called
-# before the response is sent, with the response's size in bytes without its header, or with 0 if
-# the broker has no quotas. If it returns False, the request is handled without the template.
+# The fixed-size values and the records of the response's rows, and a function or None. A function
+# is called before the response is sent, with the response's size in bytes without its header, or
+# with 0 if the broker has no quotas. If it returns False, the request is handled without the
+# template.
 RowAnswers: TypeAlias = tuple[AllFacts, AllRecords, Callable[[int], bool] | None]
 
 
@@ -166,7 +167,8 @@ class RowFunctions(NamedTuple):
 
     Attributes:
         operation: Operation that the client must be allowed on each topic.
-        may_repeat: Returns whether a message of a version may become a template.
+        may_repeat: Returns whether a request may become a template; the arguments are the version
+            and the message.
         answer: Processes rows and returns `RowAnswers` or a handler's result. Its arguments are the
             context, the message without topics, and the topics; the client may perform the
             operation on all of these topics. It returns None, without having changed anything, if

@@ -63,8 +63,8 @@ def _write_long(request: ReceivedRequest, long: LargeResponse) -> Pieces:
 
 Outcome: TypeAlias = "Pieces | Reply[Pieces | None] | None"
 
-# Function that turns a connection's frame into its response: `answer`, or a function that
-# authenticates the client first.
+# Function that processes a frame of a connection and returns the response: `answer`, or a function
+# that authenticates the client first.
 Answering: TypeAlias = Callable[[Node, ClientInfo, Buffer], Outcome]
 
 
@@ -106,7 +106,7 @@ def answer(node: Node, connection: ClientInfo, frame: Buffer) -> Outcome:
 
 
 def _handle(context: RequestContext, message: Response) -> Started:
-    """Call the handler with the allowed part of a request, and add the denied part to its response.
+    """Call the handler with the allowed part of a request; add the denied part to the response.
 
     Raises:
         NotLoggedIn: The API has no guard of its own, and the client doesn't have all rights on the

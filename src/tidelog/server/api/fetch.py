@@ -453,7 +453,8 @@ async def long_fetch(
 
     An incremental request gets FETCH_SESSION_ID_NOT_FOUND, after which the client sends a full
     request. If the isolation level is unknown, each partition gets UNKNOWN_SERVER_ERROR. If the
-    level is known and there are more than `PARTITIONS_MAX` partitions, each gets INVALID_REQUEST.
+    level is known and there are more than `PARTITIONS_MAX` partitions, each partition gets
+    INVALID_REQUEST.
 
     Args:
         context: Context of the request.

@@ -204,9 +204,12 @@ def _partition(
 ) -> OffsetFetchGroupPartitionResponse:
     """Return a partition's committed offset.
 
-    The offset is -1 if no offset was committed, if it was committed for another topic of that name
-    (an offset committed for the zero id matches any topic id), or if the error is
-    UNSTABLE_OFFSET_COMMIT.
+    The offset is -1 in these cases:
+
+    - No offset was committed.
+    - The offset was committed for another topic of this name. An offset that was committed for the
+      zero id matches any topic id.
+    - The error is UNSTABLE_OFFSET_COMMIT.
     """
     commit = source.offsets.get(topic, number)
     is_unstable = source.pending is not None and source.pending.is_pending(
@@ -394,7 +397,7 @@ def _existing(
     *,
     topic_id: UUID | None = None,
 ) -> Iterable[tuple[NamedPartition, Commit]]:
-    """Yield the commits of existing partitions; for missing ones, add error codes to `codes`.
+    """Yield the commits of existing partitions; for missing partitions, add errors to `codes`.
 
     Args:
         node: The node.

@@ -2,11 +2,11 @@
 
 A guard is a function of the request. It returns the request that the handler may answer, and the
 refusals to add to the handler's response. Most handlers don't check rights. The handlers of Fetch,
-ShareFetch and ShareAcknowledge do, because the broker remembers partitions of these requests for
-later ones. The handlers of DescribeTopicPartitions and ConsumerGroupHeartbeat check the right to
-describe topics that the request does not name, such as the matches of a regular expression. The
-table of APIs names each API's guard. An API without a guard requires all rights on the cluster,
-unless it is open to all.
+ShareFetch and ShareAcknowledge check rights, because the broker remembers partitions of these
+requests for later requests. The handlers of DescribeTopicPartitions and ConsumerGroupHeartbeat
+check the right to describe topics that the request does not name, such as the matches of a regular
+expression. The table of APIs names each API's guard. An API without a guard requires all rights on
+the cluster, unless it is open to all.
 
 Invariants:
 - A guard never changes its request, because the request may be remembered and answered again.
@@ -231,7 +231,7 @@ class Access:
     def split_topics(
         self, topics: "Iterable[Element]", operation: Operation
     ) -> tuple[list[Element], list[Element]]:
-        """Split topics of a request into allowed and denied ones; unknown ids count as allowed."""
+        """Split a request's topics into allowed and denied topics; unknown ids count as allowed."""
         version = self.context.version
 
         def name_of(topic: Element) -> str | None:
@@ -243,7 +243,7 @@ class Access:
     def split(
         self, items: Iterable[Item], operation: Operation, name_of: Callable[[Item], str | None]
     ) -> tuple[list[Item], list[Item]]:
-        """Split items into allowed and denied ones by the client's right to their topics.
+        """Split items into allowed and denied items, by the client's right to their topics.
 
         An item without a topic name is allowed.
         """
@@ -258,7 +258,7 @@ class Access:
     def split_groups(
         self, names: Iterable[str], operation: Operation
     ) -> tuple[list[str], list[str]]:
-        """Split group ids into allowed and denied ones."""
+        """Split group ids into allowed and denied group ids."""
         allowed: list[str] = []
         denied: list[str] = []
         for name in names:
@@ -446,10 +446,10 @@ def needs_topics(operation: Operation, cluster: Operation | None = None) -> "Any
 
 
 def needs_all(*guards: "AnyGuard") -> "AnyGuard":
-    """Return a guard that passes a request if all `guards` do.
+    """Return a guard that passes a request if all `guards` pass it.
 
-    The result of the first guard that denies the request or a part of it is returned; the guards
-    after this guard are not called.
+    If a guard denies the request or a part of it, the result of this guard is returned, and the
+    guards after it are not called.
     """
 
     def guard(access: Access, request: "DataclassInstance") -> "Guarded[DataclassInstance]":

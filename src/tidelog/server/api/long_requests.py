@@ -369,7 +369,7 @@ def _lists_of(kind: "type[DataclassInstance]") -> Iterator[str]:
 
 
 class _Response:
-    """Merges the responses to the parts.
+    """Merges the responses to the parts of a request into one response.
 
     An element is encoded as soon as no further part can add to it.
     """

@@ -60,9 +60,9 @@ from tidelog.types import TopicPartition
 # First version in which names may be null and topics may be named by id.
 FIRST_WITH_IDS: Final = 12
 
-# Bit sets of the operations that apply to a topic, and of those that apply to the cluster. Bit N
-# stands for the operation with code N in Kafka's AclOperation (3 is READ, 11 is ALTER_CONFIGS).
-# Without an authorizer, clients may perform all of them.
+# Bit sets of the operations that apply to a topic, and of the operations that apply to the cluster.
+# Bit N stands for the operation with code N in Kafka's AclOperation (3 is READ, 11 is
+# ALTER_CONFIGS). Without an authorizer, clients may perform all of them.
 TOPIC_OPERATIONS: Final = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
 
 CLUSTER_OPERATIONS: Final = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
@@ -136,7 +136,7 @@ async def _create(node: Node, name: str) -> None:
 
 
 def _without(names: Sequence[str], lookups: Sequence[TopicLookup]) -> list[TopicLookup]:
-    """Return the lookups, in which the topics with these names are reported as missing."""
+    """Return the lookups, but report the topics with these names as missing."""
     hidden = frozenset(names)
     return [
         _unknown(each.info.name) if each.info is not None and each.info.name in hidden else each

@@ -379,8 +379,8 @@ class DescribeGuard(Generic[Group]):
 
     Attributes:
         access: Rights of the client.
-        topics_of: Returns the names of the topics in a group's description: those to which a member
-            subscribes by name, and those in members' assignments.
+        topics_of: Returns the names of the topics in a group's description: topics to which a
+            member subscribes by name, and topics in members' assignments.
         refuse: Returns a group with only its id, an error code and an error message.
     """
 

@@ -1,23 +1,26 @@
 """Produce: append a request's batches to the logs of their partitions.
 
 `AppendPlan` takes the records from the request to the logs, in four steps:
+
 1. Plan (`rows_of`): make one row for each partition. If a partition is named twice, the last
-   records are appended, as in Kafka. Exception: if any of these records are refused, nothing is
-   appended to the partition, and the response has the error of the refused records (Kafka silently
-   appends the last valid records). 2. Ready: wait until partitions are open, no lock stops appends,
-   and the coordinator has confirmed that partitions are in their transactions. Nearly always there
-   is nothing to wait for. 3. Append: append the rows in slices, so that other requests can proceed.
-   Plain rows are appended in groups: each step is made for the whole group (decision 0022). 4.
-   Acknowledge: respond at once, or when readers may see the records (`Partition.must_wait`). With
+   records are appended, as in Kafka. Exception: if any of the partition's records are refused,
+   nothing is appended to the partition, and the response has the error of the refused records
+   (Kafka silently appends the last valid records).
+2. Ready: wait until partitions are open, no lock stops appends, and the coordinator has confirmed
+   that partitions are in their transactions. Nearly always there is nothing to wait for.
+3. Append: append the rows in slices, so that other requests can proceed. Plain rows are appended in
+   groups: each step is made for the whole group (decision 0022).
+4. Acknowledge: respond at once, or when readers may see the records (`Partition.must_wait`). With
    acks=0 there is no response; a refusal closes the connection.
 
-The checks are made in Kafka's order: first those of the whole request; then, for each partition,
-its existence, the framing of its records, its transaction and acks; then the checks of the log. A
-refusal of one partition does not affect the others.
+The checks are made in Kafka's order: first the checks of the whole request; then, for each
+partition, its existence, the framing of its records, its transaction and acks; then the checks of
+the log. A refusal of one partition does not affect the others.
 
 Before a partition's first batch of a transaction is appended, the coordinator must confirm that the
-partition is in the transaction; from version 12 on, the coordinator adds a missing partition. Later
-batches need no confirmation, because the transaction is already open in the log.
+partition is in the transaction; from version 12 on, the coordinator adds the partition to the
+transaction if necessary. Later batches need no confirmation, because the transaction is already
+open in the log.
 
 The log owns the rules of batches (`storage/log/validator.py`); the `Partition` decides when readers
 see the batches.
@@ -216,8 +219,8 @@ class AppendPlan:
         context: Context of the request.
         request: The request, for acks, timeout and transactional id.
         rows: All rows, grouped by topic.
-        remaining: Rows whose first attempt to append is still to come.
-        long: Rows whose check takes long; they are appended after all others.
+        remaining: Rows that the plan has not tried to append yet.
+        long: Rows whose check takes long; they are appended after all other rows.
         waiting: Responses that must wait until readers see the records.
     """
 
@@ -303,7 +306,7 @@ class AppendPlan:
     # -- transactions ------------------------------------------------------------------------
 
     def _begin_transactions(self) -> bool:
-        """Find the rows of transactions; return whether the coordinator has to verify some.
+        """Find the rows of transactions; return whether the coordinator has to verify some of them.
 
         A row whose transaction is not open in its log gets a guard. All rows are refused if a frame
         is damaged, if the request has records of transactions but no transactional id, or if the
@@ -484,7 +487,7 @@ class AppendPlan:
         return append_in_transaction(partition, data, row.batch, row.guard, terms)
 
     def _appended(self, row: Row, partition: Partition, result: AppendResult) -> None:
-        """Count appended records, and make their response."""
+        """Count appended records, and make the response of the partition."""
         self.context.node.metrics.produced(row.name, row.data.records or b"", result)
         row.response = PartitionProduceResponse(
             index=row.data.index,
@@ -788,7 +791,7 @@ def _topic_name_of(context: RequestContext, topic: TopicProduceData) -> str | No
 
 
 def _may_repeat(version: int, request: ProduceRequest) -> bool:
-    """Whether a request has record batches for exactly one partition, and wants a response."""
+    """Whether a request has record batches for exactly one partition, and requests a response."""
     topics = request.topic_data
     is_one = len(topics) == 1 and len(topics[0].partition_data) == 1
     return is_one and version >= BATCHES_FIRST_VERSION and request.acks != 0

@@ -308,7 +308,7 @@ _Credentials: TypeAlias = dict[tuple[str, int], ScramCredential]
 async def describe_user_scram_credentials(
     context: RequestContext, request: DescribeUserScramCredentialsRequest
 ) -> DescribeUserScramCredentialsResponse | LargeResponse:
-    """List the SCRAM mechanisms of the named users, or of all users if none is named."""
+    """List the SCRAM mechanisms of the named users, or of all users if no user is named."""
     credentials = context.node.rules.credentials()
     names = [user.name for user in request.users or ()]
     count = len(names) or len(credentials)
@@ -319,7 +319,7 @@ async def describe_user_scram_credentials(
 def _describe(
     credentials: Mapping[tuple[str, int], ScramCredential], names: Sequence[str]
 ) -> list[DescribeUserScramCredentialsResult]:
-    """Describe the named users, or all users if none is named; any thread may call this."""
+    """Describe the named users, or all users if no user is named; any thread may call this."""
     users = names or sorted({user for user, _ in credentials})
     infos = {name: _infos(credentials, name) for name in users}
     times = Counter(users)

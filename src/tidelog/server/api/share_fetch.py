@@ -1,12 +1,12 @@
 """ShareFetch and ShareAcknowledge: a member acquires records and acknowledges them.
 
-Acknowledgements in a ShareFetch are processed before it acquires more records. A member's
-ShareFetch and ShareAcknowledge requests belong to the same share session. A fetch visits its
-partitions in rotation. The fetch waits until there are enough records for a response, or until its
-wait time is over. Then it acquires records. At most one fetch reads a share partition at a time.
-Other fetches retry when the reading fetch has finished. Waiting fetches are woken one after the
-other (`shares.open_partition`). A woken fetch reads the partition that woke it. If the fetch needs
-more than one byte, it reads all its partitions.
+The acknowledgements in a ShareFetch are processed before the member acquires more records. A
+member's ShareFetch and ShareAcknowledge requests belong to the same share session. A fetch visits
+its partitions in rotation. The fetch waits until there are enough records for a response, or until
+its wait time is over. Then it acquires records. At most one fetch reads a share partition at a
+time. Other fetches retry when the reading fetch has finished. Waiting fetches are woken one after
+the other (`shares.open_partition`). A woken fetch reads the partition that woke it. If the fetch
+needs more than one byte, it reads all its partitions.
 
 Source: Kafka's protocol guide, APIs 78 and 79; KIP-932, KIP-1206, KIP-1222; Kafka 4.3's KafkaApis
 (handleAcknowledgements, validateAcknowledgementBatches), DelayedShareFetch, ShareFetchUtils.
@@ -299,7 +299,7 @@ class ShareFetching:
         So, as in Kafka, a new group gets its first records as soon as one partition is open.
 
         Returns:
-            The partitions that are left to open. Without `may_stop` all are opened.
+            The partitions that are left to open. If `may_stop` is False, all partitions are opened.
         """
         for start in range(0, len(named), AT_ONCE):
             piece = named[start : start + AT_ONCE]
@@ -539,7 +539,7 @@ def _is_renewal(
 
 
 def _requests_records(request: ShareFetchRequest) -> bool:
-    """Whether the request wants records, rather than only to acknowledge.
+    """Whether the request asks for records, and does not only acknowledge records.
 
     A request that only acknowledges does not wait for records.
     """

@@ -148,8 +148,8 @@ async def _described(
 def _lag(node: Node, name: str, number: int, state: PersistedState) -> int:
     """Return how many offsets between the start offset and the high watermark are not completed.
 
-    The result is -1 if this is unknown. It is also negative if an administrator has set the start
-    offset after the log end.
+    The result is -1 if this number is unknown. It is also negative if an administrator has set the
+    start offset after the log end.
     """
     if state.complete_count == UNKNOWN_COUNT:
         return -1

@@ -112,7 +112,7 @@ _TOPICS: Final = ("topics/partitions=topics/partitions",)
 
 ROWS: Final = (
     # Version 0 is announced, as in Kafka, because librdkafka compresses only for brokers that
-    # announce it.
+    # announce version 0.
     Row(
         api.PRODUCE,
         3,

@@ -27,7 +27,7 @@ async def create(
 
 
 async def create_all(node: Node, new: Sequence[NewTopic]) -> list[TopicInfo | TidelogError]:
-    """Create topics together; return the topic or the error of each."""
+    """Create topics together; return the topic or the error for each of `new`, in order."""
 
     async def change() -> list[TopicInfo | TidelogError]:
         async with node.topics.changing:
@@ -44,7 +44,7 @@ async def create_all(node: Node, new: Sequence[NewTopic]) -> list[TopicInfo | Ti
 
 
 async def grow_all(node: Node, counts: Mapping[str, int]) -> list[TopicInfo | TidelogError]:
-    """Raise topics' partition counts together; return the topic or the error of each."""
+    """Raise the partition counts of topics together; return for each the topic or the error."""
 
     async def change() -> list[TopicInfo | TidelogError]:
         async with node.topics.changing:

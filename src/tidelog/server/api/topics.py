@@ -318,9 +318,9 @@ def guard_create_topics(
 ) -> Guarded[CreateTopicsRequest]:
     """Require CREATE on the cluster or on each topic.
 
-    Settings and the numbers of partitions and replicas are returned only with DESCRIBE_CONFIGS. A
-    topic gets INVALID_REQUEST if it is named twice or has the name of Kafka's metadata topic, even
-    if the client has no right to create it.
+    The response has a topic's settings, partition count and replica count only if the client has
+    DESCRIBE_CONFIGS on the topic. A topic gets INVALID_REQUEST if it is named twice or has the name
+    of Kafka's metadata topic, even if the client has no right to create it.
     """
     times = Counter(topic.name for topic in request.topics)
 
@@ -460,7 +460,7 @@ async def _delete(node: Node, request: DeleteRecordsRequest) -> DeleteRecordsRes
 def _named_once(
     request: DeleteRecordsRequest,
 ) -> dict[str, dict[int, DeleteRecordsPartition]]:
-    """Return the last entry of each partition.
+    """Return the request's last entry for each partition, by topic and partition number.
 
     Topics without partitions are left out, as in Kafka.
     """

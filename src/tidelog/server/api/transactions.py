@@ -109,7 +109,7 @@ class PartContext(RequestContext):
 async def add_partitions_to_txn(
     context: RequestContext, request: AddPartitionsToTxnRequest
 ) -> AddPartitionsToTxnResponse:
-    """Add partitions to transactions, or (for brokers) verify that the transactions have them."""
+    """Add partitions to transactions, or (for brokers) verify that transactions contain them."""
     if context.version >= BATCHED_FIRST_VERSION:
         results = [
             AddPartitionsToTxnResult(
@@ -134,7 +134,7 @@ async def add_partitions_to_txn(
 async def _add(
     context: RequestContext, transaction: AddPartitionsToTxnTransaction
 ) -> Mapping[TopicPartition, int]:
-    """Add all partitions of a transaction or none, or verify that it has them.
+    """Add all partitions to a transaction or none, or verify that the transaction has them.
 
     Returns the error code of each partition.
 
@@ -371,7 +371,7 @@ def _described_transaction(metadata: TransactionMetadata) -> DescribedTransactio
 async def write_txn_markers(
     context: RequestContext, request: WriteTxnMarkersRequest
 ) -> WriteTxnMarkersResponse:
-    """End transactions in the named partitions, without asking the transaction coordinator.
+    """End transactions in the named partitions, without the transaction coordinator.
 
     A producer that the request names several times gets one result, with all its partitions.
     """
@@ -523,7 +523,7 @@ async def _partition(
 
 
 def _no_topic(topic: str) -> Refusal:
-    """Return the error for a missing topic, which differs if the name is invalid."""
+    """Return the error for a missing topic, or the error for an invalid topic name."""
     try:
         ensure_name(topic)
     except Refusal as refusal:

@@ -1,1 +1,1 @@
-"""Internal topics with a broker's own state; all coordinators write and load them alike."""
+"""Internal topics with a broker's own state, and the code by which all coordinators use them."""

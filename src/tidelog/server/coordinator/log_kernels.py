@@ -69,7 +69,7 @@ class KernelPieces:
         self._table: Longs = np.empty((TABLE_BATCHES, layout.BATCH_FIELDS), np.int64)
 
     def take(self, part: LogSlice, taker: RecordCollector) -> Iterator[int]:
-        """Read a slice; after each piece, yield its size in bytes.
+        """Read a slice in pieces; after each piece, yield the piece's size in bytes.
 
         Raises:
             CorruptData: A batch is damaged; the message has the file and position.
@@ -108,7 +108,7 @@ class KernelPieces:
 
 
 class _Run:
-    """Progress in one slice."""
+    """Progress of the read of one slice."""
 
     def __init__(self, finder: LatestFinder, part: LogSlice, taker: RecordCollector) -> None:
         self._finder = finder

@@ -23,7 +23,7 @@ PIECE_BYTES: Final = 1 << 20
 
 
 class KernelsOf:
-    """Provider of a broker's kernels for one log; returns None until they are loaded."""
+    """Function that returns a reader of one log by kernels; None until kernels are loaded."""
 
     def __init__(self, services: "Services") -> None:
         self._services = services
@@ -40,7 +40,7 @@ class KernelsOf:
 
 
 def load_batches(slices: Iterable[LogSlice], take: Callable[[Batch], None]) -> Iterator[int]:
-    """Read all batches in order, without kernels; after each piece, yield its size in bytes."""
+    """Read all batches in order, without kernels; yield the size of each piece in bytes."""
     for part in slices:
         begun = part.start_position
         for behind in _take_plainly(part, take):
@@ -53,7 +53,7 @@ def load_log(
     taker: "RecordCollector",
     find_kernels: FindKernels = lambda: None,
 ) -> Iterator[int]:
-    """Read all batches of a log; after each piece, yield its size in bytes.
+    """Read all batches of a log; after each piece of it, yield the piece's size in bytes.
 
     Args:
         slices: Slices of the log, in order.

@@ -94,7 +94,7 @@ class Replay(Protocol[Loaded_co]):
     """Reader of one partition; it runs in a thread."""
 
     def take(self, slices: Iterable[LogSlice], find_kernels: FindKernels, /) -> Iterator[int]:
-        """Read all batches of a log, in order; after each piece, yield its size in bytes."""
+        """Read all batches of a log in order; yield the size of each piece in bytes."""
         ...
 
     def result(self) -> Loaded_co:
@@ -114,7 +114,7 @@ class StateMachine(Protocol[Loaded]):
         ...
 
     def unload(self, number: int | None) -> None:
-        """Unload the state of a partition that can't be served any more; None for all."""
+        """Unload the state of a partition that can't be served any more; None means all."""
         ...
 
 
@@ -125,7 +125,7 @@ class TopicSpec(NamedTuple):
         name: Name of the topic.
         logger: Logger for failures.
         partitions: Number of partitions at creation.
-        settings: Settings at creation; a topic from a Kafka directory gets them, too.
+        settings: Settings at creation; a topic from a Kafka directory gets these settings, too.
         codec: Compression of its records.
     """
 
@@ -532,7 +532,7 @@ class StateTopic(Generic[Loaded]):
     # -- writing -----------------------------------------------------------------------------
 
     def append(self, key: str, records: Sequence[KeyValue]) -> Reply[ErrorCode]:
-        """Write records of a key, if possible in a batch with others of this turn of the loop.
+        """Write records of a key, if possible in a batch with other records of this loop turn.
 
         The reply completes when the records are durable, or with the reason why they were not
         written. If the returned reply is already complete with an error, the state in memory must
@@ -775,7 +775,7 @@ class PartitionedMap(Generic[Value]):
         self.all: Mapping[str, Value] = self._all
 
     def get(self, name: str) -> Value | None:
-        """Return the value of a name, None if there is none."""
+        """Return the value of a name; None if the name has no value."""
         return self._all.get(name)
 
     def put(self, name: str, value: Value) -> None:
@@ -805,7 +805,7 @@ class PartitionedMap(Generic[Value]):
         return self._parts.get(number, {}).values()
 
     def take_out(self, number: int | None) -> list[Value]:
-        """Remove and return the values of a partition; None for all partitions."""
+        """Remove and return the values of partition `number`, or all values if `number` is None."""
         if number is not None:
             part = self._parts.pop(number, {})
             for name in part:

@@ -114,7 +114,8 @@ class Control:
     def admit(self, connection: "_Connection") -> None:
         """Admit a connection; at the limit, close another connection first.
 
-        This is the oldest idle connection, or the oldest of all if none is idle.
+        The closed connection is the oldest idle connection. If no connection is idle, it is the
+        oldest connection.
         """
         if len(self._connections) >= channel.CONNECTIONS_MAX:
             idle = [each for each in self._connections if each.task is None]
@@ -236,7 +237,7 @@ class Control:
         return encode_report(report)
 
     async def _lend(self, arguments: Mapping[str, object]) -> _Result:
-        """Lend a partition's cleaning to the client; see docs/control.md."""
+        """Let the client clean a partition in the broker's place; see docs/control.md."""
         from tidelog.control.verbs import encode_lent, read_compact_arguments
 
         request = read_compact_arguments(arguments)
@@ -245,7 +246,7 @@ class Control:
         return encode_lent(*lent)
 
     async def _take_back(self, arguments: Mapping[str, object]) -> _Result:
-        """Replace segments by the client's result of a compaction that `_lend` lent to it."""
+        """Replace segments by the result of a cleaning that `_lend` has given to the client."""
         from tidelog.control.verbs import read_take_back
 
         result = read_take_back(arguments)
@@ -298,7 +299,7 @@ class Control:
 
 
 def _skipped_topics(result: Mapping[str, object], topics: set[str]) -> set[str]:
-    """Return the topics to which an attach added nothing, because they had its version already."""
+    """Return the topics to which an attach added nothing, because they already had its version."""
     skipped = result.get("skipped")
     if isinstance(skipped, Mapping) and skipped:
         return set(skipped)

@@ -1,4 +1,4 @@
-"""Log cleaners of the broker, which clean the dirtiest compacted partitions, and lent jobs.
+"""Log cleaners of the broker for the dirtiest compacted partitions, and cleaning jobs for clients.
 
 Logs are used only in the event loop's thread. So the choice of a partition and the swap of its new
 segments run in a thread, on proxies whose calls are executed on the loop. The cleaning itself is
@@ -11,12 +11,13 @@ If a cleaning fails, the reason is logged, and /metrics shows the partition. The
 without limit: first after `log.cleaner.backoff.ms`, and later after twice the previous delay, at
 most an hour.
 
-`LentJobs` hands a job to a client that can't have the directory's lock, such as tasks on other
-machines. The client writes the `.cleaned` files; the broker swaps them in and updates history and
-checkpoint. While a job is lent, no cleaner touches the partition. Another request for the same
-partition takes the job over, and the former borrower's result is dropped. The job also ends when
-the broker restarts, or after `LEND_MS` without a result; in both cases the cleaning begins again
-from the checkpoint.
+`LentJobs` lends a job: it lets a client clean a partition in the broker's place. Such a client
+can't have the directory's lock, for example because its tasks run on other machines. The client
+writes the `.cleaned` files; the broker swaps them in and updates history and checkpoint. While a
+client has the job, no cleaner of the broker cleans the partition. If another request asks for the
+same partition, that request gets the job, and the first client's result is dropped. The job also
+ends when the broker restarts, or after `LEND_MS` without a result. In both cases the cleaning
+begins again from the checkpoint.
 
 Used only in the event loop's thread. Source: Kafka 4.x LogCleaner, CleanerThread.
 """
@@ -74,7 +75,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class _Lent:
-    """A cleaning job that is lent to a client."""
+    """A cleaning job that a client does in the broker's place (a lent job)."""
 
     target: LogTarget
     job: CleaningJob
@@ -82,7 +83,7 @@ class _Lent:
 
 
 class LentJobs:
-    """Cleaning jobs that are lent to clients."""
+    """Cleaning jobs that clients do in the broker's place (lent jobs)."""
 
     def __init__(
         self,
@@ -111,7 +112,7 @@ class LentJobs:
     async def begin(
         self, name: TopicPartition, *, roll: bool, is_asked: bool
     ) -> tuple[CleaningDecision, CleaningJob | None]:
-        """Lend the cleaning of a partition to a client.
+        """Let a client clean a partition in the broker's place.
 
         Returns the decision, and the job or None if no cleaning is due.
 
@@ -188,10 +189,10 @@ class LentJobs:
         lent.target.swap_in(cleaned)
 
     def _check_sizes(self, directory: str, cleaned: CleaningResult) -> None:
-        """Check the files' sizes, because a former borrower may have written late.
+        """Check the files' sizes, because a client that had the job before may have written late.
 
         Raises:
-            CleaningAborted: A file is missing, or its size differs from the one in `cleaned`.
+            CleaningAborted: A file is missing, or its size differs from the size in `cleaned`.
         """
         fs = self._node.env.files
         for group in cleaned.groups:
@@ -288,7 +289,7 @@ class _Failure:
 
 @dataclass(frozen=True, slots=True)
 class _Inspection:
-    """An inspection that found nothing due.
+    """An inspection that found no due cleaning.
 
     The partition is inspected again from `until_ms` (wall time) on, or once another segment is
     active.
@@ -378,7 +379,7 @@ class LogCleaner:
             await self._pause(self._node.config.log_cleaner_backoff_ms)
 
     async def _take_next(self) -> TopicPartition | None:
-        """Choose a due partition and reserve it for this cleaner; None if none is due.
+        """Choose a due partition and reserve it for this cleaner; None if no partition is due.
 
         Only one cleaner chooses at a time.
         """
@@ -525,7 +526,7 @@ class LogCleaner:
         return state
 
     def _may_have_changed(self, name: TopicPartition, log: "Log") -> bool:
-        """Whether an inspection may find more than the last one.
+        """Whether an inspection may find more than the last inspection of the partition.
 
         If records in the active segment are overdue for cleaning, the segment is rolled first.
         """
@@ -543,7 +544,7 @@ class LogCleaner:
         """Report the inspection's dirty ratio, and remember the inspection if it found nothing due.
 
         `active_base` and `synced_end` are from before the inspection, because a sync may have ended
-        during it.
+        during the inspection.
         """
         decision, log = state.decision, partition.log
         self._node.metrics.cleaner.inspected(state.name, decision.ratio)

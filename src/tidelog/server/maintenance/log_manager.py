@@ -81,7 +81,7 @@ class LogManager:
         action: Callable[[Partition], None],
         done: Callable[[], object],
     ) -> None:
-        """Run the action for partitions for `SLICE_MS`; continue with the others after a pause."""
+        """Run the action for partitions for `SLICE_MS`; after a pause, continue with others."""
         clock = self._node.env.clock
         end_ms = clock.monotonic_ms() + SLICE_MS
         for name in names:
@@ -102,7 +102,7 @@ class LogManager:
         then: Callable[[Iterator[TopicPartition]], None],
         remaining: Iterator[TopicPartition],
     ) -> None:
-        """Open an unused partition, then continue with it, or with the next one if opening failed.
+        """Open an unused partition and continue with it, or with the next one if opening fails.
 
         Does nothing after `stop`.
         """
@@ -125,7 +125,7 @@ class LogManager:
     async def stop(self) -> None:
         """Stop opening partitions for periodic tasks, because the broker stops.
 
-        Returns when all attempts to open one have ended.
+        Returns when all attempts to open a partition have ended.
         """
         self._is_stopped = True
         for opening in self._openings:
@@ -152,7 +152,7 @@ class LogManager:
             LOGGER.exception("%s: a periodic task failed", name)
 
     def _names(self) -> Iterator[TopicPartition]:
-        """Iterate over all partitions, open or not, because records of unused ones expire, too."""
+        """Iterate over all partitions, also unopened ones, because their records expire, too."""
         for topic in tuple(self._node.topics.names()):
             if self._node.topics.find(topic) is not None:
                 yield from self._node.log_dir.partitions(topic)

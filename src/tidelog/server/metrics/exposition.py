@@ -5,7 +5,7 @@ batch are cached. No record is decoded; of batches only the header of the log's 
 and read again when the log start has changed. The text is written directly, because Prometheus's
 client library would create several objects for each of up to 100,000 samples. Only the metrics of
 the process come from that library. Partitions, topics, groups and commits beyond a limit are
-omitted, and the numbers of omitted ones are a metric.
+omitted, and metrics show how many of them are omitted.
 
 Used only in the event loop's thread. Source: Prometheus text format 0.0.4.
 """
@@ -331,17 +331,17 @@ class GroupFacts(Protocol):
 
     @property
     def group_id(self) -> str:
-        """Its id."""
+        """Id of the group."""
         ...
 
     @property
     def members(self) -> int:
-        """Number of its members."""
+        """Number of members of the group."""
         ...
 
     @property
     def offsets(self) -> Iterable[tuple[str, int, int]]:
-        """Its committed offsets: topic, partition and offset."""
+        """Committed offsets of the group: topic, partition and offset."""
         ...
 
 

@@ -76,10 +76,10 @@ class MetricsServer:
 
         Args:
             exposition: Text of /metrics.
-            work: Threads, such as for compression.
+            work: Threads for work such as compression.
             is_ready: Returns whether clients are served, which is the result of /readyz.
             before: Called before /metrics is written, to update counts that are computed only for
-                it.
+                /metrics.
         """
         self._exposition = exposition
         self._work = work
@@ -132,9 +132,9 @@ class MetricsServer:
             writer.transport.abort() if is_unsent else writer.close()
 
     def _admit(self, task: "asyncio.Task[None]") -> bool:
-        """Admit a connection, replacing another one at the limit.
+        """Admit a connection; at the limit, close another connection first.
 
-        Return False if none can be replaced.
+        Return False if no connection can be closed.
         """
         if len(self._phases) >= CONNECTIONS_MAX:
             silent = self._oldest(_Phase.REQUEST) or self._oldest(_Phase.RESPONSE)

@@ -130,7 +130,7 @@ def _by_kernel(
 
 
 class LatencyCounts:
-    """Counts the latencies of new records in open logs, and remembers how far each is counted.
+    """Counts latencies of new records in open logs, and remembers how far each log is counted.
 
     Used only in the event loop's thread.
     """

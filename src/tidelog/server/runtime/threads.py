@@ -122,7 +122,7 @@ class Beside:
         self._start_next()
 
     def settle(self) -> None:
-        """Run waiting jobs and wait for the running one; return when no job waits or runs."""
+        """Run waiting jobs and wait for the running job; return when no job waits or runs."""
         while self._running is not None or self._waiting:
             if self._running is None:
                 self._do(self._waiting.popleft())
@@ -189,7 +189,7 @@ class Beside:
 
 
 class LoopGate:
-    """Executes calls from other threads on the event loop; `run` refuses calls once closed."""
+    """Executes calls of other threads on the event loop. Once it is closed, `run` refuses calls."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -201,7 +201,7 @@ class LoopGate:
         Returns its result or raises its error.
 
         Raises:
-            Closed: The access is closed.
+            Closed: The gate is closed.
         """
         if self.is_closed:
             raise Closed("the broker is stopping")
