@@ -4,7 +4,7 @@ A `TailSegment` ends at the last whole, valid batch on disk. If it is proven tha
 batches (`log_end`), the segment ends at the proven end, and reads raise an error at the damage, as
 in a finished segment.
 
-An `ActiveSegment` writes the log, both indexes and the append times to their files at once. An
+An `ActiveSegment` writes the log, both indexes and the append times to their files immediately. An
 append writes the append-time row (if the time has changed), then the log's bytes, then the index
 entries. A crash may keep any part of the unsynced bytes; recovery makes the files consistent again.
 Index files are not preallocated: all their bytes are valid entries.
@@ -57,7 +57,7 @@ _LOOKS_MAX: Final = 3
 
 
 class TailSegment(Segment):
-    """The last segment: read by position, up to the last whole, valid batch at load time.
+    """The last segment of a log, read by position up to the last whole, valid batch at load time.
 
     Attributes:
         damage: Damage after the sound part, if bytes that were on disk are unreadable; else None.
@@ -106,7 +106,7 @@ class TailSegment(Segment):
         return self.damage is not None
 
     def scan_tail(self, file_size: int, *, check_crc: bool) -> None:
-        """Set size, end offset and largest timestamp by reading from the last index entries on.
+        """Set size, end offset and largest timestamp; read from the last entries of the indexes on.
 
         At the first batch that is incomplete or invalid, the scan ends without an error, because
         another process may be writing this batch. If the last index entry names this batch, the
@@ -250,7 +250,7 @@ class TailSegment(Segment):
         return recorded._replace(recovery_point=sound_part.end_offset)
 
     def _proves(self, jump: Jump | None) -> bool:
-        """Return whether something beside the log proves the offsets of a batch after a gap."""
+        """Return whether a compaction, an index entry or a row proves a batch's offsets."""
         assert jump is not None
         batch, context = jump.batch, self.context
         if batch.next_offset <= cleaned_end(context.env.files, context.directory):
@@ -285,16 +285,16 @@ class TailSegment(Segment):
         return self.max_timestamp, self.max_timestamp_offset
 
     def zones_on(self, _clock: ClockName) -> None:
-        """Return None: a segment gets its zone map when it is finished."""
+        """Return None, because a segment gets its zone map only when it is finished."""
 
     def passing_zones_on(self, _clock: ClockName) -> None:
-        """Return None: a segment gets its zone map when it is finished."""
+        """Return None, because a segment gets its zone map only when it is finished."""
 
     def use_zones(self, _zones: ZoneMap | None, *, loaded: bool = True) -> None:
-        """Do nothing: a segment gets its zone map when it is finished."""
+        """Do nothing, because a segment gets its zone map only when it is finished."""
 
     def forget_stale_files(self) -> None:
-        """Close the log file's handle: the segment may have been finished or deleted meanwhile."""
+        """Close the log file's handle, because the segment may have been finished or deleted."""
         self.context.pool.forget(self.log_path)
 
     def unload(self) -> None:
@@ -319,7 +319,7 @@ _Tail = TypeVar("_Tail", bound=TailSegment)
 
 
 def load_tail(context: SegmentContext, base_offset: int) -> TailSegment:
-    """Load the last segment from disk; check its indexes, and rebuild wrong ones in memory.
+    """Load the last segment from disk; check its indexes, and rebuild wrong indexes in memory.
 
     Another process may be writing the segment, so damage is reported only if two successive reads
     find the same damage. Every read after the first read also reads the recorded end again.
@@ -347,10 +347,14 @@ def _loaded(
 
 
 def judge_tail(empty: Callable[[], _Tail], recorded: RecordedEnd) -> tuple[_Tail, bool]:
-    """Load the last segment of a log that is being opened; return whether its end is damaged.
+    """Load a log's last segment; return the segment, and whether its end is damaged.
 
-    The first walk verifies no checksums. If this walk finds damage, or bytes after the last batch,
-    a second walk verifies checksums.
+    The log is being opened for writing. The first scan verifies no checksums. If this scan finds
+    damage, or bytes after the last batch, a second scan verifies checksums.
+
+    Args:
+        empty: Creates the segment object, without reading a file.
+        recorded: Recorded end of the log.
     """
     segment = empty()
     fill_tail(segment, check_crc=False)
@@ -365,7 +369,7 @@ def judge_tail(empty: Callable[[], _Tail], recorded: RecordedEnd) -> tuple[_Tail
 def fill_tail(segment: TailSegment, *, check_crc: bool) -> None:
     """Load the indexes and the end of a last segment.
 
-    Of an index to which another process may append, only the proven part is used.
+    Another process may append to the indexes, so only the proven part of each index is used.
     """
     context, base_offset = segment.context, segment.base_offset
     indexes = load_indexes(context, base_offset, mapped=False)
@@ -436,7 +440,7 @@ class ActiveSegment(TailSegment):
 
     @classmethod
     def create(cls, context: SegmentContext, base_offset: int) -> "ActiveSegment":
-        """Create an empty segment, which replaces stray files; don't sync the new file names."""
+        """Create an empty segment; replace stray files, but don't sync the new file names."""
         limit = index_limit_bytes(context.config)
         indexes = (
             OffsetIndex(base_offset, size_limit=limit),
@@ -569,7 +573,7 @@ class ActiveSegment(TailSegment):
     def has_room(self, size_bytes: int, last_offset: int, max_timestamp: int, span_ms: int) -> bool:
         """Return whether it is certain that `roll.should_roll` does not roll for an append.
 
-        If the result is False, `should_roll` may or may not roll: the caller has to call it.
+        If the result is False, the caller has to call `should_roll`, which may or may not roll.
 
         Args:
             size_bytes: Size limit of the log file, less the append's bytes; may be negative.
@@ -591,8 +595,8 @@ class ActiveSegment(TailSegment):
     def begin(self, first: Batch, append_ms: int) -> None:
         """Begin an append: write an append-time row if the time changed.
 
-        `write`, `finish` and `acknowledge` follow. No other operation may run on the segment in
-        between, and nothing is visible before `acknowledge`.
+        The caller then calls `write`, `finish` and `acknowledge`. No other operation may run on the
+        segment in between. Readers don't see the append before `acknowledge`.
 
         Args:
             first: The first batch, with its final offset, epoch and checksum.
@@ -709,7 +713,7 @@ class ActiveSegment(TailSegment):
             self._sync(suffix)
 
     def sync_records(self) -> None:
-        """Make append times and records durable; indexes can be rebuilt."""
+        """Make append times and records durable, but not the indexes, which can be rebuilt."""
         self._sync(files.APPEND_TIME_SUFFIX)
         if self._has_new_name:
             self._has_new_name = False

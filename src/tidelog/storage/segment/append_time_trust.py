@@ -1,9 +1,9 @@
-"""Trust in a partition's append times: the append-time checkpoint and its check.
+"""Decides which append times of a partition are proven, by a checkpoint and by fingerprints.
 
 Rows of `.appendtime` refer to offsets. Between two runs of tidelog, another program (Apache Kafka)
 or a person may have truncated the log and appended other records at the same offsets. A crash may
-have kept a row and lost its records, or kept records and lost their row. So the offset alone does
-not prove a row:
+have kept a row and lost its records, or kept records and lost their row. So a row's offset alone
+does not prove that the row is right. Two things can prove a row:
 
 1. `append-time-checkpoint`, written at every clean close, has the log end and the base offset and
    fingerprint of the last batch. If the last batch still exists, the log was never truncated below
@@ -45,7 +45,7 @@ class AppendTimeCheckpoint(NamedTuple):
     Attributes:
         end_offset: Log end offset, exclusive. Append times below the log end are trusted.
         last_base_offset: Base offset of the last batch; -1 if the checkpoint names no batch.
-        last_fingerprint: `fingerprint` of that batch.
+        last_fingerprint: `fingerprint` of the last batch.
         last_ms: Last append time that was assigned, in ms; -1 if unknown. No later append time may
             be smaller, even if retention has deleted every record with that time.
     """
@@ -93,7 +93,7 @@ def fingerprint_of(crc: int, leader_epoch: int, base_offset: int) -> int:
 
 
 def trusted_end(checkpoint: AppendTimeCheckpoint | None, segments: list[Segment]) -> int:
-    """Return the offset below which every row is right; 0 if unknown."""
+    """Return the offset below which every append-time row is right; 0 if unknown."""
     if checkpoint is None:
         return NOTHING
     if checkpoint.last_base_offset < 0:
@@ -107,9 +107,9 @@ def trusted_end(checkpoint: AppendTimeCheckpoint | None, segments: list[Segment]
 
 
 def _batch_reaching(segment: Segment, offset: int, fits: Callable[[Batch], bool]) -> Batch | None:
-    """Return the first batch that reaches an offset.
+    """Return the first batch whose last offset is `offset` or more.
 
-    Return None if the batch is missing or damaged, or if `fits` returns False for it.
+    Return None if this batch is missing or damaged, or if `fits` returns False for it.
     """
     try:
         hit = batch_reaching(segment, offset)

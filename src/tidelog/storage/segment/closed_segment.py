@@ -154,7 +154,7 @@ class ClosedSegment(Segment):
 
     @property
     def has_append_times(self) -> bool:
-        """Whether its append times are in memory."""
+        """Whether the segment's append times are in memory."""
         return self._append_times is not None
 
     @property
@@ -200,7 +200,7 @@ class ClosedSegment(Segment):
 
     @property
     def txn_index(self) -> TxnIndex:
-        """Aborted transactions whose markers are in the segment; without any, there is no file.
+        """Aborted transactions whose markers are in the segment; without one, no file exists.
 
         If the file is missing or empty, the zone map shows whether entries were lost. Without a
         zone map, the batches are read to find lost entries.
@@ -314,7 +314,7 @@ class ClosedSegment(Segment):
         return self._zones
 
     def zones_on(self, clock: ClockName) -> ZoneMap | None:
-        """Return the zone map if its times on that clock equal the segment's; else None."""
+        """Return the zone map if its times on `clock` equal the segment's times; else None."""
         return self._knowing(self.zones, clock)
 
     def passing_zones_on(self, clock: ClockName) -> ZoneMap | None:
@@ -330,7 +330,7 @@ class ClosedSegment(Segment):
         return self._knowing(zone_map, clock)
 
     def _knowing(self, zone_map: ZoneMap | None, clock: ClockName) -> ZoneMap | None:
-        """Return the map if its times on this clock equal the segment's; else None."""
+        """Return `zone_map` if its times on `clock` equal the segment's times; else None."""
         if zone_map is None or clock is ClockName.RECORD:
             return zone_map
         return zone_map if zone_map_files.knows_times_of(zone_map, self) else None

@@ -199,7 +199,7 @@ def _fits_segments(fs: FileSystem, directory: str, history: CompactionHistory) -
 def write_history(fs: FileSystem, directory: str, history: CompactionHistory) -> None:
     """Replace the file, durably.
 
-    Raises OSError; then the file has the old or the new content.
+    After an OSError, the file has the old or the new content.
     """
     files.write_atomically(fs, f"{directory}/{HISTORY_FILE}", history.encode())
 
@@ -220,13 +220,13 @@ def cleaned_end(fs: FileSystem, directory: str) -> int:
 
 
 def records_left(segment: "Segment") -> int | None:
-    """Return a segment's number of records, markers included; None if it has no zone map."""
+    """Return how many records a segment has, markers included; None if it has no zone map."""
     zones = None if segment.is_active else segment.zones
     return None if zones is None else zones.total.data_records + zones.total.control_records
 
 
 def cut_history(fs: FileSystem, directory: str, offset: int) -> None:
-    """Store durably, for a truncation, that no record from `offset` on counts as cleaned.
+    """Lower the history's end offset to `offset` for a truncation, durably.
 
     Records below `offset` may have been removed because of later records that are now truncated, so
     the oldest times for which tables are exact become unknown. A damaged file is not changed,

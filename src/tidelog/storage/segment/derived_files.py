@@ -30,7 +30,7 @@ def index_limit_bytes(config: TopicConfig) -> int:
 
 
 class IndexBuilder:
-    """Builds both indexes from batch headers; adds an entry whenever the interval is exceeded.
+    """Builds both indexes from batch headers, with an entry about every `index.interval.bytes`.
 
     The interval is counted from the position of the last entry, as in Kafka's recovery. An index
     that was built by appends may have other entries; both indexes are valid.
@@ -131,7 +131,7 @@ def load_indexes(
         base_offset: The segment's base offset.
         mapped: Whether the files are mapped. Files that are not mapped are read, and may have a
             tail of zeros.
-        log_size: Size of the log file in bytes, if it is known and doesn't change.
+        log_size: Size of the log file in bytes, if it doesn't change; None reads the size.
         on_evict: Called when the map of an index is evicted from the cache, to drop the index.
     """
     get_map = context.maps.get if on_evict is None else partial(context.maps.get, on_evict=on_evict)

@@ -84,8 +84,8 @@ def lost_at_end(segment: Segment) -> LostOffsets | None:
 class Losses:
     """Lost offsets of a log's finished segments; each segment is checked once.
 
-    Segments of the tier are skipped, because the manifest has their ends, and reads report missing
-    offsets.
+    Segments of the tier are skipped. The tier's manifest has their end offsets, so reads of these
+    segments report missing offsets.
 
     Attributes:
         checked: Number of segments that were checked.
@@ -110,11 +110,11 @@ class Losses:
 
         Args:
             segments: Segments of the log, oldest first; the last segment is not finished.
-            number: Number of segments to check, from the oldest on. The last segment of the log is
+            number: How many segments to check, from the oldest on. The last segment of the log is
                 never checked.
             floor_offset: Losses that end at or below this offset are ignored.
-            may_block: Whether files may be read. If not, and a file would have to be read, ColdRead
-                is raised.
+            may_block: Whether files may be read. If False, ColdRead is raised when a file would
+                have to be read.
         """
         if number > self.checked:
             for at in range(self.checked, min(number, len(segments) - 1)):

@@ -34,7 +34,7 @@ from tidelog.types import NO_TIMESTAMP
 
 
 def time_floor(segment: Segment, timestamp: int) -> tuple[int, int]:
-    """Return the greatest time index entry with a time <= `timestamp`, after a check of it.
+    """Return the greatest time index entry with a time <= `timestamp`, after checking this entry.
 
     Returns:
         The result of `TimeIndex.lookup`. If the entry is wrong, the indexes are rebuilt, and the
@@ -120,7 +120,7 @@ def first_offset_at(segment: Segment, position: int) -> int:
 
 
 def _holds(segment: Segment, entry: tuple[int, int]) -> bool:
-    """Return whether a time index entry has the largest timestamp of the batch with its offset."""
+    """Return whether an entry's timestamp is the largest of the batch with the entry's offset."""
     timestamp, offset = entry
     try:
         hit = batch_reaching(segment, offset)

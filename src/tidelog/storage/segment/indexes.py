@@ -14,11 +14,11 @@ faster. Indexes have no checksum; a doubtful index is rebuilt from the log (`der
   LAST offset; batches between two indexed batches have no entry. Offsets and positions strictly
   increase. 8 bytes, big-endian: int32 offset relative to the base offset, int32 position.
 - Time index `BASE.timeindex`. Entry (T, O): T is the segment's largest timestamp up to offset O
-  (inclusive), and O is the last offset of the earliest batch with T. So all timestamps above T are
-  after O. The batch that ends at O contains T, but the record at O itself may have a smaller
-  timestamp. Timestamps <= T may be after O. In the entries, timestamps strictly increase and
-  offsets never decrease. A batch without a timestamp gets no entry. 12 bytes, big-endian: int64
-  timestamp in ms, int32 relative offset.
+  (inclusive), and O is the last offset of the earliest batch with T. So all records with timestamps
+  above T are after O. The batch that ends at O contains T, but the record at O itself may have a
+  smaller timestamp. Records after O may have timestamps <= T. In the entries, timestamps strictly
+  increase and offsets never decrease. A batch without a timestamp gets no entry. 12 bytes,
+  big-endian: int64 timestamp in ms, int32 relative offset.
 
 Source: KIP-33; Kafka 4.x AbstractIndex, OffsetIndex, TimeIndex; KAFKA-806, KAFKA-10207, KAFKA-19200
 (zero tails); docs/format.md#offset-index, #time-index.
@@ -269,7 +269,7 @@ class OffsetIndex(Index):
         Raises:
             IndexFull: There is no space left.
             OffsetOverflow: The offset does not fit; nothing was changed.
-            InvalidRequest: Offset or position is not above the last entry's.
+            InvalidRequest: The last entry's offset or position is not below the new entry's.
         """
         size_bytes = self.size_bytes
         if size_bytes >= self.full_bytes:
@@ -294,8 +294,8 @@ class OffsetIndex(Index):
         """Return the greatest entry with offset <= `target` as (offset, position), else (base, 0).
 
         Keys are last offsets, so a batch that contains `target` starts at or after the returned
-        position. To find it, scan from this position for the first batch whose last offset is >=
-        `target`.
+        position. To find this batch, scan from the position for the first batch whose last offset
+        is >= `target`.
         """
         slot = self._floor(target - self.base_offset)
         if slot < 0:
@@ -366,7 +366,7 @@ class TimeIndex(Index):
         return self.entry(self.entry_count - 1)
 
     def maybe_append(self, timestamp: int, offset: int, *, ignore_full: bool = False) -> bytes:
-        """Add an entry if `timestamp` is above the last entry's; return its bytes for the file.
+        """Add an entry if `timestamp` is above the last entry's; return the new entry's bytes.
 
         Args:
             timestamp: Largest timestamp of the segment so far, in ms; -1 never adds an entry.

@@ -1,4 +1,4 @@
-"""The end of a log, and sound batches after damage, for readers, recovery and doctor.
+"""Finds the end of a log, and sound batches after damage, for readers, recovery and doctor.
 
 The last segment ends at its last whole, valid batch. Readers treat the bytes after the last whole,
 valid batch as not written yet. Recovery treats these bytes as a torn write. Exception: the bytes
@@ -17,9 +17,9 @@ Damaged bytes (`DamagedLog`) are not truncated or overwritten automatically.
 A batch's checksum doesn't cover the batch's offsets. So if there is a gap before the last batch,
 the offsets of this batch need a proof, too. The proof is a recovery point at or after the batch's
 end, an index entry or append-time row for the batch, or a compaction that reached the batch. A
-leader's appends leave no gap. A partition that copies a compacted leader may have gaps anywhere and
-is marked (`COPIED_GAPS_FILE`). In a log that should have no gap, readers treat an unproven jump of
-offsets as damage, because an append in progress never leaves a whole batch after a gap.
+leader's appends leave no gap. A partition that copies a compacted leader's log may have gaps
+anywhere and is marked (`COPIED_GAPS_FILE`). In a log that should have no gap, readers treat an
+unproven gap as damage, because an append in progress never leaves a whole batch after a gap.
 
 A damaged frame doesn't show where the next batch starts. The upper 32 bits of the offsets in a
 segment have at most two values, so each position with one of these values is tried. A position has
@@ -70,7 +70,7 @@ class TooManyPositions(Exception):
 def next_sound_batch(
     file: File, start: int, size: int, *, base_offset: int, next_offset: int
 ) -> int | None:
-    """Run `find_sound_batch` with `PATIENT_LIMIT`; return None if the search is given up."""
+    """Run `find_sound_batch` with `PATIENT_LIMIT`; also return None if the search is given up."""
     try:
         return find_sound_batch(
             file,
@@ -100,7 +100,7 @@ def find_sound_batch(
         start: Position to begin at.
         size: End of the readable bytes, exclusive.
         base_offset: The segment's base offset.
-        next_offset: Smallest first offset of the batch.
+        next_offset: The batch's offsets must begin here or later.
         candidate_limit: Maximum number of positions to try.
 
     Raises:
@@ -132,7 +132,7 @@ def batch_problem(
         batch: The batch.
         base_offset: The segment's base offset.
         next_offset: The batch's offsets must begin here or later.
-        end_offset: The batch's offsets must end below it.
+        end_offset: The batch's offsets must be below this offset.
     """
     try:
         batch.ensure_valid()
@@ -168,7 +168,7 @@ def _find_all(data: bytes, pattern: bytes) -> Iterator[int]:
 
 
 def _may_be_frame(data: bytes, at: int, rest_bytes: int) -> bool:
-    """Return whether length and magic can be those of a batch.
+    """Return whether a batch may begin at `data[at]`, judging by its length and magic.
 
     The file has `rest_bytes` bytes from `data[0]` on.
     """
@@ -255,7 +255,7 @@ class Jump(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class SoundPart:
-    """Part of a log file with sound batches; it grows while the batches are scanned.
+    """Part of a log file in which all batches are sound. A scan extends it batch by batch.
 
     Attributes:
         size_bytes: Position after the last sound batch.
@@ -272,7 +272,7 @@ class SoundPart:
 
     def take(self, batch: Batch, position: int) -> None:
         """Extend the part by a sound batch."""
-        # A gap before an old wrapper is not detected: its base offset is not known here.
+        # A gap before an old wrapper is not detected, because the wrapper's base offset is unknown.
         is_gap = batch.magic == MAGIC_2 and batch.base_offset > self.end_offset
         self.jump = Jump(position, self.end_offset, batch) if is_gap else None
         self.size_bytes = position + batch.size_bytes
@@ -430,7 +430,7 @@ def _end_behind(file: File, path: str, base_offset: int, start: int, size: int) 
 def sound_batches(
     file: File, path: str, base_offset: int, start: int, size: int
 ) -> Iterator[tuple[int, Batch]]:
-    """Yield the batches from a position on, as long as their offsets are in order."""
+    """Yield the batches from a position on, up to the first invalid or out-of-order batch."""
     limit = segment_limit(base_offset)
     batches: Iterable[tuple[int, Batch]] = walk_file(file, path, start, size)
     with suppress(CorruptData):

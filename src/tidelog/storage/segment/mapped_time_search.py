@@ -49,7 +49,8 @@ from tidelog.types import INT64_MAX, Codec, OffsetAndTimestamp
 
 PARTS_MAX: Final = 16_384
 
-# Size in bytes of all pieces except the first. Plain Python code searches a larger batch.
+# Size in bytes of all pieces except the first. Plain Python code searches a batch that is larger
+# than a piece.
 PIECE_BYTES: Final = 1 << 18
 
 # Size in bytes of the first piece, which nearly always contains the result. A first piece has room
@@ -59,7 +60,7 @@ FIRST_PIECE_BYTES: Final = 40 << 10
 
 PROVEN_MAX: Final = 16_384
 
-# Number of searches of an active segment after the end of its map; then the segment is mapped
+# Number of searches beyond the mapped part of an active segment after which the segment is mapped
 # again. Mapping costs as much as two or three such searches.
 SEARCHES_PER_MAP: Final = 16
 
@@ -140,7 +141,7 @@ class KernelSearch:
         floor_offset: int,
         may_block: bool,
     ) -> OffsetAndTimestamp | None:
-        """Decompress and verify batches for the kernel; if needed, continue after the part."""
+        """Decompress and verify batches for the kernel; if needed, search on after the part."""
         segment, log = part.segment, part.log
         status, offset, timestamp, position = result
         while status == NEED_PLAIN:
@@ -252,7 +253,10 @@ class KernelSearch:
 
 
 def _sees_behind(piece: Bytes, at: int) -> bool:
-    """Return whether a piece has the next batch's header, which may show a wrong offset."""
+    """Return whether a piece also has the header that follows the batch at `at`.
+
+    The search needs this header, which may show that an offset of the batch is wrong.
+    """
     size = LOG_OVERHEAD + int.from_bytes(piece[at + LENGTH_AT : at + LOG_OVERHEAD].tobytes())
     return at + size + HEADER_SIZE <= len(piece)
 

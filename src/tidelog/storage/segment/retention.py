@@ -10,7 +10,7 @@ The third pass deletes a segment if its newest record is older than `retention.m
 
 - `record`: the record's timestamp, as in Kafka. One timestamp in the future keeps the record's
   segment and all later segments, because the pass ends at the first segment that it keeps.
-- `append`: its append time.
+- `append`: the record's append time.
 - `record-capped`: the record's timestamp, but at most its append time. Old timestamps have the same
   effect as in Kafka. If a timestamp is after the append time, the append time is used instead.
 
@@ -151,8 +151,8 @@ class SegmentFacts(NamedTuple):
     """Properties of a segment that retention needs.
 
     Attributes:
-        base_offset: Its base offset.
-        size_bytes: Size of its log file.
+        base_offset: The segment's base offset.
+        size_bytes: Size of the segment's log file.
         times: Returns the segment's times. This function is called only if the third pass reaches
             the segment, because the times may have to be read.
     """
@@ -183,7 +183,7 @@ class Deletion(NamedTuple):
     """A segment to delete.
 
     Attributes:
-        base_offset: Its base offset.
+        base_offset: The segment's base offset.
         rule: The rule that deletes the segment.
         reason: The rule with its numbers, for the log message.
     """

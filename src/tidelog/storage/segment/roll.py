@@ -1,4 +1,4 @@
-"""Decides when an append starts a new segment, and when settings cause a roll storm. Does no I/O.
+"""Decides when an append starts a new segment, and detects roll storms. Does no I/O.
 
 If the segment's first batch has a timestamp, the segment's age is the append's largest timestamp
 minus the first batch's largest timestamp. Otherwise the age is the wall time since the segment was
@@ -49,12 +49,12 @@ class SegmentNote(NamedTuple):
     """Why and when a segment was rolled, as stored in `segment-notes`.
 
     Attributes:
-        base_offset: Its base offset.
+        base_offset: The segment's base offset.
         end_offset: End of the segment's offsets, exclusive, when the note was written.
         last_fingerprint: Fingerprint of the segment's last batch: CRC-32C of this batch's checksum
             field, leader epoch and last offset; 0 if the segment had no batch.
         reason: Why the segment was rolled; OPEN while it takes appends.
-        roll_ms: Wall time in ms when it was rolled; -1 if unknown.
+        roll_ms: Wall time in ms when the segment was rolled; -1 if unknown.
         seen_ms: Time in ms by which all records below `end_offset` had arrived.
     """
 
@@ -74,7 +74,7 @@ class RollFacts:
 
     Attributes:
         base_offset: The active segment's base offset.
-        size_bytes: Size of its log file.
+        size_bytes: Size of the active segment's log file.
         first_timestamp: Largest timestamp of the segment's FIRST batch in ms; -1 if this batch has
             no timestamp or the segment is empty.
         created_ms: Wall time in ms at which the segment was created or opened.
@@ -84,7 +84,7 @@ class RollFacts:
         append_bytes: Size of the append.
         append_last_offset: The append's last offset, inclusive.
         append_max_timestamp: The append's largest timestamp in ms, -1 if no record has one.
-        now_ms: Wall time.
+        now_ms: Wall time in ms.
     """
 
     base_offset: int
@@ -127,9 +127,9 @@ def _waited_ms(facts: RollFacts) -> int:
     return facts.now_ms - facts.created_ms
 
 
-# Number of rolls in a roll storm. The last rolls are a storm if they happened within the window,
-# most of them for the same reason, and if their segments are on average filled to less than 1 /
-# SMALL_PART.
+# Number of last rolls in which a storm is searched. These rolls are a storm if they happened within
+# the window, most of them for the same reason, and if the rolled segments are on average filled to
+# less than 1 / SMALL_PART.
 STORM_ROLLS: Final = 10
 
 STORM_WINDOW_MS: Final = 3_600_000

@@ -130,7 +130,7 @@ def open_context(  # noqa: PLR0913 - a partition's identity
     write: bool = False,
     overlay: Mapping[str, str] | None = None,
 ) -> Iterator[SegmentContext]:
-    """Create a context for one task, which closes its files at the end and drops reports."""
+    """Create a context for one task. Its files are closed at the end; its reports are dropped."""
     pool, maps = FilePool(env.files, write=write), MapCache(env.files)
     try:
         yield SegmentContext(
@@ -243,7 +243,7 @@ class Segment(ABC):
 
     @property
     def log_path(self) -> str:
-        """Path of the log file, which may change: a staged file gets its final name."""
+        """Path of the log file. The path changes when a staged file gets its final name."""
         overlay = self.context.overlay
         return self.context.path(self.base_offset, files.LOG_SUFFIX) if overlay else self._log_path
 
@@ -313,7 +313,7 @@ class Segment(ABC):
 
     @property
     def txn_index(self) -> TxnIndex:
-        """Aborted transactions whose markers are in the segment; without any, there is no file."""
+        """Aborted transactions whose markers are in the segment; without one, no file exists."""
         if self._txn_index is None:
             self._txn_index = self.read_txn_index()
         return self._txn_index
@@ -456,7 +456,7 @@ class Segment(ABC):
 
     @abstractmethod
     def zones_on(self, clock: ClockName) -> ZoneMap | None:
-        """Return the zone map if its times on `clock` equal the segment's; else None."""
+        """Return the zone map if its times on `clock` equal the segment's times; else None."""
 
     @abstractmethod
     def passing_zones_on(self, clock: ClockName) -> ZoneMap | None:

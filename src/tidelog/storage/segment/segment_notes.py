@@ -111,7 +111,7 @@ def _decode_note(line: str) -> SegmentNote:
 
 
 def read_notes(context: SegmentContext) -> tuple[dict[int, SegmentNote], list[str]]:
-    """Return a partition's notes by base offset and the file's problems.
+    """Return a partition's notes by base offset, and the problems of the file.
 
     Notes and problems are empty if there is no file.
 
@@ -137,7 +137,7 @@ def has_notes(fs: FileSystem, directory: str) -> bool:
 def begin_notes(fs: FileSystem, directory: str) -> None:
     """Create an empty file of notes if there is no file, durably.
 
-    From now on, rolls are noted.
+    With this file, recovery expects that a note explains each gap between segments.
 
     Raises:
         OSError: The disk failed.
@@ -246,7 +246,7 @@ _NAMED: Final = Struct(">Iiq")
 
 
 class NoteKeeper:
-    """The notes of one partition. Changes of the log from several threads are not safe.
+    """Maintains the notes of one partition. Only the thread that changes the log may use it.
 
     Attributes:
         context: The partition's context, with its current settings.
@@ -271,16 +271,16 @@ class NoteKeeper:
         self.arrived_ms = now_ms
 
     def load(self, segments: Sequence[Segment], *, was_clean: bool) -> None:
-        """Read the notes; add missing notes.
+        """Read the notes; add a note for each segment without a valid note.
 
-        The arrival time of an added note is the earlier of the file's modification time and the
+        The arrival time in an added note is the earlier of the log file's modification time and the
         current time.
 
         Args:
             segments: All segments of the log, the active one last.
-            was_clean: Whether the log was closed cleanly. After a hard stop, the time of the active
-                segment's file may be older than the file's content, so the current time is noted
-                instead.
+            was_clean: Whether the log was closed cleanly. After a hard stop, the modification time
+                of the active segment's file may be before the last append, so the current time is
+                noted instead.
 
         Raises:
             OSError: The disk failed.
@@ -308,7 +308,7 @@ class NoteKeeper:
         return note is not None and note.end_offset == segment.end_offset
 
     def _is_proven(self, segment: Segment) -> bool:
-        """Return whether the note belongs to this segment; compare the segment's last batch."""
+        """Return whether the segment's note has the segment's end offset and last batch."""
         base = segment.base_offset
         if not self._is_noted(segment):
             return False
@@ -403,7 +403,8 @@ class NoteKeeper:
     def exchanged(self, old_bases: Sequence[int], new_segments: Sequence[Segment]) -> None:
         """Note segments that replaced other segments.
 
-        The new notes have the latest arrival time of the replaced segments.
+        The new notes have the latest arrival time of the replaced segments, and the reason and roll
+        time of the last replaced segment.
 
         Raises:
             OSError: The disk failed.
@@ -428,7 +429,7 @@ class NoteKeeper:
             self._file.add([_note(active, RollReason.OPEN, UNKNOWN_MS, self.arrived_ms)])
 
     def before_cut(self, segments: Sequence[Segment], offset: int) -> None:
-        """Prepare for a truncation to `offset`: the remaining records keep their arrival time.
+        """Prepare for a truncation to `offset`, so that remaining records keep their arrival time.
 
         Raises:
             OSError: The disk failed.
@@ -453,8 +454,8 @@ def last_fingerprint(segment: Segment) -> int:
 
     Return 0 if the segment has no batch or if damage hides the last batch.
 
-    Unlike `append_time_trust.fingerprint`, this fingerprint does not use the batch's base offset,
-    because a wrapper of an old format must be decompressed to find it.
+    Unlike `append_time_trust.fingerprint`, this fingerprint does not use the batch's base offset. A
+    wrapper of an old format would have to be decompressed to find its base offset.
     """
     last = last_batch(segment) if segment.last_batch is None else segment.last_batch
     if last is None:

@@ -228,9 +228,8 @@ def records_of(
 def is_hidden(segment: Segment, position: int, batch: Batch, aborted: AbortedFilter) -> bool:
     """Return whether readers must not see a batch's records.
 
-    Verify the checksum of a batch that readers must not see.
-
-    The check ensures that a flipped bit in a header can't hide records.
+    The checksum of a batch that readers must not see is verified, so that a flipped bit in its
+    header can't hide records.
 
     Raises:
         CorruptData: The batch would be hidden, but its checksum is wrong; the error has the
@@ -258,7 +257,7 @@ def _follows(batch: Batch, next_offset: int) -> bool:
 
 
 def checked_records(segment: Segment, position: int, batch: Batch) -> Iterator[Record]:
-    """Yield a batch's records after verifying its checksum; errors have its position."""
+    """Yield a batch's records after verifying its checksum; errors have the batch's position."""
     try:
         batch.ensure_valid()
         yield from batch.records()

@@ -1,10 +1,11 @@
-"""Transaction index of a segment: the aborted transactions whose markers are in it.
+"""Transaction index of a segment: the aborted transactions whose markers are in the segment.
 
 The file `BASE.txnindex` is created at the first abort. An entry has a producer and the range of
 offsets in which a reader of committed records must skip the producer's batches. The entry is stored
 in the index of the segment that has the abort marker. A reader therefore also reads the indexes of
 later segments. The reader stops at an entry which shows that all transactions with later markers
-begin after the reader's range (`AbortedTxn.last_stable_offset`). Last offsets strictly increase.
+begin after the reader's range (`AbortedTxn.last_stable_offset`). The last offsets of the entries
+strictly increase.
 
 An entry has 34 bytes, big-endian: int16 version 0, int64 producer id, int64 first offset, int64
 last offset (of the marker), int64 last stable offset.

@@ -43,7 +43,7 @@ def build_plain(
         segment: The segment, which is read to its end. The append times that are now proven are
             used.
         siblings: Checksums of the files beside the log; the map stores them.
-        limits: Sizes of zones and blocks.
+        limits: Maximum sizes of zones and blocks.
 
     Raises:
         CorruptData: A batch or a record is damaged; the error has its position.
@@ -168,7 +168,7 @@ class ZoneBuilder:
         self._zones, self._block_crc = [], 0
 
     def finish(self, segment: Segment, siblings: Mapping[str, FileSum]) -> bytes:
-        """Return the bytes of the whole file."""
+        """Return the content of the whole zone-map file."""
         if self._pending:
             self._end_zone()
         if self._zones:

@@ -60,7 +60,7 @@ def load(segment: Segment, *, in_passing: bool = False) -> ZoneMap | None:
 
 
 def load_or_build(segment: Segment, cache: "ZoneCache | None" = None) -> ZoneMap | None:
-    """Return the map beside a finished segment or in the cache; if there is none, build it.
+    """Return the map beside a finished segment or in the cache; if there is none, build a map.
 
     Nothing is written to the log's directory. A new map is added to the cache. Without a cache it
     is only in memory.
@@ -124,7 +124,7 @@ def open_map(segment: Segment, path: str, *, in_passing: bool = False) -> ZoneMa
 
 @contextmanager
 def _damage_for_failures() -> Iterator[None]:
-    """Raise CorruptIndex if a map can't be read, because it can be rebuilt from the log."""
+    """Raise CorruptIndex instead of OSError, because a map can be rebuilt from the log."""
     try:
         yield
     except OSError as error:
@@ -328,12 +328,12 @@ def sum_file(context: SegmentContext, path: str) -> FileSum:
 
 
 class ZoneCache:
-    """A directory for the zone maps of other directories that must not be written to.
+    """A directory that caches zone maps for data directories that must not be written to.
 
     A map's file name depends on the log's content and never on a path, so copies of a log directory
-    share the map. Like any other map, it is compared with the log. Topic and partition are part of
-    the name, because segments of two partitions may have equal sizes and equal first batches. The
-    cache contains only maps and may be deleted.
+    share the map. Like any other map, a cached map is compared with the log before it is used.
+    Topic and partition are part of the name, because segments of two partitions may have equal
+    sizes and equal first batches. The cache contains only maps and may be deleted.
     """
 
     def __init__(self, fs: FileSystem, directory: str) -> None:

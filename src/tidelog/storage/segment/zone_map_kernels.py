@@ -72,7 +72,7 @@ def build_with_kernels(
     Args:
         segment: The segment, which is read to its end.
         siblings: Checksums of the files beside the log; the map stores them.
-        limits: Sizes of zones and blocks.
+        limits: Maximum sizes of zones and blocks.
         check_crc: Whether to verify the batches' checksums. False is for a caller that has just
             written or checked every batch. The zones' checksums are computed from the batches'
             stored checksums, so a later change is still detected.
@@ -140,7 +140,7 @@ class KernelBuilder:
         return crc32c_spans(self._log.data, starts, ends) == checksums
 
     def _take(self, group: Longs) -> bool:
-        """Add a group's batches to the zones; return False if a record is damaged."""
+        """Add a group's batches to the zones; return False if a batch is damaged or doesn't fit."""
         rows: Longs = np.empty((len(group), kernels.ZONE_FIELDS), np.int64)
         is_2 = group[:, layout.MAGIC] == MAGIC_2
         is_plain = is_2 & (group[:, layout.ATTRIBUTES] & CODEC_MASK == 0)
@@ -198,7 +198,7 @@ class KernelBuilder:
         self._step_ms, self._used_spans = self._latency.step_ms, 0
 
     def _opened(self, group: Longs, slots: Slots) -> Iterator[tuple[Bytes, Longs, Slots]]:
-        """Decompress batches in groups; yield each group's buffer, its updated table and its slots.
+        """Decompress batches in groups; yield the buffer, updated table and slots of each group.
 
         The bodies of a group are in one buffer. The table has each body's position in the buffer.
         """
@@ -211,7 +211,7 @@ class KernelBuilder:
             start += end
 
     def _open_some(self, table: Longs, slots: Slots, arena: BodyBuffer) -> tuple[int, Bytes]:
-        """Decompress some batches, at least one; return their number and their bodies."""
+        """Decompress some batches, at least one; return how many, and their bodies."""
         ends: list[int] = []
         arena.clear()
         view, rows = self._log.data, table[slots]
@@ -254,7 +254,7 @@ class KernelBuilder:
             self._zones = zones
 
     def encode(self, siblings: Mapping[str, FileSum]) -> bytes:
-        """Return the content of the whole file."""
+        """Return the content of the whole zone-map file."""
         segment, zones = self._segment, self._zones[: self._count]
         step = self._block_rows
         totals = _sums(zones, step)
