@@ -1,4 +1,4 @@
-"""The one seam to the operating system: files, directories, maps, locks, clocks and randomness.
+"""The only interface to the operating system's files, maps, locks, clocks and randomness.
 
 Code that works on logs opens files, reads clocks and draws random numbers only through this
 package, so tests can move the clock, let the disk fail, and repeat a run exactly. `os_env()`
@@ -72,7 +72,7 @@ class ManualClock:
         self.advance(now_ms - self._now_ms)
 
     def jump(self, now_ms: int) -> None:
-        """Set wall time to `now_ms` while no time passes."""
+        """Set wall time to `now_ms`; monotonic time stays unchanged."""
         self._now_ms = now_ms
 
 

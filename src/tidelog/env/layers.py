@@ -1,7 +1,7 @@
 """Base classes for other storage: file systems on top of another file system, read-only files.
 
-`LayeredFiles` has every call of `FileSystem`, and delegates it to the file system below. A layer
-overrides the calls that it implements itself, and `_below` to refuse changes.
+`LayeredFiles` has every method of `FileSystem`, and delegates each call to the file system below. A
+layer overrides the methods that it implements itself. To refuse changes, it overrides `_below`.
 """
 
 from collections.abc import Sequence
@@ -78,7 +78,7 @@ class LayeredFiles:
 
 
 class ReadOnlyFile:
-    """Base class of read-only files without resources to release: refuses calls for writing."""
+    """Base class of read-only files that have no resources to release. It refuses every write."""
 
     def _refuse(self) -> NoReturn:
         """Raise the OSError of a refused change."""

@@ -79,9 +79,9 @@ class LocalFile(Protocol):
         ...
 
     def read_cached(self, size: int, position: int) -> Buffer | None:
-        """Read like `File.pread`; return None if that would wait for the disk.
+        """Read like `File.pread`; return None if the read would wait for the disk.
 
-        If the system can't tell, the call reads and may wait.
+        If the system can't tell whether the read would wait, this method reads and may wait.
         """
         ...
 
@@ -130,7 +130,7 @@ def _may_be_mapped(kind: type) -> bool:
 
 
 class DirEntry(NamedTuple):
-    """One entry of a directory; a tuple, because there may be 500,000 of them."""
+    """One entry of a directory; a tuple, because a directory may have 500,000 entries."""
 
     name: str
     is_dir: bool
@@ -142,9 +142,9 @@ class FileStat:
     """Facts about a path.
 
     Attributes:
-        size: In bytes.
+        size: Size in bytes.
         mtime_ms: Modification time in ms.
-        is_dir: Whether it is a directory.
+        is_dir: Whether the path is a directory.
         identity: Identifies the file: another file at the same path has another identity.
         permissions: Permission bits of the mode; 0 in storage without permissions, such as object
             stores.
@@ -174,7 +174,7 @@ class LockHandle(Protocol):
 
 
 class FileSystem(Protocol):
-    """Directories and files. Errors are those of the system calls; see the module."""
+    """Directories and files. Calls raise the errors of the system calls; see the module."""
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
         """Open a file. `create` creates a missing file (implies `write`); never truncates."""
@@ -183,8 +183,8 @@ class FileSystem(Protocol):
     def map(self, path: str, size: int | None = None) -> memoryview:
         """Return a read-only view of the first `size` bytes (None for all).
 
-        The view of an empty file is empty. Only for finished files: it is unspecified whether the
-        view shows later writes to these bytes.
+        The view of an empty file is empty. Map only finished files, because it is unspecified
+        whether the view shows later writes to these bytes.
         """
         ...
 
@@ -275,6 +275,6 @@ def forget(files: FileSystem, path: str) -> None:
 
 
 def prefetch(files: FileSystem, paths: Iterable[str]) -> None:
-    """Read small files concurrently if each takes a request; no-op for local files."""
+    """Read small remote files concurrently, before they are needed; no-op for local files."""
     if _may_be_remote(type(files)):
         cast("RemoteFiles", files).prefetch(paths)

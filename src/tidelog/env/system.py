@@ -1,6 +1,7 @@
 """The operating system's clocks, files, maps and locks: implementations of the protocols of `seam`.
 
-Calls `mmap`, `munmap` and `madvise` through ctypes, because Python's maps keep a descriptor each.
+This module calls `mmap`, `munmap` and `madvise` through ctypes, because each map of Python's `mmap`
+module keeps a descriptor.
 """
 
 import ctypes
@@ -58,11 +59,11 @@ def map_descriptor(fd: int, size: int) -> memoryview:
 
 
 def map_resident(fd: int, size: int, position: int) -> memoryview | None:
-    """Return bytes of a finished file as a read-only view; reads them into memory first if needed.
+    """Return bytes of a finished file as a read-only view, after reading them into memory.
 
     Returns None in three cases: the file is too short, the disk fails, or the system lacks the
-    call. Then an ordinary read succeeds or raises the error. Access to a map of such bytes would
-    raise a signal instead.
+    call. In these cases an ordinary read succeeds or raises the error. An access to a map of
+    unreadable bytes would raise a signal instead.
     """
     if _POPULATE_READ is None or size <= 0 or os.fstat(fd).st_size < position + size:
         return None
@@ -102,11 +103,11 @@ _WHOLE_FILE: Final = struct.pack("hh4xqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 
 
 
 def lock_descriptor(fd: int) -> None:
-    """Lock a whole file for this descriptor without waiting; raises BlockingIOError if locked.
+    """Lock a whole file for this descriptor; raises BlockingIOError if it is already locked.
 
-    Uses a lock of the open file description if the system has such locks. Such a lock also excludes
-    other descriptors of this process. Unlike `flock` on Linux, it conflicts with the locks of
-    Kafka's JVM.
+    The call does not wait. It takes a lock of the open file description if the system has such
+    locks. Such a lock also excludes other descriptors of this process. Unlike `flock` on Linux, it
+    conflicts with the locks of Kafka's JVM.
     """
     if hasattr(fcntl, "F_OFD_SETLK"):
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _WHOLE_FILE)
@@ -242,7 +243,7 @@ class _OsFile:
             os.close(fd)
 
     def __del__(self) -> None:
-        """Close the descriptor: caches drop handles that other threads may still use."""
+        """Close the descriptor only now: caches drop handles that other threads may still use."""
         self.close()
 
 

@@ -2,13 +2,13 @@
 
 `ClockWatch` (one per directory) compares wall time with monotonic time. If tidelog used the time of
 a wall clock that has jumped ahead, every later record would get a wrong time until real time
-catches up. `AppendClock` (one per partition) returns max(last, now). This maximum is used even if
-the wall clock is behind after a restart. Appends raise `ClockJump` in two cases: the wall clock has
-jumped ahead by more than the limit, or the last append time on disk is ahead of the wall clock by
-more than the limit. Appends fail until an operator accepts the clock. tidelog does not guess which
-time is right, because a wrong guess could freeze the append time for years. The acceptance covers
-append times up to the last append time at the moment of acceptance, inclusive. The directory stores
-this last append time.
+catches up. `AppendClock` (one per partition) returns the later of the last append time and the wall
+time, even if the wall clock is behind after a restart. Appends raise `ClockJump` in two cases: the
+wall clock has jumped ahead by more than the limit, or the last append time on disk is ahead of the
+wall clock by more than the limit. Appends fail until an operator accepts the clock. tidelog does
+not guess which time is right, because a wrong guess could freeze the append time for years. The
+acceptance covers append times up to the last append time at the moment of acceptance, inclusive.
+The directory stores this last append time.
 
 Source: KIP-32, first draft (the leader appends max(last append time, now)).
 """
@@ -32,9 +32,9 @@ _LOGGER: Final = logging.getLogger(__name__)
 
 
 class ClockWatch:
-    """Wall clock; each reading compares its advance with the advance of monotonic time.
+    """Wall clock that detects jumps.
 
-    Thread-safe.
+    Each reading compares how far wall time and monotonic time have advanced. Thread-safe.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class ClockWatch:
 
     @property
     def problem(self) -> str | None:
-        """Message of the detected clock jump, None if no jump was detected or it was accepted."""
+        """Message of a detected clock jump that was not accepted; None if there is none."""
         return None if self._jump is None else str(_jumped(*self._jump))
 
 
@@ -122,7 +122,7 @@ class TrustedClock(ClockWatch):
 
 
 class Moment:
-    """Time shared by several appends; read again only if the watch or the limit changes."""
+    """Clock reading that several appends share; another watch or limit causes another reading."""
 
     __slots__ = ("_limit_ms", "_now_ms", "_watch")
 
@@ -140,7 +140,7 @@ class Moment:
 
 
 class AppendClock:
-    """Append times of one partition. Concurrent appends are not safe."""
+    """Assigns the append times of one partition. Concurrent appends are not safe."""
 
     def __init__(self, watch: ClockWatch, *, last_ms: int, limit_ms: int) -> None:
         self._watch = watch
@@ -154,7 +154,7 @@ class AppendClock:
         return self._last_ms
 
     def next_ms(self) -> int:
-        """Return max(last, now) in ms.
+        """Return the next append time in ms: the later of the last append time and wall time.
 
         Raises:
             ClockJump: The wall clock jumped ahead by more than the limit. Or the last append time
@@ -203,10 +203,10 @@ class AppendClock:
         return self._last_ms
 
     def observe(self, append_ms: int) -> None:
-        """Continue from an append time of the leader's clock; later times are never below it.
+        """Continue from an append time of the leader's clock; later append times are not below it.
 
-        The next append raises ClockJump if this time is more than the limit ahead of the local
-        clock, as after a start.
+        As after a start, the next append raises ClockJump if this time is more than the limit ahead
+        of the local clock.
         """
         if append_ms > self._last_ms:
             self._last_ms = append_ms

@@ -37,7 +37,7 @@ assert ROW_TYPE.itemsize == ROW_SIZE
 
 
 def sound_rows(data: bytes, base_offset: int, topic_id: UUID) -> "tuple[Longs, Longs] | None":
-    """Decode offsets and times of a file; None if the file is damaged or has no row."""
+    """Decode the offsets and times of an append-time file; None if it is damaged or has no row."""
     header = encode_header(base_offset, owner_of(data, topic_id))
     body = np.frombuffer(data, np.uint8)[HEADER_SIZE:]
     if data[:HEADER_SIZE] != header or not body.size or body.size % ROW_SIZE:
@@ -73,7 +73,7 @@ def encode(times: AppendTimes) -> bytes:
 
 
 def offsets_and_times(times: AppendTimes) -> "tuple[Longs, Longs]":
-    """Return each row's offset and each row's append time in ms (or -1)."""
+    """Return two arrays: the offset of each row, and the append time of each row in ms, or -1."""
     relative, append_ms, _ = times.rows().columns
     return np.array(relative, np.int64) + times.base_offset, np.array(append_ms, np.int64)
 
@@ -84,7 +84,7 @@ def add_rows(times: AppendTimes, offsets: "Longs", append_ms: "Longs", batch_crc
     Args:
         times: Object that receives the rows. The granularity of this object must be 1 ms, and there
             must be no floor.
-        offsets: First offset of each row, under the rules of `note`.
+        offsets: First offset of each row; the rules of `AppendTimes.note` apply.
         append_ms: Append times in ms, strictly increasing.
         batch_crcs: Fingerprint of the batch at each offset.
     """

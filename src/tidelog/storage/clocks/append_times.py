@@ -9,10 +9,10 @@ the log (`tidelog.storage.segment.append_time_trust`).
 
 **No time is ever guessed:**
 - The valid part ends before the first row that has a wrong checksum or breaks a rule. Later rows
-  are not used, even if they are right: otherwise records of the invalid row would get the previous
+  are not used, even if they are right. Otherwise records of the invalid row would get the previous
   row's time.
-- In a damaged file the last valid row is used only for its own offset. Only the next row would show
-  where the run ends, and rows of later appends may be missing.
+- In a damaged file the last valid row is used only for its own offset, because only the next row
+  would show where the run ends, and rows of later appends may be missing.
 - A closed file ends with an unknown row. So a file counts as damaged if it lost whole rows after a
   known row. Records that another program appends after the close have unknown times.
 - Each row's checksum continues the previous row's checksum. The first row's checksum continues the
@@ -106,7 +106,7 @@ def unpack_columns(row: Struct, data: bytes) -> tuple[Sequence[int], ...]:
 
 
 def _unknown_slots_of(rows: bytes) -> list[int]:
-    """Return the slots of rows with the time -1.
+    """Return the indexes of the rows with the time -1.
 
     The only valid time whose first byte is 0xff is -1.
     """
@@ -266,11 +266,11 @@ class AppendTimes:
         return self._append(append_ms, offset, batch_crc)
 
     def goes_on_at(self, append_ms: int) -> bool:
-        """Return whether the last row has this rounded time; then `note` adds no row."""
+        """Return whether the last row has exactly this time; if so, `note` adds no row."""
         return bool(self._times) and self._times[-1] == append_ms
 
     def extend(self, rows: AppendTimeRows, crc: int) -> None:
-        """Append rows, at least one, with the content that `note` would have given them."""
+        """Append rows, at least one, as `note` would create them; `crc` is the last checksum."""
         relatives, times, batch_crcs = rows.columns
         assert relatives[0] >= (self._relatives[-1] + self.is_open if self._relatives else 0)
         assert times[0] >= max(self._floors[-1] if self._floors else 0, self.floor_ms)
@@ -409,10 +409,10 @@ class AppendTimes:
             data: The file's bytes.
             base_offset: The segment's base offset. A file of another segment is not used.
             topic_id: The topic's id. A file of another topic is not used (see `owner_of`).
-            open_end: Whether it is certain that no row is missing at the file's end: a writer has
-                the log open, and the caller read the log end offset before it read this file. If
-                False, a file without an end row counts as damaged, because a hard stop may have
-                lost rows.
+            open_end: Whether it is certain that no row is missing at the file's end. It is certain
+                if a writer has the log open, and the caller read the log end offset before it read
+                this file. If False, a file without an end row counts as damaged, because a hard
+                stop may have lost rows.
             proven: Number of rows and checksum of the last row, both from an earlier check of rows
                 with which the file is known to begin. If the file has exactly this number of rows
                 and this last checksum, the rows are not checked again.
@@ -483,7 +483,7 @@ class AppendTimes:
             self._batch_crcs = array("I", batch_crcs)
             self._relatives = array("i", relatives)
             self._unknown_slots = _unknown_slots_of(data[: valid * ROW_SIZE])
-            self._floors = self._times[:]  # known ones never decrease
+            self._floors = self._times[:]  # known times never decrease
             for slot in self._unknown_slots:
                 self._floors[slot] = self._floors[slot - 1]
             self._crc = crcs[-1]

@@ -52,8 +52,8 @@ _JOINED_MS: Final = tuple(
 EXACT_LIMIT: Final = 64
 PER_DOUBLING: Final = 32
 
-# Number of the bucket of INT64_MAX. A negative latency is in bucket -n if its absolute value
-# belongs to bucket n.
+# Bucket number of INT64_MAX. A negative latency is in bucket -n if its absolute value belongs to
+# bucket n.
 BUCKET_MAX: Final = 57 * PER_DOUBLING + 63
 
 _HEAD: Final = struct.Struct(">qI")
@@ -66,7 +66,7 @@ assert _SPAN.size == SPAN_SIZE
 
 
 def bucket_of(latency_ms: int) -> int:
-    """Return the number of a latency's bucket. The numbers ascend with the latencies."""
+    """Return the bucket number of a latency. A larger latency never has a smaller bucket number."""
     size = abs(latency_ms)
     if size >= EXACT_LIMIT:
         doublings = size.bit_length() - 6
@@ -133,7 +133,7 @@ class LatencyHistogram:
         self.buckets[bucket] = self.buckets.get(bucket, 0) + count
 
     def add_buckets(self, counts: Mapping[int, int]) -> None:
-        """Add numbers of latencies, each above 0, by bucket; see `add_bucket`."""
+        """Add latencies to several buckets, with a count above 0 for each; see `add_bucket`."""
         self.count += sum(counts.values())
         if not self.buckets:
             self.buckets = dict(counts)
@@ -207,7 +207,7 @@ class LatencyByHour(Mapping[int, LatencyHistogram]):
         self.at(append_ms).add(latency_ms, count)
 
     def at(self, append_ms: int) -> LatencyHistogram:
-        """Return the histogram of an append time's hour; add only latencies of this hour to it."""
+        """Return the histogram of an append time's hour, to which the caller may add latencies."""
         histogram = self._spans.get(append_ms // self.step_ms)
         if histogram is not None:
             return histogram
@@ -303,7 +303,7 @@ def _decode(data: bytes) -> LatencyByHour:
 
 
 def _decode_span(data: bytes, at: int, by_hour: LatencyByHour) -> int:
-    """Decode one span; return the position after it."""
+    """Decode the span at position `at` into `by_hour`; return the position after the span."""
     if len(data) - at < SPAN_SIZE:
         raise CorruptIndex(f"a span in {len(data) - at} bytes, {SPAN_SIZE} expected", at=at)
     start = at

@@ -107,14 +107,14 @@ class Zone(NamedTuple):
         size_bytes: Size of the batches.
         first_offset: First offset, inclusive.
         last_offset: Last offset, inclusive.
-        data_records: Records that a consumer may see.
-        control_records: Records of control batches.
-        tombstones: Data records without a value.
+        data_records: Number of records that a consumer may see.
+        control_records: Number of records of control batches.
+        tombstones: Number of data records without a value.
         is_transactional: Whether the zone has a data batch of a transaction.
-        timed_records: Data records that have a record timestamp.
+        timed_records: Number of data records that have a record timestamp.
         min_record_ms: The smallest record timestamp, INT64_MAX if there is none.
         max_record_ms: The largest record timestamp, INT64_MIN if there is none.
-        stamped_records: Data records whose append time is known.
+        stamped_records: Number of data records whose append time is known.
         min_append_ms: The smallest known append time, INT64_MAX if there is none.
         max_append_ms: The largest known append time, INT64_MIN if there is none.
         crc: CRC-32C of the bytes of the batches.
@@ -142,7 +142,7 @@ class Zone(NamedTuple):
         return self.position + self.size_bytes
 
     def times(self, clock: ClockName) -> tuple[int, int, int]:
-        """Return the number, minimum and maximum of the data records' times on `clock`."""
+        """Return how many data records have a time on `clock`, and the smallest and largest one."""
         if clock is ClockName.RECORD:
             return self.timed_records, self.min_record_ms, self.max_record_ms
         return self.stamped_records, self.min_append_ms, self.max_append_ms
@@ -166,7 +166,7 @@ LIMITS: Final = Limits()
 
 
 class Question(NamedTuple):
-    """Records with start_ms <= time < end_ms and first_offset <= offset < end_offset."""
+    """Query for records: start_ms <= time < end_ms and first_offset <= offset < end_offset."""
 
     clock: ClockName
     start_ms: int
@@ -176,7 +176,7 @@ class Question(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Rows that are read together: the rows' total as a zone, their number, and their bytes."""
+    """Rows that are read together: their total as a zone, how many they are, and their bytes."""
 
     total: Zone
     row_count: int
@@ -245,7 +245,7 @@ def no_zones(base_offset: int) -> Zone:
 
 
 def encode_rows(zones: Iterable[Zone], base_offset: int) -> bytes:
-    """Encode the rows of a block; positions follow from the sizes."""
+    """Encode the rows of a block, without positions, which follow from the sizes."""
     return b"".join(
         ROW.pack(zone[1], zone[2] - base_offset, zone[3] - base_offset, *zone[4:]) for zone in zones
     )
@@ -267,7 +267,7 @@ def encode_zones(
     siblings: Mapping[str, FileSum],
     latency: LatencyByHour,
 ) -> bytes:
-    """Encode the whole file."""
+    """Encode a whole zone-map file."""
     table = b"".join(
         ENTRY.pack(*block.total, block.row_count, crc32c(block.rows)) for block in blocks
     )
@@ -328,7 +328,7 @@ class _Trailer(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A block in the table, with the position of its rows."""
+    """Entry of the table of blocks, with the position of the block's rows."""
 
     total: Zone
     row_count: int
@@ -345,7 +345,7 @@ class ZoneMap:
         identity: Identity of the log that the map describes.
         total: Total of all zones.
         zone_count: Number of zones.
-        bytes_read: Bytes read of the file so far.
+        bytes_read: Number of bytes that were read from the file so far.
     """
 
     def __init__(
@@ -414,7 +414,7 @@ class ZoneMap:
 
     @cached_property
     def siblings(self) -> Mapping[str, FileSum]:
-        """Length and checksum, when the map was built, of each file beside the log, by suffix."""
+        """By suffix, length and checksum of each file beside the log when the map was built."""
         return _decode_siblings(self._sections.get(SIBLINGS_SECTION, b""))
 
     @cached_property
@@ -508,10 +508,10 @@ class ZoneMap:
 
 
 class _RowFields:
-    """Decoder of rows; the file's header has their layout."""
+    """Decoder of rows. The file's header has the layout of the rows."""
 
     def __init__(self, fields: list[tuple[int, int]]) -> None:
-        """Create a decoder from each field's (number, size); raises CorruptIndex if it can't."""
+        """Create a decoder for fields, each as (number, size); raises CorruptIndex if invalid."""
         codes_by_number = {number: code for _, number, code in ROW_FIELDS}
         codes = [codes_by_number.get(number, f"{size}x") for number, size in fields]
         self._struct = Struct(">" + "".join(codes))
@@ -570,7 +570,7 @@ def _check_footer(footer: bytes, at: int) -> None:
 
 
 def _decode_sections(data: bytes) -> dict[int, bytes]:
-    """Return the contents of the sections by their numbers."""
+    """Return the content of each section, by section number."""
     sections, at = {}, 0
     while at < len(data):
         if len(data) - at < SECTION_HEAD_SIZE:
