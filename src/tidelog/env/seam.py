@@ -81,7 +81,7 @@ class LocalFile(Protocol):
     def read_cached(self, size: int, position: int) -> Buffer | None:
         """Read like `File.pread`; return None if the read would wait for the disk.
 
-        If the system can't tell whether the read would wait, this method reads and may wait.
+        If the system can't report whether the read would wait, this method reads and may wait.
         """
         ...
 
