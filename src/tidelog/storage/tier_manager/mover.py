@@ -151,7 +151,7 @@ def _check_topic(stored: Manifest, own: Manifest, where: str) -> None:
 
 
 def directory_named(writer: str) -> str:
-    """Return the name of a directory for errors, from its id in a manifest, which may be empty."""
+    """Return a directory's name for errors; `writer` is its id in a manifest and may be empty."""
     return f"directory {writer}" if writer else "another directory"
 
 
@@ -237,12 +237,12 @@ class MoveOptions:
 
 @dataclass(slots=True, kw_only=True)
 class MoveReport:
-    """Outcome of a run on a partition.
+    """Outcome of a tier run on a partition.
 
     Attributes:
         topic_partition: The partition.
         copied: Number of segments copied and now in the manifest.
-        copied_bytes: Size of their objects in bytes.
+        copied_bytes: Size of the objects of these segments in bytes.
         deleted: Segments that total retention deleted, local or remote.
         released: Number of local segments that were deleted because the tier has them.
         removed: Number of segments whose objects were removed from the store.
@@ -295,7 +295,7 @@ def tier_partition(
 
 
 class Mover:
-    """One run over one partition."""
+    """One tier run over one partition."""
 
     def __init__(
         self, log: LogAccess, tier: PartitionTier, record: TierRecord, options: MoveOptions
@@ -323,7 +323,7 @@ class Mover:
         return mover
 
     def run(self) -> MoveReport:
-        """Run all steps."""
+        """Carry out all steps of the run, and return the outcome."""
         self.settle()
         config = self.log.context.config
         if self._options.roll:
@@ -352,7 +352,7 @@ class Mover:
             return merge(stored, self.record, local, self._now_ms(), _same_bytes, self._claim)
 
     def _cut_stale(self) -> None:
-        """Drop copies of records that are gone because another program truncated the log."""
+        """Remove copies from the record if another program truncated the copied records."""
         local = {segment.base_offset: segment for segment in self.log.local_segments}
         first = min(local)
         for row in self.record.manifest.segments:
@@ -387,7 +387,10 @@ class Mover:
         return self.swap(lambda manifest: manifest)
 
     def swap(self, change: PureChange) -> Manifest:
-        """Change the manifest in one step, then `tidelog-tier.json`."""
+        """Change the manifest in the store by one step, then `tidelog-tier.json`.
+
+        Returns the new manifest.
+        """
         local, drawn = self.log.local_segments, ""
 
         def changed(stored: Manifest | None) -> Manifest:
@@ -479,7 +482,7 @@ class Mover:
         )
 
     def draw_uid(self) -> str:
-        """Draw a unique name; skip names of existing copies, in case a random value repeats."""
+        """Return a random uid that no existing copy of a segment has."""
         manifest = self.record.manifest
         rows = [*manifest.segments, *(one.segment for one in manifest.garbage)]
         uids = {row.uid for row in rows} | self._drawn
@@ -592,17 +595,17 @@ class TierStatus(NamedTuple):
 
     Attributes:
         topic_partition: The partition.
-        url: URL of its folder in the store, "" if it has no tier.
+        url: URL of the partition's folder in the store; "" if the partition has no tier.
         log_start_offset: Log start offset of the whole log, in the tier and in local files.
         local_start_offset: First offset in local files.
         tier_end_offset: End of the tier's segments, exclusive; the log start if there is no tier.
         log_end_offset: Log end offset.
         tier_segments: Number of segments in the tier.
-        tier_bytes: Size of their objects in bytes.
+        tier_bytes: Size in bytes of the objects of the tier's segments.
         local_segments: Number of segments in the directory.
-        local_bytes: Size of their logs in bytes.
+        local_bytes: Size in bytes of the local segments' log files.
         waiting_segments: Number of finished local segments that the tier lacks.
-        waiting_bytes: Size of their logs in bytes.
+        waiting_bytes: Size in bytes of the log files that the tier lacks.
         garbage_segments: Number of segments that left the manifest and whose objects are not
             removed yet.
     """

@@ -2,9 +2,9 @@
 
 An interrupted copy, or a copy whose compare-and-swap failed, leaves a folder without a manifest
 row. The store is listed before the manifest is read, so a folder that is added to the manifest in
-between is kept. An outdated listing does no harm: it lacks new objects, or has objects that were
-removed. Folders with objects younger than the grace period are kept, because another process may be
-writing them.
+between is kept. An outdated listing does no harm, because it only lacks new objects or has objects
+that were removed. Folders with objects younger than the grace period are kept, because another
+process may be writing them.
 """
 
 import dataclasses

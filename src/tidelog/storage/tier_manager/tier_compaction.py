@@ -140,7 +140,7 @@ class Workplace:
 
 
 def aliases_of(segments: Iterable[RemoteSegment], directory: str) -> dict[str, str]:
-    """Return tier paths of segments' logs and append times, by their paths in a directory."""
+    """Return the tier paths of logs and `.appendtime` files, by the paths to use in a directory."""
     aliases = {}
     for segment in segments:
         base = segment.base_offset
@@ -234,7 +234,7 @@ def drop_rewritten(workplace: Workplace, base_offset: int) -> None:
 
 
 def _carry_snapshot(workplace: Workplace, old: RemoteSegment) -> None:
-    """Copy the snapshot at the base of the first source; it describes only earlier records."""
+    """Copy the first source's snapshot, which stays valid: it describes only earlier records."""
     try:
         data = read_optional(old.context, old.base_offset, files.SNAPSHOT_SUFFIX)
     except CorruptFile as error:
@@ -275,7 +275,7 @@ def _forget(segment: ClosedSegment) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewritten:
-    """Result of a job, or of a part of it.
+    """Result of a cleaning job on a tier, or of a part of the job.
 
     Attributes:
         cleaned: Result of the cleaning.
@@ -330,7 +330,7 @@ class TierCleaner:
         workplace: Folder of temporary files.
         tier: Tier of the new segments.
         tier_files: Reads objects of the tier, and all other files.
-        draw_uid: Draws unique names of copies.
+        draw_uid: Returns a unique name for a copy.
     """
 
     workplace: Workplace

@@ -158,7 +158,7 @@ def writer_of(log_dir: "DirectoryAccess") -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopySource:
-    """A finished local segment, and its note."""
+    """A finished local segment to copy, its times and note, and the uid of the copy."""
 
     segment: "ClosedSegment"
     times: SegmentTimes
