@@ -109,7 +109,7 @@ def check_marks(marks: Mapping[str, Mark]) -> None:
 
 
 def topic_writer(writer: str, topic: str) -> str:
-    """Return the name of a topic's mark, for a writer that counts each topic separately."""
+    """Return the name of a topic's mark, for a writer that counts versions of each topic."""
     return f"topic/{topic}/{writer}"  # a topic's name has no slash
 
 
@@ -124,7 +124,7 @@ def find_topic_mark(
 def find_done_topics(
     marks: Mapping[str, Mark], writer: str, version: int, topics: Iterable[str]
 ) -> dict[str, int]:
-    """Return each topic's last version of a writer, if it is `version` or later."""
+    """Return a writer's last version for each topic whose last version is `version` or later."""
     topic_marks = {topic: find_topic_mark(marks, writer, topic, version) for topic in topics}
     return {topic: mark.version for topic, mark in topic_marks.items() if mark is not None}
 
@@ -144,7 +144,7 @@ def ensure_version(name: str, version: int, note: str = "") -> None:
 
 
 def encode_marks(marks: Mapping[str, Mark]) -> bytes:
-    """Encode the text of the file, writers in the order of their names."""
+    """Encode the text of the writers' file, with the writers sorted by name."""
     content = {
         "version": WRITERS_VERSION,
         "writers": {name: encode_mark(mark) for name, mark in sorted(marks.items())},
@@ -153,7 +153,7 @@ def encode_marks(marks: Mapping[str, Mark]) -> bytes:
 
 
 def decode_marks(data: bytes) -> dict[str, Mark]:
-    """Decode the marks in a file's text.
+    """Decode the text of a writers' file.
 
     Raises:
         CorruptFile: The text is not a valid result of `encode_marks`.
@@ -252,7 +252,7 @@ class Removal(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """Contents of one record.
+    """Contents of one commit record.
 
     Attributes:
         moves: Staged files that become part of their partitions.

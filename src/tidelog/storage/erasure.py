@@ -1,4 +1,4 @@
-"""Erases a key: appends a tombstone, and rewrites files and tier objects without its records.
+"""Erases a key: appends a tombstone, and rewrites files and tier objects without the key's records.
 
 1. Every file of the topic's partitions is read from end to end to find the records of the key,
    including records of aborted transactions. The SHA-256 of each file shows which bytes were read.
@@ -256,10 +256,10 @@ class Erasure:
         ended_ms: End time in ms.
         is_executed: Whether changes were allowed.
         removal: Part of a sentence on how long a tombstone stays in this topic.
-        searched: All files before the erasure.
+        searched: All log files, as they were before the erasure.
         tombstones: Partition and offset of each tombstone that stays. The erasure has appended it,
             or it is the key's only record in its partition.
-        left: All files after the erasure.
+        left: All log files, as they are after the erasure.
         removed: Files waiting for deletion, and objects, that were removed because they contained
             the key.
         not_reached: Files that still contain records to erase, with up to 10 offsets of each file.
@@ -279,7 +279,7 @@ class Erasure:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the key was erased: the files that were read have only its tombstones."""
+        """Whether the key was erased, so that log files contain only tombstones of the key."""
         return self.is_executed and not self.not_reached
 
     def tombstones_in(self, name: TopicPartition) -> Set[int]:
@@ -549,9 +549,9 @@ class _Purger:
         return NewSegment(name=name, base_offset=segment.base_offset, size_bytes=position)
 
     def _note_history(self, staged: Sequence[NewSegment], append_ms: int) -> None:
-        """Record the time from which on tables are exact; earlier tables lack the key.
+        """Store the times from which tables are exact; tables as of earlier times lack the key.
 
-        If it is unknown which records an earlier cleaning dropped, the recorded times are unknown
+        If it is unknown which records an earlier cleaning dropped, the stored times are unknown
         (-1), too.
         """
         directory = self._log.context.directory

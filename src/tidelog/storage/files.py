@@ -248,10 +248,10 @@ def random_topic_id(source: random.Random) -> uuid.UUID:
             return drawn
 
 
-# Age in ms of a directory's last change from which on another change is certain to change the
-# modification time. This age is longer than the time resolution of any file system (2 s on FAT).
-# If the modification time is not a whole second, `SETTLED_FINE_MS` suffices: such a time comes from
-# the system's clock, which ticks every 10 ms.
+# If the last change of a directory is older than this time in ms, the next change is certain to
+# change the modification time. This time is longer than the time resolution of any file system (2 s
+# on FAT). If the modification time is not a whole second, `SETTLED_FINE_MS` suffices, because the
+# modification time then comes from the system's clock, which ticks every 10 ms.
 SETTLED_MS: Final = 3_000
 
 SETTLED_FINE_MS: Final = 100

@@ -89,7 +89,7 @@ COPIED_BYTES: Final = 64 << 20
 
 READ_CHUNK_BYTES: Final = 4 << 20
 
-# Number of bytes of a frame that contain its length and magic.
+# Number of bytes at the start of a batch that contain its length and magic.
 FRAME_SIZE: Final = 17
 
 
@@ -134,7 +134,7 @@ class FilePool:
         return self.hold(path, create=create)[1]
 
     def hold(self, path: str, *, create: bool = False) -> tuple[FileHandle, File]:
-        """Return the handle of a path, which all its users share, and the open file."""
+        """Return the handle that all users of a path share, and the open file."""
         with self._lock:
             handle = self._open.get(path)
             if handle is not None and handle.file is not None:
@@ -237,7 +237,8 @@ class MapCache:
     """At most `limit` maps of finished segments' files; views stay valid if a map is evicted.
 
     A caller that keeps views passes a callback that drops them. Without such a callback, evicted
-    maps would stay mapped. All copies but the last are limited to `COPIED_BYTES`.
+    maps would stay mapped. The copies together have at most `COPIED_BYTES`. Exception: a single
+    copy may be larger.
     """
 
     def __init__(self, files: FileSystem, *, limit: int = MAP_LIMIT) -> None:
@@ -248,7 +249,7 @@ class MapCache:
         self._lock = threading.Lock()
 
     def get(self, path: str, *, on_evict: Callable[[], None] = _nothing) -> memoryview:
-        """Return the whole file, read-only; raises OSError if the file can't be opened.
+        """Return a read-only view of the whole file; raises OSError if it can't be opened.
 
         Args:
             path: Path of the file.
@@ -315,7 +316,7 @@ def as_storage_failure(error: OSError, path: str, operation: str) -> StorageFail
 
 @contextmanager
 def typed_failures(path: str, operation: str) -> Iterator[None]:
-    """Inside the context, raise StorageFailure if a system call fails; keep a StorageFailure."""
+    """Inside the context, raise StorageFailure if a system call fails; pass on a StorageFailure."""
     try:
         yield
     except OSError as error:

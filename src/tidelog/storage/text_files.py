@@ -48,8 +48,8 @@ _Record = TypeVar("_Record", bound="DataclassInstance")
 CHECKPOINT_VERSION: Final = 0
 PARTITION_METADATA_VERSION: Final = 0
 
-# tidelog's own file; it has an append time. Append times up to this time, inclusive, may be ahead
-# of the clock.
+# File of tidelog (not of Kafka) that contains one append time. Append times up to this time,
+# inclusive, may be ahead of the clock.
 ACCEPTED_CLOCK_FILE: Final = "tidelog-accepted-clock"
 
 # Content of the clean-stop marker, which Kafka reads when it starts. The broker epoch -1 means that
@@ -73,8 +73,8 @@ def decode_checkpoint(data: Buffer, *field_counts: int) -> list[list[str]]:
         field_counts: Allowed numbers of fields of an entry.
 
     Raises:
-        CorruptFile: The text is not UTF-8, or its last line has no line end. Or it has another
-            version or a wrong number of entries or fields.
+        CorruptFile: The text is not UTF-8, its last line has no line end, its version is not
+            supported, or it has a wrong number of entries or fields.
     """
     lines = decode_text(data).split("\n")
     if lines == [""]:
