@@ -4,14 +4,14 @@ Divergence is found by comparing the ends of all leader epochs of the standby's 
 last batches are compared, since two leaders may have used the same epoch. If the epochs diverge,
 records are truncated only after the leader has proved the divergence. The proof has two parts.
 First, the leader returns the same ends of epochs twice. Second, the leader has a valid batch at the
-divergence's offset, and the copy has another batch or no batch there. The leader's batch is the
-first one at or after this offset; if the leader's log ends before this offset, it is the leader's
-last batch. If all local records are below the leader's log start, the ends of epochs are the only
-proof.
+divergence's offset, and the copy has another batch or no batch there. The leader's first batch at
+or after this offset is compared. If the leader's log ends before this offset, the leader's last
+batch is compared instead. If all local records are below the leader's log start, the ends of epochs
+are the only proof.
 
 Nothing is truncated if a response is missing, damaged or contradictory, or if the leader has no
-records at these offsets, for example because it was restored from a backup. Then the copy of the
-partition stops with a reason.
+records at these offsets, for example because it was restored from a backup. In these cases the copy
+of the partition stops with a reason.
 
 Source: Kafka 4.x AbstractFetcherThread, ReplicaFetcherThread; KIP-101, KIP-595.
 """
@@ -47,8 +47,8 @@ from tidelog.types import (
 # Limits for fetching one batch of each partition; the size of the batch is not known.
 _PROBE: Final = FetchLimits(max_wait_ms=0, partition_max_bytes=1 << 20)
 
-# After an error of a partition with one of these codes, the cluster's metadata is read again. The
-# partition has moved, or is unknown or not yet available.
+# After an error of a partition with one of these codes, the cluster's metadata is read again,
+# because the partition has moved, is unknown, or is not yet available.
 LOOK_AGAIN: Final = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,

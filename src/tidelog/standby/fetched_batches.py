@@ -6,11 +6,11 @@
   this batch. The last offset of every batch must be below the high watermark.
 - If the leader has deleted the marker of a transaction, the transaction has ended. Before the next
   records are copied, this end is proved in two cases: the producer's next batch has a newer
-  producer epoch, or its next marker aborts a later transaction. The marker aborts a later
-  transaction if the transaction that is open here is not in the leader's list of aborted
-  transactions: all of the producer's transactions in the list start after it. If the next marker is
-  a commit, no proof is needed, because the open transaction's records become visible whether the
-  marker ends this transaction or a later one.
+  producer epoch, or the producer's next marker aborts a later transaction. The marker aborts a
+  later transaction if the transaction that is open here is not in the leader's list of aborted
+  transactions: all of the producer's transactions in the list start after the open transaction. If
+  the next marker is a commit, no proof is needed, because the open transaction's records become
+  visible whether the marker ends this transaction or a later one.
 
 Source: Kafka 4.x TransactionIndex (collectAbortedTransactions); KIP-890 (epochs).
 """
@@ -99,7 +99,7 @@ def ends_before(
 def _of_producers(
     batches: Iterable[Batch], producer_ids: set[int]
 ) -> Iterator[tuple[RecordBatch, bool]]:
-    """Yield each producer's batches up to its first marker; True for an abort marker.
+    """Yield each producer's batches up to the first marker, and whether a batch is an abort marker.
 
     The iteration stops at a damaged batch. When the batches are appended later, the damage raises
     an error.

@@ -3,7 +3,8 @@
 Each round fetches from every broker the partitions that the broker leads, and writes the batches
 unchanged: same bytes, offsets, leader epochs and timestamps. The directory holds all state between
 two runs. A partition that can't continue stops with a reason; the other partitions continue. A
-stopped partition is retried after the next sync with the cluster. Exception: its disk failed.
+stopped partition is retried after the next sync with the cluster. Exception: a partition whose disk
+failed.
 
 Control verbs: `status`, `flush`, `accept_clock` (for the time after promotion), `promote` (stop
 following, make everything durable, release the lock) and `swap` (exchange finished segments).
@@ -197,7 +198,7 @@ class Follower(Closing):
         return follower
 
     def answer(self) -> None:
-        """Carry out requests of the control channel, between two rounds."""
+        """Carry out the pending requests of the control channel; call this between two rounds."""
         if self._control is not None:
             self._control.wait(0.0)
             self._control.run_pending()
@@ -210,7 +211,7 @@ class Follower(Closing):
 
     @property
     def leader_address(self) -> str:
-        """Leader as `host:port`."""
+        """Address of the leader as `host:port`."""
         return self._leader.address
 
     # -- topics ------------------------------------------------------------------------------

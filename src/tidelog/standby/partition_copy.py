@@ -102,7 +102,7 @@ class Copy:
             the first response.
         leader_start: The leader's log start offset, as far as known.
         problem: Why the copy has stopped; None while it runs.
-        counts: Counts since the start.
+        counts: Counts and events since the start of following.
     """
 
     def __init__(self, name: TopicPartition, topic_id: UUID, log: Log) -> None:
@@ -118,7 +118,8 @@ class Copy:
         self.is_out_of_range = False
         self.is_refused = False
         self._strikes = 0
-        # Offset of a batch that skips offsets, and the number of bytes to fetch with its successor.
+        # Offset of a batch that skips offsets, and the number of bytes to fetch so that the
+        # response also has the batch after it.
         self._jump: tuple[int, int] | None = None
         # Last stable offset and high watermark of a response. Such a pair shows that the leader has
         # ended a transaction which is still open here, and has deleted the transaction's marker.
@@ -254,7 +255,7 @@ class Copy:
         self.is_out_of_range = False
 
     def drop_newest_epoch(self, floor: int = 0) -> None:
-        """Truncate the newest leader epoch, because not all of its records are from this leader.
+        """Truncate the newest leader epoch's records, because not all of them are from this leader.
 
         The leader's records at the truncated offsets are fetched afterwards.
 
@@ -531,7 +532,7 @@ class Copy:
             self.log.follower.append(records)
 
     def _appends(self, batches: Iterator[Batch], times: AppendRuns) -> Iterator[list[Batch]]:
-        """Yield lists of batches to append together, with one append time and in one segment."""
+        """Yield lists of batches to append together: one append time, and at most one segment."""
         limit = min(self.log.context.config.segment_size_limit, _APPEND_BYTES)
         together: list[Batch] = []
         try:
