@@ -2,10 +2,10 @@
 
 A kernel turns planned batches into bytes. New batches are then compressed and get checksums. The
 log is written in large pieces. The offset index, the time index, the append times (copied from the
-sources' files) and the index of aborted transactions are made while the log is written. The zone
-map is made at the end, by the builder that makes all zone maps. All files are synced. If the
-cleaning fails, the caller removes them. This module renames no file: the holder of the directory's
-lock swaps the files in.
+sources' files) and the index of aborted transactions are made while the log is written.
+`zone_map_files` builds the zone map at the end. All files are synced. If the cleaning fails, the
+caller removes the files. This module renames no file: the holder of the directory's lock swaps the
+files in.
 
 Imports numpy and numba. Source: Kafka 4.x Cleaner.cleanSegments.
 """

@@ -6,8 +6,8 @@ worker (in this process or another one) carries the job out: it only reads files
 after the other (`directory.publication`), and moves the checkpoint when all cleaned segments are in
 place. Records may be appended meanwhile. If segments of the job were truncated, deleted or replaced
 meanwhile, the job is given up (`CleaningAborted`), and its files that are not swapped in yet are
-removed. An interrupted run is repeated from the old checkpoint: segments that it had swapped in
-stay compacted.
+removed. An interrupted run is repeated from the old checkpoint. Segments that were already swapped
+in stay compacted.
 
 If the key map holds fewer keys than the head has, a pass cleans a part of the head and the next
 pass continues.
@@ -358,13 +358,13 @@ class CleaningTarget(Protocol):
 
     @property
     def goes_on(self) -> bool:
-        """Whether further passes follow at once if the dirty part has more keys than the map."""
+        """Whether further passes follow at once if the map can't hold all keys of the head."""
 
     def inspect(self, *, is_asked: bool) -> tuple[CleaningDecision, CleaningJob | None]:
         """Inspect the target; return the decision, and the job (None if nothing is due)."""
 
     def clean(self, job: CleaningJob) -> CleaningResult:
-        """Carry out the job of the last inspection, and swap its segments in."""
+        """Carry out the job of the last inspection, and swap the cleaned segments in."""
 
 
 class PartitionTarget(ABC):
@@ -385,7 +385,7 @@ class PartitionTarget(ABC):
 
     @abstractmethod
     def clean(self, job: CleaningJob) -> CleaningResult:
-        """Carry out the job of the last inspection, and swap its segments in."""
+        """Carry out the job of the last inspection, and swap the cleaned segments in."""
 
     def inspect(self, *, is_asked: bool) -> tuple[CleaningDecision, CleaningJob | None]:
         """Inspect the target; see `CleaningTarget`. A checkpoint outside the log is replaced."""
@@ -411,7 +411,7 @@ class PartitionTarget(ABC):
 
 
 class LogTarget(PartitionTarget):
-    """The finished segments of a log without a tier."""
+    """`CleaningTarget` for the finished segments of a log without a tier."""
 
     def __init__(
         self,
@@ -500,7 +500,7 @@ def clean(target: CleaningTarget, *, is_asked: bool) -> CleaningReport:
 
 
 def _map_is_full(job: CleaningJob, cleaned: CleaningResult) -> str:
-    """Return why a head could not be cleaned to its end."""
+    """Return why the head could not be cleaned to its end, as text."""
     return (
         f"the offset map of {job.rules.dedupe_buffer_bytes} bytes was full at offset"
         f" {cleaned.mapped_to} of {job.map_to} with {plural(cleaned.keys, 'key')}; raise"

@@ -1,4 +1,4 @@
-"""Plan of a cleaning: the part of a partition that may be cleaned, and its job.
+"""Plan of a cleaning: the part of a partition that may be cleaned, and the job that cleans it.
 
 This module owns:
 
@@ -145,8 +145,8 @@ class CleanerOptions:
         load_factor: Maximum part of the map's slots that is used
             (`log.cleaner.io.buffer.load.factor`).
         is_asked: Clean even if no cleaning is due.
-        hold: Returns a context that is entered while segments are swapped in. Within it, nothing
-            else truncates, deletes or replaces segments of the partition.
+        hold: Returns a context that is entered while segments are swapped in. Within this context,
+            nothing else truncates, deletes or replaces segments of the partition.
     """
 
     dedupe_buffer_bytes: int = 128 << 20
@@ -179,7 +179,7 @@ class FinishedSegment:
 
     @property
     def youngest_ms(self) -> int:
-        """Time in ms at which the segment's minimum compaction lag begins; -1 if it has no time."""
+        """Time in ms at which the segment's minimum compaction lag begins; -1 if unknown."""
         return youngest_ms(self.log, self.segment)
 
     @property
@@ -199,15 +199,14 @@ class Scheduler(Protocol):
     """Decides when a log is cleaned, and which segments are cleaned. One instance per inspection.
 
     Attributes:
-        goes_on: Whether further passes follow at once if the dirty part of a log has more keys than
-            the map holds.
+        goes_on: Whether further passes follow at once if the map can't hold all keys of the head.
         bytes_read: Bytes of log files that were read to decide.
         bytes_written: Bytes that were written to store statistics.
     """
 
     @property
     def goes_on(self) -> bool:
-        """Whether further passes follow at once if the dirty part has more keys than the map."""
+        """Whether further passes follow at once if the map can't hold all keys of the head."""
 
     @property
     def bytes_read(self) -> int:
@@ -606,7 +605,7 @@ def _active_producers(states: "ProducerStates") -> dict[int, tuple[int, int]]:
 
 
 def _aborted(log: "LogAccess", sources: Sequence[ClosedSegment]) -> list["AbortedTxn"]:
-    """Return aborted transactions that overlap the sources, even if a marker is after these."""
+    """Return aborted transactions that overlap the sources; a marker may be after the sources."""
     start, end = sources[0].base_offset, sources[-1].end_offset
     return [
         entry

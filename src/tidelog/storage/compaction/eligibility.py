@@ -75,7 +75,7 @@ class CleanableSegment(WaitingSegment, Protocol):
 
     @property
     def youngest_ms(self) -> int:
-        """Time in ms at which the segment's minimum compaction lag begins; -1 if it has no time."""
+        """Time in ms at which the segment's minimum compaction lag begins; -1 if unknown."""
         ...
 
 

@@ -54,9 +54,9 @@ class CompactionRules:
             `offset`, the highest record `timestamp`, or the highest version in a `header`. Of
             records with equal timestamps or versions, the record with the highest offset is kept.
         header: Name of the version header for the strategy `header`; empty for the other
-            strategies. If a record has several such headers, the last one counts. Its value is a
-            big-endian int64 of 8 bytes. A record without such a header, or with a value of another
-            length, ranks below all records with a version.
+            strategies. If a record has several such headers, the last one counts. The header's
+            value is a big-endian int64 of 8 bytes. A record without such a header, or with a value
+            of another length, ranks below all records with a version.
         delete_retention_ms: How long, in ms, tombstones and markers stay after they were first
             cleaned.
         hash_name: Hash function of keys, `siphash` (with a fresh secret) or `md5`.
@@ -122,7 +122,7 @@ class Throttle(Protocol):
     def take(self, size_bytes: int) -> None:
         """Return as soon as `size_bytes` bytes may be read or written.
 
-        An exception from here stops the cleaning, which then leaves no files.
+        An exception from this method stops the cleaning, which then leaves no files.
         """
         ...
 
@@ -465,7 +465,7 @@ def together(parts: Sequence[CleaningResult]) -> CleaningResult:
     )
 
 
-# Maximum bytes of segments that are merged, whatever `segment.bytes` allows: the output may be
+# Maximum bytes of segments that are merged, even if `segment.bytes` allows more. The output may be
 # longer than the input, and an output too large for one segment could never be cleaned.
 GROUP_BYTES_MAX: Final = INT32_MAX // 2
 

@@ -218,7 +218,7 @@ def slot_bytes(rules: CompactionRules) -> int:
 
 
 class Retention:
-    """Batches of a job that are kept at least as empty batches."""
+    """Determines which batches of a job must be kept, at least as empty batches."""
 
     def __init__(self, job: CleaningJob) -> None:
         self._last_offset = job.upper_bound_offset - 1
@@ -458,7 +458,7 @@ class Mapper:
     def _run(self, source: SourceSegment) -> bool:
         """Map one segment; return False if the map is full."""
         runs = self._mapped.runs.setdefault(source.base_offset, [])
-        # Batches on either side of the mapped part are checked when they are written.
+        # Batches before and after the mapped part are checked when the second pass reads them.
         for piece in self._reader.pieces(source, check=True, sums=False):
             last = piece.table[:, layout.LAST_OFFSET]
             start = int(np.searchsorted(last, self._job.map_from))

@@ -415,7 +415,8 @@ class SourcePass:
         batches = write_group(piece, opened, plan, judged.lost)
         if not self._out.has_room(batches.size_bytes, self._source, piece.end):
             # In a batch with a delete horizon, timestamps are relative to the horizon, and each may
-            # need more bytes. So no horizon is set now. A later cleaning with more room sets it.
+            # need more bytes. If there is no room for these bytes, no horizon is set now. A later
+            # cleaning with more room sets it.
             plan = plan.copy()
             plan[:, rewrite.HORIZON] = -1
             batches = write_group(piece, opened, plan, judged.lost)

@@ -348,7 +348,7 @@ def _open(piece: Piece, row: "Longs", frame: slice | None, arena: BodyBuffer) ->
 
 
 def _open_legacy(view: memoryview, position: int, row: "Longs") -> bytearray:
-    """Return the records of a message or wrapper as a body of magic 2; fill in its row."""
+    """Return the records of a message or wrapper as a body of magic 2; correct its table row."""
     batch = LegacyBatch(view, position)
     records = list(batch.records(check_crc=False))
     stamped = batch.timestamp_type is TimestampType.LOG_APPEND_TIME

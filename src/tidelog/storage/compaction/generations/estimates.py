@@ -285,7 +285,7 @@ class MappedKeys:
 
 
 def better(old: MappedKeys | None, new: MappedKeys, samples: KeySamples) -> MappedKeys:
-    """Return the count that leaves less uncertainty; the newer one if both leave the same."""
+    """Return the count that leaves less uncertainty; if both leave the same, the newer count."""
     return old if old and old.unknown(samples) < new.unknown(samples) else new
 
 

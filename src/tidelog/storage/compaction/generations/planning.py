@@ -65,12 +65,12 @@ from tidelog.types import INT32_MAX
 READ_PRICE: Final = 0.01
 
 # Minimum garbage that a cleaning other than a full pass is expected to free, as a part of the space
-# for garbage. The space for garbage is the live size times (space factor - 1). With less, the map
-# is filled too often; with more, segments are cleaned too early.
+# for garbage. The space for garbage is the live size times (space factor - 1). With a smaller
+# minimum, the map is filled too often. With a larger minimum, segments are cleaned too early.
 BATCH_PART: Final = 0.2
 
 # Minimum of a record's expected lifetime (in records appended), as a multiple of the number of
-# keys. Without it, the order of young segments would depend on age alone.
+# keys. Without this minimum, the order of young segments would depend on age alone.
 AGE_FLOOR: Final = 2.0
 
 # Maximum number of offsets, besides the lowest, that are tried as the first offset of the map.
@@ -197,7 +197,7 @@ def _best_prefix(
 # Maximum number of segments, relative to the number that the live bytes would fill.
 SEGMENTS_PER_LIVE: Final = 8
 
-# Parts of that maximum at which merging starts and stops.
+# Parts of the maximum number of segments at which merging starts and stops.
 MERGE_FROM: Final = 0.85
 
 MERGE_TO: Final = 0.72
@@ -230,7 +230,7 @@ class Room:
         return max(SEGMENTS_PER_LIVE * self.live_bytes / self.segment_bytes, SEGMENTS_MIN)
 
     def holds(self, segments: Sequence[SegmentFacts]) -> bool:
-        """Return whether consecutive segments are expected to fit into one."""
+        """Return whether consecutive segments are expected to fit into one segment."""
         expected = sum(each.live_bytes for each in segments)
         size = sum(each.size_bytes for each in segments)
         span = segments[-1].end_offset - segments[0].base_offset
@@ -264,7 +264,7 @@ def group(
 
 
 def widen(segments: Sequence[SegmentFacts], chosen: Iterable[int], room: Room) -> set[int]:
-    """Return the base offsets in `chosen`, and those of segments to rewrite only for merging.
+    """Return `chosen`, and the base offsets of segments that are rewritten only to merge them.
 
     Args:
         segments: All finished segments that may be cleaned, in order.
@@ -388,7 +388,7 @@ COUNT_FILL: Final = 0.9
 
 
 class Decision(StrEnum):
-    """Decision for a segment in a plan, with its reason."""
+    """Decision for a segment: rewrite it for its garbage or only to merge it, keep it, or wait."""
 
     CLEAN = "clean"
     MERGE = "merge"
@@ -406,7 +406,7 @@ class Demand:
         segment_bytes: Size at which segments are rolled.
         space_factor: Maximum size of the log, as a multiple of its live size.
         map_keys_max: Maximum number of keys in the offset map.
-        live_error: Standard error of the estimated live size, relative to it.
+        live_error: Relative standard error of the estimated live size.
         count_error: Part of `live_error` that a map of all keys would remove.
         late_bytes: Bytes that the segment after the active one will have at the next check.
         everything: Why a full pass is made whether or not the space is used up; empty if there is
@@ -457,7 +457,7 @@ class GenerationPlan:
         map_from: First offset whose key goes into the map, inclusive.
         map_to: Offset after the last offset whose key goes into the map.
         reason: Why a cleaning is due, or why none is, with figures.
-        is_full: Whether it is a full pass.
+        is_full: Whether the cleaning is a full pass.
         space: Space usage of the log.
         segments: All finished segments, in order.
         decisions: Decision for each of these segments.
@@ -510,7 +510,7 @@ class GenerationPlan:
 
 
 def plan_verdict(plans: Sequence[GenerationPlan]) -> str:
-    """Return in one sentence how many partitions are due, what compaction costs and frees."""
+    """Return in one sentence how many partitions are due, and what compaction costs and frees."""
     due = [plan for plan in plans if plan.is_due]
     if not plans:
         return "nothing to compact: no topic has cleanup.policy=compact"

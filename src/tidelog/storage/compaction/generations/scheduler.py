@@ -205,7 +205,7 @@ class Generations:
     # -- sampling --------------------------------------------------------------------------------
 
     def may_be_due(self, demand: Demand) -> bool:
-        """Return whether a plan could be due, assuming that all unread segments are garbage.
+        """Return whether a cleaning could be due, assuming that all unread segments are garbage.
 
         As long as the log has room according to the stored facts, reading new segments can wait.
         When the log has no room, the new segments are read immediately.
@@ -384,7 +384,7 @@ class Generations:
             job: The cleaning.
             cleaned: Its result.
             segments: All finished segments of the partition after the swap, in order.
-            is_full: Whether it was a full pass.
+            is_full: Whether the cleaning was a full pass.
         """
         self._count(job, cleaned)
         dropped = {each.bases[0] for each in job.groups if job.lets_go(each, cleaned.mapped_to)}
@@ -578,7 +578,7 @@ class SpaceBound:
         for problem in memory.problems:
             context.report(problem)
         if not plan.is_due and (memory.bytes_read or memory.has_tombstones_due):
-            memory.store()  # otherwise stored once the cleaning is swapped in
+            memory.store()  # otherwise `record_cleaning` stores the statistics
         due_reason = (forced or DueReason.SPACE) if plan.is_due else None
         return replace(decision, due=due_reason, reason=plan.reason)
 
@@ -621,7 +621,7 @@ def demand_of(
     active_bytes: int,
     everything: str,
 ) -> Demand:
-    """Return a plan's requirements by the topic's settings.
+    """Return the requirements of a plan, from the topic's settings.
 
     Args:
         config: The settings.

@@ -124,7 +124,7 @@ class Statistics:
     counted: MappedKeys | None = None
 
     def note_lost(self, samples: int) -> None:
-        """Add to the number of keys that have left the sample since the map was counted."""
+        """Add `samples` to the number of keys lost from the sample since the map was counted."""
         if self.counted and samples:
             self.counted = replace(self.counted, lost=self.counted.lost + samples)
 
@@ -222,7 +222,7 @@ def encode_change(before: Statistics, after: Statistics) -> bytes:
 def _common(
     statistics: Statistics, rows: Iterable[SegmentRow], samples: Iterable[tuple[int, int, int]]
 ) -> dict[str, object]:
-    """Return the fields that both kinds of entries have."""
+    """Return the fields that snapshots and changes both have."""
     return {
         "swept": [statistics.swept_to, statistics.swept_ms],
         "planned": statistics.planned_to,
@@ -449,7 +449,7 @@ def keep_written(
 
 
 def _weight(stored: StoredStatistics) -> int:
-    """Return the size of statistics in samples, for the cache; a row counts as two samples."""
+    """Return the weight of statistics in the cache: the number of samples, plus 2 for each row."""
     return len(stored.statistics.samples) + 2 * len(stored.statistics.rows)
 
 
