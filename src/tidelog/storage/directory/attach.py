@@ -3,7 +3,8 @@
 `attach` adds the segments that `StagedWriter` has written, in three steps:
 
 1. Prepare every partition (`SegmentSwaps.prepare_adoption`): the last segment is finished, the
-   leader epoch is on disk, and one append time is chosen for all records to add to the partition.
+   leader epoch is on disk, and one append time is chosen for all records that are added to the
+   partition.
 2. Make a segment of each staged file (`AppendedPass`).
 3. Publish all segments of all partitions by one commit. The commit also records the writer's
    version, if the caller passes a version.
@@ -222,7 +223,7 @@ def find_done(log_dir: DirectoryAccess, version: WriterVersion) -> AttachResult 
     each of these topics.
 
     Raises:
-        InvalidRequest: An invalid name, version or note.
+        InvalidRequest: The name, version or note is invalid.
         CorruptFile, UnsupportedVersion, StorageFailure: The file of the writers' versions is
             unreadable.
     """
@@ -291,7 +292,7 @@ def _marks(
 
 
 def _group(log_dir: DirectoryAccess, staged: Iterable[StagedSegment]) -> "list[_Attachment]":
-    """Return the attachment to each partition, in order of topic and partition."""
+    """Return one attachment for each partition, in order of topic and partition."""
     by_partition: dict[TopicPartition, list[StagedSegment]] = defaultdict(list)
     for segment in staged:
         by_partition[segment.topic_partition].append(segment)
@@ -370,7 +371,7 @@ class _Attachment(_StagedChange):
         self._config = log.context.config
 
     def check(self) -> None:
-        """Check each segment against the topic's rules, and its file's size; change nothing."""
+        """Check each segment against the topic's rules, and the size of its file."""
         now_ms = self.log.context.env.clock.now_ms()
         for segment in self.segments:
             check_staged(segment, self._config, now_ms)

@@ -133,10 +133,10 @@ class DirectoryAccess(Protocol):
         """Return whether a topic's `retention.ms` was set, for the topic or by a broker."""
 
     def reader(self, topic: str, partition: int) -> LogView:
-        """Return the partition for reading."""
+        """Return a partition's log for reading."""
 
     def log(self, topic: str, partition: int) -> "LogAccess":
-        """Return the partition for writing, opened at first use."""
+        """Return a partition's log for writing; the log is opened at first use."""
 
     def flush(self) -> None:
         """Make everything that was appended durable."""
@@ -344,7 +344,7 @@ class LogDir(Closing):
 
     @property
     def was_clean(self) -> bool:
-        """For a writer, whether the opening had to recover no partition; True for a reader."""
+        """For a writer, whether no partition had to be recovered at the opening; else True."""
         return self._checkpoints.was_clean
 
     @property
@@ -467,11 +467,11 @@ class LogDir(Closing):
         self.topic_admin.delete([name])
 
     def reader(self, topic: str, partition: int) -> LogView:
-        """Return the partition for reading; see `OpenPartitions.reader`."""
+        """Return a partition's log for reading; see `OpenPartitions.reader`."""
         return self.open_partitions.reader(TopicPartition(topic, partition))
 
     def log(self, topic: str, partition: int) -> "Log":
-        """Return the partition for writing, opened at first use; see `OpenPartitions.log`."""
+        """Return a partition's log for writing; see `OpenPartitions.log`."""
         return self.open_partitions.log(TopicPartition(topic, partition))
 
     def reopen(self, topic: str, partition: int) -> "Log":

@@ -78,7 +78,7 @@ def too_few_rows(source: str, topic: str, skipped: int, rows: int) -> InvalidReq
 
 
 class _Rows:
-    """Counts and digests rows, to compare them with the rows of an earlier load."""
+    """Counts rows and computes a digest of them, to compare them with those of an earlier load."""
 
     def __init__(self, records: Iterable[NewRecord]) -> None:
         self._records = iter(records)
@@ -115,7 +115,7 @@ def load_once(  # noqa: PLR0913 - the keywords of `Directory.load_once`
     codec: Codec,
     batch_bytes: int,
 ) -> LoadResult:
-    """Append the rows of a source that a topic doesn't have yet; all rows by one commit.
+    """Append, by one commit, all rows of a source that a topic doesn't have yet.
 
     Args:
         log_dir: Open for writing.

@@ -100,7 +100,7 @@ class OffsetCheckpoints:
         return RecordedEnd(point, is_end=is_end, is_dense=is_dense)
 
     def start_of(self, name: TopicPartition, recorded: RecordedEnd) -> int:
-        """Return a log's start in the checkpoint; 0 if there is none.
+        """Return a log's start offset in the checkpoint file; 0 if the file has none.
 
         A log start above the log end of a clean stop is reported and ignored: the result is then 0.
         """

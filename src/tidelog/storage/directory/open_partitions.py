@@ -104,7 +104,7 @@ class OpenPartitions:
     # -- opening -----------------------------------------------------------------------------
 
     def reader(self, name: TopicPartition) -> LogView:
-        """Return the partition for reading; the open log itself if the directory is writable.
+        """Return a partition's log for reading; if the directory is writable, the open log itself.
 
         Raises:
             UnknownTopic: No such topic or partition.
@@ -146,7 +146,9 @@ class OpenPartitions:
         return LogReader.open(context, log_start_offset=start, tiers=self._tiers)
 
     def log(self, name: TopicPartition) -> "Log":
-        """Return the partition for writing, opened (and recovered if needed) at first use.
+        """Return a partition's log for writing.
+
+        The log is opened (and recovered if needed) at first use.
 
         Raises:
             UnknownTopic: No such topic or partition.
@@ -179,7 +181,7 @@ class OpenPartitions:
     def open_in_thread(
         self, name: TopicPartition, submit: Submit, *, to_write: bool = False
     ) -> "Future[Log] | None":
-        """Start opening a partition in another thread; `log` then returns it.
+        """Start opening a partition in another thread; a later call of `log` returns the log.
 
         Args:
             name: The partition.
@@ -409,7 +411,7 @@ class OpenPartitions:
         self._current.clear()
 
     def close(self) -> tuple[StorageFailure | None, bool]:
-        """Close every log, even if some fail.
+        """Close every log, even if closing another log fails.
 
         Returns:
             The first failure of a disk or None, and whether the directory may count as cleanly

@@ -65,7 +65,7 @@ class Change(ABC):
         """Make the files durable under staged names.
 
         Raises:
-            TidelogError, OSError: Nothing is published; `discard` follows.
+            TidelogError, OSError: Nothing is published; the caller calls `discard`.
         """
 
     @abstractmethod

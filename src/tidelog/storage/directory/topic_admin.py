@@ -356,7 +356,7 @@ class TopicAdmin:
     def ensure_directory(self, name: TopicPartition, info: TopicInfo) -> None:
         """Ensure that a partition's directory exists and durably contains the topic's id.
 
-        A topic may have no id. In any thread; raises StorageFailure.
+        If the topic has no id, only the directory is ensured. In any thread; raises StorageFailure.
         """
         was_clean = self._context.checkpoints.was_clean
         with typed_reads(self._path):
@@ -445,8 +445,8 @@ class TopicAdmin:
     ) -> list[str]:
         """Rename deleted topics' directories, clear their checkpoints; return the new paths.
 
-        A failure of the disk is only reported: the next creation of a topic with such a name, or
-        the next open for writing, tries again.
+        A failure of the disk is only reported. The next creation of a topic with one of these
+        names, or the next opening for writing, tries again.
         """
         renamed: list[str] = []
         try:
@@ -518,7 +518,7 @@ class PartitionDirs:
 
         Args:
             fs: File system of the directory.
-            root: Its path.
+            root: Path of the directory.
             keeps_notes: Whether new partitions store from the start why each segment was rolled.
         """
         self._fs = fs

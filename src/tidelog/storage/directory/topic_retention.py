@@ -183,7 +183,7 @@ def why_verdict(
 
 
 def _left_part(segments: Sequence[SegmentStory], *, is_compacted: bool) -> str | None:
-    """Return what compaction has left of segments as words; None if it has removed nothing."""
+    """Describe in words what compaction has left of segments; None if it has removed nothing."""
     cleaned = [segment for segment in segments if segment.removed]
     unknown = sum(segment.offsets for segment in segments if segment.removed is None)
     remover = "compaction" if is_compacted else "compaction or `tidelog erase`"
@@ -249,7 +249,7 @@ def times_of(log: LogView, notes: Notes, segment: Segment) -> SegmentTimes:
 
 
 def explain(log: LogView, config: TopicConfig) -> PartitionStory:
-    """Explain each segment of a partition.
+    """Return why each segment of a partition was rolled, and how long it will be kept.
 
     Args:
         log: The partition.
@@ -264,7 +264,7 @@ def explain(log: LogView, config: TopicConfig) -> PartitionStory:
 
 
 def storm_of(log: LogView, notes: Notes) -> RollStorm | None:
-    """Return the roll storm that the notes show in the last `STORM_ROLLS` rolls; None if none."""
+    """Return the roll storm in the last `STORM_ROLLS` rolls; None if the notes show no storm."""
     closed = [segment for segment in log.segments if not segment.is_active][-STORM_ROLLS:]
     if len(closed) < STORM_ROLLS:
         return None
