@@ -2,8 +2,8 @@
 
 Log files are checked by themselves (frames, checksums, order, records). Indexes, append times,
 snapshots and epochs are compared with the log. Zone maps are compared with the log and the other
-files. A check only reads. `repair` replaces derived files. It writes `.log` and `.appendtime` files
-only to set aside damage that prevents opening a partition for writing (`set_aside`).
+files. A check only reads. A repair replaces derived files. A repair writes `.log` and `.appendtime`
+files only to set aside damage that prevents opening a partition for writing (`set_aside`).
 
 Source: docs/recovery.md#tidelog-doctor.
 """

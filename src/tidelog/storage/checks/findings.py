@@ -144,7 +144,7 @@ class CheckedPartition:
     Attributes:
         fs: Its file system.
         directory: Path of its directory.
-        name: Topic and number.
+        name: Topic and partition number.
         topic_id: The topic's id, all zero if it has none.
         config: The topic's settings, defaults if they are unknown.
         is_foreign: Whether `TOPICS_FILE` does not list its topic, or can't be read, so that the
@@ -178,7 +178,7 @@ class CheckedPartition:
     def open_context(
         self, env: Env, *, write: bool = False
     ) -> AbstractContextManager[SegmentContext]:
-        """Create a context for reading or writing the segments; its exit closes the files."""
+        """Create a context for reading or writing the segments; leaving it closes the files."""
         return open_context(env, self.directory, self.name, self.topic_id, self.config, write=write)
 
     def file_names(self) -> list[str]:

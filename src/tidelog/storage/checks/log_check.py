@@ -201,7 +201,7 @@ def _delta_problem(batch: RecordBatch, body: bytes | memoryview) -> str | None:
 
 
 def _time_problem(batch: RecordBatch, largest: int) -> str | None:
-    """Return how the header's largest timestamp differs from the records' largest, or None.
+    """Return how the header's largest timestamp differs from that of the records, or None.
 
     Two kinds of batches are not compared. In a LogAppendTime batch the header's timestamp is right
     by definition. In a batch that compaction has emptied, the header's timestamp belongs to removed
@@ -238,7 +238,7 @@ class EpochSpan(NamedTuple):
 
 @dataclass(slots=True)
 class LogReplay:
-    """State passed from the check of one segment of a partition to the check of the next.
+    """State passed from the check of one segment to the check of the next segment.
 
     Attributes:
         states: Producers and open transactions, as far as the batches show them.

@@ -374,7 +374,7 @@ def compare_snapshot(
 
 
 def _differences(entry: SnapshotEntry, right: SnapshotEntry) -> list[str]:
-    """Return the fields that differ, except for two allowed differences.
+    """Return which fields of `entry` differ from `right`, except for two allowed differences.
 
     A producer loses its coordinator epoch when it expires. A standby may know the end of a
     transaction whose marker is not in the log, because its leader no longer had the marker.
