@@ -54,7 +54,7 @@ class TierSegment:
         end_offset: Offset after the segment's last offset.
         uid: 32 hexadecimal digits, unique among all copies of all segments.
         objects: Length and CRC-32C of each object, by suffix; the log is always among them.
-        total: All zones together: counts, times on both clocks, transactions.
+        total: Summary of all zones: counts, times on both clocks, transactions.
         times: Times for retention under any policy; `now_ms` is 0.
         zones_know_append: Whether its zone map has exactly the append times of the segment.
         last_fingerprint: Fingerprint of its last batch, as in notes; 0 if it has none.

@@ -142,7 +142,7 @@ class RemoteSegment(ClosedSegment):
 
     @property
     def note(self) -> SegmentNote:
-        """The note on the segment's roll, stored when the segment was copied."""
+        """The note on why and when the segment was rolled, stored when it was copied."""
         row, note = self.row, self.row.note
         named = row.last_fingerprint
         return SegmentNote(row.base_offset, row.end_offset, named, *note)

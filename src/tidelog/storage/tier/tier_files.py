@@ -170,7 +170,7 @@ class TierFiles(LayeredFiles):
         return BlockCache(memory, FolderBlocks(self.below, folder, self.options.cache_bytes))
 
     def store(self, url: str) -> "ObjectStore":
-        """Return the store at a URL, opened once.
+        """Return the store at a URL; the first call for a URL opens the store.
 
         Raises:
             InvalidRequest, ConfigError, MissingDependency: From `tidelog.objects.open_store`.
@@ -227,7 +227,7 @@ class TierFiles(LayeredFiles):
     # -- reading objects ---------------------------------------------------------------------
 
     def _reader(self, path: str, parts: TierPath) -> "BlockReader":
-        """Return a reader of an object that uses the cache."""
+        """Return a reader that reads an object through the cache."""
         from tidelog.objects.blocks import BlockReader
 
         def fetch(position: int, size: int) -> bytes:

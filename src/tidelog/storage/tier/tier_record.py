@@ -182,7 +182,7 @@ def _texts(fields: Fields) -> tuple[str, ...]:
 
 
 class _Decoded:
-    """Cache of decoded records by their bytes, because directories are opened again and again.
+    """Cache of decoded records by their bytes, because the same records are read again and again.
 
     The cached records have at most `limit` segments in total; records are immutable. Thread-safe.
     """

@@ -1,6 +1,7 @@
 """Changes of the tier: copy, verify, compact, replace, delete and collect segments.
 
-Everything here needs the directory's lock: a `LogDir` open for writing.
+A change of a tier needs the directory's lock: a `LogDir` open for writing. `verify` and
+`tier_status` only read, and need no lock.
 """
 
 from tidelog.storage.tier_manager.mover import (

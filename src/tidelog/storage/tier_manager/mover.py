@@ -12,7 +12,8 @@
    period for readers.
 
 A crash between two steps leaves a complete log. Before the compare-and-swap, the local copy is the
-only valid copy, and the objects are orphans. After it, both copies exist and are equal.
+only valid copy, and the objects are orphans. After the compare-and-swap, both copies exist and are
+equal.
 
 A tier has one writer. Each change of the manifest has a random name that the record stores first.
 If the store's manifest has a name that the record doesn't know, this manifest was written by a copy
@@ -378,7 +379,7 @@ class Mover:
         )
 
     def forget_copies(self, offset: int) -> Manifest:
-        """Drop the tier's segments from `offset` on, the base offset of a local segment.
+        """Drop the tier's segments from `offset` on, which is the base of a local segment.
 
         All records from that offset on are in local files, and the next run copies them again.
         """
@@ -414,7 +415,7 @@ class Mover:
         return written
 
     def _draw_change(self) -> str:
-        """Draw the name of the next manifest and store it, before the request to the store."""
+        """Draw the name of the next manifest, store it in the record, and return it."""
         drawn = uuid.UUID(int=self.log.context.env.random.getrandbits(128)).hex
         self.record = self.record.with_pending(drawn)
         self.log.take_tier(self.record)

@@ -228,7 +228,7 @@ def copy_rewritten(
 
 
 def drop_rewritten(workplace: Workplace, base_offset: int) -> None:
-    """Remove a segment's `.cleaned` files; never raises, because the next open removes the rest."""
+    """Remove a segment's `.cleaned` files; never raises: the next opening removes what remains."""
     for suffix in files.LOG_FIRST:
         remove_quietly(workplace.context.env.files, workplace.path(base_offset, suffix))
 
@@ -258,7 +258,7 @@ def _add_zones(workplace: Workplace, base: int, end: int) -> None:
 
 
 def _rewritten_segment(workplace: Workplace, base: int, end: int) -> ClosedSegment:
-    """Return a segment over the `.cleaned` files."""
+    """Return a segment object that reads the `.cleaned` files."""
     overlay = files.cleaned_overlay(workplace.context.env.files, workplace.directory, base)
     return ClosedSegment(replace(workplace.context, overlay=overlay), base, end)
 
@@ -398,7 +398,7 @@ def compact_tier(
         log_dir: Open for writing; no other task may move this partition's segments meanwhile.
         name: The partition.
         options: Options; `hold` is entered while segments are replaced.
-        worker: Cleans and copies; this process if None.
+        worker: Cleans and copies segments; None for a worker in this process.
 
     Raises:
         UnknownTopic, ReadOnly: Nothing was changed.

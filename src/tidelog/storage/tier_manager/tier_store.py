@@ -6,12 +6,12 @@
   a second copy of the directory exists. Changes that contradict the manifest are refused
   (`TierConflict`).
 - A finished segment is verified before it is copied, then written and read back. Every batch of the
-  log is read and its checksum verified. A damaged segment is not copied, so that `tidelog doctor`
-  can report on it. A segment with lost offsets at its end is not copied either, because its row
-  would hide the loss. The objects are in a folder with a new unique name. The files of indexes,
-  append times and aborted transactions are not copied as they are: only their trusted entries are
-  written. Each object is read back completely and compared with length and checksum. Readers ignore
-  the folder until a manifest names it, so a failed copy is an orphan.
+  log is read and its checksum verified. A damaged segment is not copied. It stays local, where
+  `tidelog doctor` can find the damage. A segment with lost offsets at its end is not copied either,
+  because its row would hide the loss. The objects are in a folder with a new unique name. The files
+  of indexes, append times and aborted transactions are not copied as they are: only their trusted
+  entries are written. Each object is read back completely and compared with length and checksum.
+  Readers ignore the folder until a manifest names it, so a failed copy is an orphan.
 - A check compares a tier with its manifest: every object is read, or only its length is requested.
 - Garbage (segments that the manifest no longer has) is removed after a grace period for readers.
 """
