@@ -109,7 +109,7 @@ def check_marks(marks: Mapping[str, Mark]) -> None:
 
 
 def topic_writer(writer: str, topic: str) -> str:
-    """Return the name of a topic's mark, for a writer that counts versions of each topic."""
+    """Return the name of a topic's mark, if a writer counts each topic's versions separately."""
     return f"topic/{topic}/{writer}"  # a topic's name has no slash
 
 

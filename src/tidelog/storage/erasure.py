@@ -20,8 +20,8 @@
    this machine can reach.
 
 If a crash interrupts an erasure, some segments may already be rewritten; a repeated erasure does
-the rest. The tombstone contains the key's bytes until compaction or retention removes it. An
-erasure needs the directory's lock. A search without an erasure needs no lock.
+the rest. The key's bytes stay in the tombstone until compaction or retention removes the tombstone.
+An erasure needs the directory's lock. A search without an erasure needs no lock.
 """
 
 import hashlib
@@ -254,7 +254,7 @@ class Erasure:
         key: The key.
         started_ms: Start time in ms.
         ended_ms: End time in ms.
-        is_executed: Whether changes were allowed.
+        is_executed: Whether the key was to be erased; False if it was only searched for.
         removal: Part of a sentence on how long a tombstone stays in this topic.
         searched: All log files, as they were before the erasure.
         tombstones: Partition and offset of each tombstone that stays. The erasure has appended it,
@@ -653,7 +653,7 @@ def _as_written(record: Record, *, is_stamped: bool) -> NewRecord:
 def purge_tier(
     log_dir: "DirectoryAccess", name: TopicPartition, hits: Mapping[int, Set[int]]
 ) -> None:
-    """Rewrite the tier's segments without some records, and drop copies of local segments.
+    """Rewrite the tier's segments without the records in `hits`; drop copies of local segments.
 
     Args:
         log_dir: Log directory, open for writing. Meanwhile no other job may move this partition's

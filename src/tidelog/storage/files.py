@@ -265,10 +265,10 @@ def settled_stamp(env: Env, folder: str) -> FolderStamp | None:
 
     Return None if such a change is not certain to be seen.
 
-    The modification time changes when an entry is added, renamed or removed. Exception: it may not
-    change if two changes happen within its resolution. So the result is None shortly after a
-    change. The result is also None in an object store. Call this function before the entries are
-    read.
+    The modification time changes when an entry is added, renamed or removed. Exception: the second
+    of two changes within the resolution of this time may leave the time unchanged. So the result is
+    None shortly after a change. The result is also None in an object store. Call this function
+    before the entries are read.
     """
     status = env.files.stat(folder)
     # If the clock of the file system differs, the time may look recent or be in the future; then

@@ -98,13 +98,13 @@ def _nothing() -> None:
 
 
 class FileHandle:
-    """Handle of a pooled file; its user keeps it to avoid a lookup at each use.
+    """Handle of a pooled file; a user keeps the handle to avoid a lookup at each use.
 
     Attributes:
-        file: The open file. None after the pool has dropped the file; then its user gets it from
-            the pool again.
-        is_used: The user sets it at each use, so that the file is not among the first files to be
-            closed.
+        file: The open file. None after the pool has dropped the file; a user then gets the file
+            from the pool again.
+        is_used: Whether the file was used since the last eviction. A user sets this at each use, so
+            that the file is not among the first files to be closed.
     """
 
     __slots__ = ("file", "is_used")
