@@ -69,7 +69,7 @@ def ends_before(
         leader_start: The leader's log start offset; the leader still has all markers from this
             offset on.
         fetch_list: Fetches the leader's aborted transactions from the first of the batches on.
-            It is called at most once, and only if the result depends on the list.
+            This callback is called at most once, and only if the result depends on the list.
 
     Raises:
         ClusterFailure: The leader did not respond.
@@ -249,7 +249,7 @@ def _jump_problem(
 def goes_on(batch: Batch, following: Batch | None, expected: ExpectedRecords) -> bool:
     """Return whether the next batch or the high watermark confirms the offset where a batch ends.
 
-    If there is no next batch, the high watermark must be this offset.
+    If there is no next batch, the high watermark must equal this offset.
     """
     if following is None:
         return batch.next_offset == expected.high_watermark
@@ -257,7 +257,7 @@ def goes_on(batch: Batch, following: Batch | None, expected: ExpectedRecords) ->
 
 
 def _pairs(records: memoryview) -> Iterator[tuple[Batch | None, Batch | None]]:
-    """Yield each batch with its successor or None; raises CorruptData at a damaged batch."""
+    """Yield each batch with the next batch or None; raises CorruptData at a damaged batch."""
     before: Batch | None = None
     batches = chain(walk(records), (_END,))
     while True:

@@ -55,9 +55,9 @@ from tidelog.types import (
 # Maximum size, in bytes, of batches that are appended together.
 _APPEND_BYTES: Final = 1 << 20
 
-# Maximum number of consecutive refusals after which the copy still tries again. A refusal is a
-# transient error of the partition, or the refusal of a position that is valid by the leader's own
-# responses.
+# Maximum number of consecutive refusals after which the copy still tries again. The leader refuses
+# a partition by a transient error, or by rejecting a position that is valid according to the
+# leader's own responses.
 _STRIKES: Final = 3
 
 # Number of bytes that are fetched in addition to a batch, to get the batch after it as well.
@@ -162,7 +162,7 @@ class Copy:
         return self.position_at(max(last.base_offset, self.leader_start))
 
     def position_at(self, offset: int) -> Position:
-        """Return the position at an offset, without the leader epoch of the record before."""
+        """Return the position at an offset, without the leader epoch of the record before it."""
         return replace(self.position(), offset=offset, last_epoch=NO_LEADER_EPOCH)
 
     def batch_reaching(self, offset: int) -> Batch | None:
@@ -397,7 +397,7 @@ class Copy:
         last stable offset is the proof. If this offset is above the transaction's first record and
         above the leader's log start, the transaction has ended, with a marker below the high
         watermark. If the standby has all records below that high watermark and the transaction is
-        still open, its marker was deleted. A last stable offset equal to the log start proves
+        still open, the marker was deleted. A last stable offset equal to the log start proves
         nothing about transactions that began before the log start.
 
         A leader reads its log start offset before its last stable offset. If records are deleted
@@ -532,7 +532,7 @@ class Copy:
             self.log.follower.append(records)
 
     def _appends(self, batches: Iterator[Batch], times: AppendRuns) -> Iterator[list[Batch]]:
-        """Yield lists of batches to append together: one append time, and at most one segment."""
+        """Yield lists of batches to append together; a list has one append time."""
         limit = min(self.log.context.config.segment_size_limit, _APPEND_BYTES)
         together: list[Batch] = []
         try:

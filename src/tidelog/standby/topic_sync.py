@@ -47,8 +47,8 @@ _WILD: Final = frozenset("*?[")
 # Prefix of Kafka's internal topics, which are followed only if requested.
 _INTERNAL: Final = "__"
 
-# Settings that the leader must return. Without them, retention would use the defaults of this
-# directory, and could delete records that the leader keeps forever.
+# Settings that the leader must return. Without these settings, retention would use the defaults of
+# this directory, and could delete records that the leader keeps forever.
 _DELETING: Final = frozenset({"cleanup.policy", "retention.ms", "retention.bytes"})
 
 # Prefix of tidelog's own settings, which a leader may not know.
