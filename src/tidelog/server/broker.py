@@ -79,7 +79,7 @@ def open_node(path: str, config: BrokerConfig, *, env: Env | None = None) -> Nod
 
 
 def _differing(config: BrokerConfig) -> Iterator[str]:
-    """Yield `name=value` for settings that differ from Kafka's defaults; passwords are hidden."""
+    """Yield `name=value` for settings that differ from Kafka's defaults. Passwords are hidden."""
     for name in sorted(config.explicit_names):
         key = BROKER_CONFIG_BY_NAME[name]
         value = config.text(name)
@@ -107,7 +107,7 @@ def planned(config: BrokerConfig, endpoint: Endpoint | None = None) -> tuple[Lis
 
     Args:
         config: The settings.
-        endpoint: Address of the only listener; it overrides the address in the settings.
+        endpoint: Address of the only listener. It overrides the address in the settings.
 
     Raises:
         ConfigError: See `plan_listeners`. Also, `endpoint` is given but the settings have several
@@ -126,7 +126,7 @@ def planned(config: BrokerConfig, endpoint: Endpoint | None = None) -> tuple[Lis
 
 
 def advertised(plan: ListenerPlan, port: int) -> Address:
-    """Return the address that clients connect to; `port` replaces a port of 0."""
+    """Return the address that clients connect to. `port` replaces a port of 0."""
     endpoint = plan.client_endpoint(port)
     return Address(endpoint.host, endpoint.port)
 
@@ -282,7 +282,7 @@ class Server:
         return self._compaction
 
     async def _serve_control(self) -> None:
-        """Open the control channel; a failure is logged, and the broker works without it."""
+        """Open the control channel. A failure is logged, and the broker works without it."""
         from tidelog.server.maintenance.control import Control  # large, imported only to listen
 
         control = Control(self.node, self._started_compaction)
@@ -294,7 +294,7 @@ class Server:
         self._control = control
 
     async def stop(self) -> None:
-        """Close all connections, then the directory; this is a clean shutdown.
+        """Close all connections, then the directory. This is a clean shutdown.
 
         Raises:
             StorageFailure: A partition could not be closed.

@@ -55,7 +55,7 @@ _LOOPBACKS: Final = {4: LOOPBACK, 6: "::1"}
 
 
 class Broker(Closing):
-    """A running broker, created by `broker(...)`; `close` or the end of `with` stops it."""
+    """A running broker, created by `broker(...)`. `close` or the end of `with` stops it."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Broker(Closing):
         self._raise_failure()
 
     def _raise_failure(self) -> None:
-        """Raise the error that ended the thread, if any; later calls do nothing."""
+        """Raise the error that ended the thread, if any. Later calls do nothing."""
         failure, self._failure = self._failure, None
         if failure is not None:
             self._thread.join()
@@ -124,7 +124,7 @@ class Broker(Closing):
 
     @property
     def data(self) -> str:
-        """The data directory; `close` removes a temporary directory."""
+        """The data directory. `close` removes a temporary directory."""
         return self._node.log_dir.path
 
     def call(self, function: Callable[[Node], _Result]) -> _Result:
@@ -155,7 +155,7 @@ class Broker(Closing):
         return self.call(lambda node: node.timers.run_due())
 
     def close(self) -> None:
-        """Close the connections and the directory; this is a clean shutdown.
+        """Close the connections and the directory. This is a clean shutdown.
 
         Closing twice is allowed.
 
@@ -187,10 +187,10 @@ def broker(
         data: Data directory of the broker, created if missing. If None: the directory in the
             setting `log.dirs`; without this setting, a temporary directory. The files of a
             temporary directory are not synced if `env` is None.
-        port: Port of the broker's only listener, on the loopback interface; if 0, the system
-            chooses a port. If None: the setting `listeners` is used; without this setting, None
+        port: Port of the broker's only listener, on the loopback interface. If 0, the system
+            chooses a port. If None: the setting `listeners` is used. Without this setting, None
             means the same as 0.
-        settings: Broker settings by Kafka's names, as in server.properties; values are texts or
+        settings: Broker settings by Kafka's names, as in server.properties. Values are texts or
             TOML types: numbers, booleans, lists. By default `group.initial.rebalance.delay.ms` is
             0. With a temporary directory the topics of groups, transactions and share groups have
             one partition by default.

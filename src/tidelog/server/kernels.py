@@ -10,7 +10,7 @@ GIL, so three measures keep these times short:
   because a collection of numba's objects blocks the loop longer than any other step.
 - The interpreter switches threads ten times as often as usual.
 
-Afterwards the memory of LLVM's code (40 MB) is returned to the system; pages that are needed later
+Afterwards the memory of LLVM's code (40 MB) is returned to the system. Pages that are needed later
 are read from the file again.
 
 Source: dlopen(3), madvise(2), proc(5); Python's `_imp.create_dynamic` and `_ctypes.dlopen`.
@@ -50,7 +50,7 @@ LIBRARIES: Final = {
 _SUFFIXES: Final = frozenset({".so", ".dylib"})
 _MAPS: Final = Path("/proc/self/smaps")
 
-# Permissions of mappings that this process can't write now; pages may have been written before.
+# Permissions of mappings that this process can't write now. Pages may have been written before.
 _UNWRITABLE: Final = frozenset({"r-xp", "r--p"})
 
 _CHANGED: Final = ("Private_Dirty:", "Shared_Dirty:", "Anonymous:", "Swap:")
@@ -237,7 +237,7 @@ def used_kernels() -> "list[Kernel[..., object]]":
         # For metrics.
         latencies.count_latencies,
         checksums.fill_shifts,
-        # For the zone map of a finished segment; acknowledgements may wait for the zone map.
+        # For the zone map of a finished segment. Acknowledgements may wait for the zone map.
         batch_scan.scan_batches,
         sums.fill_tables,
         times.flag_overwritten_create_times,
@@ -254,7 +254,7 @@ def are_loaded() -> bool:
 
 
 def _compile_elsewhere() -> None:
-    """Let another process compile missing kernels; if it fails, this process compiles them."""
+    """Let another process compile missing kernels. If it fails, this process compiles them."""
     command = [sys.executable, "-c", _COMPILE]
     with suppress(OSError):
         subprocess.run(  # noqa: S603 - constant arguments

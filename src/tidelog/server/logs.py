@@ -1,4 +1,4 @@
-"""The broker's log lines, as text or JSON; they never contain contents of records.
+"""The broker's log lines, as text or JSON. They never contain contents of records.
 
 Fields beside the text are given by `extra=`: `client` (address), `connection`, `api`, `error_code`,
 `address` (of the broker). Floods of similar lines are limited: in one time window, `BURST` lines of

@@ -16,7 +16,7 @@ LENGTH_MAX: Final = 4096
 # Maximum number of Unicode classes in an expression. RE2 processes hundreds of ranges for each
 # class, and a heartbeat waits for this work.
 UNICODE_CLASSES_MAX: Final = 200
-# Maximum size of a compiled expression with its cached states, in bytes; RE2 caches 128
+# Maximum size of a compiled expression with its cached states, in bytes. RE2 caches 128
 # expressions.
 MEMORY_MAX: Final = 1 << 20
 # Maximum number of steps for matching all names without cached states, which takes a few seconds at
@@ -25,7 +25,7 @@ STEPS_MAX: Final = 2_000_000_000
 
 
 class _Compiled(Protocol):
-    """The part of RE2's compiled expression that is used here; the library has no type hints."""
+    """The part of RE2's compiled expression that is used here. The library has no type hints."""
 
     programsize: int
 
@@ -88,7 +88,7 @@ def _compile(text: str) -> _Compiled:
 
 
 def _encode(text: str) -> bytes:
-    """Encode as UTF-8; an unpaired surrogate counts as a character."""
+    """Encode as UTF-8. An unpaired surrogate counts as a character."""
     return text.encode("utf-8", "surrogatepass")
 
 

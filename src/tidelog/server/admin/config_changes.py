@@ -76,7 +76,7 @@ class ConfigChanges:
     def apply(
         self, overrides: Mapping[str, str], list_text: Callable[[ConfigChange], str]
     ) -> dict[str, str | None]:
-        """Return the new texts of the settings that change; the values are not validated.
+        """Return the new texts of the settings that change. The values are not validated.
 
         Args:
             overrides: Texts of the settings that were set before the changes.
@@ -139,6 +139,6 @@ def _changed_list(change: ConfigChange, text: str) -> str:
 
 
 def _items(text: str) -> list[str]:
-    """Split a list as Java does, without trailing empty items; an empty text is one empty item."""
+    """Split a list as Java does, without trailing empty items. An empty text is one empty item."""
     stripped = text.rstrip(",")
     return [] if text and not stripped else stripped.split(",")

@@ -42,7 +42,7 @@ TYPES: Final = {
 # Settings that are not shown, as in Kafka, because only tests use them.
 HIDDEN: Final = frozenset({"internal.segment.bytes"})
 
-# Settings changed at run time, by source; the source with the highest precedence is first.
+# Settings changed at run time, by source. The source with the highest precedence is first.
 Changed: TypeAlias = Sequence[tuple[ConfigSource, Mapping[str, str]]]
 
 

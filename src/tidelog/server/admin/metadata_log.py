@@ -1,9 +1,9 @@
 """Cluster metadata in a broker's directory: users, ACLs, quotas and changed settings.
 
-Users, ACLs and quotas are records in `tidelog-metadata.log`; settings are in
+Users, ACLs and quotas are records in `tidelog-metadata.log`. Settings are in
 `tidelog-cluster.json`. Changes of users and ACLs are made one at a time, and so are changes of
-quotas and settings; a worker thread writes each change. A change is durable before it is
-acknowledged; after a kill it is complete or absent. Readers see the state before or after a change,
+quotas and settings. A worker thread writes each change. A change is durable before it is
+acknowledged. After a kill it is complete or absent. Readers see the state before or after a change,
 never part of it. The metadata log is rewritten when its superseded records outnumber the current
 ones by more than `SPARE_RECORDS`, so its size is bounded.
 """
@@ -43,7 +43,7 @@ Begin: TypeAlias = Callable[[Coroutine[object, object, None]], "asyncio.Task[Non
 class DurableState(Generic[State]):
     """Durable state with one change at a time.
 
-    The state changes only in the event loop's thread; any thread may read it.
+    The state changes only in the event loop's thread. Any thread may read it.
 
     Attributes:
         state: Current state.
@@ -70,7 +70,7 @@ class DurableState(Generic[State]):
             read: Reads the file; raises OSError.
             write: Stores a state durably, in a thread; raises OSError.
             work: Threads for writing.
-            begin: Starts a change as a task; the directory is not closed before it ends.
+            begin: Starts a change as a task. The directory is not closed before it ends.
 
         Raises:
             StorageFailure: The file can't be read. Other errors of `read` are raised, too.
@@ -81,7 +81,7 @@ class DurableState(Generic[State]):
         self._work = work
         self._begin = begin
         self._changing = asyncio.Lock()
-        # Whether the file certainly contains `state`; a failed write may still have reached the
+        # Whether the file certainly contains `state`. A failed write may still have reached the
         # disk.
         self._is_certain = True
         self.apply: Callable[[State], Awaitable[None]] | None = None
@@ -92,7 +92,7 @@ class DurableState(Generic[State]):
             raise as_storage_failure(error, path, f"read {name}") from error
 
     async def change(self, changed: Callable[[State], State]) -> None:
-        """Store the state that `changed` returns; errors of `changed` and `apply` are raised.
+        """Store the state that `changed` returns. Errors of `changed` and `apply` are raised.
 
         Raises:
             StorageFailure: The state could not be stored and has not changed. The file may contain
@@ -276,7 +276,7 @@ class ClusterSettings(DurableState[ClusterState]):
             directory: Directory of the file.
             work: Threads for writing.
             begin: Starts a change as a task that runs to its end even if the client disconnects.
-            metadata: Log of the quotas; settings have a file of their own.
+            metadata: Log of the quotas. Settings have a file of their own.
             defaults_of: Returns this broker's defaults of topic settings, given the cluster's
                 state.
 
@@ -303,7 +303,7 @@ class ClusterSettings(DurableState[ClusterState]):
         return self._in_file._replace(quotas=self._metadata.quotas)
 
     def _write_state(self, state: ClusterState) -> None:
-        """Store the quotas or the settings, whichever changed; no change affects both."""
+        """Store the quotas or the settings, whichever changed. No change affects both."""
         self._metadata.keep_quotas(state.quotas)
         settings = with_defaults(state, self._defaults_of(state))._replace(quotas={})
         if settings == self._in_file:

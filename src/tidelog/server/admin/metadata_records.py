@@ -67,8 +67,8 @@ def decode(value: bytes) -> Record:
     """Decode a record's value.
 
     Raises:
-        CorruptFile: The value is invalid; the error's text does not show the value.
-        UnsupportedVersion: The record's type or version is unknown; a later release wrote it.
+        CorruptFile: The value is invalid. The error's text does not show the value.
+        UnsupportedVersion: The record's type or version is unknown. A later release wrote it.
     """
     try:
         reader = Reader(value)
@@ -87,7 +87,7 @@ def decode(value: bytes) -> Record:
 
 @dataclass(slots=True)
 class MetadataImage:
-    """State that results from all records so far; each further record modifies it.
+    """State that results from all records so far. Each further record modifies it.
 
     Attributes:
         scram: Credentials by user and number of the mechanism.
@@ -159,7 +159,7 @@ class MetadataImage:
     def security_changes(self, now: SecurityState, source: random.Random) -> Iterator[Record]:
         """Iterate over the records that change users and ACLs to `now`.
 
-        Records of users come before those of ACLs; within users and within ACLs, removals come
+        Records of users come before those of ACLs. Within users and within ACLs, removals come
         before other changes.
         """
         for user, mechanism in sorted(self.scram.keys() - now.scram.keys()):

@@ -9,7 +9,7 @@
   after the end of the previous one. Missing windows count as empty, so a client may start with a
   burst.
 - Throttle time: the time, without further use, until the use is within the quota again. Quotas are
-  stored by `metadata_log`; a connection is muted in `server/net/connection.py`.
+  stored by `metadata_log`. A connection is muted in `server/net/connection.py`.
 
 No input or output.
 
@@ -126,7 +126,7 @@ class Rate:
         return self._windows[self._at].last_ms
 
     def record(self, used: float, now_ms: int) -> None:
-        """Count a use; a negative value undoes a use that was counted at the same time."""
+        """Count a use. A negative value undoes a use that was counted at the same time."""
         window = self._current(now_ms)
         if now_ms - window.start_ms >= WINDOW_MS:
             window = self._next(now_ms)
@@ -174,7 +174,7 @@ class Rate:
 PRODUCED: Final = "producer_byte_rate"
 FETCHED: Final = "consumer_byte_rate"
 
-# The quota is a percentage of one thread's time; the broker has one thread.
+# The quota is a percentage of one thread's time. The broker has one thread.
 REQUESTS: Final = "request_percentage"
 
 # Quotas that are enforced, in the order in which Kafka lists the quotas of an entity.
@@ -188,7 +188,7 @@ _ClientKey: TypeAlias = tuple[str | None, str | None]
 
 
 def _client_key(limit: Quota) -> _ClientKey:
-    """Return the key for counting the use of a quota; long names are shortened to save memory."""
+    """Return the key for counting the use of a quota. Long names are shortened to save memory."""
     user, client_id = limit.user, limit.client_id
     return (
         None if user is None else short_key(user),
@@ -302,7 +302,7 @@ ENTITIES_MAX: Final = 100_000
 
 NAME_BYTES_MAX: Final = 1024
 
-# Byte rates must be whole numbers; a value may exceed a whole number by at most this amount.
+# Byte rates must be whole numbers. A value may exceed a whole number by at most this amount.
 _EPSILON: Final = 1e-6
 
 EXACT: Final = 0
@@ -319,7 +319,7 @@ def _refuse(text: str, code: int = ErrorCode.INVALID_REQUEST) -> Refusal:
 
 
 def parts_of(alteration: QuotaAlteration) -> dict[str, str | None]:
-    """Return the parts of the entity to change; of several parts of one type the last is used."""
+    """Return the parts of the entity to change. Of several parts of one type the last is used."""
     return {part.entity_type: part.entity_name for part in alteration.entity}
 
 

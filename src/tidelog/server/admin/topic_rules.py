@@ -156,10 +156,10 @@ def ensure_growth(
 def topic_settings(
     pairs: Iterable[tuple[str, str | None]], defaults: Mapping[str, str]
 ) -> tuple[dict[str, str], TopicConfig]:
-    """Return a new topic's settings as texts and as values; of duplicates the last one is used.
+    """Return a new topic's settings as texts and as values. Of duplicates the last one is used.
 
     Args:
-        pairs: Names and texts; old names of settings are not allowed.
+        pairs: Names and texts. Old names of settings are not allowed.
         defaults: The broker's settings, under its own names.
 
     Raises:

@@ -1,14 +1,14 @@
 """Quota charges of a request: bytes produced, bytes fetched, time of the event loop.
 
 This module decides the order of a request's charges and the throttle time that its response
-reports. The quotas and rates themselves are in `admin/quotas.py`; `net/connection.py` mutes a
+reports. The quotas and rates themselves are in `admin/quotas.py`. `net/connection.py` mutes a
 throttled connection.
 
 - Bytes produced (`producer_byte_rate`): the size of the request, counted once its response is
   known.
 - Bytes fetched (`consumer_byte_rate`): the size of the response, counted before it is sent. If a
   Fetch response would exceed the quota, an empty response is sent instead, which is not counted. A
-  ShareFetch response is sent and counted in full, because its records are already acquired; the
+  ShareFetch response is sent and counted in full, because its records are already acquired. The
   connection is muted after it.
 - Loop time (`request_percentage`): time of the event loop from the start of a request's processing
   until its response is known. It includes the request's own tasks, and excludes waits, worker
@@ -81,7 +81,7 @@ class Charges:
     ) -> None:
         """Create the charges.
 
-        `time` is the quota of loop time; `produced` is the quota of produced bytes together with
+        `time` is the quota of loop time. `produced` is the quota of produced bytes together with
         the number of bytes to charge. Each is None if no such quota applies.
         """
         self._context = context

@@ -268,7 +268,7 @@ GROUP_OPERATIONS: Final = sum(1 << code for code in (3, 6, 8, 10, 11))
 def join_group(
     context: RequestContext, request: JoinGroupRequest
 ) -> JoinGroupResponse | Awaitable[JoinGroupResponse]:
-    """Join a group; while the group rebalances, the response waits for the next generation."""
+    """Join a group. While the group rebalances, the response waits for the next generation."""
     coordinator = context.node.groups
     version = context.version
     code = coordinator.shards.error_for_member(request.group_id)
@@ -556,7 +556,7 @@ def guard_describe_groups(
 
 
 def guard_list_groups(access: Access, request: ListGroupsRequest) -> Guarded[ListGroupsRequest]:
-    """Require DESCRIBE on the cluster or on each group; denied groups are left out."""
+    """Require DESCRIBE on the cluster or on each group. Denied groups are left out."""
     if access.may_cluster(Operation.DESCRIBE):
         return request, None
 

@@ -76,7 +76,7 @@ from tidelog.types import TopicPartition
 METADATA_VERSION: Final = "metadata.version"
 _NOT_HERE: Final = "This server does not host this topic-partition."
 
-# The usual name of the controllers' listener; this broker has no such listener.
+# The usual name of the controllers' listener. This broker has no such listener.
 _LISTENER: Final = "CONTROLLER"
 
 # Leader epoch of the metadata partition. The epoch never changes, because there are no elections.
@@ -381,7 +381,7 @@ def alter_replica_log_dirs(
 def _log_dir_results(
     request: AlterReplicaLogDirsRequest, code_of: Callable[[str, str, int], ErrorCode]
 ) -> AlterReplicaLogDirsResponse:
-    """Return the response; `code_of(path, topic, partition)` returns a partition's error code."""
+    """Return the response. `code_of(path, topic, partition)` returns a partition's error code."""
     results: dict[str, AlterReplicaLogDirTopicResult] = {}
     for directory in request.dirs:
         for topic in directory.topics:

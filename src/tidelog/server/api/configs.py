@@ -1,11 +1,11 @@
 """Settings of topics, brokers and groups, and client quotas: describe, alter, list.
 
-A `ConfigResource` is a topic, a broker or a group whose settings can be described and altered; the
+A `ConfigResource` is a topic, a broker or a group whose settings can be described and altered. The
 settings of a group are stored and described whether the group exists or not. Changes take effect
-without a restart; changes of broker settings that can't change at run time are refused. In
-AlterClientQuotas each entity may be named once; a refused entity doesn't affect the others.
+without a restart. Changes of broker settings that can't change at run time are refused. In
+AlterClientQuotas each entity may be named once. A refused entity doesn't affect the others.
 
-`admin/config_changes.py` defines the operations of a change; `admin/config_display.py` defines how
+`admin/config_changes.py` defines the operations of a change. `admin/config_display.py` defines how
 a setting is shown.
 
 Source: Kafka's protocol guide, APIs 32, 33, 44, 48, 49 and 74; KIP-133, KIP-226, KIP-339, KIP-546,
@@ -151,7 +151,7 @@ class ConfigResource(ABC):
         Raises:
             Refusal: The resource can't be altered, or a setting or a value is invalid.
             UnknownTopic: The topic was deleted meanwhile.
-            StorageFailure: The change could not be stored; nothing was changed.
+            StorageFailure: The change could not be stored. Nothing was changed.
         """
 
 
@@ -433,7 +433,7 @@ def find_resource(node: Node, kind: int, name: str) -> ConfigResource | None:
 # resource takes a fraction of a millisecond.
 AT_ONCE: Final = 8
 
-# Resource types that requests may name. Some of these types have no settings on this broker;
+# Resource types that requests may name. Some of these types have no settings on this broker.
 # ListConfigResources lists no resources of these types.
 RESOURCE_KINDS: Final = frozenset({TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP})
 
@@ -446,7 +446,7 @@ REPLACEABLE_KINDS: Final = RESOURCE_KINDS - {BROKER_LOGGER}
 
 
 def describe_configs(context: RequestContext, request: DescribeConfigsRequest) -> Answer:
-    """Describe the settings of resources; a resource that is named twice is described once.
+    """Describe the settings of resources. A resource that is named twice is described once.
 
     If any resource has an unknown type, the whole request is refused.
     """
@@ -675,7 +675,7 @@ def _parts(entity: _Parts) -> list[QuotaEntity]:
 async def alter_client_quotas(
     context: RequestContext, request: AlterClientQuotasRequest
 ) -> AlterClientQuotasResponse:
-    """Set and remove quotas; the response is sent once the changes are durable and in force.
+    """Set and remove quotas. The response is sent once the changes are durable and in force.
 
     With `validate_only` nothing is changed.
     """

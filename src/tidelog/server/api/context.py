@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tidelog.server.runtime.reply import Reply
 
 
-# A context is created for every request; creating a frozen dataclass takes three times as long.
+# A context is created for every request. Creating a frozen dataclass takes three times as long.
 @dataclass(slots=True, eq=False)
 class RequestContext:
     """A request's API, version and client.
@@ -92,7 +92,7 @@ class LargeResponse:
     __slots__ = ("_items", "response")
 
     def __init__(self, response: Response, items: _Items) -> None:
-        """Create it from a response and its long list; nothing else may use the list any more."""
+        """Create it from a response and its long list. Nothing else may use the list any more."""
         self.response = response
         self._items = items
 
@@ -167,10 +167,10 @@ class RowFunctions(NamedTuple):
 
     Attributes:
         operation: Operation that the client must be allowed on each topic.
-        may_repeat: Returns whether a request may become a template; the arguments are the version
+        may_repeat: Returns whether a request may become a template. The arguments are the version
             and the message.
         answer: Processes rows and returns `RowAnswers` or a handler's result. Its arguments are the
-            context, the message without topics, and the topics; the client may perform the
+            context, the message without topics, and the topics. The client may perform the
             operation on all of these topics. It returns None, without having changed anything, if
             the request must be handled without the template.
     """

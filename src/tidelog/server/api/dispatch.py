@@ -75,8 +75,8 @@ def answer(node: Node, connection: ClientInfo, frame: Buffer) -> Outcome:
         The response's pieces, a reply that gives them later, or None for no response.
 
     Raises:
-        CorruptMessage: The frame breaks a rule of the protocol; the connection is to be closed.
-        UnsupportedVersion: The API or version isn't served; the connection is to be closed, as in
+        CorruptMessage: The frame breaks a rule of the protocol. The connection is to be closed.
+        UnsupportedVersion: The API or version isn't served. The connection is to be closed, as in
             Kafka.
         NotLoggedIn: See `_handle`.
     """

@@ -168,7 +168,7 @@ def denied_topics(
 def reads_of(
     node: Node, partitions: Iterable[CachedPartition], denied: frozenset[str | UUID]
 ) -> list[PartitionRead]:
-    """Return a read for each partition; as in Kafka, refused or missing partitions come last."""
+    """Return a read for each partition. As in Kafka, refused or missing partitions come last."""
     if denied:
         reads = [
             _read_of(cached, None, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
@@ -254,7 +254,7 @@ def _read_of(
 def _may_repeat(version: int, request: FetchRequest) -> bool:
     """Whether later requests like this one may be answered by `_answer_rows`.
 
-    The request must be valid and come from a consumer that needs no converted records; it must name
+    The request must be valid and come from a consumer that needs no converted records. It must name
     topics, and have neither a session nor tidelog's own field `with_append_times`.
     """
     return (

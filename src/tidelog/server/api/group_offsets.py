@@ -365,7 +365,7 @@ class _Codes:
 def offset_commit(
     context: RequestContext, request: OffsetCommitRequest
 ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
-    """Commit offsets; a partition that doesn't exist gets an error."""
+    """Commit offsets. A partition that doesn't exist gets an error."""
     codes = _Codes()
     by_id = context.version >= TOPIC_IDS_FIRST_VERSION
     commits = [
@@ -458,7 +458,7 @@ def _commit_response(
 async def offset_delete(
     context: RequestContext, request: OffsetDeleteRequest
 ) -> OffsetDeleteResponse:
-    """Delete committed offsets; topics to which the group is subscribed get an error instead."""
+    """Delete committed offsets. Topics to which the group is subscribed get an error instead."""
     node = context.node
     keys = [
         (topic.name, each.partition_index) for topic in request.topics for each in topic.partitions
@@ -553,6 +553,6 @@ async def _commit(
 
 
 def _is_there(node: Node, commit: Commit) -> bool:
-    """Whether the commit's topic still exists; a new topic with the same name does not count."""
+    """Whether the commit's topic still exists. A new topic with the same name does not count."""
     info = node.topics.find(commit.topic)
     return info is not None and (info.topic_id or NO_UUID) == commit.topic_id

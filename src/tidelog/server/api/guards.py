@@ -52,7 +52,7 @@ Response = TypeVar("Response", bound="DataclassInstance")
 # -- elements of failed responses ----------------------------------------------------------------
 
 
-# Fields that identify an element of a request; the response's element repeats them.
+# Fields that identify an element of a request. The response's element repeats them.
 _IDENTIFIERS: Final = frozenset(
     {
         "entity",
@@ -231,7 +231,7 @@ class Access:
     def split_topics(
         self, topics: "Iterable[Element]", operation: Operation
     ) -> tuple[list[Element], list[Element]]:
-        """Split a request's topics into allowed and denied topics; unknown ids count as allowed."""
+        """Split a request's topics into allowed and denied topics. Unknown ids count as allowed."""
         version = self.context.version
 
         def name_of(topic: Element) -> str | None:
@@ -272,7 +272,7 @@ class Denied:
     __slots__ = ("add_to",)
 
     def __init__(self, add_to: "_AddTo") -> None:
-        """Create a denial; `add_to` returns the client's response, given the handler's response.
+        """Create a denial. `add_to` returns the client's response, given the handler's response.
 
         `add_to` may change the handler's response in place. It gets None if the handler was not
         called or does not respond.
@@ -364,7 +364,7 @@ AnyGuard: TypeAlias = "Guard[DataclassInstance]"
 
 
 def denied_whole(access: Access, code: int, items: Iterable[object] = ()) -> Denied:
-    """Return a denial of the whole request; its response has a row for each of `items`."""
+    """Return a denial of the whole request. Its response has a row for each of `items`."""
     kind, text = access.context.api.response, DENIED_TEXT[code]
     errors: dict[str, object] = {"error_code": code, "error_message": text}
     values = {name: errors[name] for name in _shape_of(kind, None).errors}
@@ -377,7 +377,7 @@ def needs_cluster(*operations: Operation, rows: str = "") -> "AnyGuard":
     """Return a guard that requires a right on the cluster.
 
     Args:
-        operations: Operations on the cluster; the right to any one of them is enough.
+        operations: Operations on the cluster. The right to any one of them is enough.
         rows: Name of a list in the request. The response to a denied request has a row for each
             element of this list.
     """

@@ -1,7 +1,7 @@
 """ListOffsets and OffsetForLeaderEpoch: the offset of a time, and the end of a leader epoch.
 
 `find_row` answers one partition of a ListOffsets request, for `list_offsets` and for the templates
-of repeated requests. `partitions.offset_lookup` resolves times; this module checks requests,
+of repeated requests. `partitions.offset_lookup` resolves times. This module checks requests,
 handles versions and makes the response. With OffsetForLeaderEpoch a follower or consumer finds out
 where the offsets that it knows diverge from the leader's log.
 
@@ -256,8 +256,8 @@ async def _old_style(
 ) -> PartitionResponse:
     """Return the log end and the start offsets of segments, largest first, as many as requested.
 
-    A start offset's time is the modification time of the segment's file; the time of the log end is
-    now. The result begins with the largest offset whose time is at or before the requested time; it
+    A start offset's time is the modification time of the segment's file. The time of the log end is
+    now. The result begins with the largest offset whose time is at or before the requested time. It
     is empty if there is no such offset. EARLIEST_TIMESTAMP selects only the smallest offset,
     LATEST_TIMESTAMP all offsets. Offsets above `end` are replaced by `end`.
     """

@@ -220,7 +220,7 @@ class Part(NamedTuple):
 
 
 class _Parts:
-    """Parts of a message. They can be iterated over once; this empties the message's lists.
+    """Parts of a message. They can be iterated over once. This empties the message's lists.
 
     Attributes:
         task_ns: Time, in ns, that the event loop spent in the parts' own tasks.

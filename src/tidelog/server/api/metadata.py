@@ -85,7 +85,7 @@ class TopicLookup:
 
 
 def metadata(context: RequestContext, request: MetadataRequest) -> Answer:
-    """Describe the broker and the requested topics; missing topics may be created."""
+    """Describe the broker and the requested topics. Missing topics may be created."""
     topics = request.topics
     if topics is not None and context.version < FIRST_WITH_IDS and any(map(_has_no_name, topics)):
         return _refused(topics)
@@ -440,7 +440,7 @@ def split(
     Args:
         names: Sorted names of topics, from the cursor's topic on.
         counts: Number of partitions of each topic.
-        start: The cursor. Its partition number is the first partition of the cursor's topic; other
+        start: The cursor. Its partition number is the first partition of the cursor's topic. Other
             topics start at partition 0.
         limit: Maximum number of partitions, at least 1.
     """
@@ -576,7 +576,7 @@ def answer(*, legacy: bool, error_code: int = 0, version: int = 0) -> ApiVersion
 def _is_name(text: str) -> bool:
     """Whether a text is a valid name: ASCII letters, digits, dashes and dots.
 
-    The first and the last character must be a letter or digit; an empty text is not valid.
+    The first and the last character must be a letter or digit. An empty text is not valid.
     """
     return bool(text) and set(text) <= _NAME_CHARACTERS and text[0].isalnum() and text[-1].isalnum()
 

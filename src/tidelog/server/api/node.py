@@ -166,7 +166,7 @@ class Node(Services):
 
     @cached_property
     def long_checks(self) -> Work:
-        """A thread for checks of large appends; each check may take 128 MiB of memory."""
+        """A thread for checks of large appends. Each check may take 128 MiB of memory."""
         work = Work(1)
         self.closers.append(work.close)
         return work
@@ -181,7 +181,7 @@ class Node(Services):
 
     @cached_property
     def groups(self) -> "GroupCoordinator":
-        """Coordinator of groups; the first use starts loading stored groups."""
+        """Coordinator of groups. The first use starts loading stored groups."""
         from tidelog.server.groups.coordinator import GroupCoordinator  # not needed to listen
 
         coordinator = GroupCoordinator(self, self.group_texts)
@@ -190,7 +190,7 @@ class Node(Services):
 
     @cached_property
     def transactions(self) -> "TransactionCoordinator":
-        """Coordinator of transactions; the first use starts loading stored transactional ids."""
+        """Coordinator of transactions. The first use starts loading stored transactional ids."""
         from tidelog.server.transactions.coordinator import TransactionCoordinator
 
         coordinator = TransactionCoordinator(self, self.markers)
@@ -199,7 +199,7 @@ class Node(Services):
 
     @cached_property
     def shares(self) -> "SharePartitions":
-        """Share partitions; the first use starts loading their stored state."""
+        """Share partitions. The first use starts loading their stored state."""
         from tidelog.server.shares.share_partitions import SharePartitions
 
         return SharePartitions(self, lambda: self.groups, self.group_texts)
@@ -240,7 +240,7 @@ class Node(Services):
         """Apply a state of settings.
 
         Raises:
-            ConfigError: The state is invalid; nothing was changed.
+            ConfigError: The state is invalid. Nothing was changed.
         """
         config = self._changed_config(state)
         if config.topic_defaults != self.config.topic_defaults:
@@ -299,7 +299,7 @@ class Node(Services):
         """Stop background work, then close the data directory, which is a clean shutdown.
 
         Raises:
-            StorageFailure: A partition could not be closed; the next start recovers it.
+            StorageFailure: A partition could not be closed. The next start recovers it.
         """
         for closer in reversed(self.closers):
             closer()

@@ -11,18 +11,18 @@
 3. Append: append the rows in slices, so that other requests can proceed. Plain rows are appended in
    groups: each step is made for the whole group (decision 0022).
 4. Acknowledge: respond at once, or when readers may see the records (`Partition.must_wait`). With
-   acks=0 there is no response; a refusal closes the connection.
+   acks=0 there is no response. A refusal closes the connection.
 
 The checks are made in Kafka's order: first the checks of the whole request; then, for each
 partition, its existence, the framing of its records, its transaction and acks; then the checks of
 the log. A refusal of one partition does not affect the others.
 
 Before a partition's first batch of a transaction is appended, the coordinator must confirm that the
-partition is in the transaction; from version 12 on, the coordinator adds the partition to the
+partition is in the transaction. From version 12 on, the coordinator adds the partition to the
 transaction if necessary. Later batches need no confirmation, because the transaction is already
 open in the log.
 
-The log owns the rules of batches (`storage/log/validator.py`); the `Partition` decides when readers
+The log owns the rules of batches (`storage/log/validator.py`). The `Partition` decides when readers
 see the batches.
 
 Source: Kafka's protocol guide, API 0; Kafka 4.3's KafkaApis.handleProduceRequest,
@@ -130,7 +130,7 @@ FREE_CHECKS: Final = 2
 GROUP_PARTITIONS: Final = 16
 GROUP_BYTES: Final = 1 << 20
 
-# Time in ms after which a slice of appends ends; most requests need far less.
+# Time in ms after which a slice of appends ends. Most requests need far less.
 SLICE_MS: Final = 20
 
 
@@ -220,7 +220,7 @@ class AppendPlan:
         request: The request, for acks, timeout and transactional id.
         rows: All rows, grouped by topic.
         remaining: Rows that the plan has not tried to append yet.
-        long: Rows whose check takes long; they are appended after all other rows.
+        long: Rows whose check takes long. They are appended after all other rows.
         waiting: Responses that must wait until readers see the records.
     """
 
@@ -688,7 +688,7 @@ def has_transactional_records(batches: Iterable[Buffer | None]) -> bool:
     """Whether the records of any partition begin with a transactional batch of format 2.
 
     Raises:
-        CorruptBatch: A frame is damaged; as in Kafka, the whole request is refused.
+        CorruptBatch: A frame is damaged. As in Kafka, the whole request is refused.
     """
     for records in batches:
         if records is None or frame_size(records, 0, len(records)) is None:

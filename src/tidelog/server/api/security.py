@@ -1,7 +1,7 @@
 """ACLs, SCRAM users, and SASL requests on a listener without authentication.
 
 A broker without an authorizer answers ACL requests with SECURITY_DISABLED (54), as Kafka does. A
-request about SCRAM users may name each user once; the refusal of a user doesn't affect others. On
+request about SCRAM users may name each user once. The refusal of a user doesn't affect others. On
 listeners with SASL the connection's `SaslSession` answers SaslHandshake and SaslAuthenticate.
 
 Source: Kafka's protocol guide, APIs 17, 29, 30, 31, 36, 50 and 51; KIP-140, KIP-290, KIP-554; Kafka
@@ -238,7 +238,7 @@ def _is_other_cluster(acl: Acl) -> bool:
 async def delete_acls(
     context: RequestContext, request: DeleteAclsRequest
 ) -> DeleteAclsResponse | LargeResponse:
-    """Delete the ACLs that match filters; the response is sent once the deletion is durable."""
+    """Delete the ACLs that match filters. The response is sent once the deletion is durable."""
     authorizer = context.node.authorizer
     if authorizer is None:
         refused = DeleteAclsFilterResult(
@@ -319,7 +319,7 @@ async def describe_user_scram_credentials(
 def _describe(
     credentials: Mapping[tuple[str, int], ScramCredential], names: Sequence[str]
 ) -> list[DescribeUserScramCredentialsResult]:
-    """Describe the named users, or all users if no user is named; any thread may call this."""
+    """Describe the named users, or all users if no user is named. Any thread may call this."""
     users = names or sorted({user for user, _ in credentials})
     infos = {name: _infos(credentials, name) for name in users}
     times = Counter(users)
@@ -356,7 +356,7 @@ def _described(
 async def alter_user_scram_credentials(
     context: RequestContext, request: AlterUserScramCredentialsRequest
 ) -> AlterUserScramCredentialsResponse:
-    """Set and delete credentials; the response is sent once the changes are durable."""
+    """Set and delete credentials. The response is sent once the changes are durable."""
     changes: list[_Change] = [*request.deletions, *request.upsertions]
     times = Counter(each.name for each in changes)
     results = {name: AlterUserScramCredentialsResult(user=name) for name in times}

@@ -427,7 +427,7 @@ def _visible_group(
 def guard_alter_share_group_offsets(
     access: Access, request: AlterShareGroupOffsetsRequest
 ) -> Guarded[AlterShareGroupOffsetsRequest]:
-    """Require READ on the group and on each topic; a refusal has the topic's id, as in Kafka."""
+    """Require READ on the group and on each topic. A refusal has the topic's id, as in Kafka."""
     code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     if not access.may_group(Operation.READ, request.group_id):
         return None, denied_whole(access, ErrorCode.GROUP_AUTHORIZATION_FAILED)

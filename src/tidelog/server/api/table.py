@@ -64,7 +64,7 @@ class Row(NamedTuple):
             split along the first pair whose fields exist in the version. If there is no such pair,
             long requests are refused. Exception: Fetch (`fetch.long_fetch`).
         at_once: Maximum number of list elements of a request that are processed without yielding
-            the event loop; processing them takes about 30 ms.
+            the event loop. Processing them takes about 30 ms.
     """
 
     api: "AnyApi"
@@ -384,7 +384,7 @@ def _handler_of(key: int) -> Handler:
     return _after_load(key, handler) if key in _AFTER_LOAD else handler
 
 
-# Maximum time in seconds for which a request waits for one log to be loaded; clients' own timeouts
+# Maximum time in seconds for which a request waits for one log to be loaded. Clients' own timeouts
 # are longer. After this time the request is handled anyway, in most cases with an error.
 LOAD_WAIT_S: Final = 2.0
 
@@ -495,7 +495,7 @@ def _used_by(key: int, request: object) -> tuple[str, ...]:
 
 
 def import_for(key: int, coordinators: "Iterable[str]" = ()) -> None:
-    """Import the handler of an API and the modules that it uses; any thread may call this."""
+    """Import the handler of an API and the modules that it uses. Any thread may call this."""
     names = (*coordinators, *_COORDINATORS.get(key, ()), BY_KEY[key].module_path)
     with collection_paused():
         for name in names:

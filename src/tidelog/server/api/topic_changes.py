@@ -111,7 +111,7 @@ async def delete_all(node: Node, topics: Sequence[TopicInfo]) -> list[TidelogErr
     A failure is UnknownTopic or StorageFailure.
 
     Renames and syncs run in threads. Topics that are locked for a rebuild are deleted after the
-    rebuild; other topics don't wait for them. The files are removed later (`Removals`).
+    rebuild. Other topics don't wait for them. The files are removed later (`Removals`).
     """
     failures: dict[str, TidelogError] = {}
     await _shielded(node, _delete(node, topics, failures))

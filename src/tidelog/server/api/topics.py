@@ -1,6 +1,6 @@
 """CreateTopics, DeleteTopics, CreatePartitions and DeleteRecords.
 
-Each item of a request is processed separately; a refused item doesn't affect others. DeleteRecords
+Each item of a request is processed separately. A refused item doesn't affect others. DeleteRecords
 advances the log start offset. With a timeout of 0 or less, CreateTopics, DeleteTopics and
 CreatePartitions change nothing, as in Kafka. Then all items get REQUEST_TIMED_OUT if the request
 names any topic exactly once; otherwise each item gets its own error.
@@ -128,7 +128,7 @@ async def _create_all(
 
 
 def _requested_partitions(node: Node, topics: Sequence[CreatableTopic]) -> int:
-    """Return the total number of requested partitions; an invalid count counts as 0."""
+    """Return the total number of requested partitions. An invalid count counts as 0."""
     default = node.config.num_partitions
     counts = (default if topic.num_partitions == -1 else topic.num_partitions for topic in topics)
     return sum(
@@ -348,7 +348,7 @@ def guard_create_topics(
 def guard_create_partitions(
     access: Access, request: CreatePartitionsRequest
 ) -> Guarded[CreatePartitionsRequest]:
-    """Require ALTER on each topic; a topic named twice gets the error for a duplicate instead."""
+    """Require ALTER on each topic. A topic named twice gets the error for a duplicate instead."""
     times = Counter(topic.name for topic in request.topics)
     allowed, denied = access.split(
         request.topics, Operation.ALTER, lambda t: None if times[t.name] > 1 else t.name

@@ -1,6 +1,6 @@
 """The APIs of transactions and producers, such as InitProducerId, AddPartitionsToTxn and EndTxn.
 
-- InitProducerId without a transactional id returns a new producer id with epoch 0 each time; such a
+- InitProducerId without a transactional id returns a new producer id with epoch 0 each time. Such a
   producer increments its epoch itself.
 - AddPartitionsToTxn with very many partitions is processed in parts. Each part is checked like a
   request of its own, without writing. Then one write for each transaction adds its partitions. If a
@@ -226,7 +226,7 @@ async def add_offsets_to_txn(
 
 
 def offsets_partition(node: Node, group_id: str) -> TopicPartition:
-    """Return the partition that stores a group's offsets; the offsets topic must exist."""
+    """Return the partition that stores a group's offsets. The offsets topic must exist."""
     return TopicPartition(OFFSETS_TOPIC, node.groups.shards.number_of(group_id))
 
 
@@ -234,7 +234,7 @@ def offsets_partition(node: Node, group_id: str) -> TopicPartition:
 
 
 def end_txn(context: RequestContext, request: EndTxnRequest) -> Awaitable[EndTxnResponse]:
-    """Commit or abort a transaction; from version 5 on the client continues with a new epoch."""
+    """Commit or abort a transaction. From version 5 on the client continues with a new epoch."""
     bumps = context.version >= EPOCH_BUMP_FIRST_VERSION
     end_request = EndRequest(
         transactional_id=request.transactional_id,
@@ -261,7 +261,7 @@ Filter = Callable[[TransactionMetadata], bool]
 async def list_transactions(
     context: RequestContext, request: ListTransactionsRequest
 ) -> ListTransactionsResponse | LargeResponse:
-    """List the transactional ids that match all filters; the work is split into time slices."""
+    """List the transactional ids that match all filters. The work is split into time slices."""
     coordinator = context.node.transactions
     if coordinator.log.is_loading:
         return ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -282,7 +282,7 @@ async def list_transactions(
 async def _passing(
     context: RequestContext, request: ListTransactionsRequest
 ) -> list[ListedTransactionState]:
-    """Return the ids that match the filters and the pattern; an empty pattern matches all."""
+    """Return the ids that match the filters and the pattern. An empty pattern matches all."""
     passes = _filter(request, context.node.env.clock.now_ms())
     listed = []
     slices = Slices(context.node.env.clock)
@@ -572,8 +572,8 @@ def guard_add_partitions_to_txn(
 ) -> Guarded[AddPartitionsToTxnRequest]:
     """Require WRITE on the transactional id and on every topic of the request.
 
-    All partitions are added or none. If a partition is denied, each partition gets its own error;
-    a partition without an error gets OPERATION_NOT_ATTEMPTED. From version 4 on brokers send the
+    All partitions are added or none. If a partition is denied, each partition gets its own error.
+    A partition without an error gets OPERATION_NOT_ATTEMPTED. From version 4 on brokers send the
     request, and need CLUSTER_ACTION instead of these rights.
     """
     if access.context.version >= BROKERS_FIRST_VERSION:

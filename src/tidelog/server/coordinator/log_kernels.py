@@ -72,7 +72,7 @@ class KernelPieces:
         """Read a slice in pieces; after each piece, yield the piece's size in bytes.
 
         Raises:
-            CorruptData: A batch is damaged; the message has the file and position.
+            CorruptData: A batch is damaged. The message has the file and position.
             StorageFailure: The disk failed.
         """
         with typed_reads(part.segment.log_path):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 FindKernels: TypeAlias = "Callable[[], KernelPieces | None]"
 
-# Size in bytes at which a piece read without kernels ends; other work can proceed between pieces.
+# Size in bytes at which a piece read without kernels ends. Other work can proceed between pieces.
 PIECE_BYTES: Final = 1 << 20
 
 
@@ -62,7 +62,7 @@ def load_log(
             before each slice, and after each piece that was read without kernels.
 
     Raises:
-        CorruptData: A batch is damaged; the message has the file and position.
+        CorruptData: A batch is damaged. The message has the file and position.
         StorageFailure: The disk failed.
     """
     for part in slices:

@@ -1,9 +1,9 @@
 """Internal topic with a broker's own state: creation, loading, failure, writes, group commit.
 
-A `StateTopic` serves one topic whose partitions contain the state that a coordinator has in memory;
-the coordinator is its `StateMachine`. A partition is loaded in threads, piece by piece, before its
-keys are served; partitions that requests need are loaded first. Requests wait for the loading up to
-a limit (`loaded`), and then get COORDINATOR_LOAD_IN_PROGRESS; after this error clients may pause
+A `StateTopic` serves one topic whose partitions contain the state that a coordinator has in memory.
+The coordinator is its `StateMachine`. A partition is loaded in threads, piece by piece, before its
+keys are served. Partitions that requests need are loaded first. Requests wait for the loading up to
+a limit (`loaded`), and then get COORDINATOR_LOAD_IN_PROGRESS. After this error clients may pause
 for seconds. A partition whose log fails is unloaded at once and loaded again when the log works
 again, because only the log has the valid state. The response to a write is sent once consumers may
 read the records (with `tidelog.durability=fsync`, once they are synced), or with NOT_COORDINATOR if
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 class KeyValue:
     """Record to write: a key, and a value or None for a tombstone.
 
-    It has no timestamp and no headers; all records of a batch have the time of the batch.
+    It has no timestamp and no headers. All records of a batch have the time of the batch.
     """
 
     timestamp: ClassVar[int | None] = None
@@ -91,7 +91,7 @@ Loaded_co = TypeVar("Loaded_co", covariant=True)
 
 
 class Replay(Protocol[Loaded_co]):
-    """Reader of one partition; it runs in a thread."""
+    """Reader of one partition. It runs in a thread."""
 
     def take(self, slices: Iterable[LogSlice], find_kernels: FindKernels, /) -> Iterator[int]:
         """Read all batches of a log in order; yield the size of each piece in bytes."""
@@ -110,7 +110,7 @@ class StateMachine(Protocol[Loaded]):
         ...
 
     def install(self, number: int, loaded: Loaded) -> None:
-        """Install the state of a loaded partition; the partition is served from then on."""
+        """Install the state of a loaded partition. The partition is served from then on."""
         ...
 
     def unload(self, number: int | None) -> None:
@@ -125,7 +125,7 @@ class TopicSpec(NamedTuple):
         name: Name of the topic.
         logger: Logger for failures.
         partitions: Number of partitions at creation.
-        settings: Settings at creation; a topic from a Kafka directory gets these settings, too.
+        settings: Settings at creation. A topic from a Kafka directory gets these settings, too.
         codec: Compression of its records.
     """
 
@@ -150,7 +150,7 @@ GATHERED_REPLIES_MAX: Final = 8
 # Maximum size of a record without its key and value, in bytes: lengths, deltas and attributes.
 _RECORD_BYTES: Final = 32
 
-# Errors of an invalid write; every other error counts as a failure of the log.
+# Errors of an invalid write. Every other error counts as a failure of the log.
 _REFUSALS: Final[dict[type[TidelogError], ErrorCode]] = {
     MessageTooLarge: ErrorCode.UNKNOWN_SERVER_ERROR,
     RecordListTooLarge: ErrorCode.UNKNOWN_SERVER_ERROR,
@@ -184,7 +184,7 @@ class _LogWatch:
 
         Args:
             partition: Partition with its current log.
-            on_lost: Called when the partition goes offline, or is deleted while writes wait; it is
+            on_lost: Called when the partition goes offline, or is deleted while writes wait. It is
                 unknown whether these writes are in the log.
             on_back: Called when the partition has another log, because it was reopened.
         """
@@ -289,7 +289,7 @@ class StateTopic(Generic[Loaded]):
     """
 
     def __init__(self, services: Services, machine: StateMachine[Loaded], spec: TopicSpec) -> None:
-        """Use a topic that may exist already; nothing is loaded yet.
+        """Use a topic that may exist already. Nothing is loaded yet.
 
         Args:
             services: Services of the broker.
@@ -354,7 +354,7 @@ class StateTopic(Generic[Loaded]):
         return {part.state for part in self._parts} == {PartitionState.ACTIVE}
 
     def number_of(self, key: str) -> int:
-        """Return the partition number of a key such as a group id; the topic must exist."""
+        """Return the partition number of a key such as a group id. The topic must exist."""
         return partition_for(key, len(self._parts))
 
     def error_for(self, key: str) -> ErrorCode:
@@ -426,7 +426,7 @@ class StateTopic(Generic[Loaded]):
             self._adopt(info, PartitionState.WAITING)
 
     def begin(self, work: Coroutine[None, None, None]) -> None:
-        """Start `work`, whose last step loads the topic; `is_loading` is True until `work` ends."""
+        """Start `work`, whose last step loads the topic. `is_loading` is True until `work` ends."""
         assert not self.is_loading
         self._task = asyncio.get_running_loop().create_task(work)
 
@@ -440,7 +440,7 @@ class StateTopic(Generic[Loaded]):
             creation = self._create(PartitionState.ACTIVE)
             self._creation = asyncio.get_running_loop().create_task(creation)
         assert self._creation is not None
-        # Other requests wait for the same creation; a canceled request does not cancel it.
+        # Other requests wait for the same creation. A canceled request does not cancel it.
         return await asyncio.shield(self._creation)
 
     @property
@@ -506,7 +506,7 @@ class StateTopic(Generic[Loaded]):
         self._machine.unload(None)
 
     def mark_failed(self, number: int) -> None:
-        """Unload a failed partition; it is loaded again when its disk works."""
+        """Unload a failed partition. It is loaded again when its disk works."""
         part = self._parts[number] if number < len(self._parts) else None
         if part is not None and part.state in _TAKING:
             previous, part.state = part.state, PartitionState.FAILED
@@ -514,7 +514,7 @@ class StateTopic(Generic[Loaded]):
                 self._machine.unload(number)
 
     def _watch(self, number: int, partition: Partition) -> _LogWatch:
-        """Return the watch of a partition's log; a reopened log gets a new watch."""
+        """Return the watch of a partition's log. A reopened log gets a new watch."""
         part = self._parts[number]
         if part.watch is None or not part.watch.is_of(partition):
             if part.watch is not None:
@@ -564,7 +564,7 @@ class StateTopic(Generic[Loaded]):
         return self._append_batch(number, records)
 
     def write(self, number: int, action: Callable[[Partition], AppendResult]) -> Reply[ErrorCode]:
-        """Call `action` to write; a disk failure unloads the partition, an invalid write does not.
+        """Call `action` to write. A disk failure unloads the partition, an invalid write does not.
 
         A partition that is neither served nor being loaded refuses the write, because the writer's
         state is outdated.
@@ -676,7 +676,7 @@ class StateTopic(Generic[Loaded]):
         except Exception as error:  # noqa: BLE001 - its partitions are loaded all the same
             self._logger.error("can't store the settings of %s: %s", self.name, error)
         while self._queue and not self._services.work.is_closed:
-            # The topic may be deleted meanwhile; the result for this partition is then ignored.
+            # The topic may be deleted meanwhile. The result for this partition is then ignored.
             number = self._queue.popleft()
             part = self._parts[number]
             part.state = PartitionState.LOADING
@@ -733,7 +733,7 @@ class StateTopic(Generic[Loaded]):
         return True
 
     async def all_loaded(self) -> None:
-        """Called when no partition waits to be loaded any more; some may have failed."""
+        """Called when no partition waits to be loaded any more. Some may have failed."""
 
     def _is_of_topic(self, part: _Part, number: int) -> bool:
         return number < len(self._parts) and self._parts[number] is part

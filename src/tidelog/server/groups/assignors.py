@@ -302,7 +302,7 @@ def _fill(
 
 
 def _quotas(count: int, members: int) -> Iterator[int]:
-    """Divide `count` into quotas for this number of members; quotas differ by at most one."""
+    """Divide `count` into quotas for this number of members. Quotas differ by at most one."""
     for index in range(members):
         yield -(-count * (index + 1) // members) - -(-count * index // members)
 

@@ -57,7 +57,7 @@ def protocols_bytes(protocols: Protocols) -> int:
 
 
 class GroupState(Enum):
-    """State of a classic group; the values appear in ListGroups and DescribeGroups."""
+    """State of a classic group. The values appear in ListGroups and DescribeGroups."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -138,7 +138,7 @@ class ClassicGroup:
         protocol_type: Protocol type of the members; None for a group with offsets only.
         protocol_name: Assignment protocol of this generation; None before the first generation and
             without members.
-        generation: Generation id; each rebalance increments it.
+        generation: Generation id. Each rebalance increments it.
         leader: Member id of the leader; None without members.
         members: Members by id, in the order in which they joined.
         pending: Timers of member ids that were generated but not used yet, by id.
@@ -296,7 +296,7 @@ class ClassicGroup:
         self.previous_state, self.state, self.state_ms = self.state, state, now_ms
 
     def add(self, member: Member, protocol_type: str) -> None:
-        """Add a member; `member.join`, if set, is counted as a pending JoinGroup response."""
+        """Add a member. `member.join`, if set, is counted as a pending JoinGroup response."""
         if not self.members:
             self.protocol_type = protocol_type
         if self.leader is None:
@@ -347,7 +347,7 @@ class ClassicGroup:
         member.join = join
 
     def replace_static(self, instance_id: str, new_id: str) -> Member:
-        """Replace the id of a static member that returned; requests under the old id are fenced."""
+        """Replace the id of a static member that returned. Requests under the old id are fenced."""
         old = self.members.pop(self._static[instance_id])
         fenced = ErrorCode.FENCED_INSTANCE_ID
         self.answer_join(old, JoinResult(code=fenced, member_id=old.member_id))

@@ -1,6 +1,6 @@
 """Members of the classic protocol in a consumer group.
 
-They join, sync and heartbeat as in a classic group. JoinGroup does not wait for other members; its
+They join, sync and heartbeat as in a classic group. JoinGroup does not wait for other members. Its
 response has the member epoch as the generation. Heartbeat returns REBALANCE_IN_PROGRESS in two
 cases: the member's epoch is outdated, or the member has partitions to revoke or to receive.
 
@@ -72,7 +72,7 @@ class ClassicInConsumer:
     # -- joining -----------------------------------------------------------------------------
 
     def join(self, group: ConsumerGroup, request: JoinRequest) -> Reply[JoinResult]:
-        """Add or update a member; the response has the member's epoch, or an error code."""
+        """Add or update a member. The response has the member's epoch, or an error code."""
         is_unknown = not request.member_id
         member_id = request.member_id or self._updates.new_member_id()
         try:

@@ -80,7 +80,7 @@ class ClassicMembers:
         return self._join(group, request)
 
     def _join_first(self, request: JoinRequest, was: ConsumerGroup | None) -> Reply[JoinResult]:
-        """Create the group for its first member; a request with a member id gets UNKNOWN_MEMBER_ID.
+        """Create the group for its first member. A request with a member id gets UNKNOWN_MEMBER_ID.
 
         An empty consumer group is converted to a classic group and keeps its offsets.
         """
@@ -116,7 +116,7 @@ class ClassicMembers:
     def _join_new(self, group: ClassicGroup, request: JoinRequest) -> Reply[JoinResult]:
         """Handle a client without a member id.
 
-        A static member may be new or may return. A dynamic member gets a new id; with
+        A static member may be new or may return. A dynamic member gets a new id. With
         `needs_member_id` it must send JoinGroup again with that id (MEMBER_ID_REQUIRED).
         """
         if request.instance_id is not None:
@@ -225,7 +225,7 @@ class ClassicMembers:
     def _keep_assignment(
         self, group: ClassicGroup, request: JoinRequest, member: Member, before: "_Before"
     ) -> None:
-        """Write a returning static member's new id; the member keeps its assignment."""
+        """Write a returning static member's new id. The member keeps its assignment."""
         written = self._topic.append(group.group_id, [group_record(group)])
 
         def respond(code: ErrorCode) -> None:
@@ -271,7 +271,7 @@ class ClassicMembers:
     # -- syncing -----------------------------------------------------------------------------
 
     def sync(self, request: SyncRequest) -> Reply[SyncResult]:
-        """Return the member's assignment; the leader's request contains all assignments."""
+        """Return the member's assignment. The leader's request contains all assignments."""
         group = self._find(request.group_id)
         if group is None or group.is_empty:
             return Reply.of(SyncResult(code=ErrorCode.UNKNOWN_MEMBER_ID))
@@ -397,5 +397,5 @@ def _sync_error(group: ClassicGroup, request: SyncRequest) -> ErrorCode:
 
 
 def _differ(requested: str | None, current: str | None) -> bool:
-    """Whether both protocols are known and differ; old clients send no protocol."""
+    """Whether both protocols are known and differ. Old clients send no protocol."""
     return requested is not None and current is not None and requested != current

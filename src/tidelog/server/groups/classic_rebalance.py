@@ -1,6 +1,6 @@
 """Rebalance of a classic group: delays, generations and responses to all members.
 
-A group that gets its first member waits for more members; after a later change, all members rejoin
+A group that gets its first member waits for more members. After a later change, all members rejoin
 (`PreparingRebalance`). The members that have joined form a generation (`CompletingRebalance`). The
 leader computes the assignment, the coordinator writes it, and every member gets its assignment
 (`Stable`).
@@ -42,7 +42,7 @@ class Rebalances:
     # -- sessions ----------------------------------------------------------------------------
 
     def restart_session(self, group: ClassicGroup, member: Member, ms: int | None = None) -> None:
-        """Restart the member's session timer; when it ends, the member is removed.
+        """Restart the member's session timer. When it ends, the member is removed.
 
         The timer runs for `ms`, by default for the member's session timeout.
         """
@@ -82,7 +82,7 @@ class Rebalances:
             self.complete_join(group)
 
     def remove(self, group: ClassicGroup, member: Member) -> None:
-        """Remove a member; its pending requests end with UNKNOWN_MEMBER_ID."""
+        """Remove a member. Its pending requests end with UNKNOWN_MEMBER_ID."""
         group.answer_join(member, JoinResult(code=ErrorCode.UNKNOWN_MEMBER_ID))
         group.answer_sync(member, SyncResult(code=ErrorCode.UNKNOWN_MEMBER_ID))
         group.remove(member.member_id)
@@ -103,7 +103,7 @@ class Rebalances:
             self.prepare(group)
 
     def prepare(self, group: ClassicGroup) -> None:
-        """Start a rebalance; pending SyncGroup requests end with REBALANCE_IN_PROGRESS."""
+        """Start a rebalance. Pending SyncGroup requests end with REBALANCE_IN_PROGRESS."""
         if group.is_in(GroupState.COMPLETING_REBALANCE):
             self._fail_syncs(group, ErrorCode.REBALANCE_IN_PROGRESS)
         self._end_sync_wait(group)
@@ -286,7 +286,7 @@ class Rebalances:
             self.prepare(group)
 
     def unload(self, group: ClassicGroup, code: ErrorCode) -> None:
-        """Unload a group; pending requests end with `code`, such as NOT_COORDINATOR."""
+        """Unload a group. Pending requests end with `code`, such as NOT_COORDINATOR."""
         group.move_to(GroupState.DEAD, self._clock.now_ms())
         self._stop_join_timer(group)
         self._end_sync_wait(group)

@@ -59,7 +59,7 @@ class CommittedOffset(NamedTuple):
 
 
 class DeletedTopic(NamedTuple):
-    """Deleted topic; a new topic of the same name may exist.
+    """Deleted topic. A new topic of the same name may exist.
 
     Attributes:
         name: Name of the topic.

@@ -316,7 +316,7 @@ class Step:
     Attributes:
         target_epoch: Epoch of the target assignment.
         target: Target assignment of the member.
-        topic_ids: Topics that the member reads; other topics are revoked even if the target has
+        topic_ids: Topics that the member reads. Other topics are revoked even if the target has
             them.
         owned: Partitions that the member reports as owned; None if it does not report any.
         owners: Returns the owner's member id for each owned partition of a topic, including the

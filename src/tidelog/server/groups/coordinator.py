@@ -1,6 +1,6 @@
 """Group coordinator: entry point for handlers, and state machine of `__consumer_offsets`.
 
-The coordinator manages the loaded groups; members and commits have their own modules. When a topic
+The coordinator manages the loaded groups. Members and commits have their own modules. When a topic
 is deleted, loaded groups drop its offsets. Some groups still have these offsets: groups that are
 being loaded, and groups whose partition failed before the removal was written. So the coordinator
 remembers the most recently deleted topics and removes their offsets from groups that are loaded
@@ -251,7 +251,7 @@ class GroupCoordinator:
             self._timers.after(PENDING_CHECK_MS, again)
 
     def end_transaction(self, number: int, end: TransactionEnd) -> Reply[ErrorCode]:
-        """End a producer's transaction in a partition; on commit, pending offsets take effect."""
+        """End a producer's transaction in a partition. On commit, pending offsets take effect."""
         written = self.shards.end_transaction(number, end)
         if is_accepted(written):
             self.commits.end_transaction(number, end)

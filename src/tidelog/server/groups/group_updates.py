@@ -44,11 +44,11 @@ ModernGroupT = TypeVar("ModernGroupT", ConsumerGroup, ShareGroup)
 ResultT = TypeVar("ResultT")
 HASH_BYTES: Final = 8
 
-# Maximum number of entries in each cache of `TopicFacts` (ids and hashes); when one of the caches
+# Maximum number of entries in each cache of `TopicFacts` (ids and hashes). When one of the caches
 # is full, both are cleared.
 CACHE_ENTRIES_MAX: Final = 1024
 
-# Maximum number of characters in cached names; above it, both caches are cleared. This limits
+# Maximum number of characters in cached names. Above it, both caches are cleared. This limits
 # memory, because members may subscribe to long names of topics that do not exist.
 CHARACTERS_MAX: Final = 1 << 20
 
@@ -128,7 +128,7 @@ class GroupUpdate(Generic[ModernGroupT]):
 
     Attributes:
         group: The group before the changes.
-        records: Records that are written first; they delete the group as it was under its former
+        records: Records that are written first. They delete the group as it was under its former
             protocol.
         changes: Changes of the group, in order.
         actions: Calls to make once the records are accepted.
@@ -160,7 +160,7 @@ class GroupUpdates(Generic[ModernGroupT]):
     # -- writing -----------------------------------------------------------------------------
 
     def write(self, update: GroupUpdate[ModernGroupT]) -> Reply[ErrorCode]:
-        """Write and apply the changes; the reply completes when they are durable or have failed."""
+        """Write and apply the changes. The reply completes when they are durable or have failed."""
         group: ModernGroupT = update.group
         records = [*update.records, *(change.record(group) for change in update.changes)]
         if not records:
@@ -276,7 +276,7 @@ class Heartbeats:
 
 
 def require_all(rules: Iterable[tuple[bool, str]]) -> None:
-    """Raise Refusal for the first rule that is broken; a rule is a flag and an error text."""
+    """Raise Refusal for the first rule that is broken. A rule is a flag and an error text."""
     for is_met, text in rules:
         if not is_met:
             raise Refusal(ErrorCode.INVALID_REQUEST, text)

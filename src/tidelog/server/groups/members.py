@@ -97,7 +97,7 @@ def match_dynamic(group: ConsumerGroup, member_id: str, *, joins: bool) -> Membe
 
 
 def static_member_of(group: ConsumerGroup, member_id: str, instance_id: str) -> ConsumerMember:
-    """Return the static member with an instance id; its member id must be `member_id`.
+    """Return the static member with an instance id. Its member id must be `member_id`.
 
     Raises:
         Refusal: The instance is unknown, or its member has another member id.
@@ -122,7 +122,7 @@ def find_static(
     joins: bool,
     is_classic: bool,
 ) -> MemberMatch:
-    """Find a static member; a returning member gets its old assignment under its new id.
+    """Find a static member. A returning member gets its old assignment under its new id.
 
     Raises:
         Refusal: If the request joins, the instance is in use. If the request does not join, the

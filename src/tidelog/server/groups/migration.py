@@ -168,7 +168,7 @@ class Migration:
     def _dismiss(self, classic: ClassicGroup, group: ConsumerGroup) -> None:
         """Unload the classic group.
 
-        Its members' sessions continue; members with a pending request must rejoin.
+        Its members' sessions continue. Members with a pending request must rejoin.
         """
         session_ms = {
             member.member_id: self._rebalances.session_remaining_ms(member)
@@ -213,7 +213,7 @@ class Migration:
     def downgrade(
         self, group: ConsumerGroup, leaving: Collection[ConsumerMember]
     ) -> Reply[ErrorCode]:
-        """Convert to a classic group without the leaving members; the other members must rejoin."""
+        """Convert to a classic group without the leaving members. The other members must rejoin."""
         leaving_ids = {member.member_id for member in leaving}
         stay = [member for member in group.members.values() if member.member_id not in leaving_ids]
         targets = {m.member_id: group.targets.get(m.member_id, NO_TARGET) for m in stay}
@@ -253,7 +253,7 @@ class Migration:
 
         Restart the sessions of all members that are not in `silent`.
 
-        The members in `silent` did not send this request; their sessions keep the remaining time.
+        The members in `silent` did not send this request. Their sessions keep the remaining time.
         """
         classic = self._classic(group, epoch, members, targets)
         records = [*end_records(group), group_record(classic, rebalances=rebalances)]
@@ -289,7 +289,7 @@ class Migration:
         return classic
 
     def assignment_data(self, target: Mapping[UUID, Collection[int]], version: int) -> bytes:
-        """Encode an assignment for a classic member; deleted topics are left out."""
+        """Encode an assignment for a classic member. Deleted topics are left out."""
         names = {info.topic_id: name for name, info in self._updates.topics.all().items()}
         parts = [
             AssignedPartitions(topic=names[topic], partitions=sorted(numbers))
@@ -302,7 +302,7 @@ class Migration:
     # -- removal of members ------------------------------------------------------------------
 
     def fence(self, group: ConsumerGroup, members: Collection[ConsumerMember]) -> Reply[ErrorCode]:
-        """Remove members; the reply completes when the removal is durable, or with the error."""
+        """Remove members. The reply completes when the removal is durable, or with the error."""
         if not members:
             return self._updates.write(GroupUpdate(group))
         if self.may_downgrade(group, members):

@@ -96,7 +96,7 @@ class Balancer:
         self._most_end -= 1
 
 
-# Maximum number of rounds over all topics; the first few rounds do nearly all the work.
+# Maximum number of rounds over all topics. The first few rounds do nearly all the work.
 ROUNDS_MAX: Final = 16
 
 NO_OWNER: Final = -1

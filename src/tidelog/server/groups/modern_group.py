@@ -43,7 +43,7 @@ UNKNOWN_EPOCH: Final = -1
 
 
 class MemberState(IntEnum):
-    """Progress of a member towards its target; the values are those of the records."""
+    """Progress of a member towards its target. The values are those of the records."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
@@ -106,7 +106,7 @@ class MemberAssignment(NamedTuple):
     def moved(
         self, epoch: int, state: MemberState, assigned: Assigned, revoking: Assigned
     ) -> "MemberAssignment":
-        """Return the next assignment; its `previous_epoch` is the epoch of this assignment."""
+        """Return the next assignment. Its `previous_epoch` is the epoch of this assignment."""
         return MemberAssignment(
             epoch=epoch,
             previous_epoch=self.epoch,
@@ -129,7 +129,7 @@ class MemberAssignment(NamedTuple):
 
 
 class ShareAssignment(NamedTuple):
-    """Current assignment of a share group's member; such a member never has to revoke partitions.
+    """Current assignment of a share group's member. Such a member never has to revoke partitions.
 
     Attributes:
         epoch: Epoch that its next request must contain.
@@ -165,7 +165,7 @@ FIRST_EPOCH: Final = 1
 
 
 class ConsumerGroupState(Enum):
-    """State of a consumer group; the values appear in ListGroups and ConsumerGroupDescribe."""
+    """State of a consumer group. The values appear in ListGroups and ConsumerGroupDescribe."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
@@ -191,7 +191,7 @@ class ResolvedRegex(NamedTuple):
 
     Attributes:
         topics: Names of the topics.
-        version: Version of the topic list; a higher version is newer.
+        version: Version of the topic list. A higher version is newer.
         resolved_ms: Wall time of the resolution.
     """
 
@@ -209,14 +209,14 @@ class ModernGroup(Generic[AssignmentT]):
         may_expire: Whether the group is deleted when it has no members and no offsets.
         no_assignment: Current assignment of a new member.
         group_id: Id of the group.
-        epoch: Group epoch; each change of members, subscriptions or topics increments it.
+        epoch: Group epoch. Each change of members, subscriptions or topics increments it.
         metadata_hash: Hash of the subscribed topics.
-        target_epoch: Epoch of the target assignment; if it is below `epoch`, a new target is due.
+        target_epoch: Epoch of the target assignment. If it is below `epoch`, a new target is due.
         target_ms: Wall time at which the target was computed; 0 before the first one.
         members: Members by id.
         targets: Target assignment of each member.
         offsets: Committed offsets; empty for a share group.
-        hashed_topics: Topic list for which the hash was computed; each change of topics makes a new
+        hashed_topics: Topic list for which the hash was computed. Each change of topics makes a new
             mapping.
         waits: Timers by timeout and member id.
     """
@@ -369,7 +369,7 @@ class ConsumerGroup(ModernGroup[MemberAssignment]):
         return None if member_id is None else self.members.get(member_id)
 
     def target_of(self, member_id: str, instance_id: str | None) -> Target:
-        """Return a member's target; a static member is found by its instance id."""
+        """Return a member's target. A static member is found by its instance id."""
         if instance_id is None:
             return self.targets.get(member_id, NO_TARGET)
         return self.targets.get(self._static.get(instance_id, ""), NO_TARGET)
@@ -580,7 +580,7 @@ SHARE_PROTOCOL: Final = "share"
 
 
 class ShareGroupState(Enum):
-    """State of a share group; the values appear in ListGroups and ShareGroupDescribe."""
+    """State of a share group. The values appear in ListGroups and ShareGroupDescribe."""
 
     EMPTY = "Empty"
     STABLE = "Stable"
@@ -621,7 +621,7 @@ class ShareGroup(ModernGroup[ShareAssignment]):
         return ErrorCode.GROUP_ID_NOT_FOUND
 
     def fetch_error(self, member_id: str | None, epoch: int) -> ErrorCode:
-        """Return GROUP_ID_NOT_FOUND for a member; a request without a member gets no offsets."""
+        """Return GROUP_ID_NOT_FOUND for a member. A request without a member gets no offsets."""
         is_admin = member_id is None and epoch < 0
         return ErrorCode.NONE if is_admin else ErrorCode.GROUP_ID_NOT_FOUND
 

@@ -1,7 +1,7 @@
 """Records of consumer and share groups in `__consumer_offsets`: encoding, decoding, effect.
 
 Each record is a change of a group. The change is applied when it is written and when it is
-replayed. Five kinds exist in both protocols under different numbers (`RecordSet`); each protocol
+replayed. Five kinds exist in both protocols under different numbers (`RecordSet`). Each protocol
 has its own encoding of subscriptions and current assignments. Only consumer groups have records of
 regular expressions, and only share groups have records of initialized topics. Records of classic
 groups and of offsets are in `records`.
@@ -78,13 +78,13 @@ from tidelog.server.groups.modern_group import (
 )
 from tidelog.server.runtime.name_cache import is_short, remembers_short
 
-# Version of every value; no other version exists.
+# Version of every value. No other version exists.
 VALUE_VERSION: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
 class RecordSet(Generic[AssignmentT]):
-    """Record kinds of one protocol; the number of a kind is the lowest version of its key.
+    """Record kinds of one protocol. The number of a kind is the lowest version of its key.
 
     Attributes:
         member_key: Key of a member's subscription.
@@ -625,7 +625,7 @@ def read_modern_change(kind: int, key: bytes, value: bytes) -> ModernRecord | No
         named = REGULAR_EXPRESSION_KEY.read(key)[1]
         return ModernRecord(kind, named.group_id, RegexChange(named.regular_expression, resolved))
     if kind == SHARE_STATE_PARTITIONS_KEY.first:
-        # Topics that Kafka was still initializing are left out; the next heartbeat initializes
+        # Topics that Kafka was still initializing are left out. The next heartbeat initializes
         # them.
         shared = {
             each.topic_id: SharedTopic(each.topic_name, frozenset(each.partitions))

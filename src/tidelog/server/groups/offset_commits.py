@@ -166,7 +166,7 @@ class Commits:
             self._pending.put(number, each.producer_id, [each.offset], is_stale=each.is_stale)
 
     def end_transaction(self, number: int, end: TransactionEnd) -> None:
-        """End a producer's transaction in a partition; on commit, pending offsets take effect."""
+        """End a producer's transaction in a partition. On commit, pending offsets take effect."""
         for each in self._pending.take(number, end.producer_id, commit=end.commit):
             group = self._context.get_or_create(each.group_id)
             group.offsets.put(each.topic, each.partition, each.offset)
@@ -267,7 +267,7 @@ class Commits:
                 of the same name.
 
         Returns:
-            Whether no offset of the topic is left; if False, the caller must retry later.
+            Whether no offset of the topic is left. If False, the caller must retry later.
         """
         remaining = [
             topic_partition
@@ -346,7 +346,7 @@ def committed(commit: Commit, now_ms: int, expire_ms: int) -> CommittedOffset:
 
 
 def with_outcome(written: Reply[ErrorCode], codes: list[ErrorCode]) -> Reply[list[ErrorCode]]:
-    """Return the codes once the write has ended; an error of the write replaces each `NONE`."""
+    """Return the codes once the write has ended. An error of the write replaces each `NONE`."""
     reply: Reply[list[ErrorCode]] = Reply()
 
     def complete(outcome: ErrorCode) -> None:

@@ -1,6 +1,6 @@
 """`__consumer_offsets`: writes of groups, transactional commits, and the offsets of a standby.
 
-`coordinator.state_topic` loads partitions, and reloads them after a failure; the group coordinator
+`coordinator.state_topic` loads partitions, and reloads them after a failure. The group coordinator
 owns the groups.
 
 A directory copied by `tidelog follow` has the offsets of its leader's groups in a file. When a
@@ -91,7 +91,7 @@ class Standby:
 
     @property
     def may_read(self) -> bool:
-        """Whether the file may be read now; after a failure, `RETRY_MS` have to pass first."""
+        """Whether the file may be read now. After a failure, `RETRY_MS` have to pass first."""
         if self._failed_ms is None:
             return True
         return self._services.env.clock.monotonic_ms() - self._failed_ms >= RETRY_MS
@@ -128,7 +128,7 @@ class Standby:
         Args:
             number: Number of the partition of the topic.
             count: Number of partitions of the topic.
-            groups: Groups of the partition by id; imported groups are added.
+            groups: Groups of the partition by id. Imported groups are added.
 
         Raises:
             StorageFailure: A partition with a committed offset can't be opened.
@@ -237,7 +237,7 @@ class OffsetsTopic(StateTopic[LoadedShard]):
     """All partitions of `__consumer_offsets`. Used only in the event loop's thread."""
 
     def __init__(self, services: Services, machine: StateMachine[LoadedShard]) -> None:
-        """Load nothing yet; `machine` receives the loaded groups."""
+        """Load nothing yet. `machine` receives the loaded groups."""
         config = services.config
         settings = {
             "cleanup.policy": "compact",
@@ -375,11 +375,11 @@ class GroupContext(NamedTuple):
     settings: GroupSettings
 
     def new_classic_group(self, group_id: str) -> ClassicGroup:
-        """Return a new classic group without members; it is not in the table yet."""
+        """Return a new classic group without members. It is not in the table yet."""
         return ClassicGroup(group_id, self.clock.now_ms())
 
     def get_or_create(self, group_id: str) -> AnyGroup:
-        """Return a group; a missing group is created as a classic group without members."""
+        """Return a group. A missing group is created as a classic group without members."""
         group = self.table.get(group_id)
         if group is None:
             group = self.new_classic_group(group_id)

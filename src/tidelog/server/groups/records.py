@@ -2,7 +2,7 @@
 
 Writes the versions that Kafka 4.3 writes, and reads all versions that Kafka 4.3 reads. Records of
 consumer and share groups are in `modern_records`. Records of other kinds, such as the members of
-streams groups, are skipped; committed offsets of these groups are read.
+streams groups, are skipped. Committed offsets of these groups are read.
 
 Source: Kafka 4.3's records in that topic.
 """
@@ -92,7 +92,7 @@ def group_record(
 ) -> KeyValue:
     """Encode a classic group with these assignments, by default its members' current assignments.
 
-    If `rebalances` is true, the record has no leader; after a restart this shows that the members
+    If `rebalances` is true, the record has no leader. After a restart this shows that the members
     must still rejoin.
     """
     value = GroupMetadataValue(

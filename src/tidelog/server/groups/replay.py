@@ -127,7 +127,7 @@ class Replay:
             self._deleted.update((key, at) for key, (value, at) in records if value is None)
 
     def add_latest(self, latest: "Iterable[LatestRecord]") -> None:
-        """Add the last record of each key; control and transactional batches are excluded."""
+        """Add the last record of each key. Control and transactional batches are excluded."""
         if not self._pending:
             self._latest.update([(key, (value, at)) for key, value, at, _ in latest])
             return
@@ -229,7 +229,7 @@ _MODULES: Final[Mapping[type[AnyGroup], str]] = {
 
 
 def restore_group(group_id: str, loaded: LoadedGroup, now_ms: int) -> AnyGroup:
-    """Build a group from its records; without a record of members, the group is empty."""
+    """Build a group from its records. Without a record of members, the group is empty."""
     group: AnyGroup
     if loaded.value is not None or not loaded.changes:
         group = ClassicGroup(group_id, now_ms)

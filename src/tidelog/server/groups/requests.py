@@ -65,7 +65,7 @@ class JoinResult(NamedTuple):
 
 
 class SyncRequest(NamedTuple):
-    """SyncGroup request; the leader's request contains the assignments."""
+    """SyncGroup request. The leader's request contains the assignments."""
 
     group_id: str
     member_id: str
@@ -158,7 +158,7 @@ class HeartbeatRequest(NamedTuple):
 
 
 class HeartbeatResult(NamedTuple):
-    """Result of a heartbeat; the assignment is None unless the member needs it."""
+    """Result of a heartbeat. The assignment is None unless the member needs it."""
 
     code: ErrorCode = ErrorCode.NONE
     message: str | None = None

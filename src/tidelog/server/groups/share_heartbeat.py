@@ -65,7 +65,7 @@ def no_share_group(group_id: str, *, is_there: bool) -> Refusal:
 def shared_after(shared: Shared, names: Iterable[str], topics: Mapping[str, TopicInfo]) -> Shared:
     """Return the initialized topics after members subscribe to `names`.
 
-    All earlier topics stay; the named topics get all of their partitions.
+    All earlier topics stay. The named topics get all of their partitions.
     """
     after = dict(shared)
     for info in (topics[name] for name in sorted(names) if name in topics):
@@ -135,7 +135,7 @@ class ShareHeartbeats(Heartbeats):
         return beat_after(self._updates.write(update), beat)
 
     def _open(self, group_id: str, *, joins: bool) -> ShareGroup:
-        """Return the group; a joining member creates it.
+        """Return the group. A joining member creates it.
 
         Raises:
             Refusal: There is no such group, or it has another type.
@@ -308,7 +308,7 @@ class ShareTopics:
         return self._change(group, shared)
 
     def unshare(self, group: ShareGroup, topic_ids: Collection[UUID]) -> Reply[ErrorCode]:
-        """Remove initialized topics of a group; the reply completes when the change is durable."""
+        """Remove initialized topics of a group. The reply completes when the change is durable."""
         remaining = {each: topic for each, topic in group.shared.items() if each not in topic_ids}
         return self._change(group, remaining)
 

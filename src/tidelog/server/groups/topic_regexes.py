@@ -32,7 +32,7 @@ LOGGER: Final = logging.getLogger("tidelog.server.groups")
 # Minimum interval between two resolutions of one group's expressions.
 LOOK_UP_MIN_INTERVAL_MS: Final = 10_000
 
-# Topics that each expression matches; expressions that can't be resolved are left out.
+# Topics that each expression matches. Expressions that can't be resolved are left out.
 Matches: TypeAlias = Mapping[str, frozenset[str]]
 
 # Function that returns whether an expression may match a topic; None if all topics are visible.
@@ -50,7 +50,7 @@ class RegexStatus(Enum):
 
 
 def find_all_matches(regexes: Iterable[str], names: Sequence[str]) -> Matches:
-    """Return the topics of each expression; unusable expressions are logged and left out."""
+    """Return the topics of each expression. Unusable expressions are logged and left out."""
     matches: dict[str, frozenset[str]] = {}
     for text in regexes:
         try:
@@ -77,7 +77,7 @@ class Regexes:
     def change(
         self, update: ConsumerUpdate, match: MemberMatch, new: ConsumerMember
     ) -> RegexStatus:
-        """Plan the change of a member's expression; a new expression must be valid.
+        """Plan the change of a member's expression. A new expression must be valid.
 
         Raises:
             Refusal: The expression is new in the group and invalid.
@@ -156,7 +156,7 @@ class Regexes:
         task.add_done_callback(self._running.discard)
 
     def _apply(self, group: ConsumerGroup, matches: Matches, version: int, now_ms: int) -> None:
-        """Write the resolved topics; if they have changed, a new epoch begins."""
+        """Write the resolved topics. If they have changed, a new epoch begins."""
         update = GroupUpdate(group)
         changed = False
         names = set(group.topic_counts)

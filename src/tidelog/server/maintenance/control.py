@@ -188,7 +188,7 @@ class Control:
             return await node.partitions.reopen(name.topic, name.partition, node.work)
 
     async def _change(self, verb: str, arguments: Mapping[str, object]) -> _Result:
-        """Run the verb attach, swap or erase; meanwhile appends to the affected topics wait."""
+        """Run the verb attach, swap or erase. Meanwhile appends to the affected topics wait."""
         from tidelog.control import verbs  # large, and not needed to listen
 
         topics = _topics_of(verb, arguments)
@@ -341,13 +341,13 @@ class _Connection(asyncio.Protocol):
         self._control.admit(self)
 
     def connection_lost(self, _exc: Exception | None) -> None:
-        """Remove the connection; its running request is still carried out."""
+        """Remove the connection. Its running request is still carried out."""
         self._transport = None
         if self.task is None:
             self._control.dismiss(self)
 
     def data_received(self, data: bytes) -> None:
-        """Process received bytes; a malformed frame closes the connection."""
+        """Process received bytes. A malformed frame closes the connection."""
         try:
             self._requests += self._reader.feed(data)
         except CorruptMessage as error:

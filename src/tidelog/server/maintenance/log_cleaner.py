@@ -13,7 +13,7 @@ most an hour.
 
 `LentJobs` lends a job: it lets a client clean a partition in the broker's place. Such a client
 can't have the directory's lock, for example because its tasks run on other machines. The client
-writes the `.cleaned` files; the broker swaps them in and updates history and checkpoint. While a
+writes the `.cleaned` files. The broker swaps them in and updates history and checkpoint. While a
 client has the job, no cleaner of the broker cleans the partition. If another request asks for the
 same partition, that request gets the job, and the first client's result is dropped. The job also
 ends when the broker restarts, or after `LEND_MS` without a result. In both cases the cleaning
@@ -165,9 +165,9 @@ class LentJobs:
         """Swap in the segments that a client has cleaned; return whether another pass is needed.
 
         Raises:
-            CleaningAborted: The job is no longer lent, or its segments have been replaced; nothing
+            CleaningAborted: The job is no longer lent, or its segments have been replaced. Nothing
                 more is changed, and the cleaning can be started again.
-            CorruptMessage: The result can't belong to this job; nothing was changed.
+            CorruptMessage: The result can't belong to this job. Nothing was changed.
             StorageFailure: The disk failed.
         """
         name, cleaned = result.name, result.cleaned
@@ -219,7 +219,7 @@ class LentJobs:
             await self._end(name)
 
     def forget(self, info: "TopicInfo") -> None:
-        """Drop the jobs of a deleted topic; their files are deleted with the topic."""
+        """Drop the jobs of a deleted topic. Their files are deleted with the topic."""
         for name in [name for name in self._lent if name.topic == info.name]:
             del self._lent[name]
             self._at_work.discard(name)
@@ -340,7 +340,7 @@ class LogCleaner:
                 self._tasks.append(asyncio.ensure_future(self._run()))
 
     async def stop(self) -> None:
-        """Stop running cleanings; segments that were swapped in stay."""
+        """Stop running cleanings. Segments that were swapped in stay."""
         self._is_stopping = True
         for pause in tuple(self._pauses):
             if not pause.done():
@@ -402,7 +402,7 @@ class LogCleaner:
             self._pauses.discard(done)
 
     async def _clean(self, worker: Worker, name: TopicPartition) -> None:
-        """Clean a due partition; a failure is logged and remembered."""
+        """Clean a due partition. A failure is logged and remembered."""
         try:
             await self._cleaned(worker, name, is_asked=False)
         except (CleaningAborted, Closed, UnknownTopic) as error:

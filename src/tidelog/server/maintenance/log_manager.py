@@ -48,7 +48,7 @@ class LogManager:
         self._unlinking = set[Partition]()
 
     def start(self) -> None:
-        """Start; as in Kafka, retention first runs after `log.initial.task.delay.ms`."""
+        """Start. As in Kafka, retention first runs after `log.initial.task.delay.ms`."""
         config = self._node.config
         first_ms = config.log_initial_task_delay_ms
         self._repeat(first_ms, config.log_retention_check_interval_ms, self._names, self._retain)
@@ -133,7 +133,7 @@ class LogManager:
         await asyncio.gather(*self._openings, return_exceptions=True)
 
     def _act(self, name: TopicPartition, action: Callable[[Partition], None]) -> None:
-        """Run the action for one partition; failures don't affect others.
+        """Run the action for one partition. Failures don't affect others.
 
         The topic may have been deleted meanwhile.
         """

@@ -1,7 +1,7 @@
 """The broker's metrics in Prometheus text format, generated in chunks.
 
 Partitions, groups and counters are read at each scrape; only times of segments and of the first
-batch are cached. No record is decoded; of batches only the header of the log's first batch is read,
+batch are cached. No record is decoded. Of batches only the header of the log's first batch is read,
 and read again when the log start has changed. The text is written directly, because Prometheus's
 client library would create several objects for each of up to 100,000 samples. Only the metrics of
 the process come from that library. Partitions, topics, groups and commits beyond a limit are
@@ -86,7 +86,7 @@ class PartitionStats:
         """Examine new finished segments, a few at each step, so that the event loop can be yielded.
 
         A finished segment is examined once, and again if its size has changed, for example by
-        compaction; a replacement of equal size is not noticed. Segments whose files can't be read
+        compaction. A replacement of equal size is not noticed. Segments whose files can't be read
         are skipped, and examined again at the next scrape.
         """
         largest: dict[int, tuple[int, int]] = {}
@@ -105,7 +105,7 @@ class PartitionStats:
         self._largest = largest
 
     def find(self, partition: Partition) -> PartitionFacts:
-        """Return the facts, with the results of `examine`; times that can't be read are None."""
+        """Return the facts, with the results of `examine`. Times that can't be read are None."""
         log, states = partition.log, partition.log.producer_states()
         times: dict[str, int | None] = {}
         size_bytes = 0
@@ -380,7 +380,7 @@ class Exposition:
         self._omitted: dict[str, int] = {}
 
     async def pieces(self) -> AsyncIterator[str]:
-        """Yield the text in pieces; the event loop is yielded between them."""
+        """Yield the text in pieces. The event loop is yielded between them."""
         self._omitted = {"partitions": 0, "topics": 0, "groups": 0, "commits": 0}
         yield self._broker()
         yield self._requests()
@@ -586,7 +586,7 @@ def _partition_labels(name: TopicPartition) -> str:
 
 
 def _labels(**labels: str | int) -> str:
-    """Return `{name="value",...}`; special characters in values are escaped."""
+    """Return `{name="value",...}`. Special characters in values are escaped."""
     pairs = (f'{name}="{str(value).translate(_ESCAPES)}"' for name, value in labels.items())
     return f"{{{','.join(pairs)}}}"
 

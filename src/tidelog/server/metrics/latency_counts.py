@@ -35,7 +35,7 @@ BOUNDS_MS: Final = tuple(round(1000 * bound) for bound in LATENCY_BUCKETS_S)
 # Number of bytes that a thread reads at a time.
 _BYTES_AT_ONCE: Final = 4 << 20
 
-# Time in ms after which a scrape stops counting; the remaining records are counted for the next
+# Time in ms after which a scrape stops counting. The remaining records are counted for the next
 # scrape.
 _BUDGET_MS: Final = 2_000
 

@@ -40,7 +40,7 @@ class MemoryBudget:
         """Bound the memory at about `limit_bytes`; -1 for no bound."""
         self._limit_bytes = limit_bytes
         self.used_bytes = 0
-        # `_reading` has the connections in the middle of a request; the one that has been reading
+        # `_reading` has the connections in the middle of a request. The one that has been reading
         # for longest is first. `_waiting` has the connections in `_reading` that wait for memory.
         self._reading: dict[Resume, None] = {}
         self._waiting: dict[Resume, None] = {}
@@ -102,7 +102,7 @@ class MemoryBudget:
         self.used_bytes += size_bytes
 
     def release(self, size_bytes: int) -> None:
-        """Release bytes; connections that wait for memory continue while there is room."""
+        """Release bytes. Connections that wait for memory continue while there is room."""
         self.used_bytes -= size_bytes
         self._resume_waiting()
 
@@ -278,7 +278,7 @@ class Client(Protocol):
         ...
 
     def close(self) -> None:
-        """Close without waiting for the client; a request in progress is still carried out."""
+        """Close without waiting for the client. A request in progress is still carried out."""
         ...
 
     def stop(self) -> None:
@@ -440,7 +440,7 @@ class Clients:
             before = active_ms
 
     def close(self) -> None:
-        """Close all connections; completed responses are sent."""
+        """Close all connections. Completed responses are sent."""
         self.coalescer.send()
         for client in tuple(self._clients):
             client.stop()

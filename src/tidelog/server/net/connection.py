@@ -157,7 +157,7 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(
         self, node: Node, clients: Clients, authentication: "ListenerAuthentication | None" = None
     ) -> None:
-        """Create it unconnected; without `authentication`, all clients are anonymous."""
+        """Create it unconnected. Without `authentication`, all clients are anonymous."""
         self._node = node
         self._authentication = authentication
         self._answer: Answering = answer
@@ -218,7 +218,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._is_in
 
     def _identify_client(self, authentication: "ListenerAuthentication", waited_ms: int) -> None:
-        """Determine the principal or require SASL; the client was accepted `waited_ms` ms ago."""
+        """Determine the principal or require SASL. The client was accepted `waited_ms` ms ago."""
         assert self._transport is not None
         self.facts.address = authentication.address
         try:
@@ -420,7 +420,7 @@ class Connection(asyncio.BufferedProtocol):
         self._clients.dismiss(self)
 
     def _refuse(self, error: Exception) -> None:
-        """Close because of an invalid request; earlier responses are sent."""
+        """Close because of an invalid request. Earlier responses are sent."""
         if isinstance(error, CorruptMessage):
             self._node.metrics.malformed()
         self._flush()
@@ -474,7 +474,7 @@ class Connection(asyncio.BufferedProtocol):
         self._pace()
 
     def _handle(self, frame: memoryview, *, more: bool) -> None:
-        """Answer a request; if `more` is true, the response may be held back until a flush."""
+        """Answer a request. If `more` is true, the response may be held back until a flush."""
         memory = self.memory
         if memory.sending_since_ms is not None:
             memory.end_read()
@@ -530,7 +530,7 @@ class Connection(asyncio.BufferedProtocol):
         self._node.metrics.request(api_name(key), seconds, size_bytes, size)
 
     def _log_slow(self, key: int, seconds: float, size_bytes: int) -> None:
-        """Log a slow request; the number of log lines is limited."""
+        """Log a slow request. The number of log lines is limited."""
         facts, text = self.facts, "slow request from %s: %s, %.1f s, %d bytes"
         extra = {"client": facts.host, "connection": facts.number, "api": api_name(key)}
         LOGGER.info(text, facts.host, api_name(key), seconds, size_bytes, extra=extra)
@@ -543,7 +543,7 @@ class Connection(asyncio.BufferedProtocol):
             self._next_turn = self._node.timers.after(delay_ms, self._take_next_turn)
 
     def _pace(self) -> None:
-        """While a request waits, read ahead only up to a bound; a disconnect is still noticed."""
+        """While a request waits, read ahead only up to a bound. A disconnect is still noticed."""
         is_blocked = self._frames.buffered_bytes > self._ahead_bytes and self._is_blocked()
         must_pause = self.memory.is_waiting or is_blocked
         if self._transport is not None and must_pause != self._is_paused:
@@ -554,7 +554,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.resume_reading()
 
     def _give_up(self, reason: str, error_code: int | None = None) -> None:
-        """Log the reason and close at once; other connections are not affected."""
+        """Log the reason and close at once. Other connections are not affected."""
         number, host = self.facts.number, self.facts.host
         api = None if self._key is None else api_name(self._key)
         extra = {"client": host, "connection": number, "api": api, "error_code": error_code}
@@ -562,7 +562,7 @@ class Connection(asyncio.BufferedProtocol):
         self.close()
 
     def close(self) -> None:
-        """Close without waiting for the client; a request in progress is still carried out."""
+        """Close without waiting for the client. A request in progress is still carried out."""
         self._is_over = True
         if self._transport is not None:
             self._transport.abort()
@@ -576,7 +576,7 @@ class Connection(asyncio.BufferedProtocol):
         self._end_if_done()
 
     def _release(self) -> None:
-        """Stop sending and reading; the transport reports when it has closed."""
+        """Stop sending and reading. The transport reports when it has closed."""
         self._transport = None
         if self._is_over or self._frames.is_empty:
             self.facts.close()  # not called if requests are left that need the facts

@@ -120,7 +120,7 @@ class Listener:
             self._take(sock, str(address[0]))
 
     def _pause(self, listening: socket.socket, error: OSError) -> None:
-        """Pause accepting after an error; meanwhile clients wait in the system's queue."""
+        """Pause accepting after an error. Meanwhile clients wait in the system's queue."""
         if error.errno not in _NO_ROOM:
             LOGGER.error("can't accept a connection: %s", error)
         else:
@@ -175,7 +175,7 @@ async def listening_sockets(
 
     Args:
         host: A name or an address; empty for all addresses of the machine.
-        port: The port; the system chooses one if 0.
+        port: The port; if 0, the system chooses a port.
         backlog: Maximum number of connections that wait to be accepted.
         prepare: Called with each socket before it listens.
 
@@ -290,7 +290,7 @@ def _disable_pacing(bound: socket.socket) -> None:
             bound.setsockopt(socket.IPPROTO_TCP, _CONGESTION, WITHOUT_PACING)
 
 
-# Timeout in seconds of the TLS handshake, and of the TLS shutdown; after it the client is
+# Timeout in seconds of the TLS handshake, and of the TLS shutdown. After it the client is
 # disconnected.
 TLS_TIMEOUT_S: Final = 10
 
@@ -308,7 +308,7 @@ class TlsListener(Listener):
         make: Callable[[], Connection],
         context: ssl.SSLContext,
     ) -> None:
-        """Start accepting; `context` is for handshakes. See `Listener` for the other arguments."""
+        """Start accepting. `context` is for handshakes. See `Listener` for the other arguments."""
         super().__init__(sockets, node, make)
         self._context = context
 

@@ -76,7 +76,7 @@ class SaslSession:
 
         Args:
             node: The broker.
-            facts: Facts about the connection; authentication sets their principal.
+            facts: Facts about the connection. Authentication sets their principal.
             authentication: The listener's authentication.
             waited_ms: Time in ms since the client connected, which counts towards the timeout.
             on_late: Called with a reason to close if authentication takes too long.
@@ -116,7 +116,7 @@ class SaslSession:
         """Answer a frame; see `dispatch.answer` for the result.
 
         Raises:
-            NotLoggedIn: The request is not permitted in this state; the connection closes.
+            NotLoggedIn: The request is not permitted in this state. The connection closes.
             CorruptMessage, UnsupportedVersion: See `dispatch.answer`.
         """
         if self._state is State.WANTS_TOKENS and self._exchange is None:
@@ -189,7 +189,7 @@ class SaslSession:
         return write_response(request, SaslHandshakeResponse(mechanisms=mechanisms))
 
     def _may_renew(self) -> bool:
-        """Whether the client may re-authenticate now; if so, this counts as a re-authentication."""
+        """Whether the client may re-authenticate now. If so, this counts as a re-authentication."""
         now_ms = self._node.env.clock.monotonic_ms()
         if self._renewed_ms is not None and now_ms - self._renewed_ms < RENEWAL_INTERVAL_MS:
             return False
@@ -232,7 +232,7 @@ class SaslSession:
         return write_response(request, response)
 
     async def _bare(self, token: bytes) -> Pieces | None:
-        """Process a bare token, after a handshake of version 0; on failure there is no response."""
+        """Process a bare token, after a handshake of version 0. On failure there is no response."""
         try:
             auth_bytes = await self._step(token)
         except LoginFailed as error:
@@ -243,7 +243,7 @@ class SaslSession:
         return [len(auth_bytes).to_bytes(LENGTH_BYTES, "big") + auth_bytes]
 
     async def _step(self, token: bytes) -> bytes:
-        """Return the mechanism's response; after the last one the session is open."""
+        """Return the mechanism's response. After the last one the session is open."""
         exchange = self._exchange
         assert exchange is not None
         if len(token) > FRAME_BYTES_MAX:  # with an open session, frames may be longer

@@ -36,7 +36,7 @@ class QueuedTurn:
     __slots__ = ("_take_turn",)
 
     def __init__(self, take_turn: Callable[[], None]) -> None:
-        """Create an entry; `take_turn` is called when the turn comes."""
+        """Create an entry. `take_turn` is called when the turn comes."""
         self._take_turn: Callable[[], None] | None = take_turn
 
     def cancel(self) -> None:
@@ -59,7 +59,7 @@ class FairQueue:
     __slots__ = ("_is_due", "_now_ns", "_turns")
 
     def __init__(self, now_ns: Callable[[], int]) -> None:
-        """Create an empty queue; `now_ns` is a monotonic clock."""
+        """Create an empty queue. `now_ns` is a monotonic clock."""
         self._now_ns = now_ns
         self._turns: deque[QueuedTurn] = deque()
         self._is_due = False
@@ -226,7 +226,7 @@ class WriteCoalescer:
     __slots__ = ("_at_once", "_busy_poll", "_count", "_is_ending", "_senders", "due_ns", "holds")
 
     def __init__(self, busy_poll: BusyPoll) -> None:
-        """Create it; the first responses are sent at once."""
+        """Create it. The first responses are sent at once."""
         self.holds = False
         self.due_ns = _NEVER
         self._busy_poll = busy_poll
@@ -244,7 +244,7 @@ class WriteCoalescer:
         return self._at_once < 0 and not self._busy_poll.is_polling
 
     def hold(self, sender: Sender, now_ns: int) -> None:
-        """Hold a response until the end of the iteration; `now_ns` is monotonic."""
+        """Hold a response until the end of the iteration. `now_ns` is monotonic."""
         if not self._is_ending:
             self._is_ending = True
             asyncio.get_running_loop().call_soon(self._end)

@@ -1,7 +1,7 @@
 """Bytes and file regions that a connection sends.
 
 Bytes are sent by the socket itself, not by the transport. The event loop reports when the socket
-accepts more. Regions in the page cache are sent by sendfile without a copy; a thread reads other
+accepts more. Regions in the page cache are sent by sendfile without a copy. A thread reads other
 regions in chunks. With TLS or without sendfile, all bytes go through the transport, and each file
 region is given to the transport in chunks until the transport pauses the queue.
 """
@@ -67,7 +67,7 @@ SEND_BYTES: Final = 1 << 20
 # of the next `CLOSE_PROBE_BYTES` bytes are probed at short distances.
 CLOSE_PROBE_BYTES: Final = 64 << 20
 
-# Number of bytes sent in one turn after which the queue yields the event loop; the last send of a
+# Number of bytes sent in one turn after which the queue yields the event loop. The last send of a
 # turn may exceed it.
 TURN_BYTES: Final = 4 << 20
 
@@ -81,7 +81,7 @@ _MORE: Final = getattr(socket, "MSG_MORE", 0)
 class SendQueue:
     """Sending side of a transport. Used only in the event loop's thread.
 
-    `close` is the last call; the other methods may be called in any order before it.
+    `close` is the last call. The other methods may be called in any order before it.
 
     Attributes:
         queued_bytes: Number of bytes in waiting pieces. File regions, responses held back for
@@ -103,7 +103,7 @@ class SendQueue:
             transport: The transport.
             work: Threads for cold reads.
             on_empty: Called when no piece waits any more and the transport is not paused.
-            on_failure: Called if a piece can't be read or sent; the connection is useless then.
+            on_failure: Called if a piece can't be read or sent. The connection is useless then.
             on_progress: Called when the queue begins to wait for the socket or its next turn, and
                 each time the queue continues.
         """

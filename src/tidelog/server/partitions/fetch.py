@@ -149,7 +149,7 @@ class ReadOrder:
 
     Attributes:
         version: Version of the request.
-        is_follower: Whether a follower sent the request; a follower sees records below
+        is_follower: Whether a follower sent the request. A follower sees records below
             `Partition.replica_end_offset`.
         is_committed: Whether the client reads only committed records: records from the last stable
             offset on are hidden, and aborted transactions are listed beside the records.
@@ -214,7 +214,7 @@ class PartitionRead:
             if the client's log does not diverge.
         fenced_epoch: The current leader epoch, if the client named an older one and its version of
             Fetch can return it; else -1.
-        records: Whole batches; below version 3 of Fetch, the last converted batch may be cut off.
+        records: Whole batches. Below version 3 of Fetch, the last converted batch may be cut off.
         size_bytes: Size of the records.
         aborted: The aborted transactions among the records, if the client reads only committed
             records; otherwise, and with an error, None.
@@ -526,7 +526,7 @@ def aborted_transactions(
 class Reading:
     """One pass over the partitions of a fetch.
 
-    `go` reads only from memory; `finish` also reads from files and stores.
+    `go` reads only from memory. `finish` also reads from files and stores.
 
     Attributes:
         size_bytes: Size of all records that were read.
@@ -574,7 +574,7 @@ class Reading:
         return True
 
     async def finish(self, work: Work, end: int | None = None) -> None:
-        """Read all partitions, or those before index `end`; threads read what is not in memory."""
+        """Read all partitions, or those before index `end`. Threads read what is not in memory."""
         while not self.go(end):
             read, limits = self._reads[self._at], self._cold
             assert limits is not None

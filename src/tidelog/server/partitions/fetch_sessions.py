@@ -81,7 +81,7 @@ class CachedPartition:
     Attributes:
         key: The partition.
         request: The client's last request for the partition.
-        topic: Name of the topic, if the client names the topic by id and the topic was found; the
+        topic: Name of the topic, if the client names the topic by id and the topic was found. The
             session keeps the name after the topic's deletion.
         partition: The open partition, if it was found before.
         high_watermark: High watermark last sent to the client, -1 for none.
@@ -218,12 +218,12 @@ class Fetching:
         return results
 
     def empty_response(self) -> SessionResponse[PartitionResult]:
-        """Return a response without partitions; it does not begin a session."""
+        """Return a response without partitions. It does not begin a session."""
         return SessionResponse(self.error_code, NO_SESSION)
 
 
 class RefusedFetching(Fetching):
-    """Result for a request that does not fit its session; the response has only the error."""
+    """Result for a request that does not fit its session. The response has only the error."""
 
     def __init__(self, error_code: int) -> None:
         super().__init__(())
@@ -275,7 +275,7 @@ class IncrementalFetching(Fetching):
         return [(cached, data) for cached, data in results if cached.has_changed(data)]
 
     def empty_response(self) -> SessionResponse[PartitionResult]:
-        """Return a response without partitions; the session continues."""
+        """Return a response without partitions. The session continues."""
         session = self._session
         error_code = 0 if session.epoch == self._epoch else ErrorCode.INVALID_FETCH_SESSION_EPOCH
         return SessionResponse(error_code, session.session_id)
@@ -415,5 +415,5 @@ class FetchSessions:
 
 
 def next_epoch(epoch: int) -> int:
-    """Return the session epoch that follows `epoch`; 1 follows -1 and the largest epoch."""
+    """Return the session epoch that follows `epoch`. 1 follows -1 and the largest epoch."""
     return 1 if epoch in (INT32_MAX, LAST_EPOCH) else epoch + 1

@@ -28,7 +28,7 @@ def newest_magic(version: int) -> int:
 
 
 def down_convert(data: Buffer, magic: int, first_offset: int) -> bytearray:
-    """Convert whole batches to format `magic`; batches of this or an older format are unchanged.
+    """Convert whole batches to format `magic`. Batches of this or an older format are unchanged.
 
     Args:
         data: Whole batches, back to back.

@@ -45,7 +45,7 @@ def find_offset(log: Log, time_ms: int, end: int, work: Work) -> Match | Search:
         work: Threads for reading what is not in memory.
 
     Raises:
-        The errors of `LogView.offset_for_time`; a returned search raises them when awaited.
+        The errors of `LogView.offset_for_time`. A returned search raises them when awaited.
     """
     if time_ms < 0 and time_ms != MAX_TIMESTAMP:
         return _find_special(log, time_ms, end)

@@ -2,7 +2,7 @@
 
 A producer's first batch of a transaction is accepted only after the coordinator has confirmed that
 the partition belongs to the transaction. The transaction may end between that confirmation and the
-append; so the request holds a `Guard`, which becomes invalid when the marker is appended. Later
+append. So the request holds a `Guard`, which becomes invalid when the marker is appended. Later
 batches need no confirmation, because the transaction is already open in the log. For readers of
 committed records, a transaction ends only when the high watermark is above the offset of its
 marker.
@@ -65,7 +65,7 @@ class Guard:
 
     Attributes:
         epoch: The producer's newest epoch that is being verified.
-        lowest_sequence: Lowest sequence of the requests with that epoch; the batch with this
+        lowest_sequence: Lowest sequence of the requests with that epoch. The batch with this
             sequence must be written first.
         raises_epochs: Whether each of the producer's transactions has an epoch of its own.
         since_ms: Wall time in ms at which the first request arrived.
@@ -163,7 +163,7 @@ class OpenTransactions:
 
         If each transaction has an epoch of its own, a marker of version 2 has the epoch of the next
         transaction. A guard with this epoch stays, because it belongs to a request of the next
-        transaction; this request waits until the coordinator has completed the ended transaction. A
+        transaction. This request waits until the coordinator has completed the ended transaction. A
         marker of an older version has the epoch of the ended transaction.
         """
         guard = self._guards.get(end.producer_id)
@@ -452,7 +452,7 @@ def append_in_transaction(
 
     Args:
         partition: The partition.
-        data: The batch; the append may change its bytes.
+        data: The batch. The append may change its bytes.
         batch: A view of `data`.
         guard: Result of `OpenTransactions.guard` before the verification.
         terms: Terms of an append by a client, or by the group coordinator for offsets.
@@ -508,14 +508,14 @@ class Markers(Protocol):
         """Append a marker to each partition, and return when it is durable.
 
         In `__consumer_offsets` the group offsets of the transaction are also committed or dropped.
-        A marker may be written twice; the second marker is no error, and ends no other transaction.
+        A marker may be written twice. The second marker is no error, and ends no other transaction.
 
         Args:
             partitions: Partitions of the transaction, each once.
             producer_id: The transaction's producer.
             producer_epoch: Epoch of the marker. With `transaction_version` 2 it is the epoch of the
                 records plus one. Otherwise it is the epoch of the records or a later epoch.
-            coordinator_epoch: Epoch of the coordinator; a log that has seen a later epoch refuses
+            coordinator_epoch: Epoch of the coordinator. A log that has seen a later epoch refuses
                 the marker.
             commit: True to commit, False to abort.
             transaction_version: 2 if each transaction raises the epoch; 0 or 1 for transactions of

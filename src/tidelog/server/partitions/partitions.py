@@ -3,7 +3,7 @@
 - Leader epochs: check a client's epoch, and find the end of an epoch.
 - Locks on topics: a thread prepares the segments for an attach or swap. The part of the log that
   these segments continue or replace must not change until the segments are visible. Conflicting
-  changes wait; reads continue. The lock of a tier run delays retention and other locks of the
+  changes wait. Reads continue. The lock of a tier run delays retention and other locks of the
   topic, but not appends. The lock of a compaction that swaps in segments also delays the topic's
   deletion.
 - Cleanings: a cleaning needs its source segments until its result is swapped in. So retention of a
@@ -245,7 +245,7 @@ class Partitions:
         """Reopen a partition that is offline after a disk failure; return whether it was reopened.
 
         Raises:
-            UnknownTopic, StorageFailure: See `LogDir.reopen`; the partition stays offline and
+            UnknownTopic, StorageFailure: See `LogDir.reopen`. The partition stays offline and
                 readable.
         """
         offline = self.get(topic, partition)
@@ -310,7 +310,7 @@ class Partitions:
         return iter(tuple(self._open.values()))
 
     def forget(self, topics: Collection[str]) -> None:
-        """Close the partitions of deleted topics; this notifies their watchers."""
+        """Close the partitions of deleted topics. This notifies their watchers."""
         for name in [name for name in self._open if name.topic in topics]:
             self._used.pop((name.topic, name.partition), None)
             self._open.pop(name).close()

@@ -54,7 +54,7 @@ PROBE_BYTES: Final = 256 << 10
 PROBE_RARELY_BYTES: Final = 1 << 20
 _NOT_PROBED: Final = -1
 
-# Minimum size of a `FilePiece`, in bytes; smaller ranges are read into memory at once. It must not
+# Minimum size of a `FilePiece`, in bytes. Smaller ranges are read into memory at once. It must not
 # be less than the size up to which writers join buffers.
 PIECE_MIN_BYTES: Final = 16 << 10
 
@@ -68,7 +68,7 @@ class FilePiece:
     def __init__(
         self, file: File, path: str, position: int, size: int, *, is_begun: bool = False
     ) -> None:
-        """Create a piece of an open file; `path` is for errors.
+        """Create a piece of an open file. `path` is for errors.
 
         `is_begun` is true if the first bytes of the piece were just read from memory.
         """
@@ -153,7 +153,7 @@ class SegmentBytes:
     __slots__ = ("_is_one_read", "_last_file", "_pool", "may_block")
 
     def __init__(self, pool: FilePool, *, may_block: bool, is_one_read: bool = False) -> None:
-        """Create it without an open file; a source that may block is always for one read."""
+        """Create it without an open file. A source that may block is always for one read."""
         self._pool = pool
         self.may_block = may_block
         self._is_one_read = may_block or is_one_read
@@ -244,7 +244,7 @@ class SegmentBytes:
         return segment.append_times
 
     def distrust(self, segment: Segment, problem: str) -> None:
-        """Rebuild a segment's indexes; this reads the whole segment.
+        """Rebuild a segment's indexes. This reads the whole segment.
 
         Raises ColdRead unless this source may block.
         """
@@ -375,15 +375,15 @@ def find_range(
 
     Args:
         segments: Segments of a log, oldest first.
-        offset: First requested offset; the first batch may begin before it.
+        offset: First requested offset. The first batch may begin before it.
         limits: Limits of the read.
         source: Source of the segments' bytes.
-        ends: Ends of earlier reads; the end of this read is added.
+        ends: Ends of earlier reads. The end of this read is added.
 
     Raises:
         ColdRead: The search would have to wait for a disk, and the source may not block.
         CorruptBatch: A frame or an offset is impossible, or records were lost in the gap before the
-            next segment; the error has the position. Sound batches before the damage are found.
+            next segment. The error has the position. Sound batches before the damage are found.
         DamagedLog: The offset lies after the sound part of the log.
         OSError: A read failed.
     """
@@ -650,7 +650,7 @@ def frames(
 
     Raises:
         ColdRead, OSError: See `find_range`.
-        CorruptBatch: A frame is impossible; the error has the position.
+        CorruptBatch: A frame is impossible. The error has the position.
     """
     at = 0
     if window is None:

@@ -1,6 +1,6 @@
 """Shared services of a broker: settings, directory, clock, threads, partitions, topics.
 
-This module also assigns producer ids. They come from a block in memory; a thread reserves the next
+This module also assigns producer ids. They come from a block in memory. A thread reserves the next
 block.
 """
 
@@ -49,7 +49,7 @@ class ProducerIds:
 
         Raises:
             UnsupportedVersion: A later release wrote the directory's file of producer ids.
-            StorageFailure: The block could not be stored; no id was assigned.
+            StorageFailure: The block could not be stored. No id was assigned.
         """
         async with self._is_taking:
             while (producer_id := self.next()) is None:

@@ -78,7 +78,7 @@ class Topics:
         return self._log_dir.create_topic(name, partitions=count, config=config)[0]
 
     def delete(self, name: str) -> list[str]:
-        """Delete a topic; the caller has to remove the topic's renamed directories.
+        """Delete a topic. The caller has to remove the topic's renamed directories.
 
         Raises the errors of `TopicAdmin.hide`.
 
@@ -155,7 +155,7 @@ class Removals:
         return len(self._paths)
 
     def add(self, paths: Iterable[str]) -> None:
-        """Add renamed directories of deleted topics; after `stop`, they stay until a restart."""
+        """Add renamed directories of deleted topics. After `stop`, they stay until a restart."""
         if not self._is_over:
             self._paths.extend(paths)
         if self._paths and self._running is None:

@@ -141,7 +141,7 @@ class Counters:
 
     Attributes:
         apis: Counts by API name.
-        topics: Counts by topic; deleted topics are dropped.
+        topics: Counts by topic. Deleted topics are dropped.
         cleaner: Counts of compaction.
         connections: Number of open connections.
         connections_opened: Connections admitted since the start.
@@ -212,7 +212,7 @@ class Counters:
         self.topics[topic].writes_skipped += 1
 
     def produced(self, topic: str, data: Buffer, result: AppendResult) -> None:
-        """Count batches that a client appended; duplicates are not counted.
+        """Count batches that a client appended. Duplicates are not counted.
 
         Args:
             topic: The topic's name.

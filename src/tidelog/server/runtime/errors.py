@@ -38,7 +38,7 @@ class NotLoggedIn(TidelogError):
 
 
 class Refusal(TidelogError):
-    """One item of a request is refused; the item's result in the response has the error.
+    """One item of a request is refused. The item's result in the response has the error.
 
     Attributes:
         error_code: Kafka's error code.

@@ -1,7 +1,7 @@
 """Threads of a broker: workers, a log's deferred tasks, and calls from threads to the loop.
 
 - `Work`: blocking calls in a few threads, with a limit on waiting calls.
-- `Beside`: tasks that one log defers, in order; tasks of different logs run concurrently
+- `Beside`: tasks that one log defers, in order. Tasks of different logs run concurrently
   (`tidelog.storage.log.durability` declares them).
 - `LogDirOnLoop`: proxy through which other threads use the directory. A `LogDir` and its logs are
   used only in the event loop's thread. Long work (an attach, a copy to the tier) runs in another
@@ -30,7 +30,7 @@ _Result = TypeVar("_Result")
 _Target_co = TypeVar("_Target_co", covariant=True)
 THREADS: Final = 4
 
-# Maximum number of calls that `Work.run` has handed to the threads; further calls wait, in order.
+# Maximum number of calls that `Work.run` has handed to the threads. Further calls wait, in order.
 CALL_LIMIT: Final = 64
 
 # Maximum number of items that `run_long` processes on the event loop.
@@ -41,7 +41,7 @@ class Work:
     """Threads for calls that may wait for a disk or a store. Used only in the event loop's thread.
 
     A broker has several instances, so that slow calls (reads of a disk or a store) delay only other
-    slow calls. Calls for clients (`run`) wait until the threads have room; each connection has at
+    slow calls. Calls for clients (`run`) wait until the threads have room. Each connection has at
     most one such call. The callers of `submit` limit the number of their calls: one sync for each
     log, one checkpoint, a few partitions being opened.
 
@@ -50,7 +50,7 @@ class Work:
     """
 
     def __init__(self, threads: int = THREADS, *, calls: int = CALL_LIMIT) -> None:
-        """Create it without threads; a thread starts when a call needs it.
+        """Create it without threads. A thread starts when a call needs it.
 
         Args:
             threads: Maximum number of calls that run at a time.
@@ -78,7 +78,7 @@ class Work:
         return function(*arguments) if count <= FEW else await self.run(function, *arguments)
 
     def submit(self, function: Callable[[], _Result]) -> "Future[_Result]":
-        """Call a function in a thread; the future gets its result or error."""
+        """Call a function in a thread. The future gets its result or error."""
         return self._pool.submit(function)
 
     def close(self) -> None:

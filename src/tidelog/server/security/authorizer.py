@@ -35,7 +35,7 @@ from tidelog.server.security.operations import (
 
 WILDCARD: Final = "*"
 ALL_USERS: Final = "User:*"
-# Maximum number of cached decisions; each is for one principal, address, operation and resource.
+# Maximum number of cached decisions. Each is for one principal, address, operation and resource.
 REMEMBERED_MAX: Final = 10_000
 # Maximum length of a resource name for which decisions are cached. Topic names have at most 249
 # characters, but a client may send a name of 32,767 bytes.
@@ -69,7 +69,7 @@ class Acl:
     permission: Permission
 
     def is_about(self, name: str) -> bool:
-        """Whether the resource pattern matches a name; the resource type is not compared."""
+        """Whether the resource pattern matches a name. The resource type is not compared."""
         if self.pattern is PatternType.PREFIXED:
             return name.startswith(self.name)
         return self.name in {name, WILDCARD}
@@ -134,7 +134,7 @@ class _Rules:
         self.literal: dict[str, dict[Acl, None]] = {}
         self.prefixed: dict[str, dict[Acl, None]] = {}
         # Lengths of the prefixes of all ACLs that were ever added. A length whose ACLs were all
-        # removed stays here; it costs only a look-up.
+        # removed stays here. It costs only a look-up.
         self.prefix_lengths: list[int] = []
 
     def _by_name(self, acl: Acl) -> dict[str, dict[Acl, None]]:
@@ -167,7 +167,7 @@ class _Rules:
 class RuleTable:
     """ACLs by resource.
 
-    Any thread may create a table; afterwards only its authorizer uses the table.
+    Any thread may create a table. Afterwards only its authorizer uses the table.
 
     Attributes:
         acls: All ACLs.
@@ -183,7 +183,7 @@ class RuleTable:
         self._by_type.setdefault(acl.resource_type, _Rules()).add(acl)
 
     def change(self, added: Collection[Acl], removed: Collection[Acl]) -> None:
-        """Add and remove ACLs; those of `removed` must be present, those of `added` must not."""
+        """Add ACLs, none of which may be present, and remove ACLs, all of which must be present."""
         self.acls = self.acls.difference(removed).union(added)
         for acl in removed:
             self._by_type[acl.resource_type].remove(acl)
@@ -233,7 +233,7 @@ class Authorizer:
         self._remembered = {}
 
     def change(self, added: Collection[Acl], removed: Collection[Acl]) -> None:
-        """Add and remove ACLs; those of `removed` must be present, those of `added` must not."""
+        """Add ACLs, none of which may be present, and remove ACLs, all of which must be present."""
         self._table.change(added, removed)
         self._remembered = {}
 
@@ -263,7 +263,7 @@ class Authorizer:
         return is_allowed if is_named else self._allows_without_rules
 
     def operations_bits(self, client: Client, kind: ResourceType, name: str, possible: int) -> int:
-        """Return the allowed operations among `possible`; bit N of both stands for operation N."""
+        """Return the allowed operations among `possible`. Bit N of both stands for operation N."""
         return sum(
             1 << operation
             for operation in Operation

@@ -245,7 +245,7 @@ def read_json(data: Buffer) -> Mapping[str, object]:
 
 
 def read_keys(data: Buffer) -> tuple[PublicKey, ...]:
-    """Return the usable signature keys of a JWK set; other keys are ignored.
+    """Return the usable signature keys of a JWK set. Other keys are ignored.
 
     Raises:
         ValueError: The data is not a key set, or has too many keys or no usable key.
@@ -447,9 +447,9 @@ class _Encrypted(HTTPSHandler):
 
 
 class KeyUrl:
-    """Keys at a URL; lookups fetch them again after an interval, or for an unknown key id.
+    """Keys at a URL. Lookups fetch them again after an interval, or for an unknown key id.
 
-    Thread-safe; one thread fetches at a time.
+    Thread-safe. One thread fetches at a time.
     """
 
     def __init__(self, env: Env, url: str, refresh_ms: int) -> None:

@@ -27,7 +27,7 @@ class ResourceType(IntEnum):
 
 
 class PatternType(IntEnum):
-    """Pattern type, with Kafka's number; ANY and MATCH are for filters only."""
+    """Pattern type, with Kafka's number. ANY and MATCH are for filters only."""
 
     UNKNOWN = 0
     ANY = 1
@@ -37,7 +37,7 @@ class PatternType(IntEnum):
 
 
 class Operation(IntEnum):
-    """Operation, with Kafka's number; ANY is for filters only."""
+    """Operation, with Kafka's number. ANY is for filters only."""
 
     UNKNOWN = 0
     ANY = 1
@@ -58,7 +58,7 @@ class Operation(IntEnum):
 
 
 class Permission(IntEnum):
-    """Permission, with Kafka's number; ANY is for filters only."""
+    """Permission, with Kafka's number. ANY is for filters only."""
 
     UNKNOWN = 0
     ANY = 1

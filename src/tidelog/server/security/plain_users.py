@@ -2,7 +2,7 @@
 
 A line is `NAME=PASSWORD`, or `NAME={pbkdf2-sha256}ITERATIONS:SALT:HASH` with salt and hash in
 base64. `str(hashed(...))` returns the part after `NAME=`. Empty lines and lines that start with `#`
-are ignored; the name ends at the first `=`. The file is reread when it changes. Passwords in plain
+are ignored. The name ends at the first `=`. The file is reread when it changes. Passwords in plain
 text are hashed when the file is read, and hashes are compared in constant time.
 
 Source: RFC 4616; Kafka's PlainLoginModule (`user_NAME=PASSWORD`).
@@ -25,7 +25,7 @@ ITERATIONS_MAX: Final = 10_000_000
 SALT_BYTES: Final = 16
 PREFIX: Final = "{pbkdf2-sha256}"
 
-# Maximum length of a password in bytes; a longer one is refused before hashing.
+# Maximum length of a password in bytes. A longer one is refused before hashing.
 PASSWORD_BYTES_MAX: Final = 4096
 
 
@@ -56,7 +56,7 @@ class HashedPassword:
 
 
 def hashed(password: str, salt: bytes, iterations: int = ITERATIONS) -> HashedPassword:
-    """Hash a password; `str` of the result can replace the password in the users file."""
+    """Hash a password. `str` of the result can replace the password in the users file."""
     return HashedPassword(salt, iterations, _hash(password, salt, iterations))
 
 
@@ -68,7 +68,7 @@ class PlainUsers:
     """Users that a users file contained when it was read."""
 
     def __init__(self, users: Mapping[str, HashedPassword], pretender: HashedPassword) -> None:
-        """Use these users by name; `pretender` is compared with the passwords of unknown users."""
+        """Use these users by name. `pretender` is compared with the passwords of unknown users."""
         self._users = users
         self._pretender = pretender
 
@@ -93,11 +93,11 @@ def read_users(text: str, name: str, salt: bytes) -> PlainUsers:
 
     Args:
         text: Content of the file.
-        name: Path of the file, for errors; they never show a line's content.
+        name: Path of the file, for errors. They never show a line's content.
         salt: Salt for passwords that are not hashed in the file; `SALT_BYTES` long.
 
     Raises:
-        ConfigError: A line is invalid; the message contains the line's number.
+        ConfigError: A line is invalid. The message contains the line's number.
     """
     users: dict[str, HashedPassword] = {}
     for number, line in enumerate(text.splitlines(), start=1):

@@ -1,7 +1,7 @@
 """SASL mechanisms on the server's side: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER.
 
 For SCRAM the broker stores StoredKey, which verifies the client's proof, and ServerKey, which
-proves the server to the client; the broker never receives the password. If a client names an
+proves the server to the client. The broker never receives the password. If a client names an
 unknown user, the broker sends a plausible response, always with the same salt for this name, and
 refuses the login at the end. A keyed hash draws the fake iteration counts and salt formats with the
 frequencies of the real users' values, so fake values don't reveal which users exist. When users are
@@ -57,7 +57,7 @@ def shape_of(iterations: int, salt: bytes) -> Shape:
 
 
 def most_common(shapes: Iterable[Shape]) -> Mapping[Shape, int]:
-    """Return counts of the `SHAPES_MAX` most frequent shapes; ties are ordered by shape."""
+    """Return counts of the `SHAPES_MAX` most frequent shapes. Ties are ordered by shape."""
     counts = Counter(shapes)
     return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0]))[:SHAPES_MAX])
 
@@ -79,7 +79,7 @@ def _lot(key: bytes, user: str, shape: Shape) -> float:
 
 
 def make_salt(shape: Shape, secret: bytes) -> bytes:
-    """Make a salt of a shape; the same shape and secret always give the same salt."""
+    """Make a salt of a shape. The same shape and secret always give the same salt."""
     if shape.salt_bytes:
         return hashlib.shake_256(secret).digest(shape.salt_bytes)
     size_bytes = -(-_TEXT_BITS // 8)
@@ -105,7 +105,7 @@ FOR_ANOTHER_MESSAGE: Final = (
 class LoginFailed(TidelogError):
     """A login failed, or the credentials could not be checked.
 
-    The reason is for the broker's log; it contains no secret and no client input. The message to
+    The reason is for the broker's log. It contains no secret and no client input. The message to
     the client does not reveal whether the user exists.
 
     Attributes:
@@ -122,7 +122,7 @@ class LoginFailed(TidelogError):
 ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 16_384
 
-# Maximum length of a client's message in bytes; names and nonces are short.
+# Maximum length of a client's message in bytes. Names and nonces are short.
 MESSAGE_BYTES_MAX: Final = 8192
 
 SALT_BYTES: Final = 24
@@ -134,7 +134,7 @@ _BARE_EQUALS: Final = re.compile("=(?!2C|3D)")
 
 
 class ScramMechanism(IntEnum):
-    """SCRAM mechanism, with Kafka's number; UNKNOWN stands for any other number."""
+    """SCRAM mechanism, with Kafka's number. UNKNOWN stands for any other number."""
 
     UNKNOWN = 0
     SCRAM_SHA_256 = 1
@@ -185,9 +185,9 @@ class ScramExchange:
             mechanism: SCRAM mechanism.
             find: Returns a user's credential; None if the user has no credential.
             nonce: Random bytes for this exchange only.
-            pretender_key: Secret from which the shapes and salts of unknown users are derived; it
+            pretender_key: Secret from which the shapes and salts of unknown users are derived. It
                 stays the same while the broker runs.
-            shapes: Returns the number of users per shape for the mechanism; unknown users appear to
+            shapes: Returns the number of users per shape for the mechanism. Unknown users appear to
                 have the same distribution.
         """
         self._mechanism = mechanism
@@ -336,7 +336,7 @@ class AuthenticatedUser:
 
 
 class SaslServer(Protocol):
-    """SASL exchange; `step` is called with each token of the client until `login` is set."""
+    """SASL exchange. `step` is called with each token of the client until `login` is set."""
 
     @property
     def login(self) -> AuthenticatedUser | None:
@@ -358,7 +358,7 @@ class PlainExchange:
     """PLAIN exchange of one message: `[authzid] NUL name NUL password`."""
 
     def __init__(self, is_user: Callable[[str, str], bool]) -> None:
-        """Start an exchange; `is_user` must take as long for unknown users as for known ones."""
+        """Start an exchange. `is_user` must take as long for unknown users as for known ones."""
         self._is_user = is_user
         self.login: AuthenticatedUser | None = None
 
@@ -393,7 +393,7 @@ class BearerExchange:
     """
 
     def __init__(self, check: Callable[[str], AuthenticatedUser]) -> None:
-        """Start an exchange; `check` returns the user of a token, or raises LoginFailed."""
+        """Start an exchange. `check` returns the user of a token, or raises LoginFailed."""
         self._check = check
         self._failure: LoginFailed | None = None
         self.login: AuthenticatedUser | None = None

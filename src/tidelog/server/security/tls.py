@@ -157,7 +157,7 @@ def make_context(config: BrokerConfig, *, verifies_clients: bool) -> ssl.SSLCont
 
     Args:
         config: Settings with the paths of keys and certificates.
-        verifies_clients: Whether `ssl.client.auth` applies; it does not if clients use SASL.
+        verifies_clients: Whether `ssl.client.auth` applies. It does not apply if clients use SASL.
 
     Raises:
         ConfigError: A file can't be read or used, or no TLS version is enabled. The message names
@@ -197,7 +197,7 @@ class TlsContexts:
     """TLS context that reloads changed certificates. Used only in the event loop's thread.
 
     Attributes:
-        context: Context for the listener; each handshake continues with the newest context.
+        context: Context for the listener. Each handshake continues with the newest context.
     """
 
     def __init__(self, config: BrokerConfig, files: FileSystem, *, verifies_clients: bool) -> None:

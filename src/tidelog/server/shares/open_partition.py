@@ -8,7 +8,7 @@ woken when the fetch woken before it has read or left, if records remain. Withou
 record would wake all fetches, and only one of them would get the record. If the fetch is busy with
 another partition, it is notified, and the next fetch is woken too.
 
-Used only in the event loop's thread; nothing here blocks.
+Used only in the event loop's thread. Nothing here blocks.
 """
 
 from collections.abc import Callable, Sequence
@@ -51,7 +51,7 @@ class Waiter(Protocol):
         ...
 
     def wake(self, key: ShareKey) -> None:
-        """Notify the fetch that this share partition may have records; it then reads or leaves."""
+        """Notify the fetch that this share partition may have records. It then reads or leaves."""
         ...
 
 
@@ -88,7 +88,7 @@ class FetchQueue:
     # -- waiting fetches ---------------------------------------------------------------------
 
     def join(self, waiter: Waiter) -> None:
-        """Add a waiting fetch; its first read follows at once, without a wake-up."""
+        """Add a waiting fetch. Its first read follows at once, without a wake-up."""
         self._waiting[waiter] = _NEVER
 
     def leave(self, waiter: Waiter) -> None:
@@ -113,7 +113,7 @@ class FetchQueue:
         return False
 
     def end_reading(self) -> None:
-        """End the exclusive read; another fetch may read."""
+        """End the exclusive read. Another fetch may read."""
         self._is_read = False
         self._wake_next()
 
@@ -244,7 +244,7 @@ class OpenSharePartition(FetchQueue):
     def acknowledge(
         self, member: str, acknowledgements: Sequence[Acknowledgement]
     ) -> Reply[ErrorCode]:
-        """Apply a member's acknowledgements; the reply completes when they are durable or fail."""
+        """Apply a member's acknowledgements. The reply completes when they are durable or fail."""
         self.refresh()
         change = self.records.acknowledge(member, acknowledgements, self._now_ms())
         if isinstance(change, ErrorCode):
@@ -252,11 +252,11 @@ class OpenSharePartition(FetchQueue):
         return self._write(change)
 
     def release(self, member: str) -> Reply[ErrorCode]:
-        """Release all records of a member; the reply completes when the release is durable."""
+        """Release all records of a member. The reply completes when the release is durable."""
         return self._write(self.records.release(member))
 
     def close(self) -> None:
-        """Close the share partition; waiting fetches are woken."""
+        """Close the share partition. Waiting fetches are woken."""
         self.is_closed = True
         if self._timer is not None:
             self._timer.cancel()

@@ -125,7 +125,7 @@ class AcquireOptions:
         records_max: Soft limit of records. The acquisition may exceed it, because a batch of the
             log is acquired as a whole.
         batch_records: Acquired records are split at batches of the log into ranges of at least this
-            many records; the last range may be smaller.
+            many records. The last range may be smaller.
         is_strict: Whether `records_max` is a strict limit (KIP-1206).
     """
 
@@ -140,9 +140,9 @@ class ReadBatches:
 
     Attributes:
         fetch_offset: Offset at which the read began.
-        batches: First and last offset of each batch, in order; the first batch may begin below
+        batches: First and last offset of each batch, in order. The first batch may begin below
             `fetch_offset`.
-        aborted: First and last offset of each batch of an aborted transaction; these batches are
+        aborted: First and last offset of each batch of an aborted transaction. These batches are
             hidden.
     """
 
@@ -291,7 +291,7 @@ class Runs:
             run.last = offset - 1
 
     def replace(self, first: int, last: int, runs: Sequence[Run]) -> None:
-        """Replace the runs of a range; the range must begin and end at run boundaries.
+        """Replace the runs of a range. The range must begin and end at run boundaries.
 
         Equal neighbors are then merged.
         """

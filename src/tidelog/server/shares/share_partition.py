@@ -53,7 +53,7 @@ class Lender(Protocol):
         ...
 
     def lock_new(self, first: int, last: int, member: str, deadline_ms: int) -> None:
-        """Acquire new records; the log has no records from `end` up to `first`, exclusive."""
+        """Acquire new records. The log has no records from `end` up to `first`, exclusive."""
         ...
 
 
@@ -151,7 +151,7 @@ def _isolated_size(run: Run, limits: Limits) -> int:
 def without(
     acquired: Iterable[AcquiredRange], hidden: Sequence[tuple[int, int]]
 ) -> Iterator[AcquiredRange]:
-    """Return acquired ranges without the hidden ranges; `hidden` must be sorted."""
+    """Return acquired ranges without the hidden ranges. `hidden` must be sorted."""
     for each in acquired:
         first = each.first
         for low, high in hidden:
@@ -177,7 +177,7 @@ _TYPES_BY_NUMBER: Final = {int(kind): kind for kind in AckType}
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Pending change; the caller writes it, then calls `commit` or `roll_back` once.
+    """Pending change. The caller writes it, then calls `commit` or `roll_back` once.
 
     Attributes:
         token: Id of the change.
@@ -242,7 +242,7 @@ class SharePartition:
 
     @property
     def position(self) -> tuple[int, int, int]:
-        """Start, end and fetch offset; these may change even if no record is acquired."""
+        """Start, end and fetch offset. These may change even if no record is acquired."""
         return self.start, self.end, self.fetch_offset
 
     def acquirable_end(self, records_max: int) -> int:
@@ -270,7 +270,7 @@ class SharePartition:
 
     @property
     def complete_count(self) -> int:
-        """Number of finished offsets from the start on; pending changes count as written."""
+        """Number of finished offsets from the start on. Pending changes count as written."""
         return sum(run.size for run in self._runs if run.will_be_over)
 
     @property
@@ -313,7 +313,8 @@ class SharePartition:
         """Return the last offset to acquire, and the maximum number of records."""
         last = offered.batches[-1][1]
         if self.in_flight >= self.limits.locks_max:
-            # At the limit, only released records are acquired; records at or after the end are not.
+            # At the limit, only released records are acquired. Records at or after the end are not
+            # acquired.
             last = min(last, self.end - 1)
         return last, self._records_max(offered.fetch_offset, options.records_max)
 
@@ -338,7 +339,7 @@ class SharePartition:
         return run.count
 
     def lock_new(self, first: int, last: int, member: str, deadline_ms: int) -> None:
-        """Acquire new records; the log has no records from `end` up to `first`, exclusive."""
+        """Acquire new records. The log has no records from `end` up to `first`, exclusive."""
         if first > self.end:
             self._append(self.end, first - 1, RecordState.ARCHIVED, 0)
         run = self._append(first, last, RecordState.ACQUIRED, 1)
@@ -414,7 +415,7 @@ class SharePartition:
         return batches
 
     def _next_state(self, run: Run, state: RecordState) -> RecordState:
-        """Return the new state; records that were delivered too often are archived."""
+        """Return the new state. Records that were delivered too often are archived."""
         if state is RecordState.AVAILABLE and run.count >= self.limits.deliveries_max:
             return RecordState.ARCHIVED
         return state
@@ -441,7 +442,7 @@ class SharePartition:
         self._advance()
 
     def roll_back(self, change: Change) -> None:
-        """Roll back a change that can't be written; records stay locked until their old deadline.
+        """Roll back a change that can't be written. Records stay locked until their old deadline.
 
         The next `expire` releases the records whose deadline has passed.
         """

@@ -7,7 +7,7 @@ deleted; its state is deleted, reset or unloaded.
 
 A share session remembers the partitions that a member reads. Epoch 0 starts a new session, -1 ends
 the session, and any other epoch must be one above the last epoch. At the limit of sessions a new
-session is refused; no session is evicted.
+session is refused. No session is evicted.
 
 Used only in the event loop's thread.
 
@@ -403,7 +403,7 @@ class SharePartitions:
         session.partitions.clear()
 
     def _close_if_idle(self, live: OpenSharePartition, _code: object) -> None:
-        """Close a share partition if it is idle and its state is stored; a fetch reopens it."""
+        """Close a share partition if it is idle and its state is stored. A fetch reopens it."""
         if live.is_closed:
             return
         state = self.states.find(live.key)

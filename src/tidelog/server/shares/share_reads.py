@@ -1,6 +1,6 @@
 """Reads batches of a log for a member of a share group, and finds batches of aborted transactions.
 
-`read` reads only batch headers and markers in the bytes that `find_range` returns;
+`read` reads only batch headers and markers in the bytes that `find_range` returns.
 `ShareRead.records` returns whole batches.
 
 Source: Kafka 4.3's DelayedShareFetch, SharePartition (aborted batches), ShareFetchUtils.
@@ -48,7 +48,7 @@ class ShareRead:
 
     Attributes:
         offered: Batches that were read.
-        size_bytes: Size of the byte range that was found at the offset; the range may extend beyond
+        size_bytes: Size of the byte range that was found at the offset. The range may extend beyond
             the batches in `offered`.
     """
 
@@ -87,7 +87,7 @@ class Part:
         acquirable_end: Offset after the last offset that can be acquired; valid only if the first
             batch does not begin after `delivered_end`.
         delivered_end: Offset after the last offset that was ever delivered.
-        max_bytes: Maximum size; the first batch is returned whole anyway.
+        max_bytes: Maximum size. The first batch is returned whole anyway.
     """
 
     offset: int

@@ -1,7 +1,7 @@
 """`__share_group_state`: persisted states of all share partitions, in memory and as records.
 
 The key of a record has the record's kind (0 for a snapshot, 1 for an update) and names a share
-partition. A snapshot has the complete state; its tombstone deletes the state. An update has only
+partition. A snapshot has the complete state. Its tombstone deletes the state. An update has only
 the changes of one write. A later update of an offset replaces an earlier one, and offsets below the
 start are omitted. After a number of updates a snapshot is written. For each share partition, only
 its last snapshot and the records after it are needed. So the log start moves to the oldest of these
@@ -72,7 +72,7 @@ class ShareKey(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Kafka's name of the share partition; its hash selects the partition of the topic."""
+        """Kafka's name of the share partition. Its hash selects the partition of the topic."""
         return f"{self.group_id}:{encode_topic_id(self.topic_id)}:{self.partition}"
 
 
@@ -98,7 +98,7 @@ class PersistedState:
     """Persisted state of a share partition.
 
     Attributes:
-        snapshot_epoch: Number of the snapshot; each snapshot increments it.
+        snapshot_epoch: Number of the snapshot. Each snapshot increments it.
         state_epoch: Number of resets.
         leader_epoch: Highest leader epoch of its updates.
         start: Start offset; `UNKNOWN_START` before a member has read.
@@ -133,12 +133,12 @@ class PersistedState:
 def combined(
     before: Sequence[StateBatch], later: Sequence[StateBatch], start: int
 ) -> Iterator[StateBatch]:
-    """Merge two lists of states from an offset on; equal neighbors are joined.
+    """Merge two lists of states from an offset on. Equal neighbors are joined.
 
     Args:
         before: Earlier states, by offset, without overlap.
-        later: Later states, by offset, without overlap; they replace the earlier states.
-        start: Start offset; states below it are dropped.
+        later: Later states, by offset, without overlap. They replace the earlier states.
+        start: Start offset. States below it are dropped.
     """
     return _joined(_clipped(_laid_over(before, later), start))
 
@@ -340,7 +340,7 @@ class ShareReplay:
         All records of a key are needed, but kernels return only the last record of each key.
 
         Raises:
-            CorruptData: A batch is damaged or a record is invalid; the message has the file and
+            CorruptData: A batch is damaged or a record is invalid. The message has the file and
                 position.
         """
         return load_batches(slices, self.add)
@@ -402,7 +402,7 @@ class Entry:
 
     Attributes:
         key: Key of the share partition.
-        state: State as it was last written; the write need not be durable yet.
+        state: State as it was last written. The write need not be durable yet.
         snapshot: Offset of its last snapshot.
     """
 
@@ -421,7 +421,7 @@ class ShareStates(Watchable):
     """
 
     def __init__(self, services: Services, on_lost: Callable[[list[ShareKey]], None]) -> None:
-        """Load nothing yet; `on_lost` is called with the keys of unloaded states."""
+        """Load nothing yet. `on_lost` is called with the keys of unloaded states."""
         super().__init__()
         self._clock = services.env.clock
         self._on_lost = on_lost
@@ -495,7 +495,7 @@ class ShareStates(Watchable):
         return self._write_snapshot(key, state)
 
     def write(self, key: ShareKey, update: Update) -> Reply[ErrorCode]:
-        """Write an update; the reply completes when it is durable, or with an error code."""
+        """Write an update. The reply completes when it is durable, or with an error code."""
         assert update.start != UNCHANGED
         code = self.error_for(key)
         if code is not ErrorCode.NONE:
@@ -516,7 +516,7 @@ class ShareStates(Watchable):
         return reply
 
     def forget(self, key: ShareKey) -> Reply[ErrorCode]:
-        """Delete a state; the reply completes when the deletion is durable."""
+        """Delete a state. The reply completes when the deletion is durable."""
         reply = self._append(key, forget_record(key))
         if is_accepted(reply):
             self._entries.remove(key.text)

@@ -95,7 +95,7 @@ class TransactionCoordinator:
     async def init_producer_id(self, request: InitRequest) -> ProducerAnswer:
         """Return an id and epoch that fence all other producers of the transactional id.
 
-        An open transaction is aborted first; the client gets CONCURRENT_TRANSACTIONS and retries.
+        An open transaction is aborted first. The client gets CONCURRENT_TRANSACTIONS and retries.
         """
         if not request.transactional_id:
             return ProducerAnswer(ErrorCode.INVALID_REQUEST)
@@ -149,7 +149,7 @@ class TransactionCoordinator:
     # -- partitions --------------------------------------------------------------------------
 
     def add(self, request: AddRequest) -> Reply[ErrorCode]:
-        """Add partitions to a transaction; a transaction begins if none is open.
+        """Add partitions to a transaction. A transaction begins if none is open.
 
         The request waits while another transition, or the completion of the previous transaction,
         is in progress. After `ADD_PATIENCE_MS` the client gets CONCURRENT_TRANSACTIONS.
@@ -257,7 +257,7 @@ class TransactionCoordinator:
     # -- the end -----------------------------------------------------------------------------
 
     async def end(self, request: EndRequest) -> ProducerAnswer:
-        """Decide to commit or abort a transaction; markers are written in the background."""
+        """Decide to commit or abort a transaction. Markers are written in the background."""
         if not request.transactional_id:
             return ProducerAnswer(ErrorCode.INVALID_REQUEST)
         transaction, new_id = await self._find_with_id(request.transactional_id, creates=False)

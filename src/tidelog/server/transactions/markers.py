@@ -58,7 +58,7 @@ class MarkerWriter:
         self._running = set[asyncio.Task[None]]()
 
     def begin(self, transaction: Transaction) -> None:
-        """Complete a transaction in the background; no other transition is possible meanwhile."""
+        """Complete a transaction in the background. No other transition is possible meanwhile."""
         metadata = transaction.metadata
         assert metadata.is_prepared
         assert transaction.pending is None
@@ -71,7 +71,7 @@ class MarkerWriter:
         task.add_done_callback(self._running.discard)
 
     def close(self) -> None:
-        """Stop; the next start of the broker resumes the incomplete transactions."""
+        """Stop. The next start of the broker resumes the incomplete transactions."""
         for task in tuple(self._running):
             task.cancel()
 
@@ -144,7 +144,7 @@ class MarkerWriter:
         self._table.write(transaction, step).then(written)
 
 
-# Errors of a partition of `__consumer_offsets` that is not served now; the marker is retried.
+# Errors of a partition of `__consumer_offsets` that is not served now. The marker is retried.
 _NOT_SERVED: Final = frozenset(
     {
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -164,7 +164,7 @@ class PartitionMarkers:
     """
 
     def __init__(self, services: Services, groups: "Callable[[], GroupCoordinator]") -> None:
-        """Use the broker's partitions; `groups` returns the broker's group coordinator."""
+        """Use the broker's partitions. `groups` returns the broker's group coordinator."""
         self._services = services
         self._groups = groups
 

@@ -33,12 +33,12 @@ from tidelog.types import (
 
 LOGGER: Final = logging.getLogger("tidelog.server.transactions")
 
-# The last usable epoch of a producer; the next epoch is reserved for fencing.
+# The last usable epoch of a producer. The next epoch is reserved for fencing.
 LAST_PRODUCER_EPOCH: Final = INT16_MAX - 1
 
 
 class TransactionState(IntEnum):
-    """State of a transactional id; the values are part of the log's format."""
+    """State of a transactional id. The values are part of the log's format."""
 
     EMPTY = 0
     ONGOING = 1
@@ -124,7 +124,7 @@ class TransactionMetadata:
 
     @property
     def completed_state(self) -> TransactionState:
-        """State after all markers are written; the transaction must be decided."""
+        """State after all markers are written. The transaction must be decided."""
         assert self.is_prepared
         is_commit = self.state is TransactionState.PREPARE_COMMIT
         return TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT
@@ -140,7 +140,7 @@ class TransactionMetadata:
         return self.client_version >= EPOCH_BUMP_VERSION
 
     def is_timed_out(self, now_ms: int) -> bool:
-        """Whether the transaction exceeds its timeout; a timeout of `INT32_MAX` means no limit."""
+        """Whether the transaction exceeds its timeout. A timeout of `INT32_MAX` means no limit."""
         return (
             self.state is TransactionState.ONGOING
             and self.timeout_ms != INT32_MAX
@@ -150,7 +150,7 @@ class TransactionMetadata:
     def with_partitions(
         self, partitions: frozenset[TopicPartition], version: int, now_ms: int
     ) -> "TransactionMetadata":
-        """Return the state with more partitions; the transaction begins if none is open."""
+        """Return the state with more partitions. The transaction begins if none is open."""
         return replace(
             self,
             previous_producer_id=self.producer_id,
@@ -182,7 +182,7 @@ class TransactionMetadata:
         )
 
     def completed(self, now_ms: int) -> "TransactionMetadata":
-        """Return the completed state; if the epochs are used up, it has the next producer id."""
+        """Return the completed state. If the epochs are used up, it has the next producer id."""
         rotates = self.bumps_epoch and self.next_producer_id != NO_PRODUCER_ID
         return replace(
             self,
@@ -223,7 +223,7 @@ class Transaction:
         pending: State that is being written; None if no state is being written. Only one transition
             runs at a time.
         is_unloaded: Whether it is unloaded, so that the object must not be used any more.
-        waiting: Callbacks by waiter; they run when no transition is in progress.
+        waiting: Callbacks by waiter. They run when no transition is in progress.
     """
 
     metadata: TransactionMetadata
@@ -323,7 +323,7 @@ def plan_init(
 
     Returns:
         The next metadata: in state Empty, with the next epoch, or with the current epoch if the
-        request is a retry. If a transaction is open, in state PrepareAbort; when it has been
+        request is a retry. If a transaction is open, in state PrepareAbort. When it has been
         aborted, the client retries and gets a higher epoch. If the request is refused, the error
         code CONCURRENT_TRANSACTIONS or PRODUCER_FENCED.
     """
@@ -406,7 +406,7 @@ def plan_add(
 def verify(
     metadata: TransactionMetadata, producer: ProducerRef, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, ErrorCode]:
-    """Check that partitions are in the transaction; the log makes the final check of an append."""
+    """Check that partitions are in the transaction. The log makes the final check of an append."""
     code = check_producer(metadata, producer)
     if code is ErrorCode.NONE and metadata.is_prepared:
         code = ErrorCode.CONCURRENT_TRANSACTIONS
@@ -509,7 +509,7 @@ def _repeat_end(metadata: TransactionMetadata, request: EndRequest) -> ErrorCode
 def _decide(
     metadata: TransactionMetadata, request: EndRequest, new_id: int | None, now_ms: int
 ) -> Step:
-    """Plan the end with version 2; an abort is allowed without an open transaction.
+    """Plan the end with version 2. An abort is allowed without an open transaction.
 
     Such an abort is allowed because the client can't know whether a transaction was begun.
     """

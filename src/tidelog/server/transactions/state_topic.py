@@ -5,7 +5,7 @@ disconnected. Only the last record of a key is used. Values are written in versi
 with transaction version 2, and read in versions 0 and 1. A key of an unknown version is skipped. A
 value that can't be decoded is an error, because its transaction may need completion.
 
-`coordinator.state_topic` loads partitions, and reloads them after a failure; `metadata` plans
+`coordinator.state_topic` loads partitions, and reloads them after a failure. `metadata` plans
 transitions.
 
 Source: Kafka 4.3's TransactionStateManager, its loader and its records in that topic; KIP-915
@@ -170,7 +170,7 @@ class TransactionReplay:
                 self._latest[key] = value
 
     def add_latest(self, latest: "Iterable[LatestRecord]") -> None:
-        """Add the last record of each key; control and transactional batches are excluded."""
+        """Add the last record of each key. Control and transactional batches are excluded."""
         for key, value, _, _ in latest:
             if value is None:
                 self._latest.pop(key, None)
@@ -250,7 +250,7 @@ class TransactionStates:
     # -- changes -----------------------------------------------------------------------------
 
     def create(self, transactional_id: str, producer_id: int, timeout_ms: int) -> Transaction:
-        """Create the state of a new id; the first transition writes it to the log."""
+        """Create the state of a new id. The first transition writes it to the log."""
         assert transactional_id not in self._by_id
         transaction = Transaction(
             TransactionMetadata(
@@ -265,7 +265,7 @@ class TransactionStates:
         return transaction
 
     def write(self, transaction: Transaction, step: TransactionMetadata) -> Reply[ErrorCode]:
-        """Write a transition and then apply it; the reply has the error if the write failed."""
+        """Write a transition and then apply it. The reply has the error if the write failed."""
         assert transaction.pending is None
         assert may_follow(step.state, transaction.metadata.state)
         transaction.pending = step.state
