@@ -1,8 +1,8 @@
 """Changes of the settings of one topic, broker or group: SET, DELETE, APPEND and SUBTRACT.
 
-This module computes the new overrides (texts of settings that are set) from the old ones, without
-input or output. The resource (`api/configs.py`) defines which settings exist and which values they
-accept.
+This module computes the new overrides (texts of settings that are set) from the old overrides,
+without input or output. The resource (`api/configs.py`) defines which settings exist and which
+values they accept.
 
 Source: KIP-133, KIP-339; Kafka 4.3's ConfigurationControlManager.
 """

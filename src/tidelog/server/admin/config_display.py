@@ -178,7 +178,7 @@ def _broker_entry(
 ) -> ConfigEntry:
     """Return a setting's entry.
 
-    For a setting that has no effect in tidelog, the value is the configured one, or Kafka's
+    For a setting that has no effect in tidelog, the value is the configured value, or Kafka's
     default.
     """
     if key.name in WITHOUT_EFFECT:
@@ -195,7 +195,7 @@ def _broker_entry(
 
 
 def _since_start(key: ConfigKey, value: str, *, is_explicit: bool = False) -> list[ConfigSynonym]:
-    """Return the value at the broker's start if it was set, then the default if there is one.
+    """Return the value at the broker's start and the default, without those that don't exist.
 
     Args:
         key: Setting to describe.
@@ -210,7 +210,7 @@ def _since_start(key: ConfigKey, value: str, *, is_explicit: bool = False) -> li
 
 
 def _topic_defaults(defaults: Mapping[str, str], changed: Changed) -> Iterator[ConfigEntry]:
-    """Iterate over the broker's entries for topic settings, one for each of the broker's names."""
+    """Yield the broker's entries for topic settings: one entry for each name of a setting."""
     for key in TOPIC_CONFIGS:
         names = _broker_names(key)
         for synonym in names:

@@ -200,7 +200,7 @@ class MetadataLog:
 
         Raises:
             OSError: The state could not be stored. The file may contain the failed change until the
-                next change, which rewrites the file without the failed one.
+                next change, which rewrites the file without the failed change.
         """
         with self._writing:
             self._store(self._image.security_changes(state, self._env.random))

@@ -6,7 +6,7 @@
   id or a pair of both. The connections of one user, client id or pair share one use, also under a
   default quota.
 - Use is measured per second, over the last `WINDOWS` windows. A window starts with the first use
-  after the end of the previous one. Missing windows count as empty, so a client may start with a
+  after the end of the previous window. Missing windows count as empty, so a client may start with a
   burst.
 - Throttle time: the time, without further use, until the use is within the quota again. Quotas are
   stored by `metadata_log`. A connection is muted in `server/net/connection.py`.
@@ -319,7 +319,7 @@ def _refuse(text: str, code: int = ErrorCode.INVALID_REQUEST) -> Refusal:
 
 
 def parts_of(alteration: QuotaAlteration) -> dict[str, str | None]:
-    """Return the parts of the entity to change. Of several parts of one type the last is used."""
+    """Return the parts of the entity to change. If a type occurs twice, its last part is used."""
     return {part.entity_type: part.entity_name for part in alteration.entity}
 
 

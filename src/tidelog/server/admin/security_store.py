@@ -134,7 +134,7 @@ class SecurityStore:
     # -- ACLs ----------------------------------------------------------------------------------
 
     async def add_acls(self, acls: "Iterable[Acl]") -> "frozenset[Acl]":
-        """Add ACLs durably, in order; return those that exceed the limit.
+        """Add ACLs durably, in order; return the ACLs beyond the limit, which are not added.
 
         Raises:
             StorageFailure: The change could not be stored, and no ACL was added.

@@ -156,7 +156,9 @@ def ensure_growth(
 def topic_settings(
     pairs: Iterable[tuple[str, str | None]], defaults: Mapping[str, str]
 ) -> tuple[dict[str, str], TopicConfig]:
-    """Return a new topic's settings as texts and as values. Of duplicates the last one is used.
+    """Return a new topic's settings as texts and as values.
+
+    If a name occurs twice, its last text is used.
 
     Args:
         pairs: Names and texts. Old names of settings are not allowed.

@@ -788,7 +788,7 @@ _A = TypeVar("_A", AlterConfigsResource, IncrementalAlterConfigsResource)
 def _split_alterations(
     access: Access, resources: Sequence[_A], kinds: frozenset[int], kind: type[_Altered]
 ) -> tuple[list[_A], list[_Altered]]:
-    """Return the resources that the client may alter, and the responses to the denied ones.
+    """Return the resources that the client may alter, and the responses to denied resources.
 
     In Kafka, brokers validate a request before the controller checks rights. So an invalid change
     is reported as invalid even to a client without rights. Of the settings of a topic or group,

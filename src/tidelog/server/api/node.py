@@ -86,7 +86,7 @@ class Node(Services):
 
         Raises:
             CorruptFile, UnsupportedVersion, StorageFailure: The stored settings can't be read.
-            ConfigError: The stored settings conflict with those given at the start.
+            ConfigError: The stored settings conflict with the settings given at the start.
         """
         super().__init__(log_dir, config)
         self.started_config = config
@@ -128,7 +128,7 @@ class Node(Services):
 
     @property
     def changed(self) -> "Sequence[tuple[ConfigSource, Mapping[str, str]]]":
-        """Settings changed at run time: first this broker's settings, then those of all brokers.
+        """Settings changed at run time: first settings of this broker, then of all brokers.
 
         Empty if no setting was changed.
         """

@@ -740,7 +740,7 @@ class _Partitions:
         self._topics = topics
 
     def __len__(self) -> int:
-        """Return the number of topics up to the last one that still has partitions."""
+        """Return the number of topics up to the last topic that still has partitions."""
         while self._topics and not self._topics[-1].partitions:
             self._topics.pop()
         return len(self._topics)

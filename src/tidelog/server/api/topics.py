@@ -101,7 +101,7 @@ async def create_topics(
 async def _create_all(
     node: Node, topics: Sequence[CreatableTopic], *, is_trial: bool
 ) -> list[CreatableTopicResult]:
-    """Check all topics, then create the valid ones together; return the result of each topic."""
+    """Check all topics, then create the valid topics together; return the result of each topic."""
     is_too_much = _requested_partitions(node, topics) > NEW_PARTITIONS_MAX
     slices = Slices(node.env.clock)
     planned = list[NewTopic | CreatableTopicResult]()

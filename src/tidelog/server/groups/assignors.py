@@ -102,8 +102,8 @@ def assign_range(spec: GroupSpec) -> Targets:
 def assign_uniform(spec: GroupSpec) -> Targets:
     """Balance the number of partitions per member, and move few partitions.
 
-    If all members subscribe to the same topics, the members' numbers of partitions differ by at
-    most one.
+    If all members subscribe to the same topics, the members' partition counts differ by at most
+    one.
     """
     if not spec.members:
         return {}
@@ -277,7 +277,7 @@ def _share_out(
         # Sort the member's partitions in the pool's order, without iterating over the whole pool
         # for each member.
         still = order(sorted(had[member] & shared, key=order_of.__getitem__))
-        # A member with too many partitions gives up the first ones, as in Kafka.
+        # A member with too many partitions gives up its first partitions, as in Kafka.
         assigned[member] = set(still[max(len(still) - quotas[member], 0) :])
         for each in assigned[member]:
             holders[each].append(member)
@@ -331,7 +331,7 @@ class _Wanting:
         """Return the next member with unused quota that lacks the partition.
 
         If every member with unused quota already has the partition, return a member that lacks it:
-        the one with the fewest partitions.
+        the member with the fewest partitions.
         """
         for step in range(len(self._members)):
             at = (self._at + step) % len(self._members)

@@ -96,7 +96,7 @@ class Rebalances:
     # -- preparing: all members join ---------------------------------------------------------
 
     def prepare_or_complete(self, group: ClassicGroup) -> None:
-        """Start a rebalance after a change, or complete the one in progress if all have joined."""
+        """After a change, start a rebalance, or complete the current one if all have joined."""
         if group.is_in(GroupState.PREPARING_REBALANCE):
             self.maybe_complete_join(group)
         else:
@@ -275,7 +275,7 @@ class Rebalances:
     # -- loading and unloading ---------------------------------------------------------------
 
     def resume(self, group: ClassicGroup) -> None:
-        """Restart the sessions of a loaded group's members, and start a rebalance if one is due."""
+        """Restart the sessions of a loaded group's members, and start a rebalance if it is due."""
         for member in group.members.values():
             self.restart_session(group, member)
         if group.leader is None and not group.is_empty:

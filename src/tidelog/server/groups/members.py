@@ -151,7 +151,7 @@ def _assignment_on_return(assignment: MemberAssignment) -> MemberAssignment:
     """Return a returning static member's assignment: all its partitions, with the joining epoch.
 
     Each partition has the joining epoch. So the member may commit offsets with any epoch from the
-    joining epoch to its current one.
+    joining epoch to its current epoch.
     """
     assigned = {
         topic: dict.fromkeys(numbers, JOINING) for topic, numbers in assignment.assigned.items()

@@ -43,7 +43,7 @@ UNKNOWN_EPOCH: Final = -1
 
 
 class MemberState(IntEnum):
-    """Progress of a member towards its target. The values are those of the records."""
+    """Progress of a member towards its target. The values are stored in the records."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
@@ -212,7 +212,7 @@ class ModernGroup(Generic[AssignmentT]):
         epoch: Group epoch. Each change of members, subscriptions or topics increments it.
         metadata_hash: Hash of the subscribed topics.
         target_epoch: Epoch of the target assignment. If it is below `epoch`, a new target is due.
-        target_ms: Wall time at which the target was computed; 0 before the first one.
+        target_ms: Wall time at which the target was computed; 0 before the first target.
         members: Members by id.
         targets: Target assignment of each member.
         offsets: Committed offsets; empty for a share group.

@@ -261,7 +261,10 @@ def _next_assignment(
     *,
     has_changed: bool,
 ) -> ShareAssignment:
-    """Return the member's full target; at the same epoch, its assignment.
+    """Return the member's next assignment.
+
+    If `epoch` is new for the member, the result is the member's full target. At the same epoch, it
+    is the present assignment.
 
     In both cases topics that the member no longer reads are left out.
     """

@@ -104,8 +104,9 @@ class Regexes:
         """Resolve a group's expressions if a resolution is due.
 
         A resolution is due if the expressions changed, topics were added or the refresh interval is
-        over. Exception: no resolution is due within `LOOK_UP_MIN_INTERVAL_MS` after the last one.
-        As in Kafka, a topic can match only if the member that sent this request may see the topic.
+        over. Exception: no resolution is due within `LOOK_UP_MIN_INTERVAL_MS` after the last
+        resolution. As in Kafka, a topic can match only if the member that sent this request may see
+        the topic.
         """
         group = update.group
         if not group.subscribed_regexes and not new.subscription.regex:

@@ -46,8 +46,8 @@ class Control:
         self._server: asyncio.Server | None = None
         self._listener: socket.socket | None = None
         self._loop = LoopGate(asyncio.get_running_loop())
-        # One thread changes segments, another one copies segments to the tier, so that a tier run
-        # does not delay changes.
+        # One thread changes segments, and another thread copies segments to the tier, so that a
+        # tier run does not delay changes.
         self._changing = ThreadPoolExecutor(1, thread_name_prefix="tidelog-attach")
         self._tiering = ThreadPoolExecutor(1, thread_name_prefix="tidelog-tier")
         self._is_stopping = False

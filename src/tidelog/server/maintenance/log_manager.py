@@ -217,7 +217,7 @@ class LogManager:
 
     def _checkpoint(self) -> None:
         """Write recovery points and log starts in a thread, to shorten recovery after a crash."""
-        # At most one write at a time, for slow disks.
+        # At most one write runs at a time, because a disk may be slow.
         if self._saving is None or self._saving.done():
             save = self._node.log_dir.note_checkpoints()
             keep = self._node.log_dir.keep_reserve

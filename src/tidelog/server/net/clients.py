@@ -40,8 +40,9 @@ class MemoryBudget:
         """Bound the memory at about `limit_bytes`; -1 for no bound."""
         self._limit_bytes = limit_bytes
         self.used_bytes = 0
-        # `_reading` has the connections in the middle of a request. The one that has been reading
-        # for longest is first. `_waiting` has the connections in `_reading` that wait for memory.
+        # `_reading` has the connections in the middle of a request. The connection that has been
+        # reading for longest is first. `_waiting` has the connections in `_reading` that wait for
+        # memory.
         self._reading: dict[Resume, None] = {}
         self._waiting: dict[Resume, None] = {}
 

@@ -243,7 +243,7 @@ class SaslSession:
         return [len(auth_bytes).to_bytes(LENGTH_BYTES, "big") + auth_bytes]
 
     async def _step(self, token: bytes) -> bytes:
-        """Return the mechanism's response. After the last one the session is open."""
+        """Return the mechanism's response. After the last response the session is open."""
         exchange = self._exchange
         assert exchange is not None
         if len(token) > FRAME_BYTES_MAX:  # with an open session, frames may be longer

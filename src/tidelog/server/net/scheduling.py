@@ -6,9 +6,9 @@
   one small request after another, the loop polls for its next request for a short time before it
   sleeps. With many clients the loop sleeps as usual.
 - Coalesced writes: with many clients, responses of one loop iteration are sent together. Several
-  sends in a row cost less than one after each request, because the system's code and data stay in
-  the CPU caches. Also, a client that reads many responses in one thread is woken only once, by the
-  first one. With few clients each response is sent at once.
+  sends in a row cost less than one send after each request, because the system's code and data stay
+  in the CPU caches. Also, a client that reads many responses in one thread is woken only once, by
+  the first response. With few clients each response is sent at once.
 """
 
 import asyncio

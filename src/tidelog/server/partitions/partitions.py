@@ -153,8 +153,8 @@ class Partitions:
         return self._use(TopicPartition(topic, partition)) if used is None else used
 
     def _use(self, name: TopicPartition) -> Partition:
-        # The error suggests no similar name, because finding one takes long, and a request may name
-        # very many topics.
+        # The error suggests no similar name, because the search for a similar name takes long, and
+        # a request may name very many topics.
         if not self._is_there(name):
             raise UnknownTopic(f"{name}: no such topic or partition")
         log = self._log_dir.log(name.topic, name.partition)
@@ -235,7 +235,8 @@ class Partitions:
             return  # the partition was deleted, or never existed
         if opening is not None:
             opened = asyncio.wrap_future(opening)
-            # If the caller is cancelled, the opening continues, because others may wait for it.
+            # If the caller is cancelled, the opening continues, because other callers may wait for
+            # it.
             await asyncio.wait([opened])
             if not opened.cancelled() and opened.exception() is None:
                 with suppress(TidelogError):  # deleted meanwhile

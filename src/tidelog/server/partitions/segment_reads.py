@@ -463,7 +463,7 @@ def _sound_part(segment: Segment, source: SegmentBytes) -> tuple[int, int]:
 def _first_reaching(segment: Segment, offset: int, source: SegmentBytes) -> Frame | None:
     """Return the first batch that ends at or after `offset`, or None.
 
-    The batch's offsets must be in order with those of its neighbors.
+    The batch's offsets must be in order with the offsets of its neighbors.
     """
     if segment.end_offset <= offset:
         return None
@@ -489,7 +489,7 @@ def _in_order_reaching(
     Called if some batch of the segment is out of order.
 
     Raises:
-        CorruptBatch: The batch with the wrong offsets may be the requested one.
+        CorruptBatch: The batch with the wrong offsets may be the requested batch.
     """
     walked = _frames_to(segment, offset, source)
     first = next(walked)

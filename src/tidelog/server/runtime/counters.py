@@ -37,7 +37,10 @@ class Histogram:
     __slots__ = ("bounds", "counts", "total")
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        """Create a bucket for each inclusive upper bound (ascending), and one for larger values."""
+        """Create a bucket for each inclusive upper bound (ascending), and one more bucket.
+
+        The last bucket counts larger values.
+        """
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0

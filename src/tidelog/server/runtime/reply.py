@@ -1,7 +1,7 @@
 """Replies (results that may come later), responses that are sent later, and observers.
 
-State machines create replies without an event loop. `start` creates one from a coroutine that has
-to wait. All replies are read in the same way: by `value` if they are done, by `when_done` and
+State machines create replies without an event loop. `start` creates a reply from a coroutine that
+has to wait. All replies are read in the same way: by `value` if they are done, by `when_done` and
 `map`, or by `await`.
 
 Invariants:

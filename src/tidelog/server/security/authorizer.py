@@ -35,7 +35,8 @@ from tidelog.server.security.operations import (
 
 WILDCARD: Final = "*"
 ALL_USERS: Final = "User:*"
-# Maximum number of cached decisions. Each is for one principal, address, operation and resource.
+# Maximum number of cached decisions. Each decision is for one principal, address, operation and
+# resource.
 REMEMBERED_MAX: Final = 10_000
 # Maximum length of a resource name for which decisions are cached. Topic names have at most 249
 # characters, but a client may send a name of 32,767 bytes.

@@ -287,7 +287,7 @@ def _key_of(jwk: object) -> PublicKey | None:
 
 
 def _number(text: object, size: int) -> str:
-    """Return a number in base64url, with leading zeros up to `size` bytes and no further ones.
+    """Return a number in base64url, with only the leading zeros that fill `size` bytes.
 
     Some issuers add leading zeros, and some issuers omit them.
     """

@@ -25,7 +25,7 @@ ITERATIONS_MAX: Final = 10_000_000
 SALT_BYTES: Final = 16
 PREFIX: Final = "{pbkdf2-sha256}"
 
-# Maximum length of a password in bytes. A longer one is refused before hashing.
+# Maximum length of a password in bytes. A longer password is refused before hashing.
 PASSWORD_BYTES_MAX: Final = 4096
 
 

@@ -236,7 +236,7 @@ class ScramExchange:
         self._expected_nonce = nonce + self._nonce
         self._credential = self._find(self._user)
         # The fake credential is computed for every user, so that the response takes as long for
-        # known users as for unknown ones.
+        # known users as for unknown users.
         self._pretended = self._pretend()
         credential = self._credential or self._pretended
         salt = base64.b64encode(credential.salt).decode()
@@ -399,7 +399,7 @@ class BearerExchange:
         self.login: AuthenticatedUser | None = None
 
     def step(self, token: bytes) -> bytes:
-        """Return an empty response for a valid token, or the error for an invalid one.
+        """Return an empty response for a valid token, or the error for an invalid token.
 
         Raises:
             LoginFailed: The message is invalid or follows an error, or the client wants to act for

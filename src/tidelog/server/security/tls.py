@@ -3,9 +3,9 @@
 Every handshake checks whether the files have changed. Sessions are not resumed, because a resumed
 session would keep the identity that an older certificate proved.
 
-OpenSSL prepares an alert for a refused client, such as one with an untrusted certificate. The event
-loops (asyncio of Python 3.11 to 3.13, uvloop 0.23) drop the connection without sending the alert. A
-client without an alert assumes a network failure and retries; Kafka's Java client raises
+OpenSSL prepares an alert for a refused client, such as a client with an untrusted certificate. The
+event loops (asyncio of Python 3.11 to 3.13, uvloop 0.23) drop the connection without sending the
+alert. A client without an alert assumes a network failure and retries; Kafka's Java client raises
 SslAuthenticationException only for an alert. So this module sends the alert.
 """
 

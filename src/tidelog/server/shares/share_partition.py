@@ -382,7 +382,7 @@ class SharePartition:
         return Change(self._token, tuple(batches))
 
     def _problem(self, member: str, acknowledgement: Acknowledgement) -> ErrorCode:
-        """Return the error code of an invalid acknowledgement, NONE for a valid one."""
+        """Return the error code of an invalid acknowledgement; NONE if it is valid."""
         if not _TYPES.issuperset(acknowledgement.types):
             return ErrorCode.INVALID_REQUEST
         if acknowledgement.last < self.start:

@@ -2,10 +2,10 @@
 
 The key of a record has the record's kind (0 for a snapshot, 1 for an update) and names a share
 partition. A snapshot has the complete state. Its tombstone deletes the state. An update has only
-the changes of one write. A later update of an offset replaces an earlier one, and offsets below the
-start are omitted. After a number of updates a snapshot is written. For each share partition, only
-its last snapshot and the records after it are needed. So the log start moves to the oldest of these
-last snapshots. If the last snapshot of a share partition is old, a new snapshot is written.
+the changes of one write. A later update of an offset replaces an earlier update, and offsets below
+the start are omitted. After a number of updates a snapshot is written. For each share partition,
+only its last snapshot and the records after it are needed. So the log start moves to the oldest of
+these last snapshots. If the last snapshot of a share partition is old, a new snapshot is written.
 
 `coordinator.state_topic` loads partitions of the topic, and reloads them after a failure.
 

@@ -189,7 +189,8 @@ class PartitionMarkers:
         topics = list({each.topic for each in partitions})
         while opened.holds and opened.holds.stops_appends(topics):
             await opened.holds.wait(topics)
-        # Write all markers before waiting for the first one, so that they become durable together.
+        # Write all markers before waiting for the first marker, so that they become durable
+        # together.
         written = [(partition, self._end(partition, end)) for partition in partitions]
         return {
             partition: await ended if isinstance(ended, Reply) else ended
