@@ -69,12 +69,12 @@ class File(Protocol):
 
 @runtime_checkable
 class LocalFile(Protocol):
-    """Additional calls of a local file, for callers that must not wait for a disk."""
+    """Additional methods of a local file, for callers that must not wait for a disk."""
 
     def is_cached(self, positions: Iterable[int]) -> bool:
         """Whether the bytes at all these positions are in memory.
 
-        The result is also true if the system can't tell.
+        The result is also true if the system can't report this.
         """
         ...
 
@@ -97,7 +97,7 @@ class LocalFile(Protocol):
 
 
 def local_file(file: File) -> LocalFile | None:
-    """Return the file if it has the calls of `LocalFile`, else None."""
+    """Return the file if it has the methods of `LocalFile`, else None."""
     return cast("LocalFile", file) if _may_be_local(type(file)) else None
 
 
@@ -108,7 +108,7 @@ def _may_be_local(kind: type) -> bool:
 
 @runtime_checkable
 class MappableFile(Protocol):
-    """Additional calls of a local file, for callers that read the whole file once."""
+    """Additional methods of a local file, for callers that read the whole file once."""
 
     def map_resident(self, size: int, position: int) -> memoryview | None:
         """Return `size` bytes from `position` of a finished file as a read-only view.
@@ -120,7 +120,7 @@ class MappableFile(Protocol):
 
 
 def mappable_file(file: File) -> MappableFile | None:
-    """Return the file if it has the calls of `MappableFile`, else None."""
+    """Return the file if it has the methods of `MappableFile`, else None."""
     return cast("MappableFile", file) if _may_be_mapped(type(file)) else None
 
 

@@ -87,7 +87,7 @@ class AppendTimeRows(Sequence[AppendTimeRow]):
 
 
 def unpack_columns(row: Struct, data: bytes) -> tuple[Sequence[int], ...]:
-    """Return the columns of one or more rows of big-endian numbers without padding."""
+    """Unpack one or more rows of big-endian numbers without padding; return the columns."""
     count = len(data) // row.size
     if count < _MANY_ROWS:
         return tuple(zip(*row.iter_unpack(data), strict=True))

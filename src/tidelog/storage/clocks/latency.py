@@ -159,7 +159,7 @@ class LatencyHistogram:
         return self.percentiles((percent,))[0]
 
     def percentiles(self, percents: Sequence[float]) -> list[int | None]:
-        """Return the result of `percentile` for each value; faster than separate calls."""
+        """Return the result of `percentile` for each value, faster than by separate calls."""
         assert all(0 <= percent <= 100 for percent in percents)
         if not self.count:
             return [None] * len(percents)
@@ -207,7 +207,10 @@ class LatencyByHour(Mapping[int, LatencyHistogram]):
         self.at(append_ms).add(latency_ms, count)
 
     def at(self, append_ms: int) -> LatencyHistogram:
-        """Return the histogram of an append time's hour, to which the caller may add latencies."""
+        """Return the histogram of an append time's hour.
+
+        The caller may add latencies of this hour to the histogram.
+        """
         histogram = self._spans.get(append_ms // self.step_ms)
         if histogram is not None:
             return histogram
@@ -258,7 +261,8 @@ class LatencyByHour(Mapping[int, LatencyHistogram]):
     def encode(self) -> bytes:
         """Encode the section of a zone map.
 
-        Spans are in ascending order. Bucket numbers are stored as differences.
+        Spans are in ascending order. For each bucket, the difference from the previous bucket
+        number is stored.
         """
         out = bytearray(_HEAD.pack(self.step_ms, len(self._spans)))
         for number, histogram in sorted(self._spans.items()):

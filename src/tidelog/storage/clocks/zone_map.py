@@ -511,7 +511,7 @@ class _RowFields:
     """Decoder of rows. The file's header has the layout of the rows."""
 
     def __init__(self, fields: list[tuple[int, int]]) -> None:
-        """Create a decoder for fields, each as (number, size); raises CorruptIndex if invalid."""
+        """Create a decoder from (number, size) of each field; raises CorruptIndex if invalid."""
         codes_by_number = {number: code for _, number, code in ROW_FIELDS}
         codes = [codes_by_number.get(number, f"{size}x") for number, size in fields]
         self._struct = Struct(">" + "".join(codes))

@@ -261,7 +261,7 @@ def writable(data: Buffer, last: Batch, terms: AppendTerms) -> bytearray | memor
 def stamps_by_append_clock(config: TopicConfig) -> bool:
     """Return whether a topic has LogAppendTime, but stores no append times.
 
-    For such a topic the append clock gives the timestamps, so that they never decrease.
+    For such a topic the append clock gives the timestamps, so that the timestamps never decrease.
     """
     is_stamped = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
     return is_stamped and not config.tidelog_append_time_enable
@@ -285,9 +285,9 @@ def build_batches(
 
     Args:
         records: At least one.
-        codec: Compression.
+        codec: Codec that compresses the batches.
         batch_bytes: Size at which a batch is closed; a larger record gets a batch of its own.
-        now_ms: Timestamp in ms for records without one.
+        now_ms: Timestamp in ms for records without a timestamp.
         level: Compression level; the codec's default if None.
 
     Raises:

@@ -248,7 +248,7 @@ class AppendWriter(LogPart):
         return result
 
     def begin(self, append: PendingAppend) -> AppendResult | None:
-        """Run all writes that precede the log's bytes.
+        """Run the first step: check the append, and make all writes that precede the log's bytes.
 
         Returns:
             The append's result if the log already has the batch; the caller must not run the other
@@ -298,7 +298,7 @@ class AppendWriter(LogPart):
             self._guard.fail(error, append.segment.log_path, "append")
 
     def finish(self, append: PendingAppend) -> AppendResult:
-        """Run all writes that follow the log's bytes.
+        """Run the last step: make all writes that follow the log's bytes, and return the result.
 
         Any error takes the partition offline, because the file then has bytes that the log in
         memory lacks.

@@ -141,7 +141,7 @@ class Deleter(LogPart):
         return self._guard.run_now(context.directory, "retention", lambda: self._retain(config))
 
     def unlink_due(self) -> None:
-        """Unlink the files of deleted segments whose delay is over.
+        """Unlink the files of deleted segments whose `file.delete.delay.ms` is over.
 
         Raises:
             StorageFailure: The disk failed; the partition is offline.
@@ -221,7 +221,7 @@ class Deleter(LogPart):
         self._discard(going, now_ms)
 
     def _discard(self, going: Sequence[Segment], now_ms: int) -> None:
-        """Rename the files of the local segments in `going`, durably; schedule unlinking them."""
+        """Rename the files of the local segments in `going` durably, and unlink the files later."""
         self._notes.deleted(segment.base_offset for segment in going)
         context = self._segments.context
         due_ms = now_ms + context.config.file_delete_delay_ms

@@ -213,7 +213,7 @@ class FailureGuard:
         return failure
 
     def mark(self, failure: StorageFailure) -> None:
-        """Mark the directory if the disk may lack data, so that the next opening rewrites it."""
+        """Mark the directory if the disk may lack data; the next opening then rewrites the data."""
         if leaves_doubt(failure):
             self._is_in_doubt = True
             mark_unsynced(self._context)

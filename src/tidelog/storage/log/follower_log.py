@@ -104,7 +104,7 @@ class FollowerLog(LogPart):
         return append_ms
 
     def _note_gaps(self, batches: Sequence[Batch]) -> None:
-        """Mark the partition as having gaps, before a batch that leaves a gap is copied into it."""
+        """Mark the partition as having gaps, before a batch that leaves a gap is appended."""
         if self._has_copied_gaps or not _leave_gaps(batches, self._segments.end_offset):
             return
         fs, directory = self._segments.context.env.files, self._segments.context.directory
@@ -147,9 +147,9 @@ class FollowerLog(LogPart):
     def note_leader_epoch(self, epoch: int) -> None:
         """Record that the leader writes under `epoch` from the log end on.
 
-        Do nothing if the log already has this epoch or a later one. Because of this entry, a
-        follower that is promoted writes under a later epoch, even if it has not copied a record of
-        `epoch`.
+        Do nothing if the log already has this epoch or a later one. Because the log then has an
+        entry for `epoch`, a follower that is promoted writes under a later epoch, even if it has
+        not copied a record of `epoch`.
 
         Raises:
             StorageFailure: The disk failed; the partition is offline.
@@ -160,7 +160,7 @@ class FollowerLog(LogPart):
             self._guard.run(directory, "note epoch", lambda: self._epochs.note_leaders(epoch, end))
 
     def end_lost_transactions(self, stable: int) -> list[int]:
-        """End the transactions whose markers the leader no longer has, durably.
+        """Durably end the transactions whose markers the leader no longer has.
 
         It is unknown whether the ended transactions were committed. The records of these
         transactions become visible to readers of committed records.
@@ -186,7 +186,7 @@ class FollowerLog(LogPart):
         )
 
     def end_transactions_of(self, next_firsts: Mapping[int, int]) -> None:
-        """End, durably, the lost transactions of producers that have begun another transaction.
+        """Durably end the lost transactions of producers that have begun another transaction.
 
         A transaction is lost if the leader no longer has its marker.
 

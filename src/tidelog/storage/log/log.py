@@ -244,7 +244,7 @@ class Log(LogAccess):
     def note_of(self, segment: Segment) -> tuple[SegmentNote | None, int]:
         """Return a local segment's note, and the time in ms by which its records had arrived.
 
-        The note is None if the segment has none; the time is -1 for an empty active segment.
+        The note is None if the segment has no note. The time is -1 for an empty active segment.
         """
         seen_ms = self._notes.seen_ms(segment)
         return self._notes.note_of(segment), seen_ms
@@ -455,7 +455,7 @@ class Log(LogAccess):
             return fallback_ms if self._has_append_times else UNKNOWN_MS, fallback_ms
         return append_ms, stamp_ms if self._stamps_alone else now_ms
 
-    # -- methods of the parts with many callers ----------------------------------------------
+    # -- methods that delegate to a part of the log ------------------------------------------
 
     def fence(self, leader_epoch: int) -> None:
         """Use this leader epoch from now on; see `EpochCheckpoint.fence`."""
@@ -531,7 +531,7 @@ class Log(LogAccess):
     def detach(self) -> Callable[[], None]:
         """Do the quick part of `abandon`; return a function that does the rest.
 
-        The function may run in any thread. Files may still be in use until it has returned.
+        The function may run in any thread. Files may be in use until the function has returned.
         """
         self._list.forget_maps()  # the next opening may truncate the last segment
         wait = self.guard.abandon()

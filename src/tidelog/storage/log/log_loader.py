@@ -252,9 +252,9 @@ class _Loading:
     # -- recovery ----------------------------------------------------------------------------
 
     def _settle_tier(self) -> None:
-        """Load the tier, and finish the removals of local segments that its record has begun.
+        """Load the tier, and finish the removals of local segments that have begun.
 
-        The record is the file `tidelog-tier.json`.
+        The file `tidelog-tier.json` shows which removals have begun.
         """
         bases = list_bases(self._context)
         local_bases = self._tier.load(bases, self._context)

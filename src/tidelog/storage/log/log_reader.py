@@ -244,7 +244,8 @@ class LogView(ABC):
 
         None if the log has no such offset.
         If the append time is unknown, for example for the last appends before a kill, the bound is
-        the file's modification time. This method decodes no record and reads no object of the tier.
+        the log file's modification time. This method decodes no record and reads no object of the
+        tier.
         """
         segment = self.segment_of(offset)
         if segment is None:
@@ -256,11 +257,11 @@ class LogView(ABC):
         return segment.mtime_ms() if append_ms is None else append_ms
 
     def _slices_at(self, offset: int) -> Iterator[LogSlice]:
-        """Yield the slice that holds one offset; nothing if its segment is empty."""
+        """Yield the slice that contains `offset`; yield nothing if its segment is empty."""
         return slices(self._list.all, offset, offset + 1)
 
     def segment_of(self, offset: int) -> Segment | None:
-        """Return the segment that contains the offset, None if it is outside the log."""
+        """Return the segment that contains `offset`, None if the offset is outside the log."""
         number = bisect_right(self._list.all, offset, key=attrgetter("base_offset"))
         if number and offset < self._list.all[number - 1].end_offset:
             return self._list.all[number - 1]
@@ -542,7 +543,7 @@ class LogReader(LogView):
             super().ensure_stale(error, self.segments)
 
     def ensure_stale(self, error: OSError | CorruptData, segments: Sequence[Segment]) -> None:
-        """Raise a read's error, unless segments were replaced or this view was refreshed since.
+        """Raise a read's error, unless segments were replaced or the view was refreshed meanwhile.
 
         For arguments and errors, see `LogView.ensure_stale`.
         """

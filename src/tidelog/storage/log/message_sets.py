@@ -128,7 +128,7 @@ class BrokenMessage(Exception):
     """Raised in storage for an invalid message; callers outside of storage never get it.
 
     Attributes:
-        at: Position of the message in the set.
+        at: Position of the message in the set's uncompressed bytes.
     """
 
     def __init__(self, at: int) -> None:
@@ -230,7 +230,7 @@ class PreparedSet:
         self._offset = offset
 
     def finish(self, context: AppendContext) -> PendingAppend | None:
-        """Set the messages' offsets and times; call it once.
+        """Set the messages' offsets and times. This method must be called only once.
 
         Returns:
             The append to write, or None if the set has to be prepared again. This happens if
@@ -321,7 +321,7 @@ class MessageSets:
         return PreparedSet(self, set_, context.next_offset)
 
     def finish(self, checked: "_Checked", context: AppendContext) -> PendingAppend:
-        """Set the messages' offsets and times."""
+        """Set the messages' offsets and times, and return the append to write."""
         message_set, facts = checked.message_set, checked.facts
         out: bytearray | memoryview
         if checked.is_kept:

@@ -353,7 +353,7 @@ def rebuild_txn_index(
 
 
 def snapshot_at(context: SegmentContext, base_offset: int) -> ProducerStates | None:
-    """Return the snapshot at a segment's base, None if it is missing or damaged."""
+    """Return the states in the snapshot at a segment's base, None if it is missing or damaged."""
     try:
         data = read_optional(context, base_offset, files.SNAPSHOT_SUFFIX)
         return None if data is None else ProducerStates.decode_snapshot(data)
@@ -405,7 +405,7 @@ def _replay(states: ProducerStates, part: LogSlice, *, checks_crc: bool) -> None
 
 
 def _newest_snapshot(snapshots: Mapping[int, SegmentContext]) -> tuple[ProducerStates, int]:
-    """Return the newest readable snapshot and its offset.
+    """Return the states in the newest readable snapshot, and the snapshot's offset.
 
     If no snapshot is readable, return states without producers and 0.
 

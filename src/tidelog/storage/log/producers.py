@@ -424,7 +424,7 @@ def end_marker(batch: Batch) -> tuple[int, EndMarker] | None:
 
 
 def is_abort_marker(batch: Batch) -> bool:
-    """Return whether a batch is the marker of an abort; raises CorruptData as `end_marker`."""
+    """Return whether a batch is the marker of an abort; raises CorruptData like `end_marker`."""
     end = end_marker(batch) if batch.is_control and batch.has_producer_id else None
     return end is not None and not end[1].is_commit
 

@@ -197,7 +197,7 @@ class BodyCheck(Protocol):
     def __call__(
         self, body: Buffer, record_count: int, base_timestamp: int, /
     ) -> tuple[int, int, bool, bool]:
-        """Return the facts of `record_count` records that fill `body`, in the order of `BodyFacts`.
+        """Return the fields of `BodyFacts` for the `record_count` records that fill `body`.
 
         Timestamps are base + delta, wrapped to 64 bits. The result may be a plain tuple, because
         kernels don't import this module.

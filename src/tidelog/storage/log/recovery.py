@@ -24,7 +24,7 @@ may belong to a finished segment, if the roll's sync was deferred. Nothing would
 later. But flushes, rolls and a clean close move the recovery point past this segment, and a note
 states that the whole segment is on disk. Therefore opening a partition after a hard stop syncs its
 files. If a sync has failed, reopening the partition rewrites the files. If another process opens
-the partition next, it finds a mark and rewrites the files, too.
+the partition next, that process finds a mark and rewrites the files, too.
 
 Holds no state. Source: docs/recovery.md, "Opening for writing".
 """
@@ -481,8 +481,8 @@ def _drop_segments(context: SegmentContext, bases: Sequence[int], report: Recove
         report.truncated_bytes += context.env.files.stat(path).size
         report.actions.append(f"{path}: dropped, because records before it are damaged or missing")
         remove_segment_files(context, base)
-        # Each removal is synced before the next one: if a crash kept only the removal of an older
-        # segment, the log would have a hole.
+        # Each removal is synced before the next removal, because the log would have a hole if a
+        # crash kept only the removal of an older segment.
         context.env.files.sync_dir(context.directory)
 
 
@@ -536,7 +536,7 @@ def copy_range(context: SegmentContext, source: str, target: str, start: int, en
 
 
 def _write_derived(context: SegmentContext, base: int, scan: _Scan) -> None:
-    """Write the rebuilt indexes if the files differ."""
+    """Write each rebuilt index that differs from its file."""
     offset_index, time_index = scan.indexes
     for suffix, content in (
         (files.OFFSET_INDEX_SUFFIX, offset_index.encoded),

@@ -228,7 +228,7 @@ class SegmentList:
         return bool(entries) and linked_file(entries) is None
 
     def _renew_tail(self) -> None:
-        """Read the last segment again: another process may have appended to it or truncated it."""
+        """Read the last segment again, because another process may have changed it."""
         last = self.all[-1]
         last.forget_stale_files()
         self.all = [*self.all[:-1], self._tail(last.base_offset)]

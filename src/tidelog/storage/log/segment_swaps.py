@@ -60,8 +60,8 @@ class Swap(NamedTuple):
     """New finished segments for one log, and the segments that they replace.
 
     Attributes:
-        bases: Base offsets of the new segments, ascending. The first of them is the first old
-            segment's base offset, or the log end if there are no old segments.
+        bases: Base offsets of the new segments, ascending. The first new segment has the base
+            offset of the first old segment, or the log end if there are no old segments.
         end_offset: Offset after the last record of the new segments.
         old: The consecutive segments to replace, as the objects in the log's list of segments.
         keeps_old: Whether files of old segments are kept until `file.delete.delay.ms` is over.
@@ -185,8 +185,8 @@ class SegmentSwaps(LogPart):
             Paths of old segments' files that are no longer needed; the caller removes these files.
 
         Raises:
-            StorageFailure: The disk failed. The partition is offline until it is reopened; after
-                reopening, it shows the new segments.
+            StorageFailure: The disk failed. The partition is offline until it is reopened. After
+                that, the partition shows the new segments.
         """
         directory = self._segments.context.directory
         return self._guard.run(directory, operation, lambda: self._show(swap, commit))

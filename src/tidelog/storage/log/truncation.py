@@ -46,7 +46,7 @@ def lower_append_time_checkpoint(
 ) -> None:
     """Lower the append-time checkpoint to the last batch that ends below `offset` and `trusted`.
 
-    Do nothing if the directory has no such checkpoint.
+    Do nothing if the directory has no append-time checkpoint.
     """
     if AppendTimeCheckpoint.read(context.env.files, context.directory) is None:
         return
@@ -78,7 +78,7 @@ def _last_batch_below(segments: Sequence[Segment], end: int) -> Batch | None:
 def end_below(segments: Sequence[Segment], offset: int) -> int:
     """Return the log end after a truncation at `offset`.
 
-    The truncation removes a batch that contains `offset` completely.
+    If a batch contains `offset`, the truncation removes the whole batch.
     """
     last = next((each for each in reversed(segments) if each.base_offset <= offset), None)
     if last is None or last.base_offset == offset:
@@ -115,8 +115,8 @@ def cut_segments(
     dropped = [segment for segment in segments if segment.base_offset > offset]
     for segment in reversed(dropped):
         recovery.remove_segment_files(context, segment.base_offset)
-        # Each removal is synced before the next one: if a crash kept only the removal of an older
-        # segment, the log would have a hole.
+        # Each removal is synced before the next removal, because the log would have a hole if a
+        # crash kept only the removal of an older segment.
         context.env.files.sync_dir(context.directory)
     if not remaining:
         return start_anew(context, [], offset)
@@ -187,7 +187,7 @@ def _replace(context: SegmentContext, base: int, suffix: str, content: bytes) ->
 
 
 class Truncator(LogPart):
-    """Truncates one open log, or moves the start of an empty one."""
+    """Truncates one open log, or moves the start of an empty log."""
 
     @property
     def has_records(self) -> bool:
@@ -222,7 +222,7 @@ class Truncator(LogPart):
     def _remaining_aborted(self, offset: int) -> TxnIndex | None:
         """Read the data that the truncation needs, before anything is changed.
 
-        Because of this, damage is found before the truncation begins.
+        So damage is found before the truncation begins.
 
         Returns:
             The index of the aborted transactions whose markers remain in the segment that will be
@@ -250,8 +250,8 @@ class Truncator(LogPart):
         self._notes.before_cut(local, offset)
         restart = segments.tier.restart_after_cut(offset, local[0].base_offset, clipped)
         end = end_below(local, offset) if restart is None else restart
-        # The recovery point is lowered first: if a later step fails, the next opening compares the
-        # recovery point with the remaining records.
+        # The recovery point is lowered first, because the next opening compares the recovery point
+        # with the remaining records if a later step fails.
         self._flusher.cut(end)
         self._options.lower_checkpoints(offset, end)
         cut_history(context.env.files, context.directory, offset)
@@ -262,8 +262,8 @@ class Truncator(LogPart):
         start = min(segments.start_offset, offset)
         segments.tier.cut(offset, local[0].base_offset, clipped)
         # First hide the segments that will be removed, so that they are not read if the disk fails
-        # later. Also treat all offsets as unstable: the removed segments may have the only entries
-        # that show which of the remaining records were aborted.
+        # later. Also treat all offsets as unstable, because the removed segments may have the only
+        # entries that show which of the remaining records were aborted.
         self._producers.hide_from(start)
         segments.keep([segment for segment in local if segment.base_offset <= offset])
         segments.forget_maps()  # readers must not read beyond the end of a file
@@ -282,7 +282,7 @@ class Truncator(LogPart):
         self._reload(remaining, start)
 
     def begin_at(self, offset: int) -> None:
-        """Set the start of a log without records to `offset`; durable on return.
+        """Set the start of a log without records to `offset`, durably.
 
         Raises:
             InvalidRequest: The log has records, or the offset is negative.

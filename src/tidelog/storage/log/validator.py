@@ -125,8 +125,7 @@ class Validator:
             partition: The partition, for errors.
             config: The topic's settings.
             body_check: Function that checks the records in one pass: plain Python, or the kernel.
-            set_passes: Kernels for the passes over messages of old formats; None for the plain
-                passes.
+            set_passes: Kernels for the passes over messages of old formats; None for plain Python.
         """
         self._where = str(partition)
         self._config = config
@@ -148,7 +147,7 @@ class Validator:
 
         An incomplete batch at the end of `data` is left out. The caller's bytes may be changed if
         the terms have `owned` and the buffer is writable. After an error these bytes are unchanged.
-        Exception: the append has several `trusted` batches.
+        Exception: if the append has several `trusted` batches, some of the batches may be changed.
 
         Raises:
             CorruptBatch: A frame, checksum or compressed stream is invalid.
@@ -387,7 +386,7 @@ class Validator:
     def _check_times(
         self, batch: RecordBatch, largest: int, smallest: int, body: Buffer, context: AppendContext
     ) -> None:
-        """Raise for a create time outside the limits, or a LogAppendTime flag not allowed."""
+        """Raise for a create time outside the limits, or a LogAppendTime flag that is forbidden."""
         flagged = batch.attributes & TIMESTAMP_TYPE_BIT
         if flagged and (self._stamps or batch.max_timestamp == NO_TIMESTAMP):
             raise self._rules.flagged(batch.record_count)

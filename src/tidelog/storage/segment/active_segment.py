@@ -144,7 +144,7 @@ class TailSegment(Segment):
         return self.time_index.entry_count > 0 and is_earlier and self.max_timestamp > indexed
 
     def _scan_from_last_entry(self, file_size: int, *, check_crc: bool) -> bool:
-        """Scan batches from the last entries on; return whether the last indexed batch is valid.
+        """Scan from the last index entries on; return whether the last indexed batch is valid.
 
         The scan begins at the last offset index entry below the offset of the last time index
         entry. The scan has to read all batches from the time index entry's offset on, because only
@@ -275,8 +275,8 @@ class TailSegment(Segment):
     def largest_timestamp(self) -> int:
         """Largest record timestamp, -1 if no record has one.
 
-        A damaged part may have any time. If there is damage, the result is the largest possible
-        value, so that a search reaches the damage.
+        Damaged bytes may contain any timestamp. So if there is damage, the result is the largest
+        possible value, and a search reaches the damage.
         """
         return self.max_timestamp if self.damage is None else INT64_MAX
 
@@ -342,7 +342,7 @@ def _loaded(
     segment = TailSegment.empty(context, base_offset)
     fill_tail(segment, check_crc=True)
     if recorded.is_end and segment.end_offset > recorded.recovery_point:
-        recorded = context.recorded_end(True)  # read again: a writer may have started meanwhile
+        recorded = context.recorded_end(True)  # again, because a writer may have started meanwhile
     return segment, segment.settle_end(recorded)
 
 
@@ -367,7 +367,7 @@ def judge_tail(empty: Callable[[], _Tail], recorded: RecordedEnd) -> tuple[_Tail
 
 
 def fill_tail(segment: TailSegment, *, check_crc: bool) -> None:
-    """Load the indexes and the end of a last segment.
+    """Load the indexes and the end of a log's last segment.
 
     Another process may append to the indexes, so only the proven part of each index is used.
     """
@@ -396,7 +396,7 @@ def _last_entry_fits(segment: TailSegment, index: OffsetIndex) -> bool:
 
 
 def rebuilt_tail_indexes(segment: TailSegment, log_size: int) -> tuple[OffsetIndex, TimeIndex]:
-    """Build both indexes of a last segment from its log, without the closing time index entry."""
+    """Build both indexes of the last segment from its log, without the closing time index entry."""
     context, base = segment.context, segment.base_offset
     file = context.pool.get(segment.log_path)
     batches = ordered_batches(file, segment.log_path, base, log_size)
@@ -555,7 +555,7 @@ class ActiveSegment(TailSegment):
 
     @property
     def first_timestamp(self) -> int:
-        """Largest timestamp of the first batch in ms, for the segment's age; -1 if it has none."""
+        """Largest timestamp of the first batch in ms, for the segment's age; -1 without one."""
         if self._first_timestamp is None and self.size_bytes:
             # The first 4 KiB may end inside the first batch; this does not mean damage.
             first = next(self.walk_file(0, min(self.size_bytes, 1 << 12)), None)
@@ -695,7 +695,7 @@ class ActiveSegment(TailSegment):
         files.write_fully(file, entry, self.txn_index.size_bytes - len(entry))
 
     def close_entries(self) -> None:
-        """Write the last entries of the segment, at a roll or when the log is closed.
+        """Write the last index entries and the end row of the append times, at a roll or a close.
 
         The closing time index entry has the segment's largest timestamp (Source: KIP-33). The end
         row of the append times later proves that no row was lost.

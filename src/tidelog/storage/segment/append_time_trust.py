@@ -133,7 +133,7 @@ def proven_end(segment: Segment, times: AppendTimes, trusted: int) -> int:
 
     Args:
         segment: The segment; its log file proves the rows.
-        times: Its append times as read from the file.
+        times: The segment's append times as read from the file.
         trusted: Result of `trusted_end` for the whole log.
     """
     if times.is_open and times.rows()[-1].offset < min(trusted, segment.end_offset):

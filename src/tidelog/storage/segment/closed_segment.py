@@ -97,7 +97,7 @@ class ClosedSegment(Segment):
             self.context.pool.forget(self.context.path(self.base_offset, files.ZONES_SUFFIX))
 
     def go_aside(self) -> None:
-        """Read the files under their `.deleted` names from now on, because they were renamed."""
+        """Read the files under their `.deleted` names from now on, after the files were renamed."""
         names = (files.file_name(self.base_offset, suffix) for suffix in files.SEGMENT_SUFFIXES)
         overlay = {name: name + files.DELETED_SUFFIX for name in names}
         self.context = replace(self.context, overlay=overlay)
@@ -200,7 +200,7 @@ class ClosedSegment(Segment):
 
     @property
     def txn_index(self) -> TxnIndex:
-        """Aborted transactions whose markers are in the segment; without one, no file exists.
+        """Aborted transactions whose markers are in the segment; without them, there is no file.
 
         If the file is missing or empty, the zone map shows whether entries were lost. Without a
         zone map, the batches are read to find lost entries.
@@ -242,14 +242,14 @@ class ClosedSegment(Segment):
 
     @property
     def last_batches(self) -> LastBatches:
-        """End of the batches with offsets in order, by a scan from the last index entry."""
+        """End of the batches whose offsets are in order, found from the last index entry on."""
         batches = self.loaded_last_batches
         if batches is None:
             batches = self.loaded_last_batches = self._load_last_batches()
         return batches
 
     def set_whole(self, size_bytes: int) -> None:
-        """Store that batches fill the segment up to its end; the segment's writer knows this."""
+        """Store that batches fill the segment up to its end, as the segment's writer knows."""
         self.loaded_last_batches, self.is_whole = (
             LastBatches(self.end_offset, size_bytes, None),
             True,

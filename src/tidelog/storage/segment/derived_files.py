@@ -63,7 +63,7 @@ class IndexBuilder:
             self._last_position = position
 
     def finish(self) -> tuple[OffsetIndex, TimeIndex]:
-        """Return both indexes, the time index with its closing entry."""
+        """Add the closing entry of the time index, and return both indexes."""
         close_time_index(self.time_index, self.max_timestamp, self.max_timestamp_offset)
         return self.offset_index, self.time_index
 
@@ -80,8 +80,8 @@ def rebuild_indexes(
     Args:
         config: The topic's settings.
         base_offset: The segment's base offset.
-        batches: The segment's batches with their positions, in order; the iterator raises at
-            damage.
+        batches: The segment's batches with their positions, in order; the iterator raises
+            CorruptData at damage.
         is_finished: Whether the time index gets its closing entry.
 
     Returns:

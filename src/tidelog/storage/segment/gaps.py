@@ -51,7 +51,7 @@ def is_gap_loss(context: SegmentContext, segment: Segment) -> bool:
 
 
 def is_settled(segment: Segment) -> bool:
-    """Return whether it is known without reading a file that the segment has no loss."""
+    """Return whether it is known, without reading a file, that the segment has lost no offsets."""
     if segment.is_whole:
         return True
     context = segment.context
@@ -173,7 +173,7 @@ def ensure_reaches(segment: ClosedSegment, offset: int) -> None:
 def was_never_cleaned(
     fs: FileSystem, directory: str, config: TopicConfig, name: TopicPartition
 ) -> bool:
-    """Return whether provably no records were removed from the middle of a log.
+    """Return whether it is certain that no records were removed from the middle of a log.
 
     Args:
         fs: Files.

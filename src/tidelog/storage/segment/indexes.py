@@ -64,7 +64,7 @@ def used_size(data: Buffer, entry_size: int) -> int:
 
 
 class Index:
-    """Entries of one size for one segment. One thread may write while others search.
+    """Entries of one size for one segment. One thread may write while other threads search.
 
     Attributes:
         base_offset: The segment's base offset, to which relative offsets are added.

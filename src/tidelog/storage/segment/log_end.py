@@ -51,10 +51,11 @@ from tidelog.types import INT32_MAX, INT64_MAX
 
 CHUNK_BYTES: Final = 1 << 20
 
-# Maximum number of positions that look like batches and are tried. Each position costs a checksum.
+# Maximum number of positions that are tried because they look like batches. Each try computes a
+# checksum.
 CANDIDATE_LIMIT: Final = 20_000
 
-# Maximum number of such positions in a check or a repair, which may take some seconds.
+# Maximum number of positions that a check or a repair tries, which may take some seconds.
 PATIENT_LIMIT: Final = 1_000_000
 
 CHECKED_LIMIT_BYTES: Final = 1 << 32

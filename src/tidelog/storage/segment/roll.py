@@ -25,7 +25,7 @@ from tidelog.types import INT32_MAX
 
 
 class RollReason(StrEnum):
-    """Reason why a segment was finished, as `segment-notes` has it; values have no blanks.
+    """Reason why a segment was finished, as `segment-notes` stores it; no value has a blank.
 
     The first five values are results of `should_roll` for an append; the other values have other
     causes. `OPEN` means that the segment still takes appends. `UNKNOWN` means that another program
@@ -127,9 +127,9 @@ def _waited_ms(facts: RollFacts) -> int:
     return facts.now_ms - facts.created_ms
 
 
-# Number of last rolls in which a storm is searched. These rolls are a storm if they happened within
-# the window, most of them for the same reason, and if the rolled segments are on average filled to
-# less than 1 / SMALL_PART.
+# Number of most recent rolls that are examined. These rolls are a storm if they happened within the
+# window, most of them for the same reason, and if the rolled segments are on average filled to less
+# than 1 / SMALL_PART.
 STORM_ROLLS: Final = 10
 
 STORM_WINDOW_MS: Final = 3_600_000
@@ -167,9 +167,9 @@ class Roll(NamedTuple):
     """A segment that was rolled.
 
     Attributes:
-        reason: Why it was rolled.
-        roll_ms: Wall time in ms when it was rolled; -1 if unknown.
-        size_bytes: Size of its log file.
+        reason: Why the segment was rolled.
+        roll_ms: Wall time in ms when the segment was rolled; -1 if unknown.
+        size_bytes: Size of the segment's log file.
         largest_timestamp: Largest record timestamp of the segment in ms, -1 if no record has one.
     """
 

@@ -158,7 +158,7 @@ _Opened = TypeVar("_Opened")
 
 
 class LastBatches(NamedTuple):
-    """End of a segment's batches with offsets in order, by a scan from the last index entry.
+    """End of a segment's batches whose offsets are in order, found from the last index entry on.
 
     Attributes:
         next_offset: Offset after the last batch with offsets in order.
@@ -266,7 +266,7 @@ class Segment(ABC):
         return walk_file(file, self.log_path, start, end, chunk_bytes=WALK_CHUNK_BYTES)
 
     def open_file(self) -> File:
-        """Open the log file for large reads by position; it is closed after its last use."""
+        """Open the log file for large reads by position; the file is closed after its last use."""
         return open_log(self, self.context.pool.get)
 
     def mtime_ms(self) -> int:
@@ -313,7 +313,7 @@ class Segment(ABC):
 
     @property
     def txn_index(self) -> TxnIndex:
-        """Aborted transactions whose markers are in the segment; without one, no file exists."""
+        """Aborted transactions whose markers are in the segment; without them, there is no file."""
         if self._txn_index is None:
             self._txn_index = self.read_txn_index()
         return self._txn_index
@@ -493,7 +493,7 @@ def read_optional(
     *,
     limit: int = files.SMALL_FILE_LIMIT_BYTES,
 ) -> bytes | None:
-    """Read a segment's file; None if it does not exist.
+    """Read one of a segment's files; return None if the file does not exist.
 
     Raises CorruptFile if the file is larger than `limit` bytes.
     """

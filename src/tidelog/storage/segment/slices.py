@@ -1,4 +1,4 @@
-"""Byte ranges of segments for a range of offsets.
+"""Finds the byte ranges of segments that contain a range of offsets.
 
 This module owns `LogSlice`, the unit of reads and scans: whole batches of one segment, and the
 requested range of their offsets. `slices` reads only indexes and a few headers; `records_of` reads

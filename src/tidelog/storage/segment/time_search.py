@@ -232,7 +232,7 @@ class TimeSearch:
         steps_over_losses: bool,
         /,
     ) -> OffsetAndTimestamp | None:
-        """Return the first record at or above an offset with the largest known time.
+        """Return the first record with the largest known time, from `floor_offset` on.
 
         Return None if no record from `floor_offset` on has a known time. Kafka may return a deleted
         record below the log start (KIP-734); this search never does. Arguments and errors are those
@@ -257,7 +257,7 @@ class TimeSearch:
 def _largest_of(
     segments: Sequence[Segment], floor_offset: int, may_block: bool
 ) -> tuple[int, Segment | None]:
-    """Return the largest timestamp at or above an offset, and the first segment that has it."""
+    """Return the largest timestamp from `floor_offset` on, and the first segment that has it."""
     best, best_segment = NO_TIMESTAMP, None
     for segment in segments:
         if not (may_block or (segment.has_indexes and not segment.is_tiered)):
@@ -319,7 +319,7 @@ def _count_unstamped(segment: Segment, first: int, end: int) -> int:
 def _first_record(
     segment: Segment, first: int, end: int, target: int, append_ms: int | None, may_block: bool
 ) -> OffsetAndTimestamp | None:
-    """Return the first match with an offset in [first, end); None if there is no such record."""
+    """Return the first record in [first, end) that was appended at `target` or later, else None."""
     position = position_before(segment, first)
     unchecked = PASSED_BYTES
     for at, batch in iterate_batches(segment, position, segment.size_bytes):
@@ -354,7 +354,7 @@ def _scan_for_max(
 ) -> OffsetAndTimestamp | None:
     """Return the first record with the largest record time; read the records to find it.
 
-    Headers and index entries are not enough: they may describe a record that no longer exists,
+    Headers and index entries are not enough. They may describe a record that no longer exists,
     because a cleaner keeps the headers of batches that it has emptied.
     """
     best: OffsetAndTimestamp | None = None
@@ -373,7 +373,7 @@ def _scan_for_max(
 
 
 def _largest_from(segment: Segment, floor_offset: int, may_block: bool) -> int:
-    """Return the largest timestamp of a segment's records at or above an offset, or -1."""
+    """Return the largest timestamp of a segment's records from `floor_offset` on, or -1."""
     start = position_before(segment, floor_offset)
     largest = NO_TIMESTAMP
     for position, batch in iterate_batches(segment, start, segment.size_bytes):

@@ -181,7 +181,7 @@ class ZoneBuilder:
 
 
 def fits_segment(first_offset: int, last_offset: int, base_offset: int) -> bool:
-    """Return whether all offsets, relative to the base offset, fit into rows.
+    """Return whether all offsets, relative to the base offset, fit into the fields of a row.
 
     In all real segments, all offsets fit.
     """
@@ -191,8 +191,8 @@ def fits_segment(first_offset: int, last_offset: int, base_offset: int) -> bool:
 def sum_head(head: Buffer) -> int:
     """Return a batch's identity in a map: a checksum of its first 61 bytes.
 
-    Unlike `append_time_trust.fingerprint`, it does not require the decompression of wrappers of old
-    formats.
+    Unlike `append_time_trust.fingerprint`, this checksum does not require the decompression of
+    wrappers of old formats.
     """
     return crc32c(head)
 

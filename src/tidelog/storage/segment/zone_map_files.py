@@ -62,8 +62,8 @@ def load(segment: Segment, *, in_passing: bool = False) -> ZoneMap | None:
 def load_or_build(segment: Segment, cache: "ZoneCache | None" = None) -> ZoneMap | None:
     """Return the map beside a finished segment or in the cache; if there is none, build a map.
 
-    Nothing is written to the log's directory. A new map is added to the cache. Without a cache it
-    is only in memory.
+    Nothing is written to the log's directory. A new map is added to the cache. Without a cache, the
+    new map is only in memory.
 
     Returns:
         The map. None if the log is damaged. The damage is reported; reads of the log raise an error
@@ -138,8 +138,8 @@ def misfit(segment: Segment, zone_map: ZoneMap, *, in_passing: bool = False) -> 
         segment: The segment.
         zone_map: The map.
         in_passing: Whether to read the first bytes of the first and last batch with a new file
-            handle. Mapping the log instead takes ten times as long. Use a new handle if no other
-            part of the log is read.
+            handle. Mapping the log instead takes ten times as long. True is for a caller that reads
+            no other part of the log.
     """
     identity = zone_map.identity
     if identity.topic_id != segment.context.topic_id:
@@ -220,8 +220,8 @@ def write(segment: Segment, *, by_kernels: bool | None = None, check_crc: bool =
 
     Return False if the log is damaged; the damage is reported.
 
-    The file is not synced. If a crash leaves it incomplete, readers recognize this, and the map is
-    built again. The arguments are those of `build`.
+    The file is not synced. If a crash leaves the file incomplete, readers recognize this, and the
+    map is built again. The arguments are those of `build`.
 
     Raises:
         OSError: The disk failed. A previous file still exists.
