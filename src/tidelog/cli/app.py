@@ -1,6 +1,7 @@
 """Entry point: the table of commands, and the conversion of errors to messages and exit codes.
 
-A command is imported at its first use; `tidelog --help` needs only the table.
+The module of a command is imported when the command is first used. `tidelog --help` needs only the
+table.
 """
 
 import os
@@ -20,8 +21,8 @@ from tidelog.cli.surroundings import ExitCode, Interrupted, Surroundings, descri
 from tidelog.errors import TidelogError, UnknownTopic
 from tidelog.garbage import collection_paused, take_modules_as_old
 
-# Maps each heading of the help to its commands, and each command to its module in this package and
-# its summary. The command's function in this module has the command's name.
+# Maps each heading of the help to its commands. Each command is mapped to its summary and to its
+# module in this package. The command's function in that module has the command's name.
 _SECTIONS: Final = {
     "Read": {
         "topics": ("topics", "List the topics of a directory or a cluster."),
@@ -105,7 +106,7 @@ class _Unimported(click.Command):
 
 
 class _BrokenPipe(Exception):
-    """Replaces a BrokenPipeError inside click: click would end the process on a BrokenPipeError."""
+    """Raised instead of BrokenPipeError inside click, which would end the process on that error."""
 
 
 @contextmanager
@@ -138,7 +139,7 @@ class CommandTable(CommandGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the first argument's name and imported command, and the other arguments."""
+        """Return the command's name, the imported command, and the arguments after the name."""
         command = self.commands.get(args[0])
         if isinstance(command, _Unimported):
             self.add_command(command.imported())
@@ -225,9 +226,9 @@ def run(arguments: Sequence[str], surroundings: Surroundings) -> int:
         surroundings: Streams, files and clock.
 
     Returns:
-        The exit code: 0 success, 1 error, 2 findings, 3 usage, 130 interrupted; of `audit`,
-            `doctor` and `reindex` 1 findings, 2 error. A SystemExit that the command raises is
-            passed on with its code.
+        The exit code: 0 success, 1 error, 2 findings, 3 invalid usage, 130 interrupted. Exception:
+            for `audit`, `doctor` and `reindex`, 1 means findings, and 2 means an error. If the
+            command raises SystemExit, the exception is passed on with its code.
     """
     try:
         result: object = app.main(
@@ -238,7 +239,7 @@ def run(arguments: Sequence[str], surroundings: Surroundings) -> int:
         )
         surroundings.hand_over()
     except (KeyboardInterrupt, click.Abort) as error:
-        cause = error.__cause__  # click raises Abort from the interrupt
+        cause = error.__cause__  # click raises Abort, whose cause is the interrupt
         effect = f"; {cause}" if isinstance(cause, Interrupted) else ""
         surroundings.say(f"interrupted{effect}")
         return ExitCode.INTERRUPTED
@@ -254,14 +255,15 @@ def run(arguments: Sequence[str], surroundings: Surroundings) -> int:
 def _failed(surroundings: Surroundings, arguments: Sequence[str], error: BaseException) -> ExitCode:
     """Print an error and return its exit code; raise the error if it is of an unexpected class."""
     if isinstance(error, BrokenPipeError) and not surroundings.has_reader:
-        # The reader of stdout, such as `head`, has closed the pipe: this is no error. If stdout
-        # still has a reader, the BrokenPipeError is about another pipe.
+        # The reader of stdout, such as `head`, has closed the pipe: this is no error. But if stdout
+        # still has a reader, the BrokenPipeError concerns another pipe.
         _point_stdout_nowhere()
         return ExitCode.OK
     code, text, hint = describe(error, _option_names(arguments), _typed_place(arguments))
     surroundings.fail(text, hint)
     if isinstance(error, TidelogError) and not isinstance(error, UnknownTopic):
-        for note in getattr(error, "__notes__", ()):  # what was changed before the error
+        # the notes state what was changed before the error
+        for note in getattr(error, "__notes__", ()):
             surroundings.note(note)
     if isinstance(error, OSError):
         try:
@@ -276,7 +278,7 @@ def _typed_place(arguments: Sequence[str]) -> str:
     from tidelog.cli.places import Access, Place
 
     if "follow" in arguments[:1]:
-        return ""  # errors of `follow` are about the leader, not about the directory of --data
+        return ""  # errors of `follow` concern the leader, not the directory of --data
     names = {"-b": "--bootstrap", "-d": "--data"}
     typed: dict[str, str] = {}
     for word, following in zip(arguments, [*arguments[1:], ""], strict=False):
@@ -329,7 +331,7 @@ def _usage_text(error: click.UsageError) -> tuple[str, str]:
 
 
 def _extra_hint(error: click.UsageError, command: str, options: Collection[str]) -> str:
-    """Return the hint for too many arguments: the option for the first misplaced one, or empty."""
+    """Return the hint for too many arguments: the option for the first extra argument, or ""."""
     extra = error.message.partition("(")[2].rstrip(")").split()
     params = {} if error.ctx is None else error.ctx.params
     word = next(iter(extra), "")
@@ -355,7 +357,7 @@ def _extra_hint(error: click.UsageError, command: str, options: Collection[str])
 def _near(name: str, options: Iterable[str]) -> list[str]:
     """Return the options that a user probably meant by an unknown option, the most similar first.
 
-    Click would also suggest options that share little more than the dashes.
+    click itself would also suggest options that have little more than the dashes in common.
     """
     from difflib import SequenceMatcher  # imported only for errors, because it takes 3 ms
 

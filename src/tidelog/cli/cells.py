@@ -1,8 +1,8 @@
 """Converts keys, values and headers to cells of output, and cells and typed text to bytes.
 
 The form of a column is an `Encoding`: a serializer's name, `auto` (text) or `bytes` (base64).
-Invariant: `encoder` converts a cell of `exact_decoder` back to the same bytes, or for JSON to the
-same content.
+Invariant: `encoder` converts a cell that `exact_decoder` has made back to the same bytes. For JSON,
+it converts the cell back to the same content.
 """
 
 import json
@@ -25,8 +25,9 @@ Decode: TypeAlias = Callable[[bytes | None], Cell]
 def decoder(encoding: Encoding) -> Decode:
     """Return a function that converts bytes to a cell for people.
 
-    `auto` returns text if the bytes are UTF-8, else `{"base64": ...}`. Bytes that the encoding
-    can't decode become `{"base64": ...}` too, so that one invalid record does not hide the others.
+    `auto` returns text if the bytes are UTF-8, else `{"base64": ...}`. Bytes that are invalid in
+    the encoding become `{"base64": ...}` too. So the other records are shown even if one record is
+    invalid.
     """
     read = exact_decoder(encoding)
 
@@ -49,9 +50,9 @@ def decoders(kind: ReadFormat) -> Callable[[Encoding], Decode]:
 def exact_decoder(encoding: Encoding, *, text_only: bool = False) -> Decode:
     """Return a function that converts bytes to a cell for programs; `encoder` restores the bytes.
 
-    All cells of a column have the same form: text for `auto`, `{"base64": ...}` for `bytes`. Only
-    None becomes None. For JSON, `encoder` restores the content, but not its spacing. The function
-    raises SerdeError for bytes that the form can't represent.
+    All cells of a column have the same form: text for `auto`, `{"base64": ...}` for `bytes`. A cell
+    is None only if the bytes are None. For JSON, `encoder` restores the content, but not its
+    spacing. The function raises SerdeError for bytes that the form can't represent.
 
     Args:
         encoding: The form.
@@ -80,7 +81,7 @@ def exact_decoder(encoding: Encoding, *, text_only: bool = False) -> Decode:
         if is_json and text_only:
             return json.dumps(content, ensure_ascii=False)
         if isinstance(content, float) and not math.isfinite(content):
-            return str(content)  # JSON has no infinity and no NaN
+            return str(content)  # JSON has no number for infinity or NaN
         return content if isinstance(content, str | int | float | list | dict) else str(content)
 
     return decode
@@ -103,8 +104,8 @@ def encoder(encoding: Encoding, *, text_only: bool = False) -> Callable[[object]
     """Return a function that converts a file's cell, or text typed by a user, to bytes.
 
     The encoding decides how text is parsed: a number for `int64`, base64 for `bytes`, which also
-    accepts `{"base64": ...}` of `exact_decoder`. Only None becomes null. The function raises
-    SerdeError for a cell that it can't convert.
+    accepts `{"base64": ...}` of `exact_decoder`. The bytes are None only if the cell is None. The
+    function raises SerdeError for a cell that it can't convert.
 
     Args:
         encoding: Any encoding except `auto`, because the form of `auto` depends on the cell's type.
@@ -161,7 +162,8 @@ _PARSERS: Final[dict[Encoding, Callable[[str], object]]] = {
 def typed_bytes(text: str, encoding: Encoding) -> bytes:
     """Return the bytes of a key typed by a user; raises SerdeError.
 
-    `auto` encodes the text as UTF-8, `json` parses it and writes compact JSON.
+    With `auto`, the text is encoded as UTF-8. With `json`, it is parsed and written as compact
+    JSON.
     """
     if encoding in (Encoding.AUTO, Encoding.STRING):
         return argument_bytes(text)

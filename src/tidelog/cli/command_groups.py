@@ -5,7 +5,7 @@ from typing import Any, Final  # noqa: TID251 - click's own signatures
 
 import click
 
-# Commands of other tools, and verbs that people try -> command of tidelog.
+# Maps commands of other tools, and verbs that people try, to commands of tidelog.
 OTHER_NAMES: Final = {
     "acl": "acls",
     "alter": "config",
@@ -57,21 +57,22 @@ OTHER_NAMES: Final = {
     "verify": "doctor",
     "write": "produce",
 }
-# Other tools' names and verbs -> command of a group such as `tidelog groups`.
+# Maps other tools' names and verbs to commands of a group such as `tidelog groups`.
 _OTHER_SUBCOMMANDS: Final = {
     "create": "add",
     "info": "describe",
     "ls": "list",
     "show": "describe",
 }
-# The two names of commands that remove something; a group has at most one of them.
+# The two names of commands that remove something. A group has a command of at most one of these
+# names.
 _REMOVALS: Final = ("delete", "remove")
 
-# Name of an option in other tools -> its name in tidelog.
+# Maps the name of an option in other tools to its name in tidelog.
 OTHER_OPTIONS: Final = {"--last": "--tail", "--head": "--limit", "--where": "--match"}
 
-# Options of other commands and tools: those by which a command makes its changes, and those by
-# which it only shows its changes.
+# Options of other commands and tools: `_ACTING` are options with which a command makes its changes,
+# `_SHOWING` are options with which it only shows them.
 _ACTING: Final = ("--yes", "--execute", "--apply", "--confirm", "--force", "-y")
 _SHOWING: Final = ("--dry-run", "--plan", "--preview")
 
@@ -98,7 +99,7 @@ def consent_hint(command: str, options: Collection[str], name: str) -> str:
 
 
 class UnknownCommand(click.UsageError):
-    """A command that does not exist; the hint names a similar command, or `--help`."""
+    """Error for a command that does not exist. The hint names a similar command, or `--help`."""
 
     def __init__(self, context: click.Context, name: str, hint: str) -> None:
         """Create the error for a command `name` of the group whose context is `context`."""
@@ -106,7 +107,7 @@ class UnknownCommand(click.UsageError):
         self.hint = hint
 
 
-# Hyphen at which `textwrap` does not break lines.
+# A hyphen at which `textwrap` does not break lines.
 _HYPHEN: Final = "\N{NON-BREAKING HYPHEN}"
 
 
@@ -155,7 +156,8 @@ class CommandGroup(click.Group):
 
         Args:
             arguments: Positional arguments of `click.Group`.
-            sections: Heading -> names of its commands; if None, one section has all commands.
+            sections: Maps each heading to the names of its commands. If None, one section has all
+                commands.
             elsewhere: Full names of commands of other groups, which the hint for an unknown name
                 may suggest.
             settings: Keyword arguments of `click.Group`.

@@ -1,9 +1,9 @@
-"""`tidelog compact` and `tidelog erase`: rewrite finished segments without certain records.
+"""`tidelog compact` and `tidelog erase`: remove certain records by rewriting finished segments.
 
-`compact` keeps the last record of each key; its `--plan` shows what a compaction would do to each
-segment, and what it would cost. Figures of segments that were never cleaned come from a sample of
-their keys. `erase --execute` removes all records of one key from a topic's files, except for a
-tombstone, and prints a receipt.
+`compact` keeps the last record of each key. Its `--plan` shows what a compaction would do to each
+segment, and how many bytes it would read and write. For segments that were never cleaned, the
+figures come from a sample of their keys. `erase --execute` removes all records of one key from a
+topic's files, except for a tombstone, and prints a receipt.
 """
 
 import json
@@ -71,8 +71,8 @@ _PLAN_TOPICS: Final = output.columns(
 )
 
 
-# Maximum number of partitions that are named for one reason. For further partitions, only their
-# number is given.
+# Maximum number of partitions that are named for one reason. If there are more, a line ends with
+# their number.
 _NAMES_MAX: Final = 3
 
 
@@ -219,7 +219,7 @@ _ROW_COLUMNS: Final = output.columns(
 def say_stopped(
     surroundings: Surroundings, stopped: Iterable[tuple[object, str | None]]
 ) -> ExitCode:
-    """Print each item that was not completed, with its reason; return FINDINGS if there is one."""
+    """Print each item that was not completed, with its reason; return FINDINGS if there are any."""
     code = ExitCode.OK
     for name, reason in stopped:
         if reason is not None:
@@ -420,7 +420,7 @@ def erase(  # noqa: PLR0913 - one argument for each option
 _FILES: Final = output.columns(
     output.number("partition"), "file", output.count("records"), "offsets"
 )
-# Maximum number of offsets that the table without --wide lists for a file.
+# Maximum number of offsets that the table lists for a file, unless --wide is given.
 _OFFSETS_MAX: Final = 8
 
 

@@ -23,7 +23,7 @@ def topics(context: click.Context, _parameter: click.Parameter, start: str) -> l
 
 
 def targets(context: click.Context, _parameter: click.Parameter, start: str) -> list[str]:
-    """Return topics whose names begin with a text; after `TOPIC:` the partitions of that topic."""
+    """Return the topics whose names begin with a text; after `TOPIC:`, the partitions of TOPIC."""
     partitions = _partitions(context)
     topic, colon, _ = start.partition(":")
     if not colon:
@@ -63,14 +63,14 @@ def _matches(names: Iterable[str], start: str) -> list[str]:
 
 
 def _partitions(context: click.Context) -> dict[str, int]:
-    """Return the topics of `--data` with their numbers of partitions.
+    """Return the topics of `--data`, each with its count of partitions.
 
     The result is empty if the directory can't be read, or is in an object store.
     """
     from tidelog.directory import Directory
 
     data = context.params.get("data")
-    if not data or "://" in data:  # each press of Tab would list the objects of a store
+    if not data or "://" in data:  # otherwise each press of Tab would list the objects of a store
         return {}
     try:
         with Directory.open(data) as directory:

@@ -189,7 +189,7 @@ def _check(surroundings: Surroundings, checked: _Target) -> "tuple[DirectoryChec
 
 
 def _metadata_reader() -> "Callable[[bytes], object]":
-    """Return a function that decodes records of a broker's metadata log as the broker does."""
+    """Return the function that a broker uses to decode a record of its metadata log."""
     from tidelog.server.admin.metadata_records import MetadataImage, decode
 
     image = MetadataImage()
@@ -197,7 +197,10 @@ def _metadata_reader() -> "Callable[[bytes], object]":
 
 
 def _body_check(total_bytes: int) -> "BodyCheck":
-    """Return the kernel for large directories if numba is installed, else the plain function."""
+    """Return the function that checks batch bodies: compiled for large directories, else plain.
+
+    The compiled function needs numba.
+    """
     from tidelog.storage.log.record_rules import check_body
 
     if total_bytes < KERNEL_BYTES:

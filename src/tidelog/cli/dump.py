@@ -1,4 +1,4 @@
-"""`tidelog dump`: prints the content of log files, and their damage.
+"""`tidelog dump`: prints the content of log files, and reports damage in them.
 
 Each kind of file has its own rows and its own checks. Offset and time indexes, append times and
 zone maps are also checked against the segment's log file. No file is changed.
@@ -57,7 +57,10 @@ from tidelog.types import INT64_MAX, NO_TIMESTAMP
 
 
 class FileDump(NamedTuple):
-    """A file's content as rows; iterating over the rows adds the file's findings and notes."""
+    """A file's content as rows.
+
+    Iterating over the rows adds the file's findings and notes to its `DumpFile`.
+    """
 
     columns: Columns
     rows: Iterator[Row]
@@ -103,7 +106,7 @@ class DumpFile:
         return posixpath.join(posixpath.dirname(self.path), name)
 
     def log_batches(self) -> list["BatchFacts"] | None:
-        """Return the batches of the segment's log file; None if it is missing or damaged."""
+        """Return the batches of the segment's log file; None if this file is missing or damaged."""
         path = self.beside(files.log_file_name(self.base_offset))
         if not self.file_system.exists(path):
             self.note("the segment's log file is missing; entries were not compared with it")
@@ -176,7 +179,7 @@ def dump_log(dump: DumpFile, *, deep: bool, key: Encoding, value: Encoding) -> F
 
     Args:
         dump: The file.
-        deep: Return records, not batches.
+        deep: Whether to return records instead of batches.
         key: Encoding in which keys are shown.
         value: Encoding in which values are shown.
     """
@@ -405,7 +408,7 @@ def _append_rows(dump: DumpFile) -> Iterator[Row]:
 
 
 def _topic_id(dump: DumpFile, data: bytes) -> uuid.UUID:
-    """Return the topic's id from the partition's directory, else from the file's header, else 0."""
+    """Return the topic's id, from the partition's directory or the file's header; 0 if unknown."""
     try:
         topic_id = text_files.read_partition_metadata(dump.file_system, dump.beside("."))
     except CorruptData as error:
@@ -561,7 +564,7 @@ def _check_siblings(dump: DumpFile, zone_map: ZoneMap) -> None:
 
 
 def _sum(dump: DumpFile, path: str, start: int, size: int) -> tuple[int, int]:
-    """Return the number of existing bytes in a range of a file, and their checksum."""
+    """Return how many bytes of a range exist in a file, and the checksum of these bytes."""
     file, done, crc = dump.file_system.open(path), 0, 0
     try:
         while done < size:

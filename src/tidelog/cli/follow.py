@@ -1,7 +1,7 @@
 """`tidelog follow`: a standby that copies a leader's partitions and shows its lag.
 
-`tidelog standby` sends a request to the process that follows, and shows the response.
-`tidelog.standby` does the copying.
+`tidelog standby` sends a request to the process that runs `tidelog follow`, and shows the response.
+Package `tidelog.standby` does the copying.
 """
 
 import threading
@@ -260,7 +260,7 @@ def _follow_until_stopped(
     """Copy round by round until the follower is stopped or promoted; retry if the leader is down.
 
     Returns:
-        The error text of the last round that ended before the stop; empty if that round succeeded.
+        The error text of the last completed round; empty if that round succeeded.
     """
     failed = ""
     while not stopped.is_set() and not follower.is_promoted:
@@ -292,7 +292,7 @@ def _verdict(
     if options.once and stopped.is_set() and not follower.is_caught_up:
         return ExitCode.INTERRUPTED
     groups, copies = follower.group_count, follower.copies.values()
-    # The leader's end is unknown before the first Fetch response.
+    # The leader's log end is unknown before the first Fetch response.
     begun = sum(copy.high_watermark is not None for copy in copies)
     partitions = plural(len(copies), "partition")
     copied = f"{begun} of {partitions}" if begun < len(copies) else partitions
@@ -309,7 +309,8 @@ def _verdict(
 def _row_printer(surroundings: Surroundings, options: StandbyOptions) -> Iterator[Show]:
     """Yield a function that shows rows.
 
-    It updates or extends a table; with `--once`, it keeps the rows, which are printed at the end.
+    The function updates or extends a table. With `--once`, it stores the rows instead, and they are
+    printed at the end.
     """
     kind = options.kind
     if kind is Format.TABLE and surroundings.stdout.isatty() and not options.once:

@@ -1,6 +1,6 @@
 """`tidelog groups` and `tidelog rewind`: consumer groups of a cluster.
 
-`groups` lists, describes and deletes them; `rewind` moves a group to the offsets of a time.
+`groups` lists, describes and deletes groups. `rewind` moves a group to the offsets of a time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -115,7 +115,7 @@ def describe(surroundings: Surroundings, group: str, access: Access, kind: Forma
 def _marks(
     cluster: "Cluster", committed: "Mapping[TopicPartition, Committed | None]"
 ) -> "dict[TopicPartition, Watermarks]":
-    """Return log start and end of the committed partitions that still exist."""
+    """Return log start and end of each partition with a committed offset that still exists."""
     existing: list[TopicPartition] = []
     for topic in sorted({name.topic for name in committed}):
         try:
@@ -168,7 +168,10 @@ def delete(surroundings: Surroundings, names: tuple[str, ...], access: Access, y
 def _delete_each(
     surroundings: Surroundings, cluster: "Cluster", names: Sequence[str]
 ) -> list[RequestError]:
-    """Delete groups and print each deleted one; return the errors of unknown and active ones."""
+    """Delete groups and print each deleted group; return the errors for other groups.
+
+    The errors are for groups that are unknown or have members.
+    """
     failed: list[RequestError] = []
     for name in names:
         try:
@@ -306,7 +309,7 @@ def run(
     return ExitCode.FINDINGS
 
 
-# Width to which narrow terminals shorten the lines of reasons before they drop the time.
+# On a narrow terminal, lines of reasons are shortened to this width before the time is dropped.
 _WHY_WIDTH: Final = 16
 
 
@@ -344,7 +347,7 @@ def _row(move: "Move", kind: Format) -> list[Cell]:
 
 
 def count_cells(count: "Count", kind: Format) -> list[Cell]:
-    """Return a count as one cell for a table, otherwise as two cells: the number and `is_exact`."""
+    """Return a count as cells: one cell for a table, else two cells, the number and `is_exact`."""
     if kind is Format.TABLE:
         return [output.count_text(count)]
     return [count.records, count.is_exact]

@@ -2,7 +2,7 @@
 
 A record's value is one of three: the whole row as JSON, one column, or a line. The value of a whole
 JSON line is the line itself, so that numbers keep their form. Errors name the input and the line or
-row. `produce` reads back the same records from files that `read` writes (docs/cli.md).
+row. If `read` writes a file, `produce` reads the same records from it (docs/cli.md).
 """
 
 import csv
@@ -32,13 +32,14 @@ if TYPE_CHECKING:
 # -- rows of files ------------------------------------------------------------------------------
 
 # Maximum number of characters of a cell in CSV. Python's default is 131,072, but records may be
-# longer. A cell of more characters is probably the effect of a missing quote.
+# longer. If a cell has more characters, a quote is probably missing.
 _CSV_CELL_MAX: Final = 1 << 27
 _ROWS_AT_ONCE: Final = 8_192
 # Maximum number of columns that an error message names.
 _NAMES_MAX: Final = 60
 _ARROW_FILE: Final = b"A"
-# Maps the unit of an Arrow time to (number of units, number of ms) of the same length.
+# Maps the unit of an Arrow time to (number of units, number of ms). Both numbers describe the same
+# duration.
 _UNITS_MS: Final = {"s": (1, 1_000), "ms": (1, 1), "us": (1_000, 1), "ns": (1_000_000, 1)}
 
 
@@ -49,10 +50,10 @@ class ColumnChoice:
     Attributes:
         columns: Names of the columns; None for all.
         time: Name of the column with times; None if there is none.
-        infers: Whether CSV cells that are numbers become numbers in the row's JSON; otherwise they
-            become text.
-        numbers: List to which the location of the first number that became text is added; None if
-            the location is not needed.
+        infers: Whether CSV cells that are JSON numbers become numbers in the row's JSON. If false,
+            they become text.
+        numbers: List for the location of the first number that becomes text, which is added to the
+            list. None if the location is not needed.
     """
 
     columns: frozenset[str] | None
@@ -116,10 +117,10 @@ def _csv_rows(source: BinaryIO, name: str, chosen: ColumnChoice) -> Iterator[Inp
         raise InvalidInput(f"{name}: not CSV in UTF-8: {error}") from error
     finally:
         if not source.closed:
-            text.detach()  # TextIOWrapper would close the caller's source
+            text.detach()  # otherwise TextIOWrapper would close the caller's source
 
 
-# Matches a number in JSON's syntax. `007`, `+1` and `1,000` don't match: they are text.
+# Matches a number in JSON's syntax. `007`, `+1` and `1,000` don't match, so they become text.
 _JSON_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?", re.ASCII)
 
 
@@ -133,7 +134,11 @@ def _first_number(fields: Mapping[str, str | None]) -> str | None:
 
 
 def _inferred_json(fields: Mapping[str, str | None]) -> bytes:
-    """Return a row as JSON. A cell that is a JSON number is copied unchanged, without quotes."""
+    """Return a row as JSON.
+
+    A cell that is a JSON number is copied unchanged, without quotes. Other cells become strings,
+    and None becomes null.
+    """
     cells = (
         f"{_json_text(name)}:{cell if _is_number(cell) else _json_text(cell)}"
         for name, cell in fields.items()
@@ -167,12 +172,12 @@ class _RowLines:
         return row
 
 
-# Matches a cell and its separator; in a cell that doesn't begin with a quote, quotes are text.
+# Matches a cell and its separator. If a cell doesn't begin with a quote, all its quotes are text.
 _CSV_CELL: Final = re.compile(r'("(?:[^"]|"")*"|[^,]*)(?:,|$)', re.DOTALL)
 
 
 def _with_nulls(cells: list[str], raw: str) -> list[str | None]:
-    """Return the cells of a row: an empty cell is null, `""` is empty text.
+    """Return the cells of a row; an empty cell becomes null, and `""` becomes empty text.
 
     Python's reader doesn't distinguish null from empty text, so rows that contain `""` are parsed
     again.
@@ -238,7 +243,10 @@ def _is_arrow_file(source: BinaryIO) -> bool:
 def _batch_rows(
     batches: "Iterable[pa.RecordBatch]", name: str, choice: ColumnChoice
 ) -> Iterator[InputRow]:
-    """Yield rows of the chosen columns; other columns may have values outside Python's range."""
+    """Yield rows of the chosen columns.
+
+    Other columns are not converted, because they may have values outside Python's range.
+    """
     number = 0
     for whole in batches:
         chosen = _chosen(whole, name, choice.columns)
@@ -250,7 +258,7 @@ def _batch_rows(
             chosen = _in_us(chosen, choice.time)
         try:
             rows = chosen.to_pylist()
-        except (ValueError, OverflowError) as error:  # times outside Python's range
+        except (ValueError, OverflowError) as error:  # some times are outside Python's range
             raise InvalidInput(f"{name} row {number + 1} or a later one: {error}") from error
         for at, fields in enumerate(rows):
             number += 1
@@ -271,11 +279,14 @@ def _chosen(batch: "pa.RecordBatch", name: str, columns: frozenset[str] | None) 
 
 
 class EpochMs(int):
-    """A time that is known to be in ms; the unit of a plain `int` has to be guessed."""
+    """A time that is known to be in ms. For a plain `int`, the unit must be guessed."""
 
 
 def _times_ms(batch: "pa.RecordBatch", name: str | None) -> list[EpochMs | None] | None:
-    """Return a column's times as epoch ms; None unless it exists and has timestamps with a zone."""
+    """Return a column's times as epoch ms.
+
+    Return None if the column does not exist, or does not have timestamps with a zone.
+    """
     import pyarrow as pa
 
     if name is None or name not in batch.schema.names:
@@ -289,7 +300,7 @@ def _times_ms(batch: "pa.RecordBatch", name: str | None) -> list[EpochMs | None]
 
 
 def _in_numbers(batch: "pa.RecordBatch", name: str) -> "pa.RecordBatch":
-    """Convert the column of times to plain numbers: Python has no time after the year 9999."""
+    """Convert the column of times to integers, because Python has no time after the year 9999."""
     import pyarrow as pa
 
     at = batch.schema.names.index(name)
@@ -356,7 +367,8 @@ def _special(content: object) -> object:
 
 # -- records of rows ------------------------------------------------------------------------------
 
-# `read` gives this suffix to columns of epoch ms. The unit of such a column is known, not guessed.
+# `read` gives this suffix to columns of epoch ms. So the unit of a column with this suffix is
+# known.
 _MS: Final = "_ms"
 _WHOLE: Final = re.compile(r"\d{1,19}", re.ASCII)
 
@@ -380,18 +392,21 @@ def format_of(name: str) -> InputFormat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """Columns of a row for the parts of a record; None for parts without a column.
+    """Names of a row's columns for the parts of a record; None for a part without a column.
 
     Attributes:
-        key: The record's key. Null, which is an empty cell in CSV, is "no key".
+        key: The record's key. Null, which is an empty cell in CSV, means that the record has no
+            key.
         key_separator: In a file of lines, the text between the key and the value of a line.
         time: The record's create time, in the grammar of docs/time.md; null becomes the current
             time when the record is appended.
         value: The record's value; the whole row if None.
-        headers: An object of header names and values, or a list of [name, value].
-        infer: Whether CSV cells that are numbers become numbers in the row's JSON; otherwise they
-            become text.
-        key_as: Encoding of the key; `auto` chooses text or JSON by the cell's type.
+        headers: The record's headers: an object of header names and values, or a list of [name,
+            value].
+        infer: Whether CSV cells that are JSON numbers become numbers in the row's JSON. If false,
+            they become text.
+        key_as: Encoding of the key; with `auto`, the cell's type decides whether it is text or
+            JSON.
         value_as: Encoding of the value, or of a line in a file of lines.
         headers_as: Encoding of the values of headers.
     """
@@ -418,7 +433,7 @@ class Columns:
         return ColumnChoice(None, self.time, self.infer, None if self.infer else numbers)
 
     def ensure_consistent(self, kind: InputFormat) -> None:
-        """Raise UsageProblem for an option that the format doesn't have, or that needs a column."""
+        """Raise UsageProblem for an option that the format lacks, or that needs another option."""
         is_lines = kind is InputFormat.LINES
         if self.key_separator is not None and not is_lines:
             raise UsageProblem(f"--key-separator applies only to lines; for {kind} give --key COL")
@@ -451,12 +466,13 @@ def read_records(
     """Return the records in an open file, in the file's order.
 
     Args:
-        source: The file; Parquet needs a seekable one.
+        source: The file. A Parquet file must be seekable.
         name: Name for errors.
         kind: Format of the file.
         columns: Columns for the parts of a record.
         parse_time: Parses a time given as text (docs/time.md); returns ms.
-        numbers: List to which the location of the first CSV number that became text is added.
+        numbers: List for the location of the first CSV number that becomes text, which is added to
+            it.
 
     Raises:
         UsageProblem: An option does not apply to the format, or needs another option.
@@ -479,12 +495,12 @@ def read_records(
 def typed_records(
     source: BinaryIO, typed: Columns, parse_time: Callable[[str], int]
 ) -> Iterator[NewRecord]:
-    """Return the record that was typed as arguments, or one for each line of a pipe.
+    """Return the record that was typed as arguments, or a record for each line of a pipe.
 
     Args:
         source: The pipe. It is read if no value is typed.
-        typed: The record's key, value, time and headers as typed. The fields have these texts in
-            place of names of columns.
+        typed: The record's key, value, time and headers as typed. The fields contain these texts
+            instead of names of columns.
         parse_time: Parses a time given as text (docs/time.md); returns ms.
 
     Raises:
@@ -502,7 +518,8 @@ def typed_records(
     return iter((maker.record(InputRow(_texts(typed), b"", "arguments")),))
 
 
-# Maps a part of a typed record to its option. Errors name the option like a column.
+# Maps a part of a typed record to its option. Errors name the option where they would name a
+# column.
 _TYPED: Final = {"key": "--key", "value": "--value", "time": "--time", "headers": "--headers"}
 
 
@@ -511,7 +528,7 @@ def _texts(typed: Columns) -> dict[str, object]:
 
 
 def _named(typed: Columns) -> Columns:
-    """Return `typed` with option names of `_texts` in place of the texts, as names of columns."""
+    """Return `typed` with option names instead of its texts, to be used as names of columns."""
     return replace(
         typed,
         key=None if typed.key is None and typed.key_separator is None else _TYPED["key"],
@@ -524,7 +541,7 @@ def _named(typed: Columns) -> Columns:
 def _line_records(
     source: BinaryIO, name: str, typed: Columns, parse_time: Callable[[str], int]
 ) -> Iterator[NewRecord]:
-    """Yield a record for each line; `typed` has the texts that all records share."""
+    """Yield a record for each line; `typed` has the typed texts, which all records share."""
     separator = None if typed.key_separator is None else typed.key_separator.encode()
     if separator == b"":
         raise UsageProblem("--key-separator must have at least one character")
@@ -546,7 +563,7 @@ def _line_records(
 
 
 def _line_cell(data: bytes, encoding: Encoding, where: str) -> bytes | str:
-    """Return a key or value in a line: its bytes if the encoding is `auto`, else its text."""
+    """Return a key or value from a line as a cell: bytes if the encoding is `auto`, else text."""
     if encoding is Encoding.AUTO:
         return data
     try:
@@ -608,7 +625,7 @@ def _encoded(row: InputRow, name: str, encode: _Encode) -> bytes | None:
 
 
 def _bytes(content: object) -> bytes | None:
-    """Return a cell as bytes: text as UTF-8, null as null, anything else as JSON."""
+    """Return a cell as bytes: text as UTF-8, null as None, any other content as JSON."""
     if content is None:
         return None
     if isinstance(content, str):
@@ -670,7 +687,10 @@ def _headers(row: InputRow, name: str, encode: _Encode) -> tuple[Header, ...]:
 
 
 def _pairs(content: object) -> list[tuple[str, object]] | None:
-    """Return names and values of an object or list of pairs, such as a Parquet map; else None."""
+    """Return names and values of an object or a list of pairs; None for other content.
+
+    A map in Parquet is a list of pairs.
+    """
     if isinstance(content, dict):
         return list(content.items())
     if not isinstance(content, list):

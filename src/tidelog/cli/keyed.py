@@ -1,4 +1,4 @@
-"""`tidelog read --table` prints each key's last record as of a time, `tidelog diff` changes."""
+"""`tidelog read --table`: each key's last record as of a time. `tidelog diff`: changed keys."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -62,12 +62,12 @@ _DIFF_COLUMNS: Final = output.columns(
 )
 
 _CHANGES: Final = ("added", "changed", "deleted")
-# Number of equal characters that a table keeps before the first difference of two values.
+# Number of equal characters that a table shows before the first difference between two values.
 _KEPT_EQUAL: Final = 10
 
 
 class _DiffRow(TypedDict):
-    """A row of a diff, times in ms."""
+    """A row of a diff. Times are in ms."""
 
     change: str
     partition: int
@@ -166,7 +166,7 @@ def _say(
         result: The table or the difference.
         stats: Statistics of the whole read.
         whole: Whether all records were read.
-        span: Words that describe which records were read; empty, or with a space at the start.
+        span: Words that describe which records were read. Empty, or begins with a space.
         effect: Words that say what happened to the records without a key, as singular and plural.
     """
     for doubt in result.doubts():
@@ -299,7 +299,7 @@ def _diff_rows(
 
 
 def _without_equal_start(before: Cell, after: Cell) -> tuple[Cell, Cell]:
-    """Replace a long common prefix by an ellipsis: cut cells then show the first difference."""
+    """Replace a long common prefix by an ellipsis, so that cut cells show the first difference."""
     if not isinstance(before, str) or not isinstance(after, str) or before == after:
         return before, after
     size = sum(takewhile(bool, map(eq, before, after))) - _KEPT_EQUAL

@@ -154,7 +154,7 @@ def run(
         return _watch(
             surroundings, options, observe, lambda lags: writer.write(rows(lags, options))
         )
-    except KeyboardInterrupt:  # the normal end of --watch, as with `read --follow` and `serve`
+    except KeyboardInterrupt:  # Ctrl-C is the normal end of --watch
         return ExitCode.OK
 
 
@@ -171,10 +171,11 @@ def _observer(
     options: LagOptions,
     own: "OwnLogs | None",
 ) -> "Observe":
-    """Return a function that takes a sample: it observes the chosen partitions of each group.
+    """Return a function that takes a sample of the chosen partitions of each group.
 
-    With GROUP, the partitions are chosen now. Without GROUP, groups and partitions are listed again
-    for each sample, so that new groups appear and deleted ones disappear.
+    With GROUP, the partitions are chosen before the first sample. Without GROUP, groups and
+    partitions are listed again for each sample, so that new groups appear and deleted ones
+    disappear.
     """
     from tidelog.remote import group_lag as work
     from tidelog.remote import own_logs
@@ -208,7 +209,7 @@ def _observer(
 def _partitions(
     surroundings: Surroundings, cluster: "ClusterView", options: LagOptions, named: set[str]
 ) -> "dict[str, list[TopicPartition]]":
-    """Return group -> the partitions to observe.
+    """Return the partitions to observe for each group.
 
     Without GROUP, groups without committed offsets in the chosen topics are left out. A note
     reports the left-out groups that are not in `named`. These groups are then added to `named`.
@@ -239,14 +240,14 @@ def _partitions(
 
 
 class _Histories:
-    """Last samples of each group."""
+    """The last samples of each group."""
 
     def __init__(self, samples: int | None = None) -> None:
         self._samples = samples
         self._of: dict[str, History] = {}
 
     def add(self, observations: "dict[str, list[Observation]]") -> "Lags":
-        """Add a sample; return the lags by group, the group that is furthest behind first."""
+        """Add a sample; return the lags of each group, beginning with the group furthest behind."""
         from tidelog.remote.group_lag import History
         from tidelog.remote.lag_verdict import lag_sum
 
@@ -288,7 +289,7 @@ def _watch(
     observe: "Observe",
     show: "Callable[[Lags], None]",
 ) -> ExitCode:
-    """Take and show samples; report a cluster's failure and go on, except at the last sample."""
+    """Take and show samples; continue after a failure of the cluster, except at the last sample."""
     history = _Histories()
     every_s = times.duration_ms(options.every) / 1000
     lags: Lags = {}
@@ -324,8 +325,8 @@ def _verdict(surroundings: Surroundings, options: LagOptions, groups: "Lags") ->
 
 # Maximum number of groups that a note names.
 _GROUPS_NAMED: Final = 5
-# Columns of partitions: few columns for people (`_TABLE`), all in plain units for scripts
-# (`_FIELDS`).
+# Columns of partitions. `_TABLE` has few columns, for people. `_FIELDS` has all columns, in plain
+# units, for scripts.
 _TABLE: Final = output.columns(
     "topic",
     output.number("partition"),

@@ -202,9 +202,9 @@ def _measured(
     options: LatencyOptions,
     bounds: tuple[int | None, int | None],
 ) -> "tuple[TopicLatency, CalendarUnit | None]":
-    """Return the topic's latencies and the calendar unit of its rows by time.
+    """Return the topic's latencies, and the calendar unit of the rows of its table by time.
 
-    The unit is None if each row is one of the stored spans.
+    The unit is None if each row is one of the spans in which the latencies are stored.
     """
     from tidelog.scan.latency import TopicLatency, by_unit, whole_hours
     from tidelog.scan.latency import latency as measure
@@ -212,7 +212,7 @@ def _measured(
     zone, by = zone_of(options.zone) or UTC, options.by
     is_hours = _shown(options) is LatencyShow.HOURS
     if by is None and options.limit is not None and is_hours:
-        by = CalendarUnit.HOUR  # a few rows need no grouping
+        by = CalendarUnit.HOUR  # few rows need no larger unit than an hour
 
     def measured_by(unit: CalendarUnit | None) -> TopicLatency:
         by_topic = measure(
@@ -242,7 +242,7 @@ def _shown(options: LatencyOptions) -> LatencyShow:
 
 
 def _note_lost(surroundings: Surroundings, stats: "ScanStats") -> None:
-    """Print each range of lost offsets, except those of segments deleted during the read."""
+    """Print each range of lost offsets, except ranges of segments deleted during the read."""
     from tidelog.storage.segment.gaps import GAP_REASON
 
     for one in stats.lost:
@@ -286,7 +286,8 @@ _RECORDS: Final = output.columns(
 )
 
 
-# A row by time: start and end in ms, and latencies, which are empty for a time without records.
+# A row of the table by time: start and end in ms, and the latencies, which are empty if the time
+# has no records.
 LatencyRow: TypeAlias = tuple[int, int, LatencyHistogram]
 
 
@@ -301,7 +302,7 @@ def unit_of(
     zone: tzinfo,
     limit: int,
 ) -> CalendarUnit | None:
-    """Return the smallest unit with at most `limit` rows; None without one, or without records."""
+    """Return the smallest unit with at most `limit` rows; None if there is none, or no record."""
     if not by_hour:
         return None
     hours = [*by_hour]
@@ -316,7 +317,7 @@ def unit_rows(
     bounds: tuple[int | None, int | None],
     zone: tzinfo,
 ) -> list[LatencyRow]:
-    """Return the rows of consecutive units, also those without records; see `unit_ranges`."""
+    """Return the rows of consecutive units, including units without records; see `unit_ranges`."""
     if not units and None in bounds:
         return []
     content = (min(units), max(units) + 1) if units else (0, 0)
@@ -344,7 +345,7 @@ def rows_with_records(
 
 
 def worst(rows: Iterable[LatencyRow]) -> list[LatencyRow]:
-    """Return the rows with records, those with the largest P99 first."""
+    """Return the rows with records, in descending order of P99."""
     from tidelog.scan.latency_verdict import severity
 
     with_records = (row for row in rows if row[2].count)
@@ -384,7 +385,7 @@ def _print_hours(
         rows = worst(rows)
         shown = rows[: options.limit]
     if is_table and not any(one.count for _, _, one in rows):
-        return  # the verdict says so
+        return  # the verdict reports that no record was found
     columns, cells = HOURS, _hour_fields(topic, shown)
     if is_table:
         # Units are consecutive unless a limit chooses some of them.
@@ -446,7 +447,10 @@ def _print_latency(  # noqa: PLR0913 - all that is printed
 def topic_table(
     totals: Iterable[tuple[str, LatencyHistogram]], kind: Format
 ) -> tuple[output.Columns, list[list[Cell]]]:
-    """Return columns and rows of all hours together, a row for each topic with a latency."""
+    """Return the columns and rows of a table with a row for each topic that has a latency.
+
+    Each row has the latencies of all hours together.
+    """
     from tidelog.scan.latency_verdict import clock_ahead_ms
 
     rows: list[list[Cell]] = [
@@ -471,13 +475,14 @@ def hour_table(
     """Return columns and rows of latency by time for people.
 
     A group has at most about `HOUR_ROWS` rows, each an hour, day, week or month. Exception: spans
-    of several hours are joined regardless of the calendar in two cases: one of the spans has
-    instants of two units, or the group would have too many months.
+    of several hours are joined regardless of the calendar in two cases: one of the spans is in two
+    units, or the group would have too many months.
 
     Args:
-        latencies: For each group of rows: the first cells of the group's rows, and the latencies.
+        latencies: A pair for each group of rows: the first cells of each row of the group, and the
+            group's latencies.
         zone: Name of the time zone of the units.
-        names: Names of the columns of the first cells.
+        names: Names of the columns that contain these first cells.
     """
     from tidelog.scan.latency import by_unit
 
@@ -517,7 +522,7 @@ def _people_rows(
 
 
 def _percentiles(one: LatencyHistogram, kind: Format) -> list[Cell]:
-    """Return the percentiles in ms, or for people as text with the few digits of `capped_text`."""
+    """Return the percentiles in ms; for people, as text with few digits (`capped_text`)."""
     from tidelog.scan.latency_verdict import capped_text
 
     return [
@@ -574,7 +579,7 @@ def _print_late(
 def delay_table(
     topics: "Mapping[str, TopicLateness]",
 ) -> tuple[output.Columns, list[list[Cell]]]:
-    """Return columns and rows of the records that watermarks lose, for people.
+    """Return columns and rows, for people, of how many records each watermark delay loses.
 
     Delays that lose the same number of records share a row.
     """

@@ -1,4 +1,4 @@
-"""Notes that records of a requested range are no longer in the log."""
+"""Prints notes on records of a requested range that are no longer in the log."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -20,7 +20,7 @@ _NAMED_MAX: Final = 3
 
 
 class Limits(NamedTuple):
-    """Limits of a requested range of times (ms) and offsets, [start, end); None for an open side.
+    """Limits [start, end) of a requested range of times (ms) and of offsets; None for no limit.
 
     Unlike `tidelog.scan.RequestedRange`, it loads no planner of scans.
     """
@@ -40,7 +40,7 @@ def note_missing(
 ) -> None:
     """Print notes on records that may have been in ranges and are no longer in the log.
 
-    A range without a limit is the current log, so nothing of it is missing.
+    A range without any limit means the current log, so none of its records is missing.
     """
     bounded = {name: one for name, one in ranges.items() if any(side is not None for side in one)}
     if not bounded:
@@ -59,7 +59,7 @@ def _deleted_note(
     clock: ClockName,
     zone: str | None,
 ) -> Iterator[str]:
-    """Yield the note on partitions whose range begins before their first remaining record."""
+    """Yield a note on the partitions whose range begins before the first remaining record."""
     deleted = {name: start for name, start in starts.items() if start > 0}
     if not deleted:
         return
@@ -68,7 +68,7 @@ def _deleted_note(
         matches = directory.search_times(dict.fromkeys(deleted, 0), clock)
         firsts = {name: match.hit for name, match in matches.items()}
     except TidelogError:
-        firsts = dict.fromkeys(deleted)  # the note is then printed without times
+        firsts = dict.fromkeys(deleted)  # if this fails, the note is printed without times
     cut = [
         f"{name} starts at offset {start}{_time_text(start, firsts[name], clock, zone)}"
         for name, start in deleted.items()
@@ -83,9 +83,10 @@ def _compacted_parts(
     ranges: Mapping[TopicPartition, Limits],
     clock: ClockName,
 ) -> "Mapping[TopicPartition, CompactedPart]":
-    """Return the compacted parts of ranges.
+    """Return the parts of the ranges from which compaction may have removed records.
 
-    If the source doesn't know which partitions were compacted, the setting decides.
+    If the source doesn't report which partitions were compacted, the topic's setting
+    `cleanup.policy` decides.
     """
     from tidelog.config import CLEANUP_COMPACT
     from tidelog.scan.split import RequestedRange
@@ -106,7 +107,7 @@ def _compacted_parts(
 
 
 def _compacted_note(parts: "Mapping[TopicPartition, CompactedPart]") -> Iterator[str]:
-    """Yield the note on partitions from which compaction may have removed records of a range."""
+    """Yield a note on the partitions from which compaction may have removed records of a range."""
     if not parts:
         return
     is_certain = all(part.next_offset is not None for part in parts.values())
@@ -156,14 +157,14 @@ def _begins_before(requested: Limits, log_start: int, first: OffsetAndTimestamp 
 def _time_text(
     start: int, first: OffsetAndTimestamp | None, clock: ClockName, zone: str | None
 ) -> str:
-    """Return the time of the record at the log start as words, empty if it is unknown."""
+    """Return words for the time of the record at the log start; empty if the time is unknown."""
     if first is None or first.offset != start:
         return ""
     return f", whose {clock} time is {format_ms(first.timestamp, zone)}"
 
 
 def _listed(texts: Iterable[str]) -> str:
-    """Return texts about partitions as a list that names the first of them."""
+    """Return texts about partitions as one list, of which only the first `_NAMED_MAX` are named."""
     every = list(texts)
     more = len(every) - _NAMED_MAX
     rest = [f"and {plural(more, 'more partition')}"] if more > 0 else []

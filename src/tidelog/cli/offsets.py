@@ -126,7 +126,7 @@ def _print_matches(
     directory: "Directory | RemoteDirectory",
     matches: dict[TopicPartition, TimeMatch],
 ) -> None:
-    """Print a row for each partition, and what is unknown about them."""
+    """Print a row for each partition, and notes on records whose time is unknown."""
     columns = output.columns(
         output.detail("topic"),
         output.number("partition", "offset"),
@@ -144,8 +144,8 @@ def _print_matches(
         for name, row in zip(matches, rows, strict=True):
             row.append(_segment_file(cast("Directory", directory), name, row[2]))
     # For each partition: the number of records before the result whose append time is unknown. If
-    # there is no result, this number is that of the whole partition. None if brokers don't report
-    # the number.
+    # there is no result, the number for the whole partition. None if brokers don't report this
+    # number.
     unknown: list[int | None] = []
     if options.clock is ClockName.APPEND and options.at not in (EARLIEST, LATEST):
         unknown = [match.without_time for match in matches.values()]
@@ -167,7 +167,7 @@ def _print_matches(
 
 
 def _segment_file(directory: "Directory", name: TopicPartition, offset: Cell) -> str | None:
-    """Return the name of the log file that has an offset; None at the end of the log."""
+    """Return the name of the log file that contains an offset; None for the log end offset."""
     log = directory.log_dir.reader(name.topic, name.partition)
     segment = log.segment_of(offset) if isinstance(offset, int) else None
     if segment is None:
@@ -181,7 +181,7 @@ def _matches(
     time_ms: int | None,
     options: OffsetsOptions,
 ) -> list[TimeMatch]:
-    """Return the result for each partition; `time_ms` is None if `--at` is a word."""
+    """Return the result for each partition; `time_ms` is None if `--at` is not a time."""
     if options.at == EARLIEST:
         starts = directory.beginning_offsets(partitions)
         return [_bound(starts[p]) for p in partitions]
@@ -284,7 +284,7 @@ def count(surroundings: Surroundings, options: CountOptions) -> None:
 
 
 def _print_whole(surroundings: Surroundings, options: CountOptions, counts: "Count") -> None:
-    """Print the count of the whole range, with a row for each partition."""
+    """Print the count of the whole range, and a row for each partition."""
     output.print_verdict(surroundings, count_verdict(options, counts), options.kind)
     _print_counts(surroundings, options, counts)
     for line in counts.reports:
@@ -301,7 +301,7 @@ def _print_whole(surroundings: Surroundings, options: CountOptions, counts: "Cou
 def _say_untimed(
     surroundings: Surroundings, clock: ClockName, number: int | None, at_least: str = ""
 ) -> None:
-    """Print how many records have no time, unless `number` is 0; None means unknown."""
+    """Print how many records have no time; None means unknown, and 0 prints nothing."""
     if number is None:
         surroundings.say("brokers do not report how many records have no known append time")
     elif number:
@@ -339,15 +339,15 @@ def _print_by_time(
     _say_untimed(surroundings, options.clock, counts.without_time, at_least)
 
 
-# Maximum number of consecutive rows without records that a table shows; if there are more, one row
-# replaces them.
+# Maximum number of consecutive rows without records that a table shows. If there are more, one row
+# replaces all of them.
 _ZEROS_MAX: Final = 31
 
 
 def collapsed(
     rows: "Iterable[_Row]", unit: CalendarUnit, is_empty: "Callable[[_Row], bool]"
 ) -> "Iterator[_Row | str]":
-    """Yield the rows, with one text in place of more than `_ZEROS_MAX` consecutive empty ones."""
+    """Yield the rows; one text replaces more than `_ZEROS_MAX` consecutive empty rows."""
     for is_zero, run in groupby(rows, is_empty):
         same = list(run)
         if is_zero and len(same) > _ZEROS_MAX:
@@ -370,7 +370,7 @@ def _counted(options: CountOptions, records: int) -> str:
 
 
 def _print_counts(surroundings: Surroundings, options: CountOptions, counts: "Count") -> None:
-    """Print a row for each partition and, in a table, the sum of several partitions."""
+    """Print a row for each partition; if a table has several partitions, also print their sum."""
     rows: list[list[Cell]] = [
         [
             name.topic,
@@ -386,7 +386,7 @@ def _print_counts(surroundings: Surroundings, options: CountOptions, counts: "Co
     ]
     is_table = options.kind is Format.TABLE
     if is_table and len(rows) == 1 and not surroundings.is_wide:
-        return  # the verdict has the count
+        return  # the verdict states the count
     if is_table and len(rows) > 1:
         records, without, read, log_bytes, sidecar_bytes = (
             _sum([row[index] for row in rows]) for index in (2, 3, 5, 6, 7)

@@ -1,9 +1,9 @@
-"""Options of commands: functions that declare them, enumerations of their words, shared options.
+"""Functions that declare options of commands, enumerations of option values, shared options.
 
-An option is declared once: by a decorator of click on a function if the command has few options,
-else as the field of a dataclass for `with_options`. Other modules parse the texts (times.py,
-places.py). This module imports no storage code, because `app` imports it for `--help`, which must
-be fast.
+An option is declared once. If a command has few options, decorators of click declare them on the
+function. Else they are fields of a dataclass for `with_options`. Other modules parse the options'
+texts (times.py, places.py). This module imports no storage code, because `app` imports it for
+`--help`, which must be fast.
 """
 
 import re
@@ -55,7 +55,7 @@ class ReadFormat(StrEnum):
 
     @property
     def is_columns(self) -> bool:
-        """Whether records are written as columns, in binary."""
+        """Whether records are written in a binary format by columns."""
         return self in (ReadFormat.ARROW, ReadFormat.PARQUET)
 
 
@@ -94,10 +94,12 @@ _EXAMPLE_WIDTH: Final = 76
 
 
 def examples(*lines: str) -> str:
-    """Return lines for the end of a command's help, each broken by backslashes to fit 80 columns.
+    """Return example lines for the end of a command's help.
 
-    A line breaks before an option, else between words. The backspace character at the start tells
-    click to keep these lines as they are.
+    A line that exceeds 80 columns is broken by backslashes.
+
+    A line is broken before an option if possible, else between words. The backspace character at
+    the start tells click to keep these lines as they are.
     """
     broken_lines = (part for line in lines for part in _broken(line))
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in broken_lines)
@@ -108,7 +110,7 @@ def option_names(command: click.Command) -> set[str]:
     return {name for parameter in command.params for name in parameter.opts}
 
 
-# Matches an option with its value, a redirection, or a word; quotes hold words together.
+# Matches an option with its value, a redirection, or a word. Quoted text is part of one word.
 _WORDS: Final = re.compile(r"""(?:-{1,2}[a-z][a-z-]*\ (?=[^-|>&\s])|>\ )?(?:'[^']*'|"[^"]*"|\S)+""")
 
 
@@ -126,7 +128,7 @@ def _broken(line: str) -> Iterator[str]:
 def one_of(
     *names: str, kind: type[StrEnum], default: str | None, text: str
 ) -> Callable[[_Function], _Function]:
-    """Declare an option with the values of an enumeration; the command gets a member."""
+    """Declare an option whose values are those of an enumeration; the command gets a member."""
 
     def member(_context: click.Context, _parameter: click.Parameter, value: str | None) -> object:
         return None if value is None else kind(value)
@@ -149,9 +151,9 @@ def show_option(kind: type[StrEnum], text: str) -> Callable[[_Function], _Functi
 
 
 def shown_table(show: _Word | None, kind: type[_Word], form: Format) -> _Word:
-    """Return `show`.
+    """Return the value of `--show`, or its default.
 
-    If it is None, the first member of `kind` for people, the second for scripts.
+    If it is None, return the first member of `kind` for people, and the second member for scripts.
     """
     people, programs = [*kind][:2]
     return show or (people if form is Format.TABLE else programs)
@@ -175,7 +177,9 @@ def argument(**attributes: Any) -> Any:
 
 
 def declared_by(declare: _Decorator) -> Any:
-    """Declare a field by a decorator that adds a parameter with the field's name to the command.
+    """Declare a field by a decorator of click.
+
+    The decorator must add a parameter with the field's name to the command.
 
     The field has no default.
     """
@@ -209,10 +213,10 @@ def with_job_options(
     The command gets an instance of the dataclass, and the job's options as a dict.
 
     Args:
-        kind: Dataclass with the options that only the command has, not the job.
+        kind: Dataclass with the options of the command that are not options of the job.
         job: `TypedDict` of the job's options, declared by `tidelog.jobs.options.Option`.
-        order: Names of options that `--help` shows first, separated by spaces; the others follow in
-            the order of their declaration.
+        order: Names of the options that `--help` shows first, separated by spaces. The other
+            options follow in the order of their declaration.
     """
     fields_of_kind = _fields(kind)
     of_job = {
@@ -340,7 +344,7 @@ def _note_store_options(
 def _reach_data(
     context: click.Context, _parameter: click.Parameter, value: str | None
 ) -> str | None:
-    """Let the command's surroundings access the object stores of the directory and its tiers."""
+    """Let the command access the object stores of `--data` and of its tiers."""
     options = context.meta.get(_STORE_OPTIONS, {})
     is_local = value is not None and "://" not in value and not options
     if value is None or is_local or context.resilient_parsing:
@@ -377,7 +381,7 @@ def data_option(function: _Function) -> _Function:
 
 
 def _note_wide(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
-    """Let the command's surroundings write tables without regard to the terminal's width."""
+    """Callback of `--wide`: let the command write tables that are wider than the terminal."""
     if value:
         context.obj = replace(context.obj, is_wide=True)
 
@@ -392,7 +396,7 @@ wide_option: Final = click.option(
 
 
 def _format(name: str, kind: type[StrEnum], text: str) -> _Decorator:
-    """Declare the option for the format of rows, and `--wide`, which changes only tables."""
+    """Declare the option for the format of rows, and `--wide`, which applies only to tables."""
     lines = f"{text} json: one JSON object per line."
     declare = one_of(name, "-o", "kind", kind=kind, default="table", text=lines)
     return lambda command: declare(wide_option(command))
@@ -410,16 +414,16 @@ def read_format_option(text: str) -> _Decorator:
 def _answer_zone(
     context: click.Context, _parameter: click.Parameter, zone: str | None
 ) -> str | None:
-    """Return --zone, else the zone that the given times name.
+    """Return the value of `--zone`, else the zone that the given times name.
 
-    None if they name none or several zones.
+    Return None if the given times name no zone, or several zones.
 
     Click converts the options on the command line before it applies defaults. So `context` already
     has the texts of the given times when this function computes a default.
     """
     if zone is not None:
         return zone
-    from tidelog.timespec import zone_of_question  # `--help` parses no times
+    from tidelog.timespec import zone_of_question  # imported here, because `--help` parses no times
 
     times = (
         context.params.get(one.name or "")
@@ -443,7 +447,8 @@ isolation_option: Final = option_of(
     "isolation", IsolationLevel, isolation(IsolationLevel.READ_UNCOMMITTED)
 )
 
-# `--key-type` and `--value-type` are older names of these two options, kept for existing scripts.
+# `--key-type` and `--value-type` are older names of `--key-as` and `--value-as`, kept for existing
+# scripts.
 key_as_option: Final = one_of(
     "--key-as",
     "--key-type",
@@ -527,7 +532,7 @@ def bundled(name: str, make: Callable[..., object], *options: _Decorator) -> _De
 
     Args:
         name: Name of the argument.
-        make: Creates the argument; its parameters have the names of the options.
+        make: Function that creates the argument. Its parameters have the names of the options.
         options: The options, in the order of `--help`.
     """
     parts = signature(make).parameters
@@ -545,7 +550,7 @@ def bundled(name: str, make: Callable[..., object], *options: _Decorator) -> _De
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkAccess:
-    """Spark session of a command.
+    """Options of a command for its Spark session.
 
     Attributes:
         master: URL of Spark's master; all cores of this machine if None.

@@ -155,7 +155,7 @@ def delete_records(surroundings: Surroundings, options: DeleteRecordsOptions) ->
 
 
 def _checked_target(options: DeleteRecordsOptions) -> tuple[str, int | None]:
-    """Return the topic and the partition; raises UsageProblem for options that contradict."""
+    """Return topic and partition (None for all); raises UsageProblem for contradictory options."""
     topic, number = parse_target(options.target)
     if (options.before is None) == (options.offset is None):
         raise UsageProblem("give --before TIME or --offset N")
@@ -173,16 +173,16 @@ def _amount(
 
     Args:
         directory: The directory, in which records are counted, or the cluster.
-        place: Place of `directory`.
+        place: The place that `directory` was opened from.
         deleted: Ranges [start, end) of offsets.
-        fetched: Numbers of records in these ranges, as far as they are known already.
+        fetched: Number of records in each of these ranges, where it is already known.
     """
     from tidelog.remote.own_logs import count_records
 
     counts = {name: fetched[name] for name in deleted if name in fetched}
     if place.access is None:
         local = cast("Directory", directory)
-        with suppress(TidelogError):  # damaged records can be deleted, but not counted
+        with suppress(TidelogError):  # damaged records can't be counted, but they can be deleted
             counts |= {
                 name: count_records(local.partition(name.topic, name.partition), start, end)
                 for name, (start, end) in deleted.items()
@@ -259,9 +259,10 @@ def _earlier_records(
     options: DeleteRecordsOptions,
     deleted: Ranges,
 ) -> str:
-    """Return a note on records before the time that stay because they follow a later record.
+    """Return a note on records before the time that are kept because they follow a later record.
 
-    The note is empty if there are none, or if only reading a cluster's records would find them.
+    The note is empty if there are no such records, or if records of a cluster would have to be read
+    to find them.
     """
     from tidelog.scan.split import RequestedRange
 
@@ -316,9 +317,11 @@ def _groups_note(
 def _groups_text(
     topic: str, read: Mapping[str, Mapping[TopicPartition, int]], deleted: Ranges
 ) -> str:
-    """Return whether groups with these committed offsets, at least one, have read the ranges.
+    """Return a sentence on whether groups have read the ranges.
 
-    A group has not read the partitions in which it has no commit.
+    `read` has the committed offsets of at least one group.
+
+    A group counts as not having read a partition in which it has no commit.
     """
     unread = {
         group: sum(
@@ -353,11 +356,11 @@ def _next_offsets(
 ) -> dict[str, dict[TopicPartition, int]] | None:
     """Return the committed offsets of each group that has any for these partitions.
 
-    None if the directory has no offsets of groups. Groups of numbered loads are left out, because
-    their offsets are numbers of rows.
+    Return None if the directory has no committed offsets. Groups of numbered loads are left out,
+    because their committed offsets are counts of rows.
 
     Raises:
-        InvalidRequest: Other brokers store a part of the groups of this directory's cluster.
+        InvalidRequest: Other brokers store some groups of this directory's cluster.
         TidelogError, OSError: Raised by the cluster, or while the directory's files are read.
     """
     from tidelog.remote.group_lag import read_groups
@@ -396,9 +399,9 @@ def _targets(
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
 ) -> tuple[dict[TopicPartition, int], Counts]:
-    """Return the first offset to keep of each partition, and numbers of records before it.
+    """Return the first offset to keep in each partition, and counts of the records before it.
 
-    Only records that were read to check their times are counted.
+    The counts include only partitions whose records were read to check their times.
     """
     counts: dict[TopicPartition, int] = {}
     if options.before is None:

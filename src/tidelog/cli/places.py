@@ -1,4 +1,4 @@
-"""Places of topics for commands: the directory of `--data` or the cluster of `--bootstrap`.
+"""Opens places of topics for commands: the directory of `--data`, the cluster of `--bootstrap`.
 
 The functions parse the options, open the place, and parse arguments that name topics and
 partitions. When a directory is closed, its notes on damage and recovery are printed. Modules for
@@ -40,7 +40,7 @@ class _RequiredOrVariable(click.Option):
     """Option that is required unless an environment variable is set, as its help text states."""
 
     def get_help_extra(self, ctx: click.Context) -> "OptionHelpExtra":
-        """Return the remarks that click adds in brackets to the help text, without `required`."""
+        """Return the remarks that click adds in brackets to the help text, except `required`."""
         extra = super().get_help_extra(ctx)
         extra.pop("required", None)
         return extra
@@ -133,8 +133,8 @@ def _chosen(
     An option on the command line takes precedence over an environment variable.
 
     Raises:
-        UsageProblem: Both are on the command line, or both come from the environment, or
-            `--command-config` or `--timeout` is given without a cluster.
+        UsageProblem: Directory and cluster are both on the command line, or both come from the
+            environment. Or `--command-config` or `--timeout` is given without a cluster.
     """
     context = click.get_current_context()
 
@@ -197,8 +197,8 @@ def open_directory(
         data: Path or URL of the directory.
         writable: Whether to open the directory for changes.
         create: Whether to create a missing directory; if false, a missing path is an error.
-        accept_clock: Whether to accept the current time although the clock jumped, so that appends
-            continue.
+        accept_clock: Whether to accept the current time although the clock has jumped. If true,
+            appends continue.
 
     Raises:
         UsageProblem: No directory was given, the path is a file, or `create` is false and the
@@ -206,7 +206,7 @@ def open_directory(
         TidelogError: Raised by `Directory.open`, or the new clock can't be accepted.
     """
     data, files = named(data), surroundings.env.files
-    is_path = "://" not in data  # else the URL of an object store
+    is_path = "://" not in data  # otherwise `data` is the URL of an object store
     if is_path and files.exists(data) and not files.stat(data).is_dir:
         raise UsageProblem(f"{data} is not a directory")
     if not create and not files.exists(data):
@@ -242,17 +242,17 @@ def here_or_by_holder(
     here: Callable[[], _Result],
     by: "Callable[[ControlClient], _Result]",
 ) -> _Result:
-    """Call `here`; if another process has the directory open, call `by` with a client of it.
+    """Call `here`; if another process has the directory open, call `by` with a client for it.
 
     Args:
         data: Path of the directory.
         verb: Name of the request that `by` sends; the other process must support it.
-        here: Does the work in this process; raises DirectoryLocked if another one has the lock.
+        here: Does the work in this process; raises DirectoryLocked if another process has the lock.
         by: Sends the request to that other process.
 
     Raises:
-        DirectoryLocked: The other process can't be reached, or doesn't support the request.
-        The other errors of `here` and `by`.
+        DirectoryLocked: The other process can't be reached, or doesn't support the request. Other
+            errors of `here` and `by` are passed on.
     """
     try:
         return here()
@@ -270,7 +270,8 @@ def here_or_by_holder(
 
 def broker_of(data: str) -> str | None:
     """Return HOST:PORT of the broker that has a directory open; None if no broker responds."""
-    from tidelog.control.client import find_holder  # imported only if the directory is locked
+    # imported only here, because it is needed only if the directory is locked
+    from tidelog.control.client import find_holder
 
     try:
         holder = find_holder(data, timeout_s=HOLDER_TIMEOUT_S)
@@ -338,7 +339,7 @@ def _settings(surroundings: Surroundings, path: str | None) -> dict[str, str]:
 def open_own_logs(
     surroundings: Surroundings, cluster: "ClusterView", data: str | None
 ) -> Iterator["OwnLogs | None"]:
-    """Open the directory of a cluster until the block ends; yields None if `data` is None."""
+    """Open a broker's own directory until the block ends; yields None if `data` is None."""
     from tidelog.remote.own_logs import OwnLogs
 
     with ExitStack() as stack:
@@ -353,7 +354,7 @@ _TARGET: Final = re.compile(r"(?P<topic>[^:]+)(?::(?P<partition>[0-9]{1,10}))?",
 
 
 def parse_target(target: str) -> tuple[str, int | None]:
-    """Parse `TOPIC[:P]` to topic and partition, None for all partitions; raises UsageProblem."""
+    """Parse `TOPIC[:P]` to a topic and a partition (None for all); raises UsageProblem."""
     match = _TARGET.fullmatch(target)
     if match is None:
         raise UsageProblem(
@@ -434,7 +435,10 @@ def all_partitions(
 
 
 def parse_topics(texts: tuple[str, ...]) -> list[tuple[str, int | None]]:
-    """Parse texts of `--topic` to topic and partition, None for all; raises UsageProblem."""
+    """Parse the texts of `--topic` to pairs of topic and partition; raises UsageProblem.
+
+    The partition is None for all partitions of the topic.
+    """
     return [_parse_topic(text) for text in texts]
 
 

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from tidelog.storage.directory.numbered_loads import LoadResult
 
 STDIN: Final = "-"
-# Maximum number of rows and maximum bytes of one append: enough to fill batches of several
-# partitions without taking much memory.
+# Maximum number of rows and of bytes in one append. They are enough to fill batches of several
+# partitions, but take little memory.
 _ROWS_AT_ONCE: Final = 5_000
 _BYTES_AT_ONCE: Final = 1 << 26
 
@@ -157,7 +157,8 @@ class _Tally:
     oldest_ms: int = 0  # retention deletes older records
     old: int = 0  # number of rows before `oldest_ms`
     committed: int = 0  # number of rows that `load_once` appended before it failed
-    numbers: list[str] = field(default_factory=list)  # location of a number that became text
+    # location of the first number that became text
+    numbers: list[str] = field(default_factory=list)
 
     def take(self, results: dict[int, AppendResult]) -> None:
         for number, result in results.items():
@@ -207,7 +208,8 @@ def produce(surroundings: Surroundings, options: ProduceOptions) -> None:
         _open_target(surroundings, options) as directory,
         _open_source(surroundings, options) as source,
     ):
-        config = directory.topic(options.topic).config  # an unknown topic's error lists the topics
+        # the error for an unknown topic lists the existing topics
+        config = directory.topic(options.topic).config
         tally.oldest_ms = _oldest_ms(surroundings, config)
         is_limit_known = options.place.access is not None or cast(
             "Directory", directory
@@ -317,11 +319,11 @@ def _load_once(
     """Append the rows of a source that the topic does not have yet.
 
     Raises:
-        InvalidInput: A row is invalid. A directory then gets no row; a broker gets the rows before
-            the invalid one.
+        InvalidInput: A row is invalid. In a directory, no row is then appended; in a cluster, the
+            rows before the invalid row are appended.
     """
     assert options.once is not None
-    are_old = bytearray()  # one flag per row
+    are_old = bytearray()  # one flag per row: whether the row is old
 
     def noted() -> Iterator[NewRecord]:
         for record in records:
@@ -367,7 +369,10 @@ def _append_all(
 
 
 def _bytes_at_once(config: TopicConfig | None) -> int:
-    """Return the maximum bytes of an append: at most half a segment, because batches add bytes."""
+    """Return the maximum bytes of an append.
+
+    It is at most half a segment, because batches add bytes to the rows.
+    """
     if config is None:
         return _BYTES_AT_ONCE
     return min(config.segment_size_limit // 2, _BYTES_AT_ONCE)
@@ -376,7 +381,10 @@ def _bytes_at_once(config: TopicConfig | None) -> int:
 def _groups(
     records: Iterator[NewRecord], bytes_max: int
 ) -> Iterator[tuple[list[NewRecord], InvalidInput | None]]:
-    """Yield the rows of each append and None, or an error if the row after them is invalid."""
+    """Yield the rows of each append, and an error or None.
+
+    An error means that the next row is invalid; these rows are then the last.
+    """
     group: list[NewRecord] = []
     size = 0
     try:

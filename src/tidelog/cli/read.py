@@ -62,8 +62,8 @@ _UNREADABLE: Final = (CorruptData, OffsetsGone, StorageFailure, UnsupportedCompr
 
 # Maximum number of records that plain reads read faster than Arrow and kernels are loaded.
 _PLAIN_RECORDS: Final = 10_000
-# Number of offsets in the first window of a read in order of time if it reads by columns. Every
-# window needs a plan of its own, so these windows are larger than those of plain reads.
+# Number of offsets in the first window of a read in order of time, if the read is by columns. Every
+# window needs its own plan, so these windows are larger than windows of plain reads.
 _COLUMN_WINDOW: Final = 10_000
 
 
@@ -116,7 +116,7 @@ def read(surroundings: Surroundings, options: ReadOptions) -> ExitCode:
                 name: Limits(one.start_ms, one.end_ms, one.start_offset, one.end_offset)
                 for name, one in ranges.items()
             }
-            if options.follow:  # such a read does not end by itself
+            if options.follow:  # a read with --follow does not end by itself
                 note_missing(surroundings, directory, limits, options.clock, options.zone)
             code = reading.run()
             if not options.follow:
@@ -173,7 +173,7 @@ def _offsets(text: str | None) -> tuple[int | None, int | None]:
 
 
 class _Damage:
-    """Partitions that can't be read to the end of their range, each with the first error."""
+    """Partitions that can't be read to the end of their range, each with its first error."""
 
     def __init__(self, surroundings: Surroundings, partitions: list[TopicPartition]) -> None:
         self._surroundings = surroundings
@@ -212,7 +212,7 @@ def _resolved(
     offsets: tuple[int | None, int | None],
     damage: _Damage,
 ) -> dict[TopicPartition, RequestedRange]:
-    """Return the range of each partition: the requested times and the offsets.
+    """Return the range of each partition, which combines the requested times and offsets.
 
     Negative offsets, which count records from the end, are converted. A partition whose records
     can't be counted is added to `damage`, and has no range.
@@ -290,7 +290,7 @@ class _Reading:
         return ExitCode.OK
 
     def _note_limit(self) -> None:
-        """Print that --limit ended the reading, unless it is known that no record follows."""
+        """Print that --limit ended the read, unless it is known that no record follows."""
         if self._options.is_ordered:
             if self._is_tied is None:
                 return
@@ -309,7 +309,7 @@ class _Reading:
         self._surroundings.note(f"--limit ended the reading after {shown}; {more}")
 
     def _say_none(self) -> None:
-        """Print that no record matches, and the newest time, which is a likely reason."""
+        """Print that no record matches, and the newest time; the range may begin after it."""
         options, bounds = self._options, self._reads.bounds()
         target = options.topic if options.number is None else f"{options.topic}:{options.number}"
         if all(first >= end for first, end in bounds.values()):
@@ -329,7 +329,8 @@ class _Reading:
         try:
             newest_ms = self._reads.newest_ms()
         except TidelogError as error:
-            return f"the newest of {target} is unknown: {error}"  # the read itself has succeeded
+            # the read itself has succeeded, so the command does not fail
+            return f"the newest of {target} is unknown: {error}"
         if newest_ms is None:
             return f"no record of {target} has a known time on the {clock}"
         return f"the newest of {target} is {format_ms(newest_ms, self._options.zone)} ({clock})"
@@ -414,7 +415,8 @@ class _Reading:
             for last in order.last(options.tail):
                 yield last.partition, last.record, last.append_ms
             return
-        # One more record shows whether records follow, and whether they have the last time.
+        # One more record than the limit is read. It shows whether records follow, and whether they
+        # have the same time as the last printed record.
         limit = options.limit
         records = order.first(None if limit is None else limit + 1)
         for one, after in islice(pairwise(chain(records, (None,))), limit):
@@ -423,7 +425,10 @@ class _Reading:
             yield one.partition, one.record, one.append_ms
 
     def _reads_columns(self) -> bool:
-        """Whether to read by columns: faster for many records, but needs optional packages."""
+        """Whether to read by columns.
+
+        This is faster for many records, but needs optional packages.
+        """
         number = self._options.limit if self._options.tail is None else self._options.tail
         is_small = number is not None and number <= _PLAIN_RECORDS and not self._conditions
         return not is_small and has_arrow()
@@ -459,7 +464,7 @@ class _Reading:
                 pass
 
     def _write_some(self, out: Writer, rows: Iterator[list[Cell]]) -> bool:
-        """Write the next rows, also those before an error; return whether more may follow."""
+        """Write the next rows, even if reading then fails; return whether more may follow."""
         size = ROWS_AT_ONCE if self._left is None else min(ROWS_AT_ONCE, self._left)
         chunk: list[list[Cell]] = []
         try:

@@ -1,7 +1,7 @@
 """Records of a topic as rows or columns, shared by `tidelog read` and `read --table`.
 
-`ReadOptions` are the options of both. `RowMaker` converts records to rows; `write_columns` writes
-Arrow IPC and Parquet. Functions on columns import pyarrow when they are called.
+`ReadOptions` are the options of both commands. `RowMaker` converts records to rows; `write_columns`
+writes Arrow IPC and Parquet. Functions on columns import pyarrow when they are called.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -151,7 +151,7 @@ class ReadOptions:
 
     @property
     def topic(self) -> str:
-        """Name of the topic; raises UsageProblem, as `number`."""
+        """Name of the topic; raises UsageProblem if the target is invalid."""
         return parse_with_partition(self.target, self.partition)[0]
 
     @property
@@ -176,8 +176,8 @@ class ReadOptions:
 
 
 _OFFSETS: Final = columns(detail("topic"), number("partition", "offset"))
-# On a narrow terminal, keys and values are shortened before the time on the clock that was not
-# chosen is dropped.
+# On a narrow terminal, keys and values are shortened first. Then the time on the other clock than
+# the chosen one is dropped.
 _CONTENT: Final = columns(key("key", least=8), value("value", least=8))
 _TABLES: Final = {
     ClockName.RECORD: columns(_OFFSETS, time("timestamp"), minor(time("append_time")), _CONTENT),
@@ -210,8 +210,8 @@ class RowMaker:
         """Return one record's row.
 
         Raises:
-            SerdeError: The chosen encoding can't represent the key, the value or a header's value
-                exactly, as formats for programs require.
+            SerdeError: The format is for programs, and the chosen encoding can't represent the key,
+                the value or a header's value exactly.
         """
         key = self._cell("key", self._key, record.key, partition, record)
         value = self._cell("value", self._value, record.value, partition, record)
@@ -277,7 +277,7 @@ class _HeaderRow(TypedDict):
 
 
 class _RecordRow(TypedDict):
-    """A row of `COLUMNS`, times in ms."""
+    """A row of `COLUMNS`. Times are in ms."""
 
     partition: int
     offset: int
@@ -399,7 +399,7 @@ def write_columns(
     kind: ReadFormat,
 ) -> None:
     """Write batches as Arrow or Parquet; raises UsageProblem if stdout is a terminal."""
-    import pyarrow as pa  # imported only for this format
+    import pyarrow as pa  # imported only here, for Arrow and Parquet
 
     refuse_terminal(surroundings, kind)
     buffer = surroundings.stdout.buffer

@@ -1,7 +1,8 @@
 """`tidelog why` and `tidelog retain`: show until when each segment is kept, and apply retention.
 
-`why` explains which records of a topic are gone, and each segment, and changes nothing. `retain`
-deletes the segments that retention no longer keeps, in a directory that no broker serves.
+`why` explains which records of a topic are gone, and until when each segment is kept. It changes
+nothing. `retain` deletes the segments that retention no longer keeps, in a directory that no broker
+serves.
 """
 
 from enum import StrEnum
@@ -101,7 +102,8 @@ def why(
         is_age_known = directory.log_dir.knows_age_limit(topic)
         partitions = directory.log_dir.partitions(topic)
         if number is not None:
-            directory.partition(topic, number)  # if it is unknown, the error lists all partitions
+            # if the partition is unknown, the error lists all partitions
+            directory.partition(topic, number)
             partitions = [TopicPartition(topic, number)]
         stories = [
             (name, explain(directory.log_dir.reader(topic, name.partition), config))
@@ -136,7 +138,7 @@ def why(
 def segment_object(
     name: TopicPartition, story: "PartitionStory", segment: "SegmentStory", zone: str | None
 ) -> dict[str, Cell]:
-    """Return a segment's story as an object for scripts."""
+    """Return what is known about a segment's retention as an object for scripts."""
     facts = segment.times
     return {
         "topic": name.topic,
@@ -222,13 +224,13 @@ def _csv_row(name: TopicPartition, segment: "SegmentStory") -> list[Cell]:
     ]
 
 
-# Indentation of a segment's facts, and the longest label with the spaces after it. All labels are
-# padded to this length.
+# Indentation of the lines about a segment, and the width of a label with the spaces after it. All
+# labels are padded to this width.
 _INDENT: Final = "    "
 _LABEL: Final = f"{_INDENT}record times  "
 
 
-# Value of tidelog.retention.clock -> the age that retention compares with retention.ms.
+# Maps a value of tidelog.retention.clock to the age that retention compares with retention.ms.
 RETENTION_CLOCKS: Final = {
     RetentionClock.RECORD: "age by timestamp",
     RetentionClock.APPEND: "age by append time",
@@ -265,7 +267,7 @@ def _print_details(
     *,
     is_compacted: bool,
 ) -> None:
-    """Print all facts about each segment; facts that all segments share are printed once."""
+    """Print all lines about each segment; lines that all segments share are printed once."""
     for name, story in stories:
         if len(stories) > 1:
             _print_line(surroundings, f"{name.topic}:{name.partition}")
@@ -298,12 +300,12 @@ def _print_facts(surroundings: Surroundings, facts: "Mapping[str, str]") -> None
         _print_line(surroundings, f"{_INDENT}{label}".ljust(len(_LABEL)) + text)
 
 
-# Minimum number of segments whose shared facts are printed once.
+# Minimum number of segments for which equal lines are printed only once.
 _SHARED_LEAST: Final = 2
 
 
 def _shared_facts(every: "Sequence[dict[str, str]]") -> dict[str, str]:
-    """Return the facts on deletion that all of several segments share."""
+    """Return the lines on deletion that are equal for all of several segments."""
     if len(every) < _SHARED_LEAST:
         return {}
     first, *others = every
@@ -386,7 +388,7 @@ def _segment_heading(segment: "SegmentStory", zone: str | None) -> str:
 
 
 def _segment_facts(segment: "SegmentStory", forever: str, zone: str | None) -> dict[str, str]:
-    """Return the facts about a segment, by label; none if it has no offsets yet."""
+    """Return the lines about a segment by label; empty if the segment has no offsets yet."""
     if segment.base_offset == segment.end_offset:
         return {}
     lost = segment.lost
@@ -414,7 +416,7 @@ def _compaction(segment: "SegmentStory") -> str:
     return f"left {left_text(segment.records, segment.markers, segment.offsets)}"
 
 
-# Reason of a roll -> the setting or event that caused it.
+# Maps the reason of a roll to the setting or event that caused the roll.
 _CAUSES: Final[dict[str, str]] = {
     "size": "segment.bytes",
     "time": "segment.ms",
@@ -427,7 +429,7 @@ _CAUSES: Final[dict[str, str]] = {
     "compaction-lag": "max.compaction.lag.ms",
     "unknown": "another program",
 }
-# Reason of a roll -> what a segment's details add to its cause.
+# Maps the reason of a roll to a text that a segment's details add to the cause.
 _EXPLANATIONS: Final[dict[str, str]] = {
     "request": ", such as `tidelog compact --roll`",
     "retention": " of all its records",
@@ -619,15 +621,18 @@ def retain(  # noqa: PLR0913 - one argument for each option
 
 
 def segments_text(due: "Sequence[DueSegment]") -> str:
-    """Return the number of segments and their size: `51 segments of 125 MB`."""
+    """Return the number of segments and their total size: `51 segments of 125 MB`."""
     of_size = f" of {output.bytes_text(sum(one.size_bytes for one in due))}" if due else ""
     return f"{output.plural(len(due), 'segment')}{of_size}"
 
 
 def _is_confirmed(surroundings: Surroundings, plan: "Callable[[], Sequence[DueSegment]]") -> bool:
-    """Ask the user whether to delete segments; True without a question if there are none.
+    """Ask the user whether to delete segments.
 
-    If more segments have expired by the time of a yes, the question is asked again about all.
+    Returns True without a question if there are no segments to delete.
+
+    If more segments have expired before the user says yes, the question is asked again about all
+    segments.
     """
     due, agreed = plan(), 0
     while len(due) > agreed:
@@ -636,7 +641,7 @@ def _is_confirmed(surroundings: Surroundings, plan: "Callable[[], Sequence[DueSe
         with interrupted_as("nothing was deleted"):
             answer = surroundings.stdin.readline()
         if not answer.endswith(b"\n"):
-            surroundings.stderr.write("\n")  # the input ended without a line break
+            surroundings.stderr.write("\n")  # stdin ended without a line break after the question
         if answer.strip().lower() not in (b"y", b"yes"):
             return False
         due, agreed = plan(), len(due)
@@ -646,7 +651,7 @@ def _is_confirmed(surroundings: Surroundings, plan: "Callable[[], Sequence[DueSe
 def _due_table(
     due: "Sequence[DueSegment]", show: RetainShow
 ) -> tuple[output.Columns, list[list[Cell]]]:
-    """Return the columns and rows of the table of segments that are deleted, or would be."""
+    """Return the columns and rows of a table of the segments that are, or would be, deleted."""
     if show is RetainShow.SEGMENTS:
         return _SEGMENTS, [
             [

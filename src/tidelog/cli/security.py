@@ -1,4 +1,4 @@
-"""`tidelog users`, `tidelog acls`, `tidelog quotas`: who may use a cluster, and how much."""
+"""`tidelog users`, `tidelog acls`, `tidelog quotas`: a cluster's users, rights and limits."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -226,7 +226,7 @@ def _resource(
     cluster: bool,
     prefix: bool,
 ) -> Acl:
-    """Return a filter for the resource that the options name; for all resources without options.
+    """Return a filter for the resource that the options name; without options, for all resources.
 
     Raises:
         UsageProblem: The options name several resources, or contradict each other.
@@ -332,7 +332,8 @@ def list_acls(surroundings: Surroundings, access: Access, pattern: Acl, kind: Fo
 
     with open_cluster(surroundings, access) as cluster:
         matches = find(cluster, pattern)
-        # librdkafka drops the error of a broker without an authorizer.
+        # If a broker has no authorizer, librdkafka drops the error that the broker returns. So the
+        # broker's settings are checked.
         settings = {} if matches else broker_settings(cluster)
     output.print_rows(surroundings, _ACLS, map(_acl_row, matches), kind)
     if settings.get(_AUTHORIZER) == "":
@@ -462,7 +463,7 @@ def _entity(
     default_client_id: bool,
     ip: str | None,
 ) -> Entity:
-    """Return the clients that options name; raises UsageProblem."""
+    """Return the clients that the options name; raises UsageProblem."""
     if (user is not None and default_user) or (client_id is not None and default_client_id):
         raise UsageProblem("give a name or the default, not both")
     entity: dict[str, str | None] = {}

@@ -1,7 +1,8 @@
 """`tidelog serve`: reads settings from a file and options, and runs a broker until a signal.
 
-The module also has `tidelog reopen` and `accept-clock`, by which an operator lets a broker's
-appends continue. Before the broker listens, only the modules that the broker needs are imported.
+The module also has `tidelog reopen` and `tidelog accept-clock`. With them an operator lets a
+broker's appends continue. Before the broker listens, only the modules that the broker needs are
+imported.
 """
 
 import asyncio
@@ -167,7 +168,7 @@ def _start(surroundings: Surroundings, options: ServeOptions) -> None:
 
 @contextmanager
 def infrequent_garbage_collection() -> Iterator[None]:
-    """Run the cyclic garbage collector less often, because requests create almost no cycles."""
+    """Run the garbage collector less often during the block, because requests create few cycles."""
     before = gc.get_threshold()
     gc.set_threshold(*GARBAGE_THRESHOLDS)
     try:
@@ -190,7 +191,7 @@ def _read_file(surroundings: Surroundings, name: str | None) -> "SettingsFile":
 
 
 def _own_settings(options: ServeOptions) -> dict[str, str]:
-    """Return the settings of the command line, which override the file's."""
+    """Return the settings from the command line, which override the settings of the file."""
     from tidelog.config.listeners import parse_endpoint, parse_settings
 
     texts = parse_settings(options.settings)
@@ -257,7 +258,7 @@ async def _serve(
 
     server = Server(open_node(data, config, env=surroundings.env))
     if options.accept_clock:
-        server.node.log_dir.accept_clock()  # before any client can append
+        server.node.log_dir.accept_clock()  # accepts the clock before any client can append
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in _stop_signals():
@@ -275,7 +276,8 @@ async def _serve(
     finally:
         await server.stop()
     damage = server.node.log_dir.open_partitions.damage()
-    if damage is not None:  # other partitions were served, but a script must see the damage
+    # the other partitions were served, but the exit code must report the damage
+    if damage is not None:
         raise damage
 
 

@@ -1,8 +1,8 @@
-"""Surroundings of a command: streams, clock, messages, exit codes.
+"""Streams, clock, messages and exit codes of a command.
 
 `Surroundings` is passed explicitly, so that tests can replace it. Messages go to stderr: results
-without a label, and lines labeled `note:`, `error:` and `hint:`. `describe` converts an error to an
-exit code, a message and a hint. Progress bars are shown only on a terminal.
+and progress without a label, and lines labeled `note:`, `error:` and `hint:`. `describe` converts
+an error to an exit code, a message and a hint. Progress bars are shown only on a terminal.
 """
 
 import errno
@@ -59,7 +59,7 @@ class ExitCode(IntEnum):
 
 
 class UsageProblem(Exception):
-    """Invalid or contradictory arguments; the text says what would be valid."""
+    """Error for invalid or contradictory arguments; the text says what would be valid."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -76,11 +76,12 @@ def interrupted_as(effect: str) -> Iterator[None]:
 
 
 class InvalidInput(Exception):
-    """Invalid input; no record of the input was appended, unless the text says so."""
+    """Error for invalid input. If records of the input were appended, the text says so."""
 
 
-# Maps a class of errors to the hint: what to do next, with the options of the place. The first
-# matching class applies. Errors whose text already names the solution are not listed.
+# Pairs of an error class and the hint for it: what to do next, with the options that name the
+# place. The first matching class applies. Classes whose texts already name the solution are not
+# listed.
 _NEXT_STEPS: Final[tuple[tuple[type[TidelogError], str], ...]] = (
     (UnknownTopic, "`tidelog topics{place}` lists topics and partitions"),
     (UnknownGroup, "`tidelog groups list{place}` lists the groups"),
@@ -111,7 +112,7 @@ class Failure(NamedTuple):
     Attributes:
         code: Exit code of the command.
         text: What is wrong, on one line.
-        hint: What to do next; empty if the text contains it.
+        hint: What to do next; empty if `text` already says what to do.
     """
 
     code: ExitCode
@@ -124,7 +125,8 @@ def describe(error: BaseException, options: Collection[str] = (), place: str = "
 
     Args:
         error: The error.
-        options: Names of the failed command's options. A hint on connecting mentions only these.
+        options: Names of the failed command's options. A hint on connecting mentions only these
+            options.
         place: The failed command's options that name its directory or cluster, as text. Commands
             in a hint get these options.
     """
@@ -143,7 +145,8 @@ def describe(error: BaseException, options: Collection[str] = (), place: str = "
 
 def _zone_hint(error: BaseException, options: Collection[str]) -> str:
     """Return a hint on `--zone` for a time without a zone; empty for other errors."""
-    from tidelog.timespec.zones import ZONE_MISSING  # imported only for errors: help needs no times
+    # imported only for errors, because help needs no times
+    from tidelog.timespec.zones import ZONE_MISSING
 
     is_missing = ZONE_MISSING in f"{error}" and "--zone" in options
     return "--zone ZONE sets the zone of all times without one" if is_missing else ""
@@ -151,7 +154,7 @@ def _zone_hint(error: BaseException, options: Collection[str]) -> str:
 
 def _next_step(error: TidelogError, options: Collection[str], place: str) -> str:
     if isinstance(error, ClusterFailure) and error.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
-        return ""  # the broker was reached, and the error's text names the remedy
+        return ""  # the broker was reached, and the error's text says what to do
     if isinstance(error, ClusterFailure) and error.error_code == ErrorCode.SECURITY_DISABLED:
         return "brokers check ACLs only with authorizer.class.name, see docs/security.md"
     if isinstance(error, ClusterFailure):
@@ -159,7 +162,8 @@ def _next_step(error: TidelogError, options: Collection[str], place: str) -> str
         *others, last = named if "--bootstrap" in named else ["the brokers' address", *named]
         return f"check {', '.join(others)} and {last}" if others else f"check {last}"
     if isinstance(error, UnknownTopic) and hasattr(error, "__notes__"):
-        return "; ".join(error.__notes__)  # how to create the topic, or which partitions exist
+        # the notes say how to create the topic, or which partitions exist
+        return "; ".join(error.__notes__)
     for kind, words in _NEXT_STEPS:
         step = words.format(place=place)
         if kind is UnknownGroup and "--bootstrap" not in options:
@@ -206,10 +210,11 @@ class Surroundings:
 
     Attributes:
         env: Files, clock and randomness.
-        stdin: Stream of input, which the file name `-` stands for.
+        stdin: Input stream; the file name `-` stands for it.
         stdout: Stream for data.
         stderr: Stream for messages.
-        wait: Sleeps for a number of seconds, such as between two checks of a growing log.
+        wait: Function that sleeps for a number of seconds, for example between two checks of a
+            growing log.
         variables: Environment variables.
         is_wide: Whether tables may be wider than the terminal (`--wide`).
         arguments: Arguments of the command, shown in reports.
@@ -227,12 +232,12 @@ class Surroundings:
     def say(self, text: str) -> None:
         """Print a result or progress on stderr, without a label.
 
-        Control characters are escaped, as in cells. On a terminal lines break between words.
+        Control characters are escaped, as in cells. On a terminal, lines are broken between words.
         """
         self._print("", text)
 
     def note(self, text: str) -> None:
-        """Print a remark on stderr, labeled `note:`; the command does not fail because of it."""
+        """Print a remark on stderr, labeled `note:`. A note does not change the exit code."""
         self._print("note", text)
 
     def fail(self, text: str, hint: str = "") -> None:
@@ -278,7 +283,7 @@ class Surroundings:
             poll = select.poll()
             poll.register(self.stdout.fileno(), 0)
         except (OSError, ValueError):
-            return True  # stdout has no descriptor
+            return True  # stdout has no file descriptor, so it is no pipe
         return not poll.poll(0)
 
     @property
@@ -296,7 +301,7 @@ class Surroundings:
 
     @property
     def wants_colour(self) -> bool:
-        """Whether stdout is a terminal, and colors are not turned off."""
+        """Whether stdout is a terminal for which colors are not turned off."""
         return self._has_color(self.stdout)
 
     def _has_color(self, stream: TextIO) -> bool:
@@ -314,7 +319,7 @@ _WIDTH: Final = 80
 
 
 def _colored(label: str, line: str) -> str:
-    """Return a line with its label colored; a note is dim as a whole."""
+    """Return a line with its label in color; a note is dimmed completely."""
     if label == "note":
         return f"{_DIM}{line}{_RESET}"
     end = len(label) + 1
@@ -354,7 +359,7 @@ def read_settings_text(surroundings: Surroundings, path: str) -> str:
 def byte_progress(
     surroundings: Surroundings, title: str, total_bytes: int | None
 ) -> Iterator[Callable[[int], None]]:
-    """Show a bar on stderr; yields a function that takes the number of bytes done so far.
+    """Show a progress bar on stderr; yields a function that takes the number of bytes done so far.
 
     Args:
         surroundings: Its stderr gets the bar, if it is a terminal.
@@ -375,7 +380,7 @@ def byte_progress(
 
 @contextmanager
 def stopped_by_signals(stopped: threading.Event, *, again_ends: bool) -> Iterator[None]:
-    """Set `stopped` on SIGINT and SIGTERM while the block runs, so that the block can end in order.
+    """Set `stopped` on SIGINT and SIGTERM while the block runs, so that the block can end cleanly.
 
     Does nothing in a thread other than the main thread.
 
@@ -402,7 +407,7 @@ def stopped_by_signals(stopped: threading.Event, *, again_ends: bool) -> Iterato
 
 @contextmanager
 def interrupted_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM interrupt the block as Ctrl-C does, so that it ends with a message.
+    """Let SIGTERM interrupt the block as Ctrl-C does, so that the command ends with a message.
 
     Does nothing in a thread other than the main thread.
     """
@@ -423,6 +428,7 @@ def raise_file_limit() -> None:
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        # macOS may report the hard limit as unlimited, but refuses to set the soft limit to that.
+        # macOS may report that the hard limit is unlimited, but refuse to set an unlimited soft
+        # limit.
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

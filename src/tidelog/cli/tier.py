@@ -82,7 +82,7 @@ _NO_AGE_LIMIT: Final = (
     " default is unknown"
 )
 
-# Option -> the actions that support it; '' is a move.
+# Maps an option to the actions that support the option. '' is a move.
 _WITH: Final = {
     "--to": ("", "--dry-run", "--restore"),
     "--roll": ("",),
@@ -220,7 +220,8 @@ def tier(surroundings: Surroundings, options: TierOptions) -> ExitCode:
     }
     for name, is_set in values.items():
         if is_set and action not in _WITH[name]:
-            # --sizes and --show are accepted by one action only; their errors name it.
+            # Only one action supports --sizes, and only one supports --show. The error names this
+            # action.
             helps = {"--sizes": "--verify", "--show": "--status"}.get(name)
             other = f"without {helps}" if helps else f"with {action}"
             raise UsageProblem(f"{name} does not apply {other}")
@@ -237,7 +238,7 @@ def tier(surroundings: Surroundings, options: TierOptions) -> ExitCode:
 
 
 def _move(surroundings: Surroundings, options: TierOptions) -> ExitCode:
-    """Move segments to the store: here, or by the process that has the directory open.
+    """Move segments to the store, in this process or in the process that has the directory open.
 
     A move copies segments, verifies the copies, applies retention and removes garbage.
     """
@@ -463,7 +464,7 @@ def _restore(surroundings: Surroundings, options: TierOptions) -> ExitCode:
 
 
 def _partitions(directory: "Directory", options: TierOptions) -> list[TopicPartition]:
-    """Return the partitions that the argument names, or else those of all topics."""
+    """Return the partitions that the argument names; without an argument, all partitions."""
     if options.target is not None:
         return partitions_of(directory, *parse_target(options.target))
     return all_partitions(directory)

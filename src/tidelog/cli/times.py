@@ -38,12 +38,12 @@ during_option: Final = click.option(
 
 
 def read_point(surroundings: Surroundings, text: str, zone: str | None) -> int:
-    """Return a point in time in ms, rounded up for a search; raises InvalidTime."""
+    """Parse a point in time; return it in ms, rounded up for a search; raises InvalidTime."""
     return parse_point(text, now_ms=surroundings.env.clock.now_ms(), zone=zone)
 
 
 def read_create_time(surroundings: Surroundings, text: str, zone: str | None) -> int:
-    """Return a record's create time in ms, rounded down as in Arrow columns; raises InvalidTime."""
+    """Parse a record's create time; return it in ms, rounded down; raises InvalidTime."""
     return parse_point(text, now_ms=surroundings.env.clock.now_ms(), zone=zone, down=True)
 
 
@@ -57,12 +57,12 @@ def read_bounds(
 ) -> tuple[int | None, int | None]:
     """Return the range [start, end) in ms of `--from`, `--to`, `--during`.
 
-    None stands for an open side.
+    None means that the range has no start or no end.
 
-    `--from` alone may contain a whole range.
+    The text of `--from` may also be a whole range A..B.
 
     Raises:
-        InvalidTime: A side can't be parsed, or the range is empty.
+        InvalidTime: A start or end can't be parsed, or the range is empty.
         UsageProblem: `--to` is given although `--from` is a range, or `--during` is combined with
             `--from` or `--to`.
     """
@@ -96,11 +96,11 @@ def fix_range(
 
 
 def _is_range(text: str) -> bool:
-    """Whether the text has two sides: A..B, or rpk's @A:B."""
+    """Whether the text is a range: A..B, or @A:B as in rpk."""
     without_clock = re.sub(r"T[0-9]{2}:[0-9]{2}:[0-9]{2}", "", text)
     return ".." in text or (text.startswith("@") and ":" in without_clock)
 
 
 def duration_ms(text: str) -> int:
-    """Return a duration in ms, rounded up; raises InvalidTime."""
+    """Parse a duration; return it in ms, rounded up; raises InvalidTime."""
     return -(-parse_duration(text) // NS_PER_MS)

@@ -190,25 +190,25 @@ _SPECIAL_VALUES: Final = {
 
 
 def setting_text(name: str, text: str) -> str:
-    """Return a value for people, with its meaning beside the number: `-1 (no limit)`."""
+    """Return a setting's value for people, followed by its meaning: `-1 (no limit)`."""
     meaning = _meaning(name, text)
     return text if meaning is None else f"{text} ({meaning})"
 
 
 def _meaning(name: str, text: str) -> str | None:
-    """Return the meaning of a number: `no limit`, or the amount with its unit; None without one."""
+    """Return what a value means: `no limit`, or the amount with its unit; None for other values."""
     special = _NO_LIMIT if text == str(INT64_MAX) else _SPECIAL_VALUES.get((name, text))
     return amount_text(name, text) if special is None else special
 
 
 def _amount_beside(name: str, text: str) -> str:
-    """Return a value with its unit beside the number: `604800000 (7d)`."""
+    """Return a value, followed by the amount with its unit: `604800000 (7d)`."""
     amount = amount_text(name, text)
     return text if amount is None else f"{text} ({amount})"
 
 
 def _settings_cell(info: "TopicInfo | RemoteTopic", kind: Format) -> Cell:
-    """Return the topic's own settings: text in tables, else an object, None if unknown."""
+    """Return the topic's own settings: as text for tables, else as an object; None if unknown."""
     if kind is Format.TABLE:
         return settings_text(info)
     return None if info.foreign else dict(info.given)
@@ -263,7 +263,8 @@ def create(
 
     config = parse_settings(overrides)
     if place.access is None:
-        check_new(NewTopic(topic, partitions, config))  # fails before a directory is created
+        # invalid settings raise an error before a directory is created
+        check_new(NewTopic(topic, partitions, config))
     with open_topics(surroundings, place, writable=True, create=True) as directory:
         notes = directory.create_topic(topic, partitions=partitions, config=config)
     _say_notes(surroundings, notes)
@@ -271,7 +272,7 @@ def create(
 
 
 def parse_settings(texts: Iterable[str]) -> dict[str, str]:
-    """Parse texts such as `retention.ms=7d`; a value with a unit becomes Kafka's plain number.
+    """Parse texts such as `retention.ms=7d`; a value with a unit becomes a number in Kafka's unit.
 
     Raises:
         UsageProblem: A text is not KEY=VALUE.
@@ -390,8 +391,8 @@ def _setting_rows(
 ) -> list[list[Cell]]:
     """Return a row for each of the topic's settings, sorted by name.
 
-    Without `show_all`, settings that the topic doesn't have itself are left out. Tables show a
-    default only if it differs from the value; other formats always have it.
+    Without `show_all`, only the topic's own settings have rows. Tables show a default only if it
+    differs from the value; other formats always have it.
     """
     defaults = TopicConfig().texts()
     rows: list[list[Cell]] = []
@@ -412,15 +413,16 @@ def _setting_rows(
 def _retention(info: "TopicInfo | RemoteTopic") -> list[tuple[str | None, bool]]:
     """Return the values of the settings that decide which segments retention deletes.
 
-    The second item of a pair is true if the topic's own settings include the setting.
+    The second item of each pair is true if the topic itself sets the setting.
     """
     keys = ("cleanup.policy", "retention.bytes", "retention.ms", "tidelog.retention.clock")
     return [(info.settings.get(key), key in info.given) for key in keys]
 
 
 def _due(directory: "Directory", topic: str) -> "list[DueSegment]":
-    """Return the segments that retention would delete now; none if damage prevents finding them."""
-    with suppress(TidelogError, OSError):  # the change of settings has succeeded
+    """Return the segments that retention would delete now; empty if damage prevents this."""
+    # the settings were already changed, so the command does not fail
+    with suppress(TidelogError, OSError):
         return directory.retain(topic, dry_run=True)
     return []
 
@@ -437,24 +439,25 @@ def changes_of(settings: Sequence[str], cleared: Sequence[str]) -> dict[str, str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFacts:
-    """Facts of a partition for `describe`; times are in ms, or None if no time is known.
+    """Content of `describe` for a partition. Times are in ms, or None if no time is known.
 
     Attributes:
-        partition: Number of the partition.
+        partition: Index of the partition.
         start: Log start offset, inclusive.
         end: Log end offset, exclusive.
         last_stable: Last stable offset.
-        local_start: First offset in local files; earlier ones are in the tier.
+        local_start: First offset in local files; earlier records are in the tier.
         segments: Number of segments.
         tier_segments: Number of segments that are only in the tier.
         tier_url: URL of the tier, None without one.
         size_bytes: Bytes of all log files, including those in the tier.
-        first_record_ms: Record timestamp of the first record; later records may have smaller ones.
+        first_record_ms: Record timestamp of the first record. Later records may have smaller
+            timestamps.
         smallest_record_ms: Smallest known record timestamp.
         skipped_ranges: Ranges [start, end) of offsets that were not searched for
-            `smallest_record_ms`; a record in them may have a smaller timestamp.
-        untimed: Known number of records without a record timestamp; offsets that were not searched
-            may have more.
+            `smallest_record_ms`. A record in these ranges may have a smaller timestamp.
+        untimed: Known number of records without a record timestamp. There may be more in offsets
+            that were not searched.
         largest_record_ms: Largest record timestamp.
         first_append_ms: Earliest known append time.
         last_append_ms: Latest known append time.
@@ -525,7 +528,7 @@ def describe(
 
 
 def partition_facts(directory: "Directory", topic: str, number: int) -> PartitionFacts:
-    """Return the facts of a partition, from indexes, sidecars and the first record."""
+    """Return the facts on a partition, from its indexes and sidecars and its first record."""
     from tidelog.storage.directory.topic_retention import Notes, storm_of
     from tidelog.storage.log.segment_times import append_range, record_range
 
@@ -562,7 +565,7 @@ def partition_facts(directory: "Directory", topic: str, number: int) -> Partitio
 def _leaning(log: "LogView", notes: "Notes", clock: RetentionClock) -> list[tuple[int, int]]:
     """Return ranges [start, end) of offsets whose retention depends on a file's modification time.
 
-    Copying the files may change that time.
+    Such a time is not reliable, because copying the files may change it.
     """
     from tidelog.storage.directory.topic_retention import times_of
     from tidelog.storage.segment.retention import counted_time
@@ -570,7 +573,8 @@ def _leaning(log: "LogView", notes: "Notes", clock: RetentionClock) -> list[tupl
     spans: list[tuple[int, int]] = []
     for segment in log.segments:
         if clock is not RetentionClock.RECORD and _is_append_known(log, segment):
-            continue  # retention uses no other time
+            # retention uses the record time of this segment, not the file's modification time
+            continue
         counted = counted_time(times_of(log, notes, segment), clock)
         if not segment.size_bytes or not counted.leans_on_file_time:
             continue
@@ -591,7 +595,7 @@ def _is_append_known(log: "LogView", segment: "Segment") -> bool:
 
 
 def _first_timestamp(log: "LogView") -> int | None:
-    with suppress(OffsetsGone):  # `describe` reports lost offsets elsewhere
+    with suppress(OffsetsGone):  # `describe` reports lost offsets in its field `lost`
         for record in log.records():
             return None if record.timestamp == NO_TIMESTAMP else record.timestamp
     return None
@@ -716,7 +720,7 @@ def _retention_text(config: TopicConfig) -> str:
 def _print_facts(
     surroundings: Surroundings, info: "TopicInfo | RemoteTopic", more: Mapping[str, str]
 ) -> None:
-    """Print the facts about a topic, one on each line, and an empty line."""
+    """Print what is known about a topic, one item on each line, and an empty line."""
     facts = {"topic": info.name, "id": topic_id_of(info), "settings": settings_text(info), **more}
     columns = output.columns(*facts)
     output.print_summary(surroundings, columns, [*facts.values()], Format.TABLE)
@@ -752,7 +756,7 @@ def _remarks(fact: PartitionFacts) -> Iterator[str]:
 
 
 def _clock_rows(fact: PartitionFacts, info: "TopicInfo") -> list[list[Cell]]:
-    """Return rows with the smallest and largest time on each clock, and ranges of unknown times."""
+    """Return a row for each clock: its smallest and largest time, and ranges of unknown times."""
     unsearched = _spans(fact.skipped_ranges)
     rows: list[list[Cell]] = [
         [

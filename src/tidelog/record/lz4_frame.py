@@ -1,8 +1,8 @@
 """LZ4 frames as Kafka writes and reads them.
 
 Frames that tidelog writes: version 1, independent blocks of 64 KiB, no content size, and no
-    checksum except that of the header. Frames that tidelog reads may also have block checksums, a
-    content checksum and a content size. Dependent blocks and dictionaries are refused, as in Kafka.
+checksum except that of the header. Frames that tidelog reads may also have block checksums, a
+content checksum and a content size. Dependent blocks and dictionaries are refused, as in Kafka.
 
 Clients that write magic 0 compute the header checksum wrong: they include the frame's magic number.
 So for magic 0 tidelog writes this wrong checksum, and does not check the checksum when it reads

@@ -1,8 +1,8 @@
 """Serializers and deserializers for keys and values, by name, with Kafka's encodings.
 
 Null stays null: None is encoded as None, and decoded as None. Numbers are big-endian, UUIDs are
-    text of 36 characters, and strings are UTF-8. JSON is UTF-8 without spaces. JSON's `null` is
-    written only inside other JSON values, because the value None is encoded as Kafka's null.
+text of 36 characters, and strings are UTF-8. JSON is UTF-8 without spaces. JSON's `null` is written
+only inside other JSON values, because the value None is encoded as Kafka's null.
 
 Source: the keyed messages proposal; org.apache.kafka.common.serialization.
 """

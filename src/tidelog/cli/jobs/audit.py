@@ -173,7 +173,7 @@ def audit(surroundings: Surroundings, request: AuditCommand, options: AuditOptio
     except (TidelogError, InvalidInput, OSError) as error:
         code, text, hint = describe(error, option_names(audit))
         if code is ExitCode.USAGE:
-            raise  # the exit code for invalid arguments is the same in every command
+            raise  # the exit code for invalid arguments is the same as in other commands
         surroundings.fail(text, hint)
         return FAILED
     return EQUAL if audited.is_equal else DIFFERENT
@@ -226,7 +226,7 @@ def _show(
 
 
 def other_side(request: AuditCommand, group: str | None) -> str:
-    """Return the name of B, or of the group if only A was given."""
+    """Return the name of B; the name of the group if only A was given."""
     return f"group {group}" if request.b is None else request.b
 
 
@@ -332,7 +332,7 @@ def notes(audited: AuditResults) -> list[str]:
 
 
 def took(audited: AuditResults, seconds: float) -> str:
-    """Return a line about the amount of data that the audit read, and its duration."""
+    """Return a line about the amount of data that the audit read, and the duration of the audit."""
     records = sum(sum(one.records) for one in audited.topics)
     return (
         f"{plural(records, 'record')} compared{_read_text(audited)}, in {seconds:.1f} s:"
@@ -341,7 +341,7 @@ def took(audited: AuditResults, seconds: float) -> str:
 
 
 def _read_text(audited: AuditResults) -> str:
-    """Return a text about the bytes of log read; empty for brokers, which don't report them.
+    """Return a text about how many bytes of logs were read; empty for brokers, which report none.
 
     Small parts of a log may be read more than once, so the share can exceed 100 %.
     """
@@ -379,7 +379,7 @@ def page(request: AuditCommand, group: str | None, audited: AuditResults) -> Rep
 
 
 def _plots(audited: AuditResults, zone: str | None) -> list[Section]:
-    """Plot by hour the differences of up to `_PLOTTED` topics, and the records of both sides."""
+    """Return plots of differences and records by hour, for at most `_PLOTTED` topics."""
     by_topic = Counter(one.topic for one in audited.differences)
     sections: list[Section] = []
     for topic, _ in by_topic.most_common(_PLOTTED):
@@ -409,8 +409,8 @@ def _plots(audited: AuditResults, zone: str | None) -> list[Section]:
 def _series_of(kinds: Iterable[Kind]) -> dict[Kind, str]:
     """Return a mapping from each kind to the name of its series.
 
-    The most frequent kinds have series of their own. The series of all other kinds is named
-    `others (...)` with their names.
+    Each of the most frequent kinds has its own series. All other kinds share one series, which is
+    named `others (...)` with the names of these kinds.
     """
     most = [kind for kind, _ in Counter(kinds).most_common()]
     if len(most) <= SERIES_MAX:

@@ -73,7 +73,7 @@ _BY_SUFFIX: Final = {
     ".ndjson": "json",
     ".orc": "orc",
 }
-# Defaults for CSV: a heading, and inferred types.
+# Default read options for CSV: the first line is a heading, and types are inferred.
 _DEFAULTS: Final = {"csv": {"header": "true", "inferSchema": "true"}}
 _ID_CHARACTERS: Final = 32
 
@@ -168,7 +168,7 @@ def bootstrap(surroundings: Surroundings, request: Request, options: BootstrapOp
 
 
 def _state(surroundings: Surroundings, table: str) -> str:
-    """Return names, sizes and modification times of a local table's files; empty if not local.
+    """Return names, sizes and modification times of a local table's files; "" for other tables.
 
     Names, sizes and times identify the version of the table's content. Folders within the table are
     not searched.
@@ -186,12 +186,12 @@ def _state(surroundings: Surroundings, table: str) -> str:
 def usual_id(request: Request, options: BootstrapOptions, state: str) -> str:
     """Return a job id that is equal for the same table, content, read options, topic and columns.
 
-    So a repeated command does not load the table twice.
+    Because of this id, a repeated command does not load the table twice.
 
     Args:
         request: Options of the command.
         options: Options of the job, among them the columns.
-        state: Identifies the table's present content, see `_state`.
+        state: Text that identifies the table's current content, from `_state`.
     """
     parts = (
         request.table,

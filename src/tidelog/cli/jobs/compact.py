@@ -1,4 +1,4 @@
-"""`tidelog spark compact`: compacts a directory by tasks of Spark."""
+"""`tidelog spark compact`: compacts a directory in Spark tasks."""
 
 from typing import Final
 

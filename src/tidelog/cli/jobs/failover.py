@@ -1,4 +1,4 @@
-"""`tidelog failover`: finds offsets from which a consumer group continues in another cluster."""
+"""`tidelog failover`: finds the offsets at which a consumer group continues in another cluster."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """Options of the command that the job `tidelog.jobs.failover` doesn't have."""
+    """Options of the command that are not options of the job `tidelog.jobs.failover`."""
 
     from_: str | None = option(
         "--from",
@@ -121,7 +121,7 @@ def failover(surroundings: Surroundings, request: Request, options: FailoverOpti
 def _refuse_unknown(
     request: Request, options: FailoverOptions, plan_request: "FailoverRequest"
 ) -> None:
-    """Raise an error if an option needs cluster A, or an option required without A is missing."""
+    """Raise an error if an option needs cluster A, or if an option needed without A is missing."""
     from tidelog.jobs.failover.job import refuse_unknown
 
     refuse_unknown(plan_request)
@@ -258,7 +258,7 @@ def _verify(
 
 
 def _next_step(a: "MeasuredCluster | None", b: "MeasuredCluster", group: str) -> str:
-    """Return the last line of a dry run, about the effect of `--execute`."""
+    """Return the last line of a dry run, which states what `--execute` would do."""
     from tidelog.jobs.failover.job import active_members
 
     step = "--execute commits them"
@@ -287,7 +287,11 @@ class Report:
 
 
 def _show(surroundings: Surroundings, report: Report, kind: Format, zone: str | None) -> None:
-    """Print the result: all as JSON, or the starts as a table or CSV, and sentences to stderr."""
+    """Print the result.
+
+    As JSON, everything is printed. As a table or CSV, the starts are printed, and sentences go to
+    stderr.
+    """
     if kind is Format.JSON:
         output.print_object(surroundings, _object(report, zone))
         return

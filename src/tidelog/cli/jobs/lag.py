@@ -183,7 +183,7 @@ def table(groups: "Sequence[GroupLag]", show: LagShow) -> tuple[Columns, Iterabl
     if show is LagShow.GROUPS:
         return GROUPS, _group_rows(groups)
     if show is LagShow.HOURS:
-        # Leave out the hour as text: a time column formats the ms itself.
+        # The hour as text is omitted, because a time column formats the hour in ms itself.
         return HOURS, [[*row[:3], *row[4:]] for row in hour_rows(groups)]
     return PARTITIONS, partition_rows(groups, as_time=int)
 
@@ -218,7 +218,7 @@ def limits(groups: "Sequence[GroupLag]", request: Request) -> list[str]:
 
 
 def _limit_words(request: Request) -> str:
-    """Return the limits of a request as options; empty without limits."""
+    """Return the limits of a request as options of the command; empty without limits."""
     given = {"--max-lag": request.max_lag, "--max-seconds": request.max_seconds}
     return ", ".join(f"{name} {value}" for name, value in given.items() if value is not None)
 
@@ -284,9 +284,10 @@ def _group_sections(group: "GroupLag", zone: str | None) -> list[Section]:
 
 
 def _panels(group: "GroupLag") -> dict[str, dict[str, dict[int, float]]]:
-    """Return panel -> series -> hour -> records.
+    """Return the number of unread records by panel, series and hour.
 
-    The three topics with the most unread records have a series each; all other topics share one.
+    Each of the three topics with the most unread records has its own series. All other topics share
+    one series.
     """
     totals: dict[str, int] = defaultdict(int)
     for (topic, _, _), number in group.hours.items():

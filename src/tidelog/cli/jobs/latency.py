@@ -174,7 +174,7 @@ def _show(surroundings: Surroundings, request: Request, result: "LatencyResult")
 def people_table(
     result: "LatencyResult", show: LatencyShow, zone: str | None
 ) -> tuple[Columns, Iterable[Row]]:
-    """Return the columns and rows of the table `show` for people, with few rows."""
+    """Return the columns and rows of the table `show` for people; it has few rows."""
     from tidelog.cli.latency import delay_table, hour_table, topic_table
 
     if show is LatencyShow.HOURS:
@@ -201,7 +201,7 @@ def table(result: "LatencyResult", show: LatencyShow) -> tuple[Columns, Iterable
     from tidelog.jobs.latency.tables import hour_rows, topic_rows, watermark_rows
 
     if show is LatencyShow.HOURS:
-        # Leave out the hour as text: a time column formats the ms itself.
+        # The hour as text is omitted, because a time column formats the hour in ms itself.
         rows = [[*row[:2], *row[3:]] for row in hour_rows(result.topics)]
         return HOURS, rows
     if show is LatencyShow.WATERMARKS:
@@ -237,7 +237,7 @@ def _topic_lines(name: str, topic: "TopicTimes") -> Iterator[str]:
 
 
 def took(result: "LatencyResult", seconds: float) -> str:
-    """Return a line about the amount of data that the job read, and its duration."""
+    """Return a line about the amount of data that the job read, and the duration of the job."""
     records = sum(topic.records for topic in result.topics.values())
     size = f", {bytes_text(result.log_bytes)}," if result.log_bytes else ""
     return (
@@ -298,7 +298,7 @@ def _plots(name: str, topic: "TopicTimes", zone: str | None) -> list[Section]:
 
 
 def _lost(name: str, topic: "TopicTimes") -> list[Section]:
-    """Return a plot of the records that each watermark drops; a sentence if none drops any."""
+    """Return a plot of how many records each watermark drops; a sentence if none is dropped."""
     late = topic.late
     title = f"{name}: records that a watermark drops, by its delay"
     if not late.records or not any(late.lost.values()):
@@ -322,7 +322,7 @@ def _lost(name: str, topic: "TopicTimes") -> list[Section]:
 
 
 def _percentiles(hours: LatencyByHour, steps: Steps) -> list[Series]:
-    """Return percentiles by step, each of all latencies in the step together."""
+    """Return a series for each percentile, with its value for all latencies in each step."""
     by_step: dict[int, LatencyHistogram] = {}
     for ms, histogram in hours.items():
         by_step.setdefault(steps.start(ms), LatencyHistogram()).merge(histogram)

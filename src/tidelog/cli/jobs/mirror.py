@@ -202,7 +202,9 @@ def read_plan(surroundings: Surroundings, request: Request, options: MirrorOptio
 
 
 def read_pattern(request: Request, options: MirrorOptions) -> str | None:
-    """Return `--pattern` minus the names that `--exclude` matches; None without `--pattern`.
+    """Return a pattern for names that `--pattern` matches but `--exclude` doesn't.
+
+    Return None without `--pattern`.
 
     Raises:
         UsageProblem: `--exclude` or `--name` is given without `--pattern`.

@@ -57,7 +57,7 @@ PARTITIONS: Final = output.columns(
 
 
 class ReindexShow(StrEnum):
-    """Choice of the table that `reindex` prints."""
+    """Table that `reindex` prints."""
 
     FINDINGS = "findings"
     PARTITIONS = "partitions"

@@ -182,7 +182,7 @@ def read_replay(
 def _counted(
     surroundings: Surroundings, spark: "SparkSession", outcome: "ReplayOutcome"
 ) -> "Hours":
-    """Count the replayed records by hour, and their sizes, by reading the source again."""
+    """Return the number and size of the replayed records by hour, by reading the source again."""
     from tidelog.jobs.replay.hours import count_hours
 
     surroundings.say("counting by hour for the report")

@@ -71,11 +71,11 @@ def read_place(
     command_config: str | None = None,
     store: Mapping[str, str] | None = None,
 ) -> Place:
-    """Parse an argument that names a place, and add the settings of the place's client or store.
+    """Parse an argument that names a place; add settings for the place's client or store.
 
     Raises:
-        UsageProblem, InvalidRequest: The text names no place; or the settings can't be read, or
-            don't apply to this kind of place.
+        UsageProblem, InvalidRequest: The text names no place. Or the settings can't be read, or
+            they don't apply to this kind of place.
     """
     from tidelog.remote.client_settings import read_properties
 
@@ -113,14 +113,14 @@ def open_session(
     Args:
         surroundings: Its stderr reports the start of Spark, which takes seconds.
         access: Spark master and settings of a new session.
-        progress: Shown until the block ends.
+        progress: Progress to show until the block ends.
         name: Name of the job in Spark's UI.
         zone: Time zone of a new session; UTC if None.
 
     Raises:
         MissingDependency: pyspark is not installed.
-        InvalidInput, UsageProblem: Spark can't be started, or fails. The text is Spark's, or
-            tidelog's if a TidelogError is the cause.
+        InvalidInput, UsageProblem: Spark can't be started, or fails. If a TidelogError is the
+            cause, the error has its text, else Spark's text.
     """
     needs_spark()
     from pyspark.sql import SparkSession
@@ -150,7 +150,7 @@ def open_session(
 def _started(surroundings: Surroundings, options: SessionOptions, folder: Path) -> "SparkSession":
     began_ms = surroundings.env.clock.monotonic_ms()
     where = options.master or LOCAL
-    # The jobs' use of Arrow does not involve pandas.
+    # The jobs use Arrow without pandas.
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
     try:
         with (
@@ -175,7 +175,7 @@ def _started(surroundings: Surroundings, options: SessionOptions, folder: Path) 
 def spark_errors() -> Iterator[None]:
     """Convert Spark's errors to InvalidInput or UsageProblem.
 
-    The text is tidelog's if a TidelogError is the cause, else Spark's.
+    If a TidelogError is the cause, the new error has its text, else Spark's text.
     """
     from pyspark.errors import PySparkException
 
@@ -184,16 +184,16 @@ def spark_errors() -> Iterator[None]:
     except PySparkException as error:
         raise _problem(str(error)) from error
     except Exception as error:
-        # In classic sessions, errors of other classes than Spark's come from py4j.
+        # In classic sessions, errors that are not of Spark's classes come from py4j.
         if not type(error).__module__.startswith("py4j."):
             raise
         raise _problem(str(error)) from error
 
 
 def _problem(text: str) -> InvalidInput | UsageProblem:
-    """Return an error for Spark's message.
+    """Return an error with a text made from Spark's message.
 
-    It has the exit code of the error that caused the message.
+    The error's class gives the command the same exit code as the error that caused the message.
     """
     ours = our_words(text)
     is_usage = ours is not None and ours[0] in {kind.__name__ for kind in (InvalidTime, *USAGE)}
@@ -248,7 +248,7 @@ def losses_reported(
 
 
 def _keeping(error: "TargetLoses", command_config: str | None, *, has_config: bool) -> str:
-    """Return how to change the target's settings so that it keeps all records."""
+    """Return a text that says how to change the target's settings so that it keeps all records."""
     target = error.target
     losses = [finding for finding in error.findings if finding.is_loss]
     if not all(finding.remedy for finding in losses):
@@ -290,7 +290,7 @@ def spinner(surroundings: Surroundings, title: str) -> Iterator[None]:
 
 
 class JobProgress:
-    """`Listener` that shows the progress of a job: as bars on a terminal, as lines elsewhere.
+    """`Listener` that shows the progress of a job: as bars on a terminal, else as lines.
 
     One bar counts the job's own units. A bar below counts Spark's tasks, if the session reports
     them (classic, not Spark Connect).
@@ -344,7 +344,7 @@ class JobProgress:
             self._surroundings.say(text)
 
     def at(self, done: int, planned: int) -> None:
-        """Update the bars; without a terminal, print a line if another tenth is done."""
+        """Update the bars; without a terminal, print a line whenever another tenth is done."""
         if self._bars is not None and self._main is not None:
             seconds = (self._surroundings.env.clock.monotonic_ms() - self._began_ms) / 1000
             amount = f"{done:,} of {planned:,}, {rate_text(done, seconds, self._unit)}"
@@ -395,12 +395,12 @@ def report_table(
     """Return rows as a table of a report.
 
     Args:
-        columns: The columns; amounts are shown in units that fit.
+        columns: The columns. Amounts are shown in a fitting unit, such as MB.
         rows: The rows.
         title: Title above the table.
         zone: Zone of times; UTC if None.
         whole: Options of the command that print all rows.
-        nothing: Sentence in place of a table without rows.
+        nothing: Sentence to show instead of a table without rows.
     """
     indexes = [at for at, column in enumerate(columns) if not column.is_detail]
     if len(indexes) > _COLUMNS_MAX:
@@ -436,11 +436,11 @@ def origin(
     end: object = None,
     zone: str | None = None,
 ) -> Provenance:
-    """Return the origin of a page.
+    """Return the origin of a report: places, range, command and time.
 
     Args:
         surroundings: Clock and command line.
-        places: Label such as `From` -> place or table, as the user named it.
+        places: Maps a label such as `From` to a place or table, as the user named it.
         start: First ms of the range, None without a limit.
         end: End of the range in ms, exclusive; None without a limit.
         zone: Zone of the page's times; UTC if None.
@@ -457,7 +457,7 @@ def origin(
 
 
 def span_text(start: object, end: object, zone: str | None) -> str:
-    """Return a time range as words; empty if neither side has a limit."""
+    """Return a time range as words; empty if it has neither a start nor an end."""
     first, last = (time_text(ms, zone).removesuffix(" 00:00:00") for ms in (start, end))
     sides = ("" if start is None else f"from {first}", "" if end is None else f"to before {last}")
     return " ".join(part for part in sides if part)
@@ -469,7 +469,8 @@ def clock_plots(
     """Return a plot of records by hour with a panel for each clock.
 
     Args:
-        by_clock: `record` and `append` -> hour since the epoch -> number of records.
+        by_clock: For the clocks `record` and `append`, the number of records by hour since the
+            epoch.
         title: Title of both panels; `{step}` in it becomes the length of a step.
         zone: Zone of the times at the axis; UTC if None.
     """
@@ -489,7 +490,7 @@ def numbers_plot(
     unit: Unit = Unit.COUNT,
     is_stacked: bool = True,
 ) -> Plot:
-    """Return a plot of one value over whole numbers, such as partitions or batches."""
+    """Return a plot of a value for each integer, such as a partition or the index of a batch."""
     return Plot(
         panels={"": [Series(y_title, dict(values))]},
         y_title=y_title,
@@ -533,7 +534,8 @@ class Use:
         topics: Topics and partitions that must exist.
         writes: Whether the job writes there.
         creates: What the job does if the directory is missing. True: it creates the directory.
-            False: it needs --create to create the directory. None: it never creates the directory.
+            False: it creates the directory only with --create. None: it never creates the
+            directory.
     """
 
     place: Place
@@ -551,11 +553,11 @@ def check_before(surroundings: Surroundings, uses: Iterable[Use], *files: str | 
         files: Files that the job writes at its end; None values are ignored.
 
     Raises:
-        InvalidRequest: There is no such directory.
+        InvalidRequest: A place's directory does not exist.
         UnknownTopic: A topic or partition does not exist.
         UsageProblem: A file to write is a directory, or a directory to write needs --create.
         OSError: A directory can't be read or written, or a file's folder does not exist.
-        ClusterFailure, NotAuthorized: The cluster can't be reached, or refuses the request.
+        ClusterFailure, NotAuthorized: A cluster can't be reached, or refuses a request.
         MissingDependency: A package for the cluster or the object store is not installed.
     """
     from tidelog.jobs.target_check import partition_counts
@@ -585,7 +587,7 @@ def check_before(surroundings: Surroundings, uses: Iterable[Use], *files: str | 
 
 
 def _is_to_be_created(surroundings: Surroundings, use: Use) -> bool:
-    """Whether the place is a missing directory that the job creates.
+    """Whether the place is a missing directory that the job will create.
 
     Raises:
         UsageProblem: The job creates the missing directory only with --create.

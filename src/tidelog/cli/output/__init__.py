@@ -1,7 +1,7 @@
 """The table layer: writes rows as tables that fit the terminal, or as JSON or CSV for scripts.
 
-A command declares its columns, each with the kind of its cells, and passes rows of plain values.
-The layer writes them:
+A command declares its columns, each with the kind of its cells, and passes rows of plain values. An
+example of columns:
 
     COLUMNS: Final = columns(
         "topic",                                   # text

@@ -1,4 +1,4 @@
-"""Columns of tables: their names in all formats, and the kinds of their cells. Rows as objects."""
+"""Columns of tables: their names in all formats, and the kinds of their cells."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,15 +10,16 @@ from tidelog.timespec import format_ms
 from tidelog.types import NO_TIMESTAMP
 
 Cell: TypeAlias = "str | int | float | bool | Sequence[Cell] | dict[str, Cell] | None"
-# A row's cells, one for each column: values of JSON types, as the column's kind requires.
+# The cells of a row, one for each column. Each cell has a JSON type, which the column's kind
+# determines.
 Row: TypeAlias = Sequence[object]
 
 # Display width at which tables cut keys and values.
 KEY_WIDTH: Final = 40
 VALUE_WIDTH: Final = 60
 
-# Words of names that stand for a place: A and B are the two compared places, or the two clusters of
-# a failover.
+# Words in column names that stand for a place. A and B are the two compared places, or the two
+# clusters of a failover.
 _PLACES: Final = ("a", "b")
 
 # Default of the minimum width of a column whose cells continue on further lines.
@@ -54,8 +55,8 @@ class Column:
         kind: Kind of its cells. Times are in ms, durations in ms (in seconds if the name ends with
             `_s`), shares from 0 to 1.
         is_minor: Whether narrow terminals drop the column before other columns.
-        is_detail: Whether tables have the column only with `--wide`.
-        is_wrapped: Whether a narrow terminal breaks its cells into lines, in place of cutting them.
+        is_detail: Whether tables show the column only with `--wide`.
+        is_wrapped: Whether cells are broken into lines on a narrow terminal, instead of being cut.
         limit: Display width at which tables cut cells, None for whole cells.
         least: Display width to which narrow terminals shorten cells before they drop minor columns;
             None for the default of the column's kind.
@@ -73,10 +74,10 @@ class Column:
 
     @property
     def is_optional(self) -> bool:
-        """Whether a table that fits a terminal leaves the column out if no cell has a value.
+        """Whether a table that is fitted to a terminal omits the column if no cell has a value.
 
-        Columns of offsets, counts, times and durations stay even without values, unless they are
-        minor: `-` in such a column tells the user that the row has no value.
+        Columns of offsets, counts, times and durations are shown even without values, because `-`
+        shows the user that the row has no value. Minor columns without values are omitted.
         """
         return self.is_minor or self.kind in (Kind.TEXT, Kind.PROSE)
 
@@ -104,7 +105,7 @@ class Column:
         return ["PART" if word == "PARTITION" else word for word in self.heading(zone).split()]
 
     def words_with(self, zone: str | None) -> str:
-        """Return the name beside a cell of a block; for times it includes the zone."""
+        """Return the name before a cell in a block; for times it includes the zone."""
         return self._zoned(self.words, zone)
 
     def _zoned(self, name: str, zone: str | None) -> str:
@@ -122,7 +123,7 @@ def columns(*parts: str | Columns) -> Columns:
 
 
 def titled(**parts: Columns) -> Columns:
-    """Return columns whose names for people are the names of the arguments, with spaces for `_`."""
+    """Return columns whose titles for people are the argument names, with spaces instead of `_`."""
     return tuple(
         replace(column, title=title.replace("_", " "))
         for title, part in parts.items()
@@ -131,12 +132,12 @@ def titled(**parts: Columns) -> Columns:
 
 
 def prose(*names: str) -> Columns:
-    """Return columns of sentences; if they don't fit uncut, each row of the table is a block."""
+    """Return columns of sentences. If they don't fit uncut, each row is written as a block."""
     return tuple(Column(name, Kind.PROSE) for name in names)
 
 
 def wrapped(*names: str, least: int = _WRAPPED_WIDTH) -> Columns:
-    """Return columns of text that continues on further lines if the terminal is narrow.
+    """Return columns whose text is broken into several lines if the terminal is narrow.
 
     `least` is that of `Column`.
     """
@@ -184,12 +185,12 @@ def time(*names: str) -> Columns:
 
 
 def key(*names: str, least: int | None = None) -> Columns:
-    """Return columns of records' keys; `least` is that of `Column`."""
+    """Return columns of records' keys; `Column` describes `least`."""
     return tuple(Column(name, Kind.DATA, limit=KEY_WIDTH, least=least) for name in names)
 
 
 def value(*names: str, least: int | None = None) -> Columns:
-    """Return columns of records' values; `least` is that of `Column`."""
+    """Return columns of records' values; `Column` describes `least`."""
     return tuple(Column(name, Kind.DATA, limit=VALUE_WIDTH, least=least) for name in names)
 
 

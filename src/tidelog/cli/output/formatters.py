@@ -29,7 +29,8 @@ def count_text(count: "Count | float") -> str:
 def cell_text(column: Column, cell: object, zone: str | None = None) -> str:
     """Format a cell for people: one line, control characters escaped; None becomes `-` or `(null)`.
 
-    In a column of times, text such as a remark on omitted rows is written unchanged.
+    If a cell in a column of times is text, for example a remark on omitted rows, it is returned
+    unchanged.
     """
     if column.kind is Kind.DATA:
         return _data_text(cell)
@@ -69,7 +70,8 @@ def _plain(cell: object) -> str:
 def _data_text(cell: object) -> str:
     """Format a key or value.
 
-    Null becomes `(null)`, empty text `(empty)`; a text that looks like one of these is quoted.
+    Null becomes `(null)`, and empty text becomes `(empty)`. If a key or value has one of these
+    texts, the text is quoted.
     """
     if cell is None:
         return NULL

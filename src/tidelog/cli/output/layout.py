@@ -1,4 +1,4 @@
-"""Chooses the columns that a table shows in a given width, and their widths. Pure.
+"""Chooses the columns that a table shows in a given width, and their widths.
 
 Widths are display widths: a wide character takes two columns of the terminal, a combining mark
 none. rich measures them; ASCII text, the usual case, is measured without importing rich.
@@ -12,7 +12,7 @@ from tidelog.lazy_dataclass import dataclass
 
 GAP: Final = "  "
 # Minimum widths to which cells are shortened: in the last text column, in columns of keys and
-# values, and in other text columns.
+# values, and in all other text columns.
 _LAST_TEXT: Final = 16
 _DATA: Final = 12
 _OTHER_TEXT: Final = 10
@@ -61,7 +61,7 @@ def padded(text: str, width: int, *, is_left: bool = True) -> str:
 
 
 def without_days(columns: Sequence[Column], texts: Sequence[str]) -> list[str]:
-    """Return a row's cells in the short form: a day that all times of the row share is shown once.
+    """Return a row's cells in the short form: a day that all its times share is shown once.
 
     The first time keeps the day, and the later ones are shortened to the time of day. A row with
     times of several days keeps the day of each time, so that a time without a day is never
@@ -84,7 +84,7 @@ class Layout:
         widths: Widths of the shown columns.
         is_stacked: Whether each word of a heading has a line of its own.
         is_short: Whether the table has the short form: `without_days` shortens the cells, and the
-            heading of a time column after the first omits the zone if the zone would widen the
+            the headings of all time columns but the first omit the zone if the zone would widen the
             column.
     """
 
@@ -145,7 +145,7 @@ def plan(
         zone: Zone of times, which is part of their headings.
         cells: Width of each column's widest cell.
         shorts: Width of each column's widest cell in the short form, see `without_days`.
-        room: Width of the terminal; None for as much as is needed.
+        room: Width of the terminal; None for no limit.
     """
     everything = tuple(range(len(columns)))
     widths = [max(len(one.heading(zone)), cell) for one, cell in zip(columns, cells, strict=True)]
@@ -192,7 +192,7 @@ def _sizes(
 ) -> tuple[list[int], list[int]]:
     """Return the widths of columns under stacked headings, and their minimum widths.
 
-    With `is_least`, wrapped columns have the minimum width of other columns of text.
+    With `is_least`, wrapped columns have the same minimum width as other text columns.
     """
     rooms = cells if is_short else None
     words = [max(map(len, lines)) for lines in headings(columns, zone, rooms=rooms)]
@@ -211,7 +211,7 @@ def _sizes(
 def _is_data(column: Column) -> bool:
     """Whether a column holds keys or values, or is wrapped.
 
-    Such a column is shortened before minor columns are dropped, as is the last text column.
+    Such a column, like the last text column, is shortened before minor columns are dropped.
     """
     return column.kind is Kind.DATA or column.is_wrapped
 

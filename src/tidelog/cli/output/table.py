@@ -26,7 +26,7 @@ from tidelog.cli.output.layout import (
 from tidelog.cli.surroundings import Surroundings
 from tidelog.report import visible
 
-# Number of rows that are laid out and written together; later rows may widen the columns.
+# Number of rows that are laid out and written together. Rows that follow may widen the columns.
 ROWS_AT_ONCE: Final = 500
 # Number of rows above which a table ends with the number of its rows.
 _ROWS_COUNTED: Final = 20
@@ -34,8 +34,8 @@ _ROWS_COUNTED: Final = 20
 _VALUE_ROOM: Final = 10
 _BOLD: Final = "\x1b[1m{}\x1b[0m"
 _DIM: Final = "\x1b[2m{}\x1b[0m"
-# Number of terminal columns that a live table leaves free on the right: a terminal shows ^C there,
-# and without room ^C would begin a new line.
+# Number of terminal columns that a live table leaves free on the right, because a terminal shows ^C
+# there. Without this space, ^C would begin a new line.
 _INTERRUPT: Final = 2
 
 
@@ -57,7 +57,7 @@ class Writer:
         self._stdout.flush()
 
     def close(self, total: int | None = None) -> None:
-        """Write the lines below a table, and the heading if there were no rows.
+        """Write the lines below a table; if there were no rows, also write the heading.
 
         Args:
             total: Number of all rows, if a limit has left out some.
@@ -85,7 +85,9 @@ def print_rows(
     zone: str | None = None,
     total: int | None = None,
 ) -> None:
-    """Write all rows to stdout; in a table, a single row that is too wide becomes a block.
+    """Write all rows to stdout.
+
+    If a table has only one row and the row is too wide, it is written as a block.
 
     Args:
         surroundings: Its stdout gets the table.
@@ -114,7 +116,10 @@ def print_summary(
     *,
     zone: str | None = None,
 ) -> None:
-    """Write one row to stdout: for people a line for each column, for scripts like `print_rows`."""
+    """Write one row to stdout.
+
+    For people, each column has a line. For scripts, the row is written as `print_rows` writes it.
+    """
     if kind is Format.TABLE:
         _print_block(surroundings, columns, row, zone)
     else:
@@ -140,7 +145,7 @@ def print_text(surroundings: Surroundings, text: str, *, hanging: int = 0) -> No
 
 
 def print_verdict(surroundings: Surroundings, sentence: str, kind: Format) -> None:
-    """Write a command's result as one sentence: to stdout above a table, else to stderr."""
+    """Write a command's result as one sentence: to stdout if a table follows, else to stderr."""
     if kind is Format.TABLE:
         print_text(surroundings, visible(sentence))
     else:
@@ -157,7 +162,7 @@ def _print_block(
 ) -> None:
     """Write a row with a line for each column.
 
-    Optional columns without a value have a line only if `is_whole`.
+    An optional column without a value has a line only if `is_whole` is true.
     """
     pairs = _visible(surroundings, columns, row)
     cells = [(column, cell_text(column, cell, zone)) for column, cell in pairs]
@@ -169,7 +174,7 @@ def _print_block(
 
 
 def _block(names: Sequence[str], texts: Sequence[str], room: int | None) -> Iterator[str]:
-    """Yield the lines of a block: a name and its text; a long text continues on more lines."""
+    """Yield the lines of a block, each with a name and its text; a long text has several lines."""
     width = max(map(width_of, names))
     if room is not None:
         width = min(width, max(room - len(GAP) - _VALUE_ROOM, 1))
@@ -180,14 +185,14 @@ def _block(names: Sequence[str], texts: Sequence[str], room: int | None) -> Iter
 
 
 def _is_empty(column: Column, text: str) -> bool:
-    """Whether a cell has no value, and tables leave its column out if no cell has one."""
+    """Whether a cell has no value, and its column is omitted if no cell of it has a value."""
     return text == NONE and column.is_optional
 
 
 def _visible(
     surroundings: Surroundings, columns: Sequence[Column], row: Row
 ) -> list[tuple[Column, object]]:
-    """Return columns with their cells, without detail columns unless `--wide` is given."""
+    """Return the columns with their cells; detail columns are included only with `--wide`."""
     pairs = zip(columns, row, strict=True)
     return [pair for pair in pairs if surroundings.is_wide or not pair[0].is_detail]
 
@@ -264,8 +269,8 @@ def _csv_cell(cell: object) -> str:
 class _Table(Writer):
     """Writes aligned columns under a heading, in the width of the terminal.
 
-    Rows are written as they arrive. Later rows may widen the columns. If fewer or other columns fit
-    after that, the heading is written again.
+    Rows are written as they arrive. Later rows may widen the columns. If other columns fit then,
+    the heading is written again.
     """
 
     def __init__(
@@ -276,8 +281,8 @@ class _Table(Writer):
         self._shown = [one for one, _ in _visible(surroundings, columns, columns)]
         self._cells = [0] * len(self._shown)
         self._shorts = [0] * len(self._shown)
-        # Indexes of columns that are shown: columns that have had a value, columns that need no
-        # value, and always the first column.
+        # Indexes of the columns that are shown: columns that have had a value, columns that are
+        # shown even without a value, and always the first column.
         self._kept = {i for i, one in enumerate(self._shown) if not i or not one.is_optional}
         self._layout: Layout | None = None
         self._rows = 0
@@ -332,7 +337,7 @@ class _Table(Writer):
             self._write_chunk([])
         cut_columns = sorted(self._cut_columns())
         if self._room is None:
-            if cut_columns:  # a pipe gets only rows
+            if cut_columns:  # only rows are written to a pipe
                 self._surroundings.note(self._wide_text([], cut_columns))
             return
         if total is not None and total > self._rows:

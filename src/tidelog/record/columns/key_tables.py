@@ -5,8 +5,8 @@ This module owns the table by key (`KeyTable`), the reduction of one partition's
 (`TimeSpans`). `record.kernels.key_rows` owns the rows' fields and the kernels.
 
 Memory is limited: a full table returns its rows and starts again. If the returned rows of a
-    partition are joined in the order in which they were returned, the result equals the rows of one
-    large table. The classes are not thread-safe.
+partition are joined in the order in which they were returned, the result equals the rows of one
+large table. The classes are not thread-safe.
 """
 
 import struct
