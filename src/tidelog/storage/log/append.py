@@ -54,7 +54,7 @@ class LongCheck(Exception):
 class AppendOrigin(Enum):
     """Origin of an append. The origin decides which checks run.
 
-    - `CLIENT`: a producer, which may append one batch at a time; everything is checked.
+    - `CLIENT`: a producer. An append may contain only one batch, and all checks run.
     - `COORDINATOR`: tidelog's own transaction or group coordinator, which may write control
       batches.
     - `SINK`: batches that tidelog has built. Such batches are checked like a coordinator's batches,

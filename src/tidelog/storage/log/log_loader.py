@@ -75,8 +75,8 @@ class LogOptions:
             durable when the call returns.
         tiers: Reads segments in the tier; None if a log has local files only.
         deferral: Runs work that the log may do later; the default runs the work immediately.
-        leaves_flushes: Whether an append leaves the flushes that `flush.messages` or `flush.ms`
-            requires to its caller. If True, the append only sets `Log.is_flush_due`, and the caller
+        leaves_flushes: Whether the caller of an append makes the flush that `flush.messages` or
+            `flush.ms` requires. If True, the append only sets `Log.is_flush_due`, and the caller
             has to call `flush_later`. If False, the append flushes.
         producer_expiration_ms: Returns a time in ms. A producer that was idle for this time is
             dropped when the log is opened.

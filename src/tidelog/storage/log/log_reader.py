@@ -90,7 +90,7 @@ def _records_of(part: LogSlice, aborted: AbortedFilter) -> Iterator[Record]:
 
 
 class LogView(ABC):
-    """Read methods over a partition's list of segments, without state of their own.
+    """Methods that read a partition through its list of segments, without any other state.
 
     `LogReader` is the view for processes that only read; another process may write to the
     directory. `Log` is the writer's view.

@@ -337,7 +337,7 @@ def _has_sound_batch(context: SegmentContext, base: int) -> bool:
 def find_refusal(
     context: SegmentContext, recorded: RecordedEnd, log_start_offset: int
 ) -> DamagedLog | None:
-    """Return the damage at which `recover` would stop, None if there is none; changes nothing."""
+    """Return the damage at which `recover` would stop, None if there is none; change nothing."""
     bases = list_bases(context)
     first = _first_scanned(bases, recorded)
     for number in range(first, len(bases)):

@@ -6,8 +6,8 @@ retention and DeleteRecords remove records only from the start. Compaction and e
 records from the middle. So a gap is a loss if the topic is not compacted and nothing indicates that
 records were ever compacted or erased. Indications of a compaction or an erasure are: the file
 `compaction-history` (erasing writes it, too); the mark of gaps that were copied from a leader; the
-partition's offset in Kafka's `cleaner-offset-checkpoint`; and a gap within the segment that
-precedes the gap. If a directory has neither `tidelog-topics.json` nor Kafka's checkpoint, the cause
+partition's offset in Kafka's `cleaner-offset-checkpoint`; and missing offsets within the segment
+before the gap. If a directory has neither `tidelog-topics.json` nor Kafka's checkpoint, the cause
 of a gap is unknown, and the gap is not treated as a loss. An example is a copy of a single
 partition.
 

@@ -219,7 +219,8 @@ def _batches_from(segment: Segment, start: int) -> Iterator[Batch]:
 def _last_time_problem(segment: Segment, indexes: Indexes) -> str | None:
     """Return how the last time index entry differs from the last batches, None if it fits.
 
-    Only batches from about the entry's offset on are read. Usually these are the last few batches.
+    The function reads only the batches from about the entry's offset on, usually the last few
+    batches.
     """
     timestamp, offset = indexes[1].last_entry
     if timestamp == NO_TIMESTAMP:

@@ -191,7 +191,7 @@ class KernelSearch:
             if self._unmapped_searches >= SEARCHES_PER_MAP:
                 self._unmapped_searches, self._active = 0, None
                 largest, size = segment.largest_timestamp, segment.size_bytes
-                with suppress(OSError):  # then reading in pieces raises the error or succeeds
+                with suppress(OSError):  # after an error, reading in pieces raises it or succeeds
                     log = segment.context.env.files.map(segment.log_path, size)
                     self._active = _part_of(segment, log, largest, is_whole=False)
             return None

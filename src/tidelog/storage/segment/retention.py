@@ -1,4 +1,4 @@
-"""Decides which segments retention deletes, and by which time. Does no I/O.
+"""Decides which segments retention deletes, and from which time their age counts. Does no I/O.
 
 Three passes delete segments: first the segments below the log start, then segments over
 `retention.bytes`, then segments over `retention.ms`. Each pass begins at the oldest remaining

@@ -100,8 +100,8 @@ def slice_segment(segment: Segment, start: int, end: int) -> LogSlice | None:
     """Return the part of a segment that may have offsets [start, end), None if there is none."""
     if segment.end_offset <= start or segment.base_offset >= end or not segment.size_bytes:
         return None
-    # Indexes are read only if `start` or `end` is inside the segment. So a plan of all segments
-    # reads no index.
+    # Indexes are read only if `start` or `end` is inside the segment. So planning a scan of whole
+    # segments reads no index.
     first = 0 if start <= segment.base_offset else position_before(segment, start)
     last, limit = segment.size_bytes, None
     if end < segment.end_offset:
