@@ -168,7 +168,8 @@ class Server:
         """Open the only listener of the settings at this address; return the listener's port.
 
         Raises:
-            OSError, TidelogError: See `open_listeners`; ConfigError also for several listeners.
+            OSError, TidelogError: See `open_listeners`. ConfigError is also raised for several
+                listeners.
         """
         plans = planned(self.node.config, Endpoint(host, port))
         return (await self.open_listeners(plans))[plans[0].name]

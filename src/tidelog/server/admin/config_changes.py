@@ -56,7 +56,7 @@ class ConfigChanges:
 
     @property
     def set_names(self) -> list[str]:
-        """Names of the settings in changes other than DELETE."""
+        """Names of the settings that the changes set, by an operation other than DELETE."""
         return [each.name for each in self.changes if each.operation != ConfigOperation.DELETE]
 
     def check(self) -> None:

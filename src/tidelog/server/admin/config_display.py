@@ -1,9 +1,9 @@
 """Settings as DescribeConfigs returns them: value, source and synonyms. No input or output.
 
-A topic setting has the first of these values that exists: the value set for the topic, the value of
-the first broker setting among its synonyms that is set, the default. A broker setting has the first
-of these values that exists: set at run time for this broker, set at run time for all brokers, given
-at the start, the default.
+A topic setting has the first of these values that exists: the value set for the topic; the value of
+a broker setting that is its synonym (if several synonyms are set, the first one); the default. A
+broker setting has the first of these values that exists: set at run time for this broker, set at
+run time for all brokers, given at the start, the default.
 
 Source: KIP-226; responses of Kafka 4.3.
 """
@@ -195,7 +195,7 @@ def _broker_entry(
 
 
 def _since_start(key: ConfigKey, value: str, *, is_explicit: bool = False) -> list[ConfigSynonym]:
-    """Return the value at the broker's start and the default, without those that don't exist.
+    """Return the value that was set at the broker's start, and the default, if they exist.
 
     Args:
         key: Setting to describe.

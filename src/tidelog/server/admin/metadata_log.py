@@ -70,7 +70,7 @@ class DurableState(Generic[State]):
             read: Reads the file; raises OSError.
             write: Stores a state durably, in a thread; raises OSError.
             work: Threads for writing.
-            begin: Starts a change as a task. The directory is not closed before it ends.
+            begin: Starts a change as a task. The directory is not closed before the change ends.
 
         Raises:
             StorageFailure: The file can't be read. Other errors of `read` are raised, too.

@@ -75,9 +75,9 @@ class Limits:
 def _candidates(user: str, client_id: str) -> Iterator[tuple[Entity, str | None, str | None]]:
     """Iterate over entities by descending precedence.
 
-    With each entity come the user and the client id whose connections share the entity's quota.
-    None stands for all users or all client ids. A client without an id is not subject to quotas of
-    client ids, not even to their default.
+    Each entity is yielded with the user and the client id whose connections share the entity's
+    quota. None stands for all users or all client ids. A client without an id is not subject to
+    quotas of client ids, not even to their default.
     """
     for name in (user, None):
         if client_id:
@@ -180,8 +180,9 @@ REQUESTS: Final = "request_percentage"
 # Quotas that are enforced, in the order in which Kafka lists the quotas of an entity.
 KINDS: Final = (FETCHED, REQUESTS, PRODUCED)
 
-# Maximum number of remembered uses for each kind of quota. It limits memory, because clients choose
-# their ids freely. Beyond it, the use whose last charge is the oldest is forgotten.
+# Maximum number of remembered uses for each kind of quota. The maximum limits memory, because
+# clients choose their ids freely. Beyond the maximum, the use whose last charge is the oldest is
+# forgotten.
 RATES_MAX: Final = 100_000
 
 _ClientKey: TypeAlias = tuple[str | None, str | None]
@@ -216,7 +217,7 @@ class _Uses:
         self._rates[_client_key(limit)].record(-used, now_ms)
 
     def _forget(self, now_ms: int) -> None:
-        """Remove at most two old or surplus entries, so that a call is fast but the size falls."""
+        """Remove at most two old or surplus entries: a call stays fast, and the size falls."""
         for _ in range(2):
             key, rate = next(iter(self._rates.items()))
             is_newest = len(self._rates) == 1
@@ -289,8 +290,8 @@ def most_at_once(limit: Quota) -> int:
 
 TYPES: Final = frozenset({USER, CLIENT_ID, IP})
 
-# Kafka's quotas that this broker does not enforce. It refuses to set them, so that no one relies on
-# them.
+# Kafka's quotas that this broker does not enforce. The broker refuses to set these quotas, so that
+# no one relies on them.
 NOT_ENFORCED: Final = {
     USER: frozenset({"controller_mutation_rate"}),
     IP: frozenset({"connection_creation_rate"}),

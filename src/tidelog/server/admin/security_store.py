@@ -44,7 +44,7 @@ class SecurityStore:
             metadata: Log of users and ACLs.
             config: Settings with the super users and the authorizer.
             work: Threads for writing.
-            begin: Starts a change as a task. The directory is not closed before it ends.
+            begin: Starts a change as a task. The directory is not closed before the change ends.
 
         Raises:
             CorruptFile: An ACL has an unknown resource type, pattern, operation or permission.

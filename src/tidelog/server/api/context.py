@@ -171,8 +171,8 @@ class RowFunctions(NamedTuple):
             and the message.
         answer: Processes rows and returns `RowAnswers` or a handler's result. Its arguments are the
             context, the message without topics, and the topics. The client may perform the
-            operation on all of these topics. It returns None, without having changed anything, if
-            the request must be handled without the template.
+            operation on all of these topics. `answer` returns None, without having changed
+            anything, if the request must be handled without the template.
     """
 
     operation: Operation

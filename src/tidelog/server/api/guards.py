@@ -274,8 +274,8 @@ class Denied:
     def __init__(self, add_to: "_AddTo") -> None:
         """Create a denial. `add_to` returns the client's response, given the handler's response.
 
-        `add_to` may change the handler's response in place. It gets None if the handler was not
-        called or does not respond.
+        `add_to` may change the handler's response in place. `add_to` gets None if the handler was
+        not called or does not respond.
         """
         self.add_to = add_to
 

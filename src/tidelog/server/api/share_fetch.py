@@ -435,7 +435,7 @@ class ShareFetching:
             return None
 
     async def _acquire(self, reads: "dict[SharedPartition, ShareRead]") -> None:
-        """Acquire the records that were read, by partition, until the member has enough."""
+        """Acquire the records that were read, by partition, until the member has enough records."""
         records_max = self._order.options.records_max
         for named, batches in reads.items():
             live = self._live[named]

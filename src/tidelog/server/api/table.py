@@ -415,8 +415,8 @@ class _StateLog(Protocol):
 def _after_load(key: int, handler: Handler) -> Handler:
     """Wrap a handler so that it waits, up to a limit, for the state that a request needs.
 
-    A client that gets COORDINATOR_LOAD_IN_PROGRESS pauses before it retries, librdkafka for three
-    seconds.
+    A client that gets COORDINATOR_LOAD_IN_PROGRESS pauses before it retries. For example,
+    librdkafka pauses for three seconds.
     """
 
     def handle(context: RequestContext, request: "DataclassInstance") -> Answer:

@@ -1,7 +1,7 @@
-"""Changes of topics, made one at a time. A thread makes the syncs of a change.
+"""Changes of topics, made one at a time.
 
-The registry and each partition's metadata are synced, which would block the event loop. Clients see
-a new topic only when it is complete.
+A thread makes the syncs of a change, because syncs of the registry and of each partition's metadata
+would block the event loop. Clients see a new topic only when it is complete.
 """
 
 import asyncio

@@ -196,7 +196,7 @@ async def delete_topics(
 ) -> DeleteTopicsResponse:
     """Delete topics by name or by id."""
     states = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
-    # An entry with both name and id is refused, and doesn't make another entry a duplicate.
+    # An entry with both name and id is refused. It does not make another entry a duplicate.
     names = Counter(s.name for s in states if s.name is not None and s.topic_id == NO_UUID)
     ids = Counter(state.topic_id for state in states if state.name is None)
     if request.timeout_ms <= 0 and any(_names_one(state, names, ids) for state in states):
@@ -499,8 +499,8 @@ def _move_start(partition: Partition, offset: int) -> int | None:
     end = partition.high_watermark
     target = end if offset == HIGH_WATERMARK else offset
     if not 0 <= target <= end:
-        # Called only because it checks the cleanup policy; Kafka makes this check before it checks
-        # the offset.
+        # This call only checks the cleanup policy. Kafka makes this check before it checks the
+        # offset.
         partition.log.delete_records(partition.log.log_start_offset)
         return None
     return partition.log.delete_records(target)

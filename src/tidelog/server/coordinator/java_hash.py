@@ -1,9 +1,9 @@
 """Java's string hash, the partition of a key in a state topic, and the order of Java's HashMap.
 
 A key belongs to the partition `abs(hashCode) % partitions` of its state topic. Kafka's assignors
-iterate over hash maps, and the order decides which members get one partition more. With Java's
-order, members get the same partitions as from Kafka. Exception: keys of one bucket keep their input
-order here, while Java may order them differently after its table grew or lost keys.
+iterate over hash maps, and the order of iteration decides which members get one partition more.
+With Java's order, members get the same partitions as from Kafka. Exception: keys of one bucket keep
+their input order here, while Java may order them differently after its table grew or lost keys.
 
 Source: Java's `String.hashCode` over UTF-16 and `HashMap`; Kafka's `Uuid.hashCode`.
 """
@@ -92,8 +92,8 @@ def hash_order(
 ) -> list[T]:
     """Sort keys by the iteration order of a Java hash table.
 
-    `buckets` is the number of buckets if the table was allocated in advance; None if it has grown
-    to the keys.
+    `buckets` is the number of buckets if the table was allocated in advance; None if the table has
+    grown with the keys.
     """
     items = list(keys)
     if len(items) < 2:

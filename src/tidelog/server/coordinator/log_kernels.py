@@ -1,6 +1,6 @@
 """Reads an internal log in pieces by kernels, mostly without the GIL.
 
-Of consecutive batches in a piece, the collector gets only the last record of each key. Kernels
+From consecutive batches in a piece, the collector gets only the last record of each key. Kernels
 don't read control batches, or batches that are transactional, compressed, damaged or in an old
 format. Plain Python reads these batches one by one, in the order of the log.
 
@@ -162,7 +162,7 @@ class _Run:
             raise error.located(self.path, position) from error
 
     def end_in_batch(self, position: int, end: int) -> None:
-        """Raise CorruptBatch unless the incomplete batch is a torn tail after the last offset."""
+        """Raise CorruptBatch if the incomplete batch is not a torn tail after the last offset."""
         segment = self._part.segment
         if not holds_to(segment, end):
             return

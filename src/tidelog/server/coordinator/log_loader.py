@@ -23,7 +23,7 @@ PIECE_BYTES: Final = 1 << 20
 
 
 class KernelsOf:
-    """Function that returns a reader of one log by kernels; None until kernels are loaded."""
+    """Function that returns the kernel reader of one log, or None until kernels are loaded."""
 
     def __init__(self, services: "Services") -> None:
         self._services = services

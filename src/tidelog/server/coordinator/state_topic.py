@@ -564,7 +564,9 @@ class StateTopic(Generic[Loaded]):
         return self._append_batch(number, records)
 
     def write(self, number: int, action: Callable[[Partition], AppendResult]) -> Reply[ErrorCode]:
-        """Call `action` to write. A disk failure unloads the partition, an invalid write does not.
+        """Call `action` to write to a partition.
+
+        A disk failure unloads the partition. An invalid write does not unload it.
 
         A partition that is neither served nor being loaded refuses the write, because the writer's
         state is outdated.

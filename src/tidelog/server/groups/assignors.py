@@ -265,7 +265,7 @@ def _share_out(
     had: Mapping[str, frozenset[TopicPartition]],
     order: Callable[[Iterable[TopicPartition]], list[TopicPartition]],
 ) -> Mapping[str, set[TopicPartition]]:
-    """Distribute the partitions of a pool among members that subscribe to all of its topics."""
+    """Distribute a pool's partitions among members that subscribe to all topics of the pool."""
     if not pool or not members:
         return {}
     sharing = -(-len(members) // len(pool))

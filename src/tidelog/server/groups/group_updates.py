@@ -48,8 +48,8 @@ HASH_BYTES: Final = 8
 # is full, both are cleared.
 CACHE_ENTRIES_MAX: Final = 1024
 
-# Maximum number of characters in cached names. Above it, both caches are cleared. This limits
-# memory, because members may subscribe to long names of topics that do not exist.
+# Maximum number of characters in cached names. Above this number, both caches are cleared. The
+# maximum limits memory, because members may subscribe to long names of topics that do not exist.
 CHARACTERS_MAX: Final = 1 << 20
 
 

@@ -120,7 +120,10 @@ class MemberAssignment(NamedTuple):
         return self.state is MemberState.STABLE and self.epoch == target_epoch
 
     def assignment_epoch(self, topic_id: UUID, partition: int) -> int | None:
-        """Return the epoch in which the member got a partition; None without the partition."""
+        """Return the epoch in which the member got a partition.
+
+        The result is None if the member does not have the partition.
+        """
         for owned in (self.assigned, self.revoking):
             epoch = owned.get(topic_id, {}).get(partition)
             if epoch is not None:
@@ -259,7 +262,7 @@ class ModernGroup(Generic[AssignmentT]):
         """Return the number of members per topic name after one member's subscription changes.
 
         Args:
-            previous: Subscription before the change: of the member, or of the static member that it
+            previous: Subscription, before the change, of the member or of the static member that it
                 replaces. None for a new member.
             new: Subscription after the change; None if the member leaves.
         """
@@ -430,8 +433,9 @@ class ConsumerGroup(ModernGroup[MemberAssignment]):
 
         The result is None if no member requests an assignor.
 
-        If assignors are requested equally often, an assignor that only the changed member requests
-        has precedence, then `uniform`. This order follows from Kafka's hash tables.
+        If several assignors are requested equally often, an assignor that only the changed member
+        requests has precedence over the others, and `uniform` has precedence over `range`. This
+        order follows from Kafka's hash tables.
 
         Args:
             previous: Subscription before the change; None for a new member.

@@ -365,7 +365,7 @@ AnyChange: TypeAlias = Change[ConsumerGroup] | Change[ShareGroup]
 
 @dataclass(frozen=True, slots=True)
 class EpochChange:
-    """New epoch of the group and hash of its topics; None as the epoch deletes the record."""
+    """New epoch of the group and hash of its topics; an epoch of None deletes the record."""
 
     epoch: int | None
     metadata_hash: int = 0
@@ -411,7 +411,7 @@ class MemberChange:
 
 @dataclass(frozen=True, slots=True)
 class TargetEpochChange:
-    """New epoch of the target and time of its computation; None as the epoch deletes the record."""
+    """New epoch of the target and time of its computation; epoch None deletes the record."""
 
     epoch: int | None
     target_ms: int = 0

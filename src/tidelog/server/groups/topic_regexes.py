@@ -45,7 +45,8 @@ class RegexStatus(Enum):
     SAME = "same"
     # The expression has changed, and the new expression is not resolved yet.
     CHANGED = "changed"
-    # The expression has changed: the new expression is resolved already, or the member has none.
+    # The expression has changed: the new expression is resolved already, or the member has no
+    # expression now.
     RESOLVED = "resolved"
 
 

@@ -114,8 +114,8 @@ class Control:
     def admit(self, connection: "_Connection") -> None:
         """Admit a connection; at the limit, close another connection first.
 
-        The closed connection is the oldest idle connection. If no connection is idle, it is the
-        oldest connection.
+        The oldest idle connection is closed. If no connection is idle, the oldest connection is
+        closed.
         """
         if len(self._connections) >= channel.CONNECTIONS_MAX:
             idle = [each for each in self._connections if each.task is None]

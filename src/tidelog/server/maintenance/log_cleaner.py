@@ -99,7 +99,8 @@ class LentJobs:
             node: The broker.
             gate: Access of threads to the event loop.
             threads: Threads that inspect logs.
-            at_work: Partitions that are being cleaned. Partitions with a lent cleaning are added.
+            at_work: Partitions that are being cleaned. `LentJobs` adds the partitions whose
+                cleaning is lent.
             hold: Locks a topic while segments are swapped in.
         """
         self._node = node
@@ -119,7 +120,7 @@ class LentJobs:
         Args:
             name: The partition.
             roll: Whether to roll its active segment first.
-            is_asked: Whether to clean even if it is not due.
+            is_asked: Whether to clean even if no cleaning is due.
 
         Raises:
             UnknownTopic: No such partition.
@@ -464,7 +465,7 @@ class LogCleaner:
 
     @contextmanager
     def _locked(self, name: TopicPartition) -> Iterator[None]:
-        """Lock the topic on the event loop for a block, from a cleaner's thread."""
+        """Lock the topic, on the event loop, during a `with` block in a cleaner's thread."""
         hold = self._node.partitions.holds.hold
         lock = hold([name.topic], stops_appends=False, stops_deletion=True)
         self._gate.wait(lock.__aenter__())
@@ -571,7 +572,7 @@ class LogCleaner:
         Args:
             name: The partition.
             roll: Whether to roll its active segment first.
-            is_asked: Whether to clean even if it is not due.
+            is_asked: Whether to clean even if no cleaning is due.
 
         Raises:
             UnknownTopic: No such partition.

@@ -2,7 +2,7 @@
 
 A task visits the partitions in slices of a few milliseconds, which bounds the delay of clients.
 Logs hand blocking work to threads themselves. As in Kafka, no timer rolls a segment that is older
-than `segment.ms`: the next append does.
+than `segment.ms`. The next append rolls it.
 
 Source: Kafka's LogManager (log.retention.check.interval.ms and related settings).
 """

@@ -268,7 +268,7 @@ class Client(Protocol):
         ...
 
     def attend(self) -> bool:
-        """Let the system report each received byte; return whether it did not do so before.
+        """Let the system report each received byte; return False if it already did so.
 
         If the result is True, bytes may have arrived that were not reported.
         """
@@ -395,8 +395,8 @@ class Clients:
     def _make_room(self, now_ms: int) -> None:
         """If the bound is reached, close slow readers of responses until memory is below the bound.
 
-        The clients that hold most are closed first. A client that holds almost nothing is not
-        closed, for example if its response is read from files.
+        The clients that hold most memory are closed first. A client that holds almost no memory is
+        not closed, for example if its response is read from files.
         """
         least = self.in_flight.small_bytes
         slow = [each for each in self._clients if _reads_too_slowly(each, now_ms)]

@@ -80,7 +80,8 @@ class ListenerAuthentication:
     def principal(self, transport: asyncio.BaseTransport) -> str:
         """Return the client's principal according to its certificate.
 
-        Return the anonymous principal without a certificate, or if clients authenticate with SASL.
+        The result is the anonymous principal if the client has no certificate, or if clients
+        authenticate with SASL.
 
         Raises:
             LoginFailed: No rule maps the certificate's owner to a name.

@@ -180,8 +180,8 @@ class SaslSession:
         if exchange is None:
             return start(self._unsupported(request))
         is_another = self._login is not None and handshake.mechanism != self._login_mechanism
-        # If the mechanism differs from that of the login, the error follows only at the next token,
-        # as in Kafka.
+        # If the mechanism differs from the login's mechanism, the error follows only at the next
+        # token, as in Kafka.
         self._exchange, self._mechanism = None if is_another else exchange, handshake.mechanism
         self._has_bare_tokens = request.version == 0
         self._state = State.WANTS_TOKENS

@@ -94,8 +94,8 @@ class FairQueue:
                 self._schedule()
 
 
-# Maximum size of a request and its response together, in bytes. After a larger one the loop does
-# not poll, because the client has work to do before its next request.
+# Maximum size of a request and its response together, in bytes. If they are larger, the loop does
+# not poll afterwards, because the client has work to do before its next request.
 SMALL_BYTES: Final = 4096
 
 # Number of requests in quick succession before the loop polls for the next request. With this

@@ -27,8 +27,8 @@ FIRST_EPOCH: Final = 0
 LAST_EPOCH: Final = -1
 UNKNOWN: Final = -1
 
-# Maximum number of partitions of all sessions together, which take about 100 MB. It is needed
-# because clients can name any number of partitions.
+# Maximum number of partitions of all sessions together, which take about 100 MB. The maximum is
+# needed because clients can name any number of partitions.
 PARTITIONS_MAX: Final = 250_000
 
 # Maximum number of partitions of one session, because each request of the session, however short,
@@ -415,5 +415,5 @@ class FetchSessions:
 
 
 def next_epoch(epoch: int) -> int:
-    """Return the session epoch that follows `epoch`. 1 follows -1 and the largest epoch."""
+    """Return the session epoch that follows `epoch`. Epoch 1 follows -1 and the largest epoch."""
     return 1 if epoch in (INT32_MAX, LAST_EPOCH) else epoch + 1

@@ -110,7 +110,7 @@ def _at(log: Log, offset: int) -> OffsetAndTimestamp:
 
 
 def may_have_no_times(log: Log) -> bool:
-    """After a search without a match, whether a read is needed to know if any record has a time.
+    """Whether a read is needed, after a search without a match, to know if any record has a time.
 
     The check is cheap, and the result is nearly always False, because the newest segment has a
     record with a time, or the log has no records.

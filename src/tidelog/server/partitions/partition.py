@@ -493,7 +493,7 @@ def end_transaction(partition: Partition, end: TransactionEnd) -> AppendResult:
 
 
 class Markers(Protocol):
-    """Writes markers that end transactions to the logs of partitions."""
+    """Writes markers, which end transactions, to the logs of partitions."""
 
     def write(
         self,

@@ -3,9 +3,9 @@
 - Leader epochs: check a client's epoch, and find the end of an epoch.
 - Locks on topics: a thread prepares the segments for an attach or swap. The part of the log that
   these segments continue or replace must not change until the segments are visible. Conflicting
-  changes wait. Reads continue. The lock of a tier run delays retention and other locks of the
-  topic, but not appends. The lock of a compaction that swaps in segments also delays the topic's
-  deletion.
+  changes wait. Reads continue. The lock for copying segments to a tier delays retention and other
+  locks of the topic, but not appends. The lock of a compaction that swaps in segments also delays
+  the topic's deletion.
 - Cleanings: a cleaning needs its source segments until its result is swapped in. So retention of a
   partition waits for the partition's cleaning and runs right after it. If retention could delete
   source segments during the cleaning, a large log might never be compacted.
@@ -116,7 +116,11 @@ _UNKNOWN: Final = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def numbers_of(info: TopicInfo) -> Collection[int]:
-    """Return a topic's partition numbers; for a foreign topic, only numbers with a directory."""
+    """Return a topic's partition numbers.
+
+    Exception: for a topic that the directory's topic file does not list (a foreign topic), only the
+    numbers of partitions with a directory are returned.
+    """
     return info.present if info.foreign else range(info.partitions)
 
 
@@ -334,7 +338,7 @@ def epoch_problem(log: Log, epoch: int) -> int:
 
 
 def epochs_of(log: Log) -> LeaderEpochs:
-    """Return all epochs of a log, including the current one.
+    """Return all epochs of a log, including the current epoch.
 
     A log stores an epoch only with the epoch's first record. Kafka stores an epoch when it begins.
     """

@@ -342,8 +342,8 @@ class Limits:
 class ReadEnds:
     """Ends of reads of a partition, where the next reads usually begin without an index lookup.
 
-    Each entry is only a hint: the reader checks that a batch begins there with this offset. Entries
-    of a segment are no longer used after its replacement. Safe for several threads.
+    Each entry is only a hint: the reader checks that a batch begins there with this offset. After a
+    segment was replaced, its entries are no longer used. Safe for several threads.
     """
 
     __slots__ = ("_positions",)
@@ -599,7 +599,7 @@ def _walk_within(
 
 
 def _floor(segment: Segment, offset: int, source: SegmentBytes) -> tuple[int, Buffer | None]:
-    """Return the position that the index has of a batch that ends at or before `offset`.
+    """Look up in the index the position of a batch that ends at or before `offset`.
 
     The position is 0 if the index has no such batch.
 

@@ -110,7 +110,7 @@ class Timers:
 
     @property
     def size(self) -> int:
-        """Number of timers kept, including cancelled ones that were not removed yet."""
+        """Number of timers kept, including cancelled timers that were not removed yet."""
         return len(self._heap)
 
     def next_delay_ms(self) -> int | None:

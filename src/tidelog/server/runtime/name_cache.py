@@ -1,7 +1,7 @@
 """Limits on the bytes of caches whose keys are texts from clients.
 
-A name in a request may have 32,767 bytes, and take four times as many in memory. So results are
-cached only for short names. For other names, each call computes its result.
+A name in a request may have 32,767 bytes, and take four times as many bytes in memory. So results
+are cached only for short names. For other names, each call computes its result.
 """
 
 from collections.abc import Callable

@@ -8,8 +8,8 @@ An ACL allows or denies. It has four parts:
 - an operation or ALL.
 
 One matching DENY outweighs every ALLOW. If no ACL exists for a resource,
-`allow.everyone.if.no.acl.found` decides. If the resource has ACLs but none of them matches, the
-request is denied. Super users are always allowed.
+`allow.everyone.if.no.acl.found` decides. If the resource has ACLs but none of these ACLs matches
+the request, the request is denied. Super users are always allowed.
 
 ALLOW of READ, WRITE, DELETE or ALTER implies DESCRIBE, and ALTER_CONFIGS implies DESCRIBE_CONFIGS.
 DENY implies nothing.
@@ -184,7 +184,7 @@ class RuleTable:
         self._by_type.setdefault(acl.resource_type, _Rules()).add(acl)
 
     def change(self, added: Collection[Acl], removed: Collection[Acl]) -> None:
-        """Add ACLs, none of which may be present, and remove ACLs, all of which must be present."""
+        """Add `added`, which must be absent, and remove `removed`, which must be present."""
         self.acls = self.acls.difference(removed).union(added)
         for acl in removed:
             self._by_type[acl.resource_type].remove(acl)
@@ -234,7 +234,7 @@ class Authorizer:
         self._remembered = {}
 
     def change(self, added: Collection[Acl], removed: Collection[Acl]) -> None:
-        """Add ACLs, none of which may be present, and remove ACLs, all of which must be present."""
+        """Add `added`, which must be absent, and remove `removed`, which must be present."""
         self._table.change(added, removed)
         self._remembered = {}
 
@@ -279,8 +279,8 @@ class Authorizer:
         """Whether a client may perform an operation on some resource of a type.
 
         As in Kafka, the search through the ACLs considers only ACLs of the operation itself or of
-        ALL, not ACLs of operations that imply it. For resources without ACLs, the result is that
-        for a resource with the name `hardcode`, which is Kafka's placeholder.
+        ALL, not ACLs of operations that imply it. For resources without ACLs, the decision about a
+        resource with the name `hardcode`, which is Kafka's placeholder, is used.
         """
         if self.may(client, operation, kind, "hardcode"):
             return True

@@ -197,7 +197,7 @@ def _is_text(user: str) -> bool:
 
 
 def _trimmed(value: object) -> str:
-    """Return a string without surrounding blanks, or an empty string if it is no string."""
+    """Return a string without surrounding blanks, or "" for a value of another type."""
     return value.strip(_BLANKS) if isinstance(value, str) else ""
 
 
@@ -478,9 +478,9 @@ class KeyUrl:
         return self._valid_keys(key_id)
 
     def _valid_keys(self, key_id: str | None) -> Sequence[PublicKey]:
-        """Return the keys with an id, or all if the id is None.
+        """Return the valid keys with an id, or all valid keys if the id is None.
 
-        Return none if the last successful fetch is too old.
+        If the last successful fetch is too old, no key is valid.
         """
         if self._clock.monotonic_ms() - self._fetched_ms >= self._valid_ms:
             return ()

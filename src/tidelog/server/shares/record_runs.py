@@ -122,8 +122,8 @@ class AcquireOptions:
     """Number of records that a member requests.
 
     Attributes:
-        records_max: Soft limit of records. The acquisition may exceed it, because a batch of the
-            log is acquired as a whole.
+        records_max: Soft limit of records. The acquisition may exceed the limit, because a batch of
+            the log is acquired as a whole.
         batch_records: Acquired records are split at batches of the log into ranges of at least this
             many records. The last range may be smaller.
         is_strict: Whether `records_max` is a strict limit (KIP-1206).

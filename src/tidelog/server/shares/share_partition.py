@@ -58,7 +58,7 @@ class Lender(Protocol):
 
 
 class Acquisition:
-    """An acquisition: it takes records until the member has enough."""
+    """An acquisition: it takes records until the member has enough records."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class Acquisition:
 
 
 def _isolated_size(run: Run, limits: Limits) -> int:
-    """Return how many records at most to acquire at once from a run that was delivered often."""
+    """Return the maximum number of records to acquire at once from a run delivered often."""
     if limits.deliveries_max > 2 and run.count >= limits.deliveries_max - 1:
         return 1
     return max(1, run.batch_records >> (run.count - limits.isolation_count + 1))
@@ -346,7 +346,7 @@ class SharePartition:
         run.member, run.deadline_ms = member, deadline_ms
 
     def _archive(self, first: int, last: int, state: RecordState) -> None:
-        """Archive the records of a range that are in this state."""
+        """Archive the records of a range that are in state `state`."""
         low, high = max(first, self.start), min(last, self.end - 1)
         if low > high:
             return
@@ -423,7 +423,7 @@ class SharePartition:
     def release(self, member: str) -> Change:
         """Return a pending release of a member's records.
 
-        Records delivered too often are archived.
+        Records that were delivered too often are archived.
         """
         self._token += 1
         batches = []

@@ -163,7 +163,7 @@ class ShareSessions:
         return self._sessions.get(key)
 
     def of_group(self, group_id: str) -> list[ShareSession]:
-        """Return the sessions of a group; visits all sessions."""
+        """Return the sessions of a group, by a search through all sessions."""
         return [each for each in self._sessions.values() if each.key.group_id == group_id]
 
     def begin(self, key: SessionKey, named: Iterable[SharedPartition]) -> ShareSession | ErrorCode:

@@ -460,7 +460,7 @@ class ShareStates(Watchable):
         return None if entry is None else entry.state
 
     def of_group(self, group_id: str) -> list[tuple[ShareKey, PersistedState]]:
-        """Return all loaded states of a group; visits all states."""
+        """Return all loaded states of a group, by a search through all states."""
         entries = self._by_key.values()
         return [(each.key, each.state) for each in entries if each.key.group_id == group_id]
 

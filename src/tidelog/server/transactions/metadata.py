@@ -322,9 +322,10 @@ def plan_init(
         now_ms: Wall time.
 
     Returns:
-        The next metadata: in state Empty, with the next epoch, or with the current epoch if the
-        request is a retry. If a transaction is open, in state PrepareAbort. When it has been
-        aborted, the client retries and gets a higher epoch. If the request is refused, the error
+        The next metadata, or an error code. Without an open transaction, the metadata is in state
+        Empty, with the next epoch, or with the current epoch if the request is a retry. With an
+        open transaction, it is in state PrepareAbort. When the transaction has been aborted, the
+        client retries and gets a higher epoch. If the request is refused, the result is the error
         code CONCURRENT_TRANSACTIONS or PRODUCER_FENCED.
     """
     if is_pending:
