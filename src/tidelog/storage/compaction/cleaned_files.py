@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """Batches to write, without gaps between them.
+    """Batches to append to a cleaned log file, without gaps between them.
 
     Shape:
         rows: int64[batches, WRITTEN_FIELDS]; WRITTEN_AT is relative to the first batch.
@@ -363,7 +363,7 @@ _CRC_SIZE: Final = 4
 
 
 def write_group(piece: Piece, opened: OpenedBatches, plan: "Longs", lost: "Bytes") -> Batches:
-    """Return the batches that remain under a plan.
+    """Return the batches that have to be written according to a plan.
 
     Args:
         piece: The batches as they are in the source segment.
@@ -424,7 +424,7 @@ def _copy_all(piece: Piece, table: "Longs") -> Batches:
 
 
 def _leave_plain(out: "Bytes", rows: "Longs", is_packed: "Mask") -> "Mask":
-    """Mark batches as uncompressed if readers would refuse to decompress them; return their mask.
+    """Mark batches as uncompressed if readers would refuse to decompress them; return a mask.
 
     Only other brokers write batches so long that they can exceed a reader's limit.
     """

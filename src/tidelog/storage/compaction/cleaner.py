@@ -211,7 +211,7 @@ def swap_in(log_dir: "DirectoryAccess", plan: CleaningPlan, cleaned: CleaningRes
 
     Raises:
         CleaningAborted: A source segment of the job no longer exists. Groups that were swapped in
-            before this was found stay in the log.
+            before the error stay in the log.
         StorageFailure: The disk failed; see `publication.publish`.
     """
     log, directory = plan.state.log, plan.job.directory
@@ -310,8 +310,8 @@ def _horizons(
 ) -> tuple[int, ...]:
     earlier = () if before is None else before.horizons_ms
     horizons = {time for time in earlier if time > job.now_ms}
-    # Expired markers alone don't make a cleaning due: most of them are needed as long as records of
-    # their transactions remain, so the cleaning would remove few of them.
+    # Expired markers alone don't make a cleaning due: most markers are needed as long as records of
+    # their transactions remain, so the cleaning would remove few markers.
     if any(each.tombstones_after for each in cleaned.groups):
         horizons.add(horizon_of(job.now_ms, job.rules.delete_retention_ms))
     return tuple(sorted(horizons))
@@ -400,7 +400,7 @@ class PartitionTarget(ABC):
 
     @property
     def goes_on(self) -> bool:
-        """See `CleaningTarget`; the scheduler decides."""
+        """See `CleaningTarget`. The scheduler determines the value."""
         assert self._inspected is not None
         return self._inspected.scheduler.goes_on
 
@@ -483,7 +483,7 @@ def clean_partition(
 
 
 def clean(target: CleaningTarget, *, is_asked: bool) -> CleaningReport:
-    """Clean a target if a cleaning is due or requested; raises the errors of its methods."""
+    """Clean a target if a cleaning is due or requested; raises errors of the target's methods."""
     decision, job = target.inspect(is_asked=is_asked)
     report = CleaningReport(name=target.name, decision=decision, cleaned_to=decision.first_dirty)
     for _ in range(PASSES_MAX):

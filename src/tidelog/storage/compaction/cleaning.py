@@ -28,7 +28,7 @@ from tidelog.storage.compaction.source_reader import SourceReader
 
 
 class CleaningRun:
-    """One cleaning. Call `run` once, and `discard` if it fails."""
+    """One cleaning. Call `run` once, and call `discard` if `run` fails."""
 
     def __init__(self, job: CleaningJob, env: Env, throttle: Throttle | None) -> None:
         self._job = job
@@ -96,7 +96,7 @@ class CleaningRun:
             self._remove_files()
 
     def _remove_files(self) -> None:
-        """Remove the `.cleaned` files of the job's groups, including those of earlier attempts."""
+        """Remove the `.cleaned` files of the job's groups, even files of earlier attempts."""
         for group in self._job.groups:
             for suffix in files.SEGMENT_SUFFIXES:
                 path = files.cleaned_path(self._job.directory, group.bases[0], suffix)

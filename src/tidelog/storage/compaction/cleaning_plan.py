@@ -9,7 +9,7 @@ This module owns:
 - the forecast of `tidelog compact --plan`, which needs no lock and changes nothing.
 
 Other modules own the rules (`eligibility`, `generations.planning`), the execution of a job
-(`worker`), and the swap of its segments (`cleaner`).
+(`worker`), and the swap of the cleaned segments (`cleaner`).
 
 `log_dir` may be a proxy whose calls run in another thread.
 
@@ -200,7 +200,7 @@ class Scheduler(Protocol):
 
     Attributes:
         goes_on: Whether further passes follow at once if the map can't hold all keys of the head.
-        bytes_read: Bytes of log files that were read to decide.
+        bytes_read: Bytes of log files that were read for the decision.
         bytes_written: Bytes that were written to store statistics.
     """
 
@@ -210,7 +210,7 @@ class Scheduler(Protocol):
 
     @property
     def bytes_read(self) -> int:
-        """Bytes of log files that were read to decide."""
+        """Bytes of log files that were read for the decision."""
 
     @property
     def bytes_written(self) -> int:
@@ -263,8 +263,8 @@ class Scheduler(Protocol):
 
         Args:
             decision: The decision by `eligibility`, with the settings that `limits` returns.
-            plan: Callback that makes a plan by the space bound. Its argument is the reason for a
-                full pass, empty if no full pass is required.
+            plan: Callback that makes a plan by the space bound. The callback's argument is the
+                reason for a full pass, empty if no full pass is required.
         """
 
 
@@ -291,9 +291,9 @@ class BruteForce:
     def choose(
         self, segments: Sequence[ClosedSegment], decision: CleaningDecision, config: TopicConfig
     ) -> Choice:
-        """Select all segments before the cleanable part's end; expired tombstones may be dropped.
+        """Select all segments before the end of the cleanable part.
 
-        Dropping them is safe because no earlier segment is left out.
+        Expired tombstones may be dropped, because no earlier segment is left out.
         """
         sources = [each for each in segments if each.end_offset <= decision.end]
         sizes = (
@@ -362,7 +362,7 @@ class CleaningState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleaningPlan:
-    """A job, and the state that must not change until the job is swapped in.
+    """A job, and the state that must not change until the job's result is swapped in.
 
     Attributes:
         state: State of the partition when the job was made. The state's scheduler stores the
@@ -514,7 +514,7 @@ def _state_of(
 
 
 def believed_history(log: "LogView") -> CompactionHistory | None:
-    """Return the stored history of earlier cleanings; None if there is none or it is damaged."""
+    """Return the stored history of earlier cleanings; None if it is missing or damaged."""
     try:
         return load_history(log.context.env.files, log.context.directory)
     except CorruptFile:

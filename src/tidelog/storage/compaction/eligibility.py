@@ -114,8 +114,8 @@ class CleaningDecision:
         end: End of the cleanable head, exclusive: the base offset of a segment.
         clean_bytes: Bytes of the segments that end at or before `first_dirty`.
         dirty_bytes: Bytes of the cleanable segments that end after `first_dirty`.
-        due: Why a cleaning is due now; None if it is not.
-        reason: Why a cleaning is due, with figures, or why it is not.
+        due: Why a cleaning is due now; None if no cleaning is due.
+        reason: Why a cleaning is due, with figures, or why none is due.
         is_reset: Whether the checkpoint was outside the log and has to be written again.
     """
 
@@ -227,10 +227,10 @@ def _due(
 def waits_since_ms(segment: WaitingSegment, config: TopicConfig, now_ms: int) -> int | None:
     """Return the time in ms since which an overdue segment has been waiting; None if not overdue.
 
-    The wait counts from the later of timestamp and append time. By the timestamp alone, a backfill
-    would be overdue from its first record on, and would be cleaned at every check. An overdue
-    active segment is rolled even if nothing is appended. Kafka rolls it only on an append
-    (KAFKA-20664), so Kafka never cleans an idle head.
+    The wait counts from the later of timestamp and append time. If it counted from the timestamp, a
+    backfill of old records would be overdue from its first record on, and would be cleaned at every
+    check. An overdue active segment is rolled even if nothing is appended. Kafka rolls such a
+    segment only on an append (KAFKA-20664), so Kafka never cleans an idle head.
     """
     if config.max_compaction_lag_ms == INT64_MAX:
         return None
@@ -243,7 +243,7 @@ def waits_since_ms(segment: WaitingSegment, config: TopicConfig, now_ms: int) ->
 
 
 def horizon_of(now_ms: int, delete_retention_ms: int) -> int:
-    """Return the time in ms of the next cleaning for tombstones first cleaned at `now_ms`.
+    """Return the time in ms of the next cleaning of tombstones that were first cleaned at `now_ms`.
 
     The time is after the tombstones' delete horizon by at most a tenth of the retention. So one
     later run removes the tombstones of several cleanings that follow one another quickly.

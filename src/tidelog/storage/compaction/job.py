@@ -155,9 +155,9 @@ class Group:
     Attributes:
         bases: Base offsets of the segments, ascending.
         drop_expired: Whether tombstones and markers past their delete horizon may be dropped. If
-            True, no segment or object outside of the job may hold a record that they delete. For
-            markers, the job must also rewrite all older segments, because only reading these
-            segments shows whether a batch of the transaction, even an empty one, remains.
+            True, no segment or object outside of the job may hold a record that the tombstones
+            delete. For markers, the job must also rewrite all older segments, because only reading
+            these segments shows whether a batch of the transaction, even an empty one, remains.
     """
 
     bases: tuple[int, ...]
@@ -232,7 +232,7 @@ class CleaningJob:
 
     @property
     def delete_horizon_ms(self) -> int:
-        """Delete horizon in ms that this cleaning sets for tombstones and markers without one.
+        """Delete horizon in ms that this cleaning sets if tombstones or markers have no horizon.
 
         A time that is too large for the field of a batch is replaced by the field's maximum, which
         means "never".
@@ -312,8 +312,8 @@ class CleanedGroup:
         base_offset: Base offset that its files are named after.
         end_offset: Offset after its last offset: the end of the last source.
         sources: Counts for each source, in order.
-        suffixes: Suffixes of its files, which are called `BASE` + suffix + `.cleaned`. They include
-            `.log` even if no batch remains.
+        suffixes: Suffixes of its files, which are called `BASE` + suffix + `.cleaned`. The suffixes
+            include `.log` even if no batch remains.
     """
 
     base_offset: int
@@ -364,9 +364,9 @@ class CleaningResult:
     Attributes:
         groups: The groups that were rewritten, in order. A group that begins at or after
             `mapped_to` is left out: no file was written for it.
-        mapped_to: End of the offsets whose keys are in the map, exclusive. It is less than the
-            job's `map_to` if the map, or the memory for notes on batches, was full. In this case
-            another pass cleans the remaining offsets.
+        mapped_to: End of the offsets whose keys are in the map, exclusive. This end is less than
+            the job's `map_to` if the map, or the memory for notes on batches, was full. In this
+            case another pass cleans the remaining offsets.
         keys: Number of different keys in the map.
         bytes_read: Bytes read from log files, mapping and rewriting together.
         bytes_written: Bytes written into log files.
@@ -453,7 +453,7 @@ def _part(job: CleaningJob, groups: Sequence[Group]) -> CleaningJob:
 
 
 def together(parts: Sequence[CleaningResult]) -> CleaningResult:
-    """Merge the results of a job's parts into one."""
+    """Merge the results of a job's parts into the result of the job."""
     reached = {part.mapped_to for part in parts}
     assert len(reached) == 1, f"maps of one job reach to {sorted(reached)}"
     return CleaningResult(
@@ -491,7 +491,7 @@ class SegmentSize:
 
 @dataclass(frozen=True, slots=True)
 class GroupLimits:
-    """Limits of one segment: bytes of its log, and of each of its two indexes."""
+    """Limits of one segment: maximum bytes of its log, and of each of its two indexes."""
 
     log_bytes: int
     index_bytes: int

@@ -2,14 +2,14 @@
 
 This module owns, for one job:
 
-- The offset map. It takes at most `log.cleaner.dedupe.buffer.size` bytes. A slot has 24 bytes, as
-  in Kafka: 16 for the hash, and 8 for the record's number. A version takes 8 more bytes. If keys
+- The offset map, of at most `log.cleaner.dedupe.buffer.size` bytes. A slot has 24 bytes, as in
+  Kafka: 16 for the hash, and 8 for the record's number. A version takes 8 more bytes. If keys
   are kept, half of the memory is for keys, and a slot has 8 more bytes for the position of the key.
 - One bit for each mapped record (whether it is superseded), and notes on each batch (size, records,
   tombstones). With these bits and notes, the second pass usually reads little more than the batches
-  with remaining records. It decompresses only batches that lost some records but not all. Bits and
-  notes together take at most `NOTES_BYTES_MAX`. When the map or the notes are full, mapping stops,
-  and another pass continues; at least one record always fits.
+  with remaining records. The second pass decompresses only batches that lost some records but not
+  all. Bits and notes together take at most `NOTES_BYTES_MAX`. When the map or the notes are full,
+  mapping stops, and another pass continues. At least one record always fits.
 - Batches that are kept as empty ones if no record remains. These are the last data batch of each
   active producer (for the last sequence number), and the batch at the end of the job's offsets (so
   that the log end is not lost). If the log has no data batch of an active producer, the producer's
@@ -280,7 +280,7 @@ class TransactionWalk:
         self._retained: list[AbortedTxn] = []
 
     def begin(self, source: SourceSegment) -> bool:
-        """Continue with a source; return whether the walk has visited the whole log before it."""
+        """Begin with a source; return whether the walk has visited the whole log before it."""
         if source.base_offset > self._end_offset:
             return False
         self._end_offset = max(self._end_offset, source.end_offset)

@@ -2,7 +2,7 @@
 
 A source has up to three ranges, in order of their offsets:
 
-- The part cleaned before: its keys are hashed and looked up in the map.
+- The part that an earlier cleaning has cleaned: its keys are hashed and looked up in the map.
 - The mapped part: one bit for each record says whether the record is superseded.
 - The part after the mapped offsets: no record is dropped.
 
@@ -173,7 +173,7 @@ class Planner:
         plan[slots[goes | ~has_horizon], rewrite.ACTION] = rewrite.FILTER
 
     def _plan_transactional(self, piece: Piece, slot: int, row: "Longs") -> None:
-        """Plan a marker or a transactional data batch, which the walk visits in order."""
+        """Plan a marker or a transactional data batch, and let the walk visit it."""
         if piece.is_control[slot]:
             self._plan_control(piece, slot, row)
             return
@@ -229,8 +229,8 @@ def legacy_horizon_ms(job: CleaningJob) -> int:
     """Return a file time in ms: segments modified after this time keep tombstones of old formats.
 
     The result is the file time of the last segment that was cleaned before, minus the retention; 0
-    if no segment was cleaned before. It replaces the delete horizon, which batches of formats 0 and
-    1 don't have.
+    if no segment was cleaned before. The result is used instead of the delete horizon, which
+    batches of formats 0 and 1 don't have.
     """
     cleaned = [s.last_modified_ms for s in job.sources if s.base_offset < job.map_from]
     return cleaned[-1] - job.rules.delete_retention_ms if cleaned else 0
@@ -294,7 +294,7 @@ class SourcePass:
         return source.size_bytes
 
     def _write_cleaned(self, end: int) -> None:
-        """Write the part that was cleaned before: its keys are looked up in the map."""
+        """Write the part that an earlier cleaning has cleaned: look its keys up in the map."""
         reader = self._cleaning.reader
         for whole in reader.pieces(self._source, 0, end, check=True):
             # Markers are opened too, because they may get a delete horizon.

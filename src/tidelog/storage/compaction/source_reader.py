@@ -283,11 +283,11 @@ def opened_groups(
 ) -> Iterator[tuple[int, int, OpenedBatches]]:
     """Yield all batches of a piece in groups, each with the bodies of the requested batches.
 
-    A group has about `OPENED_BYTES` of bodies, or one larger body. Its bodies may be in `arena`, so
-    a group is valid until the next one is yielded.
+    A group has about `OPENED_BYTES` of bodies, or one larger body. The bodies may be in `arena`, so
+    a group is valid until the next group is yielded.
 
     Returns:
-        First row, the row after the last one, and the group.
+        First row of the group, the row after its last row, and the group.
 
     Raises:
         CorruptBatch, CorruptRecord: A batch can't be decompressed, or a message is damaged; the

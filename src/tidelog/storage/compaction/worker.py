@@ -1,15 +1,15 @@
 """Workers that carry out a cleaning job, in this process or in a separate process.
 
-`InProcess` maps keys, rewrites batches and writes `.cleaned` files. Its result depends only on the
+`InProcess` maps keys, rewrites batches and writes `.cleaned` files. The result depends only on the
 job and the files. `InProcess` needs no lock and renames nothing. If the cleaning fails, its
 `.cleaned` files are removed, except after a failure of the disk or of the process. No other file is
 changed.
 
 `CleanerProcess` sends each job as a line of JSON to a separate process, which replies with a line.
 One thread calls `clean` and `rest`; any thread may call `stop`. The separate process only reads
-segments and writes `.cleaned` files. It exits as soon as its input ends, even in the middle of a
-job. So no process writes `.cleaned` files after the broker has exited. This module contains both
-the client and the code of that process.
+segments and writes `.cleaned` files. The separate process exits as soon as its input ends, even in
+the middle of a job. So no process writes `.cleaned` files after the broker has exited. This module
+contains both the client and the code of the separate process.
 
 Source: Kafka 4.x Cleaner.doClean; docs/compaction.md.
 """
@@ -40,8 +40,8 @@ from tidelog.storage.compaction.job import CleaningJob, CleaningResult, Throttle
 from tidelog.storage.open_files import as_storage_failure
 from tidelog.types import MS_PER_SECOND
 
-# Maximum duration of a single sleep, in seconds. Longer waits are split so that a process that has
-# to exit does so promptly.
+# Maximum duration of a single sleep, in seconds. Longer waits are split so that a process exits
+# promptly when it has to.
 _WAIT_MAX_S: Final = 0.5
 
 _LOCATION: Final = ("reason", "at", "offset", "path", "position")
@@ -154,7 +154,7 @@ class CleanerProcess:
         return CleaningFailed(f"the cleaner's process ended with status {process.returncode}")
 
     def rest(self) -> None:
-        """End the idle process to free its memory; the next job starts a new one."""
+        """End the idle process to free its memory; the next job starts a new process."""
         with self._changing:
             process, self._process = self._process, None
         if process is not None:

@@ -1,7 +1,7 @@
 """Estimates of live bytes of each segment, from a sample of the log's keys. Pure.
 
-- The sample (`KeySamples`): a key belongs to it if its hash ends with `shift` zero bits. So either
-  all records of a key are sampled or none, and the last record of a sampled key is known exactly:
+- The sample (`KeySamples`) has each key whose hash ends with `shift` zero bits. So either all
+  records of a key are sampled or none, and the last record of a sampled key is known exactly:
   all other records of the key are garbage. Only live records are counted, and every key has at most
   one live record, however often the key is updated. So it does not matter how many frequently
   updated keys of a segment are sampled. The hash is seeded by a secret of the partition. The sample
@@ -24,9 +24,9 @@
       keys = (samples << shift) + counted - (sampled << shift)
 
 `SegmentFacts` are the input of a plan. `cleaned_to` makes the cleaning safe: no record of the
-segment is superseded by a record below that offset. It is proven, never estimated. `live_bytes` and
-`keys` are estimates: if they are wrong, a cleaning costs more or comes at another time, but no live
-record is dropped.
+segment is superseded by a record below that offset. `cleaned_to` is proven, never estimated.
+`live_bytes` and `keys` are estimates: if they are wrong, a cleaning costs more or comes at another
+time, but no live record is dropped.
 
 Source: the difference estimator of survey sampling.
 """
@@ -263,7 +263,7 @@ class MappedKeys:
 
     Attributes:
         shift: Sampling rate at that time (`KeySamples.shift`).
-        keys: Different keys in the map.
+        keys: Number of different keys in the map.
         sampled: Number of these keys that were in the sample.
         lost: Number of keys that have left the sample since.
     """

@@ -31,12 +31,12 @@ least `SEGMENTS_MIN`. If a cleaning would leave more segments than `MERGE_FROM` 
 runs of neighbors are rewritten only to merge them, until about `MERGE_TO` times the maximum remain.
 The runs that remove the most segments per byte copied come first.
 
-The following proofs, from offsets alone, ensure that a deleted key does not reappear. They use a
-segment's `cleaned_to` C: no record of the segment is superseded by a record with an offset below C.
-A segment that was never cleaned has C = its base offset, because (by offset) a record is superseded
-only by later records. A cleaning that maps the keys of offsets [from, to) drops every record that a
-record of that range supersedes. So the cleaning raises C to `to` if C >= from. It proves nothing if
-there is a gap between C and `from`. It follows for an offset P:
+The following proofs, from offsets alone, ensure that a deleted key does not reappear. The proofs
+use a segment's `cleaned_to` C: no record of the segment is superseded by a record with an offset
+below C. A segment that was never cleaned has C = its base offset, because (by offset) a record is
+superseded only by later records. A cleaning that maps the keys of offsets [from, to) drops every
+record that a record of that range supersedes. So the cleaning raises C to `to` if C >= from. If
+there is a gap between C and `from`, the cleaning proves nothing. It follows for an offset P:
 
 - the part below P is clean, in the sense of Kafka's cleaner (no two records below P with the same
   key), if every segment that begins below P has C >= P;
@@ -60,8 +60,8 @@ from tidelog.storage.compaction.generations.estimates import SegmentFacts
 from tidelog.storage.compaction.job import GROUP_BYTES_MAX, Group
 from tidelog.types import INT32_MAX
 
-# Cost of a byte read when a byte written costs 1. Reads are sequential, mostly hit the page cache,
-# and cause no wear; with a cost of 0 the log would be read for every small cleaning.
+# Cost of reading a byte, if writing a byte costs 1. Reads are sequential, mostly hit the page
+# cache, and cause no wear. With a cost of 0, the log would be read for every small cleaning.
 READ_PRICE: Final = 0.01
 
 # Minimum garbage that a cleaning other than a full pass is expected to free, as a part of the space

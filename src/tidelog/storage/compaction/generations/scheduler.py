@@ -128,8 +128,8 @@ def due_after(old: Sequence[SegmentRow], group: CleanedGroup, horizon_ms: int) -
     """Return the latest delete horizon of a cleaned segment's tombstones, -1 without tombstones.
 
     Tombstones that this cleaning saw for the first time got their horizon now; other tombstones
-    keep their horizon. Expired markers alone don't make a cleaning due: most of them are needed as
-    long as records of their transactions remain, so the cleaning would remove few of them.
+    keep their horizon. Expired markers alone don't make a cleaning due: most markers are needed as
+    long as records of their transactions remain, so the cleaning would remove few markers.
     """
     if not group.tombstones_after:
         return UNKNOWN
@@ -290,7 +290,7 @@ class Generations:
         return self._statistics.rows[base_offset]
 
     def clean_end(self, log_start_offset: int) -> int:
-        """Return the offset for `cleaner-offset-checkpoint`: see `planning.clean_end`."""
+        """Return the offset to store in `cleaner-offset-checkpoint`; see `planning.clean_end`."""
         return clean_end(self.facts(0), log_start_offset)
 
     # -- planning --------------------------------------------------------------------------------
@@ -468,7 +468,7 @@ def _row_after(
     job: CleaningJob,
     mapped_to: int,
 ) -> SegmentRow:
-    """Return the row of a cleaned segment, from the rows of its sources."""
+    """Return the row of a cleaned segment, computed from the rows of its sources."""
     proven = [after_cleaning(row.cleaned_to, job.map_from, mapped_to) for row in old]
     record_bytes = bytes_after([row.record_bytes for row in old], group)
     return replace(
@@ -535,7 +535,7 @@ class SpaceBound:
 
     @property
     def bytes_read(self) -> int:
-        """Bytes of log files that were read to decide."""
+        """Bytes of log files that were read for the decision."""
         return 0 if self._memory is None else self._memory.bytes_read
 
     @property
@@ -544,7 +544,7 @@ class SpaceBound:
         return 0 if self._memory is None else self._memory.bytes_written
 
     def limits(self, config: TopicConfig) -> TopicConfig:
-        """Return settings that limit only the head's age; the space bound replaces the ratio."""
+        """Return settings that limit only the head's age, as the space bound replaces the ratio."""
         return replace(
             config, min_cleanable_dirty_ratio=1.0, tidelog_compaction_min_dirty_bytes=NEVER_BYTES
         )
@@ -610,7 +610,7 @@ class SpaceBound:
     def forecast(
         self, decision: CleaningDecision, plan: Callable[[str], GenerationPlan]
     ) -> GenerationPlan:
-        """Return a forecast; the plan itself checks space and tombstones. See `Scheduler`."""
+        """Return the plan as a forecast: the plan itself checks space and tombstones."""
         return plan(decision.reason if decision.due is DueReason.LAG else "")
 
 

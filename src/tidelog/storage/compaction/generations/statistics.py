@@ -1,6 +1,6 @@
 """The file `compaction-statistics`: facts about each finished segment, kept between cleanings.
 
-The file is derived data. If it is lost or damaged, or describes other segments, the facts are
+The file is derived data. If the file is lost or damaged, or describes other segments, the facts are
 unknown. In this case the partition's `cleaner-offset-checkpoint` gives the end of the clean part,
 and sampling begins again. A row is valid only for a segment with the same base, end, size and
 modification time. A row's `cleaned_to` is valid only up to the base of the first segment that has
@@ -202,7 +202,7 @@ def encode(statistics: Statistics) -> bytes:
 
 
 def encode_change(before: Statistics, after: Statistics) -> bytes:
-    """Encode the changes as an entry for `apply_change`; the seed must be the same."""
+    """Encode the changes from `before` to `after` as an entry; both must have the same seed."""
     rows = [row for base, row in after.rows.items() if before.rows.get(base) != row]
     old_samples, new_samples = before.samples.thinned(after.samples.shift), after.samples.latest
     lost_hashes = b"".join(_hash_bytes(hash_) for hash_ in old_samples if hash_ not in new_samples)
