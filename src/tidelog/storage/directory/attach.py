@@ -141,7 +141,7 @@ def attach(
             the partition.
         commit_id: 32 hexadecimal digits; a random id if None.
         version: The writer's version. If the writer has committed this version or a later one to
-            the directory before, nothing is attached; the staged files are kept, and the caller has
+            the directory before, nothing is attached. The staged files are kept, and the caller has
             to drop them. With `WriterVersion.topics` this is decided for each topic separately.
 
     Raises:

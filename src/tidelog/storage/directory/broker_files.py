@@ -73,8 +73,9 @@ class ClusterState(NamedTuple):
         quotas: For each entity, quotas by Kafka's names; not stored in the file.
         settings: For each broker's number or `ALL_BROKERS`, texts of settings by Kafka's names.
         groups: For each group, texts of settings by Kafka's names.
-        topic_defaults: Defaults of topics at the directory's last broker, by the names of broker
-            settings, including changes at run time; None if no broker stored them.
+        topic_defaults: Default values of topic settings, as the directory's last broker used them
+            (including changes at run time), by the names of broker settings; None if no broker
+            stored them.
     """
 
     quotas: Quotas = MappingProxyType({})
@@ -546,8 +547,8 @@ def next_change(data: bytes, start: int, offset: int) -> RecordBatch | None:
         The batch of the later change. None if there is no later change: the bytes from `start` on
         may then be one incomplete change.
     """
-    # A later change has a larger offset. It begins with this offset, whose first four bytes are
-    # zeros, so few positions are tried.
+    # A later change has a larger offset. The change begins with this offset, whose first four bytes
+    # are zeros, so few positions are tried.
     zeros = bytes(4)
     at = data.find(zeros, start + 1)
     while at >= 0:

@@ -171,7 +171,7 @@ class LogDir(Closing):
     """
 
     def __init__(self, path: str, env: Env, options: LogDirOptions) -> None:
-        """Create the object without reading; `open` reads."""
+        """Create the object without reading the directory; `open` reads it."""
         self.path = path
         self.env = env
         self.is_writable = options.writable or options.create
@@ -560,7 +560,7 @@ class LogDir(Closing):
         return max(self._watch.accepted_ms, self.open_partitions.last_append_ms)
 
     def keep_accepted_clock(self, accepted_ms: int) -> None:
-        """Store the append time that `take_clock` will accept, durably; in any thread.
+        """Store the append time that `take_clock` will accept, durably. Any thread may call this.
 
         Raises:
             StorageFailure: The disk failed.
@@ -614,10 +614,11 @@ class LogDir(Closing):
         self.note_checkpoints()()
 
     def note_checkpoints(self) -> Callable[[], None]:
-        """Set the checkpoints to the current recovery points and log starts, without writing them.
+        """Update the checkpoints in memory to the current recovery points and log starts.
 
         Returns:
-            A function that writes the checkpoints, for any thread; it raises StorageFailure.
+            A function that writes the checkpoints. Any thread may call the function. It raises
+            StorageFailure if the disk fails.
 
         Raises:
             ReadOnly: The directory was opened for reading.

@@ -78,7 +78,7 @@ def too_few_rows(source: str, topic: str, skipped: int, rows: int) -> InvalidReq
 
 
 class _Rows:
-    """Counts rows and computes a digest of them, to compare them with those of an earlier load."""
+    """Counts rows and computes their digest, to compare the rows with those of an earlier load."""
 
     def __init__(self, records: Iterable[NewRecord]) -> None:
         self._records = iter(records)

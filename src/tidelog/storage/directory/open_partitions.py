@@ -1,7 +1,7 @@
 """Opens logs and readers of a directory, at first use or in threads; reopens and detaches logs.
 
-`OpenPartitions` alone holds open logs, readers, their handles and maps. It does not use the files
-of the lock, the registry and the checkpoints: `TopicAdmin` knows the partitions, and
+`OpenPartitions` alone holds open logs, readers, their handles and maps. `OpenPartitions` does not
+use the files of the lock, the registry and the checkpoints: `TopicAdmin` knows the partitions, and
 `OffsetCheckpoints` stores their offsets. The opening of a log reads files, may recover the log, and
 syncs files. The opening takes too long for an event loop, so another thread can open the log. A log
 that another thread has opened counts as open only after the directory's thread has taken it over.
@@ -237,8 +237,8 @@ class OpenPartitions:
         recorded = RecordedEnd(recovery_point or clean_end or 0, is_end=is_end)
         is_internal = name.topic in INTERNAL_TOPICS
         options = LogOptions(
-            # Groups and transactions must continue even if the wall clock jumps; no result depends
-            # on the append times of internal topics.
+            # Groups and transactions must continue even if the wall clock jumps. This is safe,
+            # because no result depends on the append times of internal topics.
             watch=TrustedClock(self._context.env.clock) if is_internal else rules.watch,
             recovery_point=recovery_point,
             clean_end=clean_end,
@@ -327,7 +327,7 @@ class OpenPartitions:
         return log
 
     def _finish_commits(self, name: TopicPartition) -> None:
-        """Carry out a partition's unfinished commits, but none that also changes a log in use."""
+        """Carry out a partition's unfinished commits, unless they also change a log in use."""
         root, own = self._context.path, files.partition_dir_name(name)
         for path in commits.find_commits(self._fs, root):
             try:

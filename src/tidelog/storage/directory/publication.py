@@ -8,7 +8,7 @@ steps:
    of the record's partitions until the procedure ends.
 2. Each change stages its files: the files are durable under staged names.
 3. The commit record is renamed into place (`commits.publish`). Before the rename, readers without a
-   lock see the old segments. After it, they see the new segments.
+   lock see the old segments. After the rename, these readers see the new segments.
 4. Each log renames the files into place and shows the segments (`SegmentSwaps.show`).
 5. The new names are synced, the writers' marks are stored, and the record is removed
    (`commits.conclude`).
@@ -16,7 +16,7 @@ steps:
    `file.delete.delay.ms`.
 
 After a failure before the record exists, the staged files are removed, and the partitions continue
-with their old segments; if the removal fails, the partitions go offline. A later failure takes all
+with their old segments. If the removal fails, the partitions go offline. A later failure takes all
 partitions of the commit offline, because only reopening them shows which segments they have. After
 a crash before step 3 each log has the old segments. After a crash that follows step 3 each log has
 the new segments, because the next opening for writing carries out the record again.
@@ -120,8 +120,8 @@ def publish(
 ) -> None:
     """Make changes of partitions visible by one commit.
 
-    After an error the partitions have the old segments, or are offline; if they are offline,
-    reopening shows which segments they have.
+    After an error the partitions have the old segments, or they are offline. If they are offline,
+    only reopening them shows which segments they have.
 
     Args:
         log_dir: Open for writing.
@@ -191,7 +191,7 @@ def _stage(
 def _undo(
     fs: FileSystem, record: str, changes: Sequence[Change], operation: str, reason: str
 ) -> None:
-    """Remove staged files; if the record exists or a call fails, take all partitions offline."""
+    """Remove the staged files. If the record exists or a call fails, take partitions offline."""
     try:
         if fs.exists(record):
             _go_offline(changes, operation, reason)  # the commit is visible, and may be durable

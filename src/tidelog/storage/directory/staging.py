@@ -1,10 +1,10 @@
 """Staged log files: written in a partition's directory, and made segments of the partition later.
 
-Many writers may stage at the same time, in other processes or on other machines. They don't need
-the directory's lock: a staged file is called `NAME.log.staging`, and neither tidelog nor Kafka uses
-a file with this suffix as a part of the log. The file's records are visible only after the module
-`attach` has attached or exchanged the file. This step requires the lock. Staged files of crashed
-jobs are removed by the first attach that finds them unmodified for more than 7 days.
+Many writers may stage at the same time, in other processes or on other machines. A writer does not
+need the directory's lock: a staged file is called `NAME.log.staging`, and neither tidelog nor Kafka
+uses a file with this suffix as a part of the log. The file's records are visible only after the
+module `attach` has attached or exchanged the file. This step requires the lock. Staged files of
+crashed jobs are removed by the first attach that finds them unmodified for more than 7 days.
 
 This module owns:
 
@@ -12,8 +12,8 @@ This module owns:
   The writer is not thread-safe. The offsets in each file begin at 0.
 - The topic's rules for these files.
 - `SegmentPass`, the pass over a staged file that makes a segment of it. The pass checks every
-  batch, and makes the indexes and append times of the new segment. It assigns an offset, a leader
-  epoch and, with LogAppendTime, a timestamp to each batch that is attached.
+  batch, and makes the indexes and append times of the new segment. The pass assigns an offset, a
+  leader epoch and, with LogAppendTime, a timestamp to each batch that is attached.
 
 `publication` owns the commit.
 

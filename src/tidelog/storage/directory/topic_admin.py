@@ -5,17 +5,17 @@ serializes changes. `TopicAdmin` opens no log: `OpenPartitions` opens logs, and 
 topics that are deleted.
 
 A new partition directory needs no sync of its own: one sync makes the names of all directories of a
-call durable. The registry's file lists the topic with its id; a missing directory is created when
-the partition is opened. `partition.metadata` is written durably before the partition takes its
+call durable. The registry's file lists the topic with its id, so a missing directory can be created
+when the partition is opened. `partition.metadata` is written durably before the partition takes its
 first record, as in Kafka, and before the directory of topics is marked as cleanly stopped. A power
 loss before this write can leave the file missing or torn. The file is then written again, with the
 registry's id.
 
 Topics of one call are deleted by one write of the registry's file. The file lists these topics as
 deleted: directories with their names are ignored until the directories are durably renamed. So
-after a crash each topic is either whole or deleted, even if some renames were lost; the next open
-for writing removes directories that have kept their names. The content of a renamed directory is
-removed afterwards.
+after a crash each topic is either whole or deleted, even if some renames were lost. The next
+opening for writing removes directories that have kept their names. The content of a renamed
+directory is removed afterwards.
 
 Source: Kafka 4.x LogManager (a deleted partition's directory is renamed first; the partition is
 removed from the checkpoints).
@@ -443,7 +443,9 @@ class TopicAdmin:
     def _set_deleted_aside(
         self, topics: Collection[str], partitions: Iterable[TopicPartition]
     ) -> list[str]:
-        """Rename deleted topics' directories, clear their checkpoints; return the new paths.
+        """Rename deleted topics' directories, and clear the topics' checkpoints.
+
+        Returns the new paths of the directories.
 
         A failure of the disk is only reported. The next creation of a topic with one of these
         names, or the next opening for writing, tries again.

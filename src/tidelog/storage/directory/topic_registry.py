@@ -298,7 +298,7 @@ def give_ids(
     topics: MutableMapping[str, TopicInfo],
     source: random.Random,
 ) -> None:
-    """Assign ids to topics without one, in their partition directories, as a Kafka broker does.
+    """Assign ids to topics without an id, in the partition directories, as a Kafka broker does.
 
     Topics of Kafka before 2.8, and topics of which only the logs were copied, have no id. Clients
     need ids: consumers of the new group protocol, share groups and standbys find topics by id only.
@@ -499,8 +499,8 @@ class TopicRegistry:
         self._defaults = dict(defaults or {})
         read = find_all(files, directory, self._defaults)
         self._topics, self.notes, self.leftovers = read.topics, read.notes, read.leftovers
-        # Ids of deleted topics whose directories may still have their old names; and whether the
-        # file lists such topics.
+        # `_deleted`: ids of deleted topics whose directories may still have their old names.
+        # `_is_stale`: whether the file lists deleted topics.
         self._deleted, self._is_stale = read.deleted, bool(read.deleted)
         # Whether the file may list existing topics as deleted.
         self.is_doubtful = False
@@ -546,7 +546,7 @@ class TopicRegistry:
     def create(
         self, new: Iterable[NewTopic], *, source: random.Random, make: Make | None = None
     ) -> list[CreatedTopic | TidelogError | OSError]:
-        """Add all valid topics, in one write of the file.
+        """Add all valid topics of `new`, in one write of the file.
 
         Args:
             new: The topics to add.
@@ -600,7 +600,7 @@ class TopicRegistry:
     def delete_hidden(self, hidden: Iterable[TopicInfo]) -> None:
         """Delete the hidden topics, in one write of the file: all of them, or none.
 
-        The directories of these topics are ignored from then on; call `forget_deleted` after the
+        The directories of these topics are ignored from then on. Call `forget_deleted` after the
         directories are durably renamed or removed.
 
         Raises:

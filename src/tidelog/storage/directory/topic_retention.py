@@ -213,14 +213,14 @@ class Notes:
         self._notes, self.problems = read_notes(log.context)
 
     def of(self, segment: Segment) -> SegmentNote | None:
-        """Return the note on a segment; None if there is none, or its end offset differs."""
+        """Return the note on a segment; None if there is no note, or its end offset differs."""
         if segment.is_tiered:
             return segment.note
         note = self._notes.get(segment.base_offset)
         return note if note is not None and note.end_offset == segment.end_offset else None
 
     def reason(self, segment: Segment) -> RollReason:
-        """Return why a segment was rolled; OPEN if it is active, UNKNOWN if no note tells it."""
+        """Return why a segment was rolled; OPEN if it is active, UNKNOWN if no note says why."""
         if segment.is_active:
             return RollReason.OPEN
         note = self.of(segment)
@@ -292,7 +292,7 @@ class _Explanation:
         place = log.context.env.files, log.context.directory
         self._cleaned_end = log.log_end_offset if has_copied_gaps(*place) else cleaned_end(*place)
         for segment in self._segments:
-            # The zone map is loaded first, because the file of append times is checked with it.
+            # The zone map is loaded first, because it is used to check the file of append times.
             segment.zones_on(ClockName.RECORD)
         self._times = [times_of(log, self._notes, segment) for segment in self._segments]
 
