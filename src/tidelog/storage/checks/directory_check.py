@@ -74,7 +74,7 @@ _ANY: Final = (
 )
 
 # The log end of each partition, None if unknown. A partition's offset in a checkpoint must not be
-# larger than its log end.
+# larger than the partition's log end.
 LogEnds = Mapping[TopicPartition, int | None]
 
 
@@ -97,7 +97,7 @@ def check_offset_checkpoint(fs: FileSystem, path: str, log_ends: LogEnds) -> Ite
 
 
 def rebuild_offset_checkpoint(fs: FileSystem, path: str, log_ends: LogEnds) -> bytes:
-    """Return a checkpoint without unreadable lines, unknown partitions and impossible offsets."""
+    """Return a checkpoint's text without unreadable lines, unknown partitions and wrong offsets."""
     data = files.read_decoded(fs, path, bytes, b"")
     offsets: dict[TopicPartition, int] = {}
     for line in data.decode("utf-8", "replace").split("\n")[2:]:
@@ -358,7 +358,7 @@ class DirectoryCheck:
                 yield Finding(f"{self.path}/{name}", error_text(error), remedy)
 
     def log_ends(self) -> LogEnds:
-        """Return the log end of each checked partition, None if its log has damage."""
+        """Return the log end of each checked partition; None if the partition's log is damaged."""
         return {
             name: repair_facts.log_end if repair_facts.is_whole else None
             for name, repair_facts in self.repair_facts.items()

@@ -172,13 +172,16 @@ class CheckedPartition:
         return f"{self.directory}/{name}"
 
     def read(self, name: str, *, limit: int = files.SMALL_FILE_LIMIT_BYTES) -> bytes | None:
-        """Return a file's bytes, None if it is missing; raise CorruptFile if it exceeds `limit`."""
+        """Return a file's bytes, or None if the file is missing.
+
+        Raises CorruptFile if the file has more than `limit` bytes.
+        """
         return files.read_decoded(self.fs, self.path(name), bytes, None, limit=limit)
 
     def open_context(
         self, env: Env, *, write: bool = False
     ) -> AbstractContextManager[SegmentContext]:
-        """Create a context for reading or writing the segments; leaving it closes the files."""
+        """Create a context for reading or writing segments; its exit closes the segments' files."""
         return open_context(env, self.directory, self.name, self.topic_id, self.config, write=write)
 
     def file_names(self) -> list[str]:

@@ -98,7 +98,7 @@ class LogFacts:
         self.largest_batch_bytes = max(self.largest_batch_bytes, batch.size_bytes)
 
     def drop_last(self, next_offset: int) -> None:
-        """Remove the last batch; the log continues at `next_offset`."""
+        """Remove the last batch, and continue the log at `next_offset`."""
         slot = len(self.positions) - 1
         if self.rises and self.rises[-1] == slot:
             self.rises.pop()
@@ -266,7 +266,7 @@ class LogReplay:
     at_batch: Callable[[int], None] = lambda _offset: None
 
     def note_epoch(self, batch: Batch) -> None:
-        """Add the epoch of a sound batch; it must not be lower than `leader_epoch`."""
+        """Add the epoch of a sound batch; the epoch must not be lower than `leader_epoch`."""
         first, count = batch.base_offset, 0
         if batch.leader_epoch == self.leader_epoch:
             _, first, _, count = self.epochs.pop()
@@ -365,7 +365,7 @@ class LogCheck:
             self._replay(batch)
 
     def _skip(self, batch: Batch) -> None:
-        """Continue after a batch whose records can't be read, without adding it to the facts."""
+        """Continue after a batch whose records can't be read; the facts don't get the batch."""
         self.facts.is_whole = False
         self.facts.next_offset = batch.last_offset + 1
 
@@ -473,8 +473,8 @@ class LogCheck:
     def _leads_to(self, behind: int, position: int, first_behind: int) -> bool:
         """Return whether the headers from `position` on lead to the sound batch at `behind`.
 
-        If so, a reader that looks for the sound batch passes over the damaged batches by the sizes
-        and last offsets in their headers.
+        If so, a reader that looks for the sound batch skips the damaged batches, by the sizes and
+        last offsets in their headers.
         """
         next_offset = self.facts.next_offset
         with suppress(CorruptData):

@@ -33,7 +33,8 @@ from tidelog.storage.checks.findings import Finding, Severity
 from tidelog.storage.checks.flipped_bits import flipped_bit
 from tidelog.storage.directory.broker_files import LIMIT_BYTES, METADATA_FILE, batch_at, next_change
 
-# Receives a record's value; raises CorruptFile or UnsupportedVersion if it is no metadata record.
+# Receives a record's value. Raises CorruptFile or UnsupportedVersion if the value is no metadata
+# record.
 Replay = Callable[[bytes], object]
 
 # The length field counts neither the base offset nor itself.

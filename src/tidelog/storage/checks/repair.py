@@ -1,9 +1,9 @@
 """Rebuilds files that a check found damaged, from a log that the check found sound.
 
-`repair` replaces derived files: indexes, snapshots, zone maps, checkpoints. It writes `.log` and
-`.appendtime` only to set aside damage that prevents opening the partition for writing
+`repair` replaces derived files: indexes, snapshots, zone maps, checkpoints. A repair writes `.log`
+and `.appendtime` files only to set aside damage that prevents opening the partition for writing
 (`set_aside`). Each file is replaced by a new file and a rename, so after a crash the old or the new
-one exists. The caller holds the directory's lock.
+file exists. The caller holds the directory's lock.
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Moves damaged bytes out of a log that must not be truncated; the log then accepts appends again.
+"""Moves damaged bytes out of a log that must not be truncated, so that it accepts appends again.
 
 The damaged bytes are copied to `NAME.log.POSITION.aside` beside the log. Sound batches after the
 damage are copied to a new segment, so only offsets without a sound batch are lost. If no sound
@@ -8,7 +8,7 @@ assigned twice.
 1. Copy the damaged bytes aside, then copy the sound batches after them to the new segment.
 2. Truncate the damaged segment to the sound batches before the damage, by a new file and a rename.
 3. Rebuild the indexes of both segments; append times move with their records.
-4. Move the recovery point to the new segment: everything before it is durable.
+4. Move the recovery point to the new segment: everything before this segment is durable.
 
 If a crash interrupts these steps, the next repair finds the damage again and repeats all steps.
 """
@@ -50,7 +50,7 @@ _ASIDE_NAME: Final = re.compile(r"([0-9]{20}\.log)\.([0-9]{1,19})\.aside", re.AS
 def find_refusal(
     context: SegmentContext, recorded: RecordedEnd, log_start_offset: int
 ) -> DamagedLog | None:
-    """Return the damage that prevents opening a log for writing, or None; writes nothing."""
+    """Return the damage that prevents opening a log for writing, or None. Writes no file."""
     bases = list_bases(context)
     if not bases:
         return None
@@ -144,9 +144,9 @@ def set_aside(
     """Carry out a plan, durably; the caller holds the directory's lock. Raises OSError."""
     fs, base, resumes_at = context.env.files, parting.base_offset, parting.resumes_at
     size, bases = fs.stat(parting.path).size, list_bases(context)
-    # A segment may begin at `resumes_at` already. Either an interrupted repair has copied the sound
-    # bytes into this segment. Or the segment has other records at these offsets, so the sound bytes
-    # can't become a segment.
+    # A segment may begin at `resumes_at` already, for one of two reasons. An interrupted repair may
+    # have copied the sound bytes into this segment. Or the segment has other records at these
+    # offsets, and the sound bytes can't become a segment.
     has_segment = resumes_at in bases and resumes_at != base
     end = size if has_segment else parting.end
     if parting.start < end:
@@ -220,8 +220,8 @@ def _drop_derived(context: SegmentContext, base: int) -> None:
 def find_parting(partition: CheckedPartition) -> tuple[DamagedLog, Parting] | None:
     """Return why a partition can't be opened for writing, and the plan to split its damaged file.
 
-    Returns None if the partition can be opened; writes nothing. A writer may be active, so None is
-    also returned if a second read finds other damage or no damage.
+    Returns None if the partition can be opened. A writer may be active, so None is also returned if
+    a second read finds other damage or no damage. No file is written.
     """
     with partition.open_context(Env(files=partition.fs)) as context:
         begun = _find_begun(context)

@@ -2,8 +2,8 @@
 
 - Offset index: each entry has the last offset and the position of a batch. Time index: each entry
   names the first batch with a new largest timestamp; the last entry of a finished segment has the
-  segment's largest timestamp. So every flipped bit of an entry is found. A missing entry, except
-  this last one, makes searches slower, but not wrong.
+  segment's largest timestamp. So every flipped bit of an entry is found. Except for this last
+  entry, a missing entry makes searches slower, but not wrong.
 - `.appendtime` is primary data: its chain of checksums, its rules and the batches that its rows
   name are checked. From a damaged row on, append times are unknown, and the next open for writing
   records this in the file.
@@ -37,9 +37,9 @@ from tidelog.storage.segment.indexes import Index, OffsetIndex, TimeIndex
 from tidelog.storage.segment.txn_index import TXN_ENTRY_SIZE, AbortedTxn, TxnIndex
 from tidelog.types import INT64_MAX
 
-# Maximum number of consecutive intervals without an index entry; more are reported. After a
-# reopen, the count of bytes since the last index entry starts at 0, so a few intervals may have no
-# entry.
+# Maximum number of consecutive intervals without an index entry. A longer range without an entry is
+# reported. After a reopen, the count of bytes since the last index entry starts at 0, so a few
+# intervals may have no entry.
 INTERVALS_ALLOWED: Final = 8
 
 
@@ -115,7 +115,7 @@ def _check_offset_entry(
 def _check_density(
     path: str, index: OffsetIndex, facts: LogFacts, rules: IndexRules
 ) -> Iterator[Finding]:
-    """Yield a finding on the first range of bytes that is too long without an entry."""
+    """Yield a finding on the first range of log bytes that has no entry and is too long."""
     if rules.interval_bytes is None or not facts.is_whole or not facts.positions:
         return
     allowed = INTERVALS_ALLOWED * (rules.interval_bytes + facts.largest_batch_bytes)
@@ -197,7 +197,7 @@ def _check_last_time(
 
 
 def _check_tail(path: str, index: Index, facts: LogFacts, rules: IndexRules) -> Iterator[Finding]:
-    """Check for preallocated zeros after the entries, or an incomplete entry."""
+    """Yield a finding on preallocated zeros or an incomplete entry after an index's entries."""
     if not index.tail_bytes:
         return
     at = index.size_bytes
@@ -264,7 +264,7 @@ def _check_row(path: str, slot: int, row: AppendTimeRow, facts: LogFacts) -> Ite
     batch = facts.slot_starting_with(row.offset)
     is_there = batch is not None and facts.fingerprints[batch] == row.batch_crc
     if is_there or facts.has_gaps or not facts.is_whole:
-        return  # compaction removes batches, their rows stay
+        return  # compaction removes batches, but keeps their rows
     damage = (
         f"row {slot} names a batch at offset {row.offset} that the log does not have: another"
         " program truncated and rewrote the log, or the batch's offset, epoch or checksum was"
@@ -376,8 +376,9 @@ def compare_snapshot(
 def _differences(entry: SnapshotEntry, right: SnapshotEntry) -> list[str]:
     """Return which fields of `entry` differ from `right`, except for two allowed differences.
 
-    A producer loses its coordinator epoch when it expires. A standby may know the end of a
-    transaction whose marker is not in the log, because its leader no longer had the marker.
+    A producer's entry loses its coordinator epoch when the producer expires. A standby may know the
+    end of a transaction whose marker is not in the log, because its leader no longer had the
+    marker.
     """
     if entry.coordinator_epoch == NO_COORDINATOR_EPOCH:
         right = right._replace(coordinator_epoch=NO_COORDINATOR_EPOCH)
@@ -451,7 +452,7 @@ def rebuild_epochs(
     """Build the text of `leader-epoch-checkpoint` from the batches.
 
     If the old text has an epoch that begins at or after the log end and is newer than the epochs of
-    all batches, that epoch is kept, because its records were lost, and it must not be used again.
+    all batches, that epoch is kept. Its records were lost, and the epoch must not be used again.
     """
     epochs = LeaderEpochs((span.epoch, span.first_offset) for span in spans)
     epochs.truncate_from_start(log_start)

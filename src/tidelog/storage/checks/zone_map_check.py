@@ -185,7 +185,7 @@ def _check_bounds(
     """Check the positions, offsets and timestamps of zones.
 
     A zone must begin and end at batches, have the offsets of these batches, and have no timestamp
-    larger than theirs.
+    that is larger than all timestamps of these batches.
     """
     facts = context.facts
     if not facts.is_whole or changed:
