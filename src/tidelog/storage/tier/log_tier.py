@@ -133,7 +133,7 @@ class LogTier:
 
     @property
     def end_offset(self) -> int:
-        """End of the tier's segments, exclusive; the log start if it has none, 0 without a tier."""
+        """End of the tier's segments, exclusive; the log start if it has none; 0 without a tier."""
         return 0 if self.view is None else self.view.end_offset
 
     @property

@@ -38,7 +38,7 @@ _BASES: Final[Mapping[str, TimeBasis]] = {str(basis): basis for basis in TimeBas
 
 
 class TierNote(NamedTuple):
-    """Why and when a segment was rolled, and by when its records had arrived; -1: unknown time."""
+    """Why and when a segment was rolled, and by when its records had arrived; -1 if unknown."""
 
     reason: RollReason
     roll_ms: int
@@ -176,7 +176,7 @@ def decode_row(value: object) -> TierSegment:
 
 
 def _numbers(items: list[int], types: list[type], what: str) -> list[int]:
-    """Check that items have exactly these types, and numbers at most 64 bits; return the items."""
+    """Check that items have these types and that numbers have at most 64 bits; return the items."""
     if list(map(type, items)) != types:
         raise CorruptFile(f"{what} is invalid: {items!s:.80}")
     if not INT64_MIN <= min(items) <= max(items) <= INT64_MAX:
@@ -357,7 +357,10 @@ class Manifest:
         return self.having([*unchanged, *new]).discarding(old, now_ms)
 
     def with_start(self, offset: int, now_ms: int) -> "Manifest":
-        """Return the manifest with the log start raised to `offset`; segments below are garbage."""
+        """Return the manifest with the log start raised to `offset`.
+
+        Segments below the log start become garbage.
+        """
         start = max(self.log_start_offset, offset)
         deleted = [row for row in self.segments if row.end_offset <= start]
         moved = dataclasses.replace(self, log_start_offset=start)

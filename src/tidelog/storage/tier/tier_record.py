@@ -15,8 +15,8 @@ is kept, because the deletion of the partition was not completed. Text: `{"versi
 may have written. If the manifest in the folder has another `change`, the folder belongs to a copy
 of the directory and is kept.
 
-A `TierView` is created from the record; it provides the segments with lower offsets than the local
-files.
+A `TierView` is created from the record. It provides the segments whose offsets are lower than the
+offsets of the local files.
 
 Source: docs/tiers.md#the-local-record.
 """
