@@ -1,7 +1,7 @@
 """One tier run over a partition: reconcile, copy, apply retention, delete; and the tier's status.
 
 1. The store's manifest and the directory's record of it (`tidelog-tier.json`) are reconciled. The
-   record may have changes that the store lacks (a truncation, a log start); the store may have
+   record may have changes that the store lacks (a truncation, a log start). The store may have
    changes that the record lacks (after a crash between both writes). Reconciling does not restore
    deleted segments, and does not count a segment as copied if the store lacks it.
 2. Finished segments that the tier lacks are copied and read back, oldest first. Every few segments,
@@ -21,7 +21,7 @@ of the directory, or by this directory before it was restored from a backup. In 
 changed.
 
 An exchange replaces segments by other segments with the same span of offsets in one swap of the
-manifest; old objects are kept for readers with older plans.
+manifest. The old objects are kept for readers with older plans.
 """
 
 import dataclasses

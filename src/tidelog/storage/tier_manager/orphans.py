@@ -220,7 +220,7 @@ def restore(
     partition.
 
     Local files are kept if they follow each other without gaps up to the log's end. Older local
-    files may have gaps between them if the manifest also has these files; they are treated as
+    files may have gaps between them if the manifest also has these files. They are then treated as
     copies to delete. A truncation that the store did not have yet is lost with the damaged record.
     Local files that end inside of the tier's range are deleted when the log is opened, because the
     tier has all of their records. If the tier lacks one of these records, TierConflict is raised.
