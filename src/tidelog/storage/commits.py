@@ -24,7 +24,7 @@ NAME], ...], "removes": [[PARTITION DIRECTORY, NAME], ...], "marks": {WRITER: MA
 `tidelog-writers.json` at the top of the directory has the last version that each external writer
 has committed. Because of this file, a streaming query or a job that numbers its versions does not
 add its last batch twice if it restarts after a crash. Only the holder of the directory's lock
-writes the file; it replaces the file atomically.
+writes the file, and replaces it atomically.
 
 The text of the file, version 1: `{"version": 1, "writers": {WRITER: [LAST VERSION, MS OF THE
 COMMIT, NOTE, RANGES]}}`; NOTE and RANGES are left out if both are empty. RANGES: `[[TOPIC,
@@ -49,8 +49,8 @@ from tidelog.types import INT64_MAX, TopicPartition
 WRITERS_FILE: Final = "tidelog-writers.json"
 WRITERS_VERSION: Final = 1
 
-# Maximum length in characters of a writer's name. The name consists of a kind and an id that the
-# user chooses.
+# Maximum length in characters of a writer's name. The name consists of the kind of writer and an id
+# that the user chooses.
 NAME_CHARACTERS_MAX: Final = 512
 
 NOTE_CHARACTERS_MAX: Final = 1 << 20

@@ -640,7 +640,7 @@ def without_records(batch: Batch, offsets: Set[int]) -> bytes | bytearray | memo
 
 
 def _as_written(record: Record, *, is_stamped: bool) -> NewRecord:
-    """Return the record to write; it keeps its create time even if the batch has LogAppendTime."""
+    """Return a record to write with the same create time, even if the batch has LogAppendTime."""
     ms = record.create_timestamp if is_stamped else record.timestamp
     return NewRecord.of_log(
         key=record.key,

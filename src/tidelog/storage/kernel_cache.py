@@ -1,6 +1,6 @@
 """The directory of compiled kernels, and the choice of the one process that compiles.
 
-Compiling takes several seconds of a core. If many processes start together (Spark workers,
+Compiling keeps a core busy for several seconds. If many processes start together (Spark workers,
 restarted brokers), one process compiles. The other processes wait and load the result.
 """
 
@@ -23,7 +23,7 @@ _WARM_FILE: Final = "tidelog-warm"
 
 
 def choose_cache(package: Path) -> Path | None:
-    """Return the directory of compiled kernels; set it for numba if numba would not choose one.
+    """Return the directory of compiled kernels. If numba would choose none, set one for numba.
 
     Args:
         package: Directory of the kernels' sources. By default, numba stores compiled kernels in a

@@ -215,7 +215,7 @@ class PooledFile:
     __slots__ = ("_creates", "_handle", "_path", "_pool")
 
     def __init__(self, pool: FilePool, path: str, *, create: bool = False) -> None:
-        """Create the object without opening the file; with `create`, `write` creates the file."""
+        """Create the object without opening the file. If `create` is true, `write` creates it."""
         self._pool = pool
         self._path = path
         self._creates = create
@@ -324,7 +324,7 @@ def typed_failures(path: str, operation: str) -> Iterator[None]:
 
 
 def sync_file(file: File, path: str) -> None:
-    """Sync a file of a log; a failure has the operation `sync`, whatever the caller's operation.
+    """Sync a file of a log; the error of a failed sync always names the operation `sync`.
 
     Raises:
         StorageFailure: The sync failed; it is unknown which data of the file is on the disk.
@@ -337,7 +337,7 @@ def sync_file(file: File, path: str) -> None:
 def typed_reads(path: str) -> Iterator[None]:
     """Inside the context, raise StorageFailure if a system call fails.
 
-    A missing file still raises FileNotFoundError; a reader then refreshes its view.
+    A missing file still raises FileNotFoundError, so that a reader can refresh its view.
     """
     try:
         yield
