@@ -44,7 +44,7 @@ from tidelog.types import (
     TopicPartition,
 )
 
-# Limits for fetching one batch of each partition; the size of the batch is not known.
+# Limits for fetching one batch of each partition. The size of the batch is not known in advance.
 _PROBE: Final = FetchLimits(max_wait_ms=0, partition_max_bytes=1 << 20)
 
 # After an error of a partition with one of these codes, the cluster's metadata is read again,
@@ -178,7 +178,7 @@ def _prove(
     tops: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, Ends],
 ) -> None:
-    """Truncate copies if the leader's records prove that they diverge."""
+    """Truncate copies if the leader's records prove that the copies diverge."""
     again = _ends(leader, node_id, copies)
     by_name = {copy.name: copy for copy in copies}
     positions = []

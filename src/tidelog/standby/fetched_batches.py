@@ -233,7 +233,7 @@ def _problem(batch: Batch, expected: ExpectedRecords, next_offset: int, newest: 
 def _jump_problem(
     batch: Batch, following: Batch | None, expected: ExpectedRecords, next_offset: int
 ) -> str | None:
-    """Return the problem of a batch that skips offsets, None if it is valid; may raise Unproven."""
+    """Return the problem of a batch that skips offsets, or None; may raise Unproven."""
     if goes_on(batch, following, expected):
         return None
     if following is None:

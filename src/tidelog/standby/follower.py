@@ -1,4 +1,4 @@
-"""Copies a leader's partitions continuously into a directory; has the standby's control verbs.
+"""Copies a leader's partitions continuously into a directory, and has a standby's control verbs.
 
 Each round fetches from every broker the partitions that the broker leads, and writes the batches
 unchanged: same bytes, offsets, leader epochs and timestamps. The directory holds all state between
@@ -6,13 +6,13 @@ two runs. A partition that can't continue stops with a reason; the other partiti
 stopped partition is retried after the next sync with the cluster. Exception: a partition whose disk
 failed.
 
-Control verbs: `status`, `flush`, `accept_clock` (for the time after promotion), `promote` (stop
-following, make everything durable, release the lock) and `swap` (exchange finished segments).
+Control verbs: `status`, `flush`, `accept_clock` (which allows appends after promotion), `promote`
+(stop following, make everything durable, release the lock) and `swap` (exchange finished segments).
 Attaching is refused, because a standby has only records of its leader. Erasing is refused, because
 the key has to be erased on the leader.
 
-Life cycle: open, then `round` or `sync` any number of times, then close; best used in a `with`
-block. Not thread-safe. Source: KIP-32, first draft (followers store the leader's append times);
+Life cycle: open, then `round` or `sync` any number of times, then close. A `with` block closes the
+follower. Not thread-safe. Source: KIP-32, first draft (followers store the leader's append times);
 Kafka 4.x ReplicaManager.
 """
 

@@ -60,7 +60,7 @@ _APPEND_BYTES: Final = 1 << 20
 # leader's own responses.
 _STRIKES: Final = 3
 
-# Number of bytes that are fetched in addition to a batch, to get the batch after it as well.
+# Number of bytes that are fetched in addition to a batch, to get the next batch, too.
 _PROOF_BYTES: Final = 1 << 20
 
 
@@ -129,7 +129,7 @@ class Copy:
         self._candidate: tuple[int, int] | None = None
 
     def led_by(self, led: LeaderPartition) -> None:
-        """Set the leader; a change of leader or leader epoch requires a new check."""
+        """Set the leader and its epoch; if either changes, a new check is required."""
         if led != self.led:
             self.led = led
             self.is_checked = False
@@ -532,7 +532,10 @@ class Copy:
             self.log.follower.append(records)
 
     def _appends(self, batches: Iterator[Batch], times: AppendRuns) -> Iterator[list[Batch]]:
-        """Yield lists of batches to append together; a list has one append time."""
+        """Yield lists of batches to append together.
+
+        The batches of a list have the same append time, and fit together into one segment.
+        """
         limit = min(self.log.context.config.segment_size_limit, _APPEND_BYTES)
         together: list[Batch] = []
         try:

@@ -331,7 +331,7 @@ def _moved(answer: OffsetFetchResponse, group: str) -> bool:
 
 
 def _named(name: str, topics: Mapping[UUID, str]) -> str | None:
-    """Return the topic's name if it is followed, else None; old versions of the API have no ids."""
+    """Return `name` if a followed topic has this name, else None; for responses without ids."""
     return name if name in topics.values() else None
 
 
