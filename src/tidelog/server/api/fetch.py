@@ -494,7 +494,7 @@ async def long_fetch(
 def _drain(context: RequestContext, request: FetchRequest) -> Iterator[RequestedPartition]:
     """Yield the request's partitions and remove them one by one.
 
-    So no long list is freed at once.
+    In this way no long list is freed at once.
     """
     by_id = context.version >= BY_ID_SINCE
     request.topics.reverse()

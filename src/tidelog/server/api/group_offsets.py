@@ -298,7 +298,7 @@ def guard_offset_fetch(access: Access, request: OffsetFetchRequest) -> Guarded[O
 def _may_show(access: Access, name: str, topic_id: UUID) -> bool:
     """Whether the client may see a topic's offsets.
 
-    True for an unknown topic id, because an unknown id has no offsets.
+    The result is True for an unknown topic id, because an unknown id has no offsets.
     """
     topic = name or access.name_of(topic_id)
     return not topic or access.may_topic(Operation.DESCRIBE, topic)

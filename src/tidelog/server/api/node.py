@@ -130,7 +130,7 @@ class Node(Services):
     def changed(self) -> "Sequence[tuple[ConfigSource, Mapping[str, str]]]":
         """Settings changed at run time: first settings of this broker, then of all brokers.
 
-        Empty if no setting was changed.
+        The sequence is empty if no setting was changed.
         """
         settings = self.cluster.state.settings
         if not settings:

@@ -554,7 +554,7 @@ def _has_no_limits(request: ShareFetchRequest) -> bool:
 async def _refuse_later(context: RequestContext, wait_ms: int) -> ShareFetchResponse:
     """Refuse a new session after the request's wait time.
 
-    So a refused client retries no faster than a member that waits for records.
+    Because of this wait, a refused client retries no faster than a member that waits for records.
     """
     waiting = Reply[None]()
     context.node.timers.after(max(wait_ms, 0), lambda: waiting.complete(None))

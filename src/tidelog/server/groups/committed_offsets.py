@@ -267,7 +267,7 @@ class PendingOffsets:
     def unload(self, number: int | None) -> None:
         """Remove the pending offsets of a partition of `__consumer_offsets`.
 
-        Of all partitions for None.
+        If `number` is None, remove the pending offsets of all partitions.
         """
         if number is None:
             self._groups.clear()

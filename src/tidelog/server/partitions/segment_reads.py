@@ -246,13 +246,13 @@ class SegmentBytes:
     def distrust(self, segment: Segment, problem: str) -> None:
         """Rebuild a segment's indexes. This reads the whole segment.
 
-        Raises ColdRead unless this source may block.
+        Raises ColdRead if this source must not block.
         """
         self._ensure(is_loaded=False)
         segment.distrust_indexes(problem)
 
     def ensure_blocking(self) -> None:
-        """Raise ColdRead unless the source may block; for callers that begin slow work."""
+        """Raise ColdRead if the source must not block; for callers that begin slow work."""
         self._ensure(is_loaded=False)
 
     def _ensure(self, *, is_loaded: bool) -> None:

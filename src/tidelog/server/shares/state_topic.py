@@ -450,7 +450,7 @@ class ShareStates(Watchable):
     def error_for(self, key: ShareKey) -> ErrorCode:
         """Return the error code if a share partition can't be served now.
 
-        `NONE` if it can be served.
+        The code is `NONE` if it can be served.
         """
         return self.topic.error_for(key.text)
 

@@ -41,7 +41,7 @@ ADD_PATIENCE_MS: Final = 100
 class ProducerAnswer(NamedTuple):
     """Error code for a producer.
 
-    With NONE also the id and epoch that the producer has from now on.
+    If the code is NONE, there are also the id and the epoch that the producer has from now on.
     """
 
     code: ErrorCode
