@@ -100,7 +100,7 @@ class PartContext(RequestContext):
     Attributes:
         checked: For each transaction in the current part its `AddRequest`, or None if a partition
             was refused. An `AddRequest` names no partitions if the client only wants to verify
-            them.
+            partitions.
     """
 
     checked: list[AddRequest | None] = field(default_factory=list)

@@ -416,7 +416,7 @@ class StateTopic(Generic[Loaded]):
     # -- the topic ---------------------------------------------------------------------------
 
     def resume(self) -> None:
-        """Start loading an existing topic, unless it is being created or loading has begun."""
+        """Start loading an existing topic; no-op if it is being created or loading has begun."""
         if self._is_creating:
             # The topic may already be registered while it is still being created; then it has
             # nothing to load.

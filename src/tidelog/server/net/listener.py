@@ -290,7 +290,7 @@ def _disable_pacing(bound: socket.socket) -> None:
             bound.setsockopt(socket.IPPROTO_TCP, _CONGESTION, WITHOUT_PACING)
 
 
-# Timeout in seconds of the TLS handshake, and of the TLS shutdown. After it the client is
+# Timeout in seconds of the TLS handshake, and of the TLS shutdown. After this time the client is
 # disconnected.
 TLS_TIMEOUT_S: Final = 10
 

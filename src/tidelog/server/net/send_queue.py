@@ -68,7 +68,7 @@ SEND_BYTES: Final = 1 << 20
 CLOSE_PROBE_BYTES: Final = 64 << 20
 
 # Number of bytes sent in one turn after which the queue yields the event loop. The last send of a
-# turn may exceed it.
+# turn may exceed this number.
 TURN_BYTES: Final = 4 << 20
 
 # Total size in bytes of held responses at which they are sent without waiting for `flush`.

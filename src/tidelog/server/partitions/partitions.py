@@ -374,7 +374,7 @@ class Cleanings:
         self._names.add(name)
 
     def discard(self, name: TopicPartition) -> None:
-        """Remember that a cleaning has ended or failed; run the action that waits for its end."""
+        """Remember that a cleaning has ended or failed; run the action that waits for this."""
         self._names.discard(name)
         action = self._waiting.pop(name, None)
         if action is not None:

@@ -165,8 +165,8 @@ DELAY_MAX_MS: Final = 5000
 # after this time.
 FORGOTTEN_MS: Final = 30_000
 
-# Maximum number of remembered addresses. Beyond it, the address whose last failure is oldest is
-# forgotten.
+# Maximum number of remembered addresses. Beyond this number, the address whose last failure is
+# oldest is forgotten.
 ADDRESSES_MAX: Final = 10_000
 
 _STEPS_MAX: Final = 16

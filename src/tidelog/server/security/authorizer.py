@@ -135,7 +135,7 @@ class _Rules:
         self.literal: dict[str, dict[Acl, None]] = {}
         self.prefixed: dict[str, dict[Acl, None]] = {}
         # Lengths of the prefixes of all ACLs that were ever added. A length whose ACLs were all
-        # removed stays here. It costs only a look-up.
+        # removed stays here. Such a length costs only a look-up.
         self.prefix_lengths: list[int] = []
 
     def _by_name(self, acl: Acl) -> dict[str, dict[Acl, None]]:
