@@ -6,23 +6,22 @@ worker (in this process or another one) carries the job out: it only reads files
 after the other (`directory.publication`), and moves the checkpoint when all cleaned segments are in
 place. Records may be appended meanwhile. If segments of the job were truncated, deleted or replaced
 meanwhile, the job is given up (`CleaningAborted`), and its files that are not swapped in yet are
-removed. An interrupted run is repeated from the old checkpoint. Segments that were already swapped
-in stay compacted.
+removed. An interrupted cleaning starts again at the old checkpoint. Segments that were swapped in
+before the interruption stay compacted.
 
 If the key map holds fewer keys than the head has, a pass cleans a part of the head and the next
 pass continues.
 
 The history stores a bound: the time from which tables of the past are exact (`note_run`). A record
-is dropped as superseded only if the record that supersedes it lies below the run's `mapped_to`. So
+is dropped as superseded only if the record that supersedes it is below the pass's `mapped_to`. So
 a table as of T is exact if no record below `mapped_to` has a time after T. For each dropped record,
 such a table contains a record that superseded it, directly or through other records. The bound also
 holds for tombstones that are dropped later. The bound may be later than necessary, but never too
-early.
-If no record was ever dropped, tables as of every T are exact: each offset from the log start on has
-its record. If a cleaner other than tidelog's has dropped records, only the append clock has a
-bound. This bound is at least the time of the run, because each missing record was superseded by a
-record that was appended before the run. The record timestamps of the missing records are unknown,
-so the record clock has no bound.
+early. If no record was ever dropped, tables as of every T are exact: each offset from the log start
+on has its record. If a cleaner other than tidelog's has dropped records, only the append clock has
+a bound. This bound is at least the time of the pass, because each missing record was superseded by
+a record that was appended before the pass. The record timestamps of the missing records are
+unknown, so the record clock has no bound.
 
 Everything but the worker needs the directory's lock. `log_dir` may be a proxy whose calls run in
 another thread.
@@ -160,9 +159,9 @@ class CleaningReport:
         decision: The decision before the first pass.
         passes: Number of jobs carried out; 0 if nothing was due.
         segments_before: Number of segments that were rewritten.
-        segments_after: Number of segments that replaced them.
+        segments_after: Number of segments that replaced the rewritten segments.
         bytes_before: Size in bytes of the log files that were rewritten.
-        bytes_after: Size in bytes of the log files that replaced them.
+        bytes_after: Size in bytes of the log files that replaced the rewritten log files.
         records_before: Number of records in the rewritten segments, markers included.
         records_after: Number of records that remain in these segments, markers included.
         bytes_read: Number of bytes read from log files, to plan and to clean.
@@ -242,9 +241,9 @@ def note_run(
     """Store the history of a cleaning, durably, before the first of its segments is swapped in.
 
     Args:
-        log_dir: Open for writing.
+        log_dir: The directory, open for writing.
         plan: The cleaning.
-        cleaned: Its result.
+        cleaned: Result of the cleaning.
         sizes: Base offset and size of each new local log file.
 
     Raises:
@@ -263,7 +262,7 @@ def _next_history(
 
     Args:
         plan: The cleaning.
-        cleaned: Its result.
+        cleaned: Result of the cleaning.
         sizes: Base offset and size of each new local log file.
     """
     before, (record_ms, append_ms) = plan.before, plan.bounds
@@ -423,7 +422,7 @@ class LogTarget(PartitionTarget):
         """Create a target that is not inspected yet.
 
         Args:
-            log_dir: Open for writing.
+            log_dir: The directory, open for writing.
             name: The partition.
             options: Options of the cleaning.
             worker: Carries jobs out; None if the caller carries jobs out and calls `swap_in`.
@@ -464,7 +463,7 @@ def clean_partition(
     """Clean a partition, in as many passes as necessary, if a cleaning is due or requested.
 
     Args:
-        log_dir: Open for writing.
+        log_dir: The directory, open for writing.
         name: The partition.
         worker: Carries jobs out.
         options: Options of the cleaning.

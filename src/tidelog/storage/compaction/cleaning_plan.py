@@ -82,7 +82,7 @@ def is_whole(segments: Iterable[Segment], log_start: int) -> bool:
     offsets are inside it.
 
     Args:
-        segments: Oldest first, without gaps between them.
+        segments: The segments, oldest first, without gaps between them.
         log_start: Log start offset; records below it may be missing.
 
     Raises:
@@ -115,9 +115,9 @@ def is_whole(segments: Iterable[Segment], log_start: int) -> bool:
 def bounds_before(
     fs: FileSystem, directory: str, segments: Sequence[ClosedSegment], log_start: int
 ) -> tuple[CompactionHistory | None, tuple[int, int]]:
-    """Return the history before a run, and the time from which tables are exact on each clock.
+    """Return the stored history, and the time from which tables are exact on each clock.
 
-    If the partition has no history file, the segments show whether the log is whole.
+    If the partition has no history file, the segments show whether every offset has its record.
 
     Returns:
         The history (None if there is no usable one), and the two times from which tables are exact,
@@ -230,7 +230,7 @@ class Scheduler(Protocol):
 
         Args:
             log: The partition.
-            segments: Its finished segments, oldest first.
+            segments: Finished segments of the partition, oldest first.
             state: State of the log, from which `eligibility` decides.
             terms: Rules, wall time, and whether a cleaning was requested.
 
@@ -338,12 +338,12 @@ class CleaningState:
 
     Attributes:
         name: The partition.
-        log: Its log.
+        log: The partition's log.
         segments: The finished segments that are inspected, oldest first.
         finished: All finished segments: `segments`, and also the local segments if `segments` are
             the tier's segments.
         decision: The cleanable part, and whether a cleaning is due.
-        history: Stored history of earlier cleanings; None if there is none or it is damaged.
+        history: Stored history of earlier cleanings; None if it is missing or damaged.
         config: The topic's settings.
         now_ms: Wall time.
         scheduler: The scheduler that made the decision.
@@ -414,7 +414,7 @@ def inspect_log(
     statistics.
 
     Args:
-        log_dir: Open for writing.
+        log_dir: The directory, open for writing.
         name: The partition.
         is_asked: Whether a cleaning was requested. A requested cleaning is due if there is anything
             to clean.
@@ -446,7 +446,7 @@ def inspect_tier(
     tier. Segments of the tier are cleaned by brute force.
 
     Args:
-        log_dir: Open for writing.
+        log_dir: The directory, open for writing.
         name: The partition.
         is_asked: Whether a cleaning was requested. A requested cleaning is due if there is anything
             to clean.
@@ -639,7 +639,7 @@ def preview(log_dir: "DirectoryAccess", name: TopicPartition) -> Preview:
     With brute force, the forecast is a full pass if a cleaning is due, and no change otherwise.
 
     Args:
-        log_dir: Open for reading or writing.
+        log_dir: The directory, open for reading or writing.
         name: The partition.
 
     Raises:

@@ -23,7 +23,7 @@ from tidelog.types import INT64_MAX
 
 NEVER_BYTES: Final = -1
 # The cleaning that removes a tombstone is due at most (retention / HORIZON_PART) after the
-# tombstone's horizon. So one run can remove all tombstones whose horizons are close together.
+# tombstone's horizon. So one cleaning can remove all tombstones whose horizons are close together.
 HORIZON_PART: Final = 10
 
 
@@ -246,7 +246,7 @@ def horizon_of(now_ms: int, delete_retention_ms: int) -> int:
     """Return the time in ms of the next cleaning of tombstones that were first cleaned at `now_ms`.
 
     The time is after the tombstones' delete horizon by at most a tenth of the retention. So one
-    later run removes the tombstones of several cleanings that follow one another quickly.
+    later cleaning removes the tombstones of several cleanings that followed one another quickly.
     """
     step = max(delete_retention_ms // HORIZON_PART, 1)
     return min(-(-(now_ms + delete_retention_ms) // step) * step, INT64_MAX)

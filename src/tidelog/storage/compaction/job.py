@@ -132,9 +132,9 @@ class SourceSegment:
     """A finished segment in the partition's directory; its files have their final names.
 
     Attributes:
-        base_offset: Its base offset.
-        end_offset: Offset after its last offset.
-        size_bytes: Size of its log file.
+        base_offset: Base offset of the segment.
+        end_offset: Offset after the segment's last offset.
+        size_bytes: Size of the segment's log file.
         last_modified_ms: Modification time of its log file; this time decides when tombstones of
             old formats are dropped.
         append_end: Offset up to which its `.appendtime` is trusted, exclusive; the segment's end
@@ -170,8 +170,8 @@ class CleaningJob:
 
     Attributes:
         directory: The partition's directory.
-        topic: Its topic.
-        partition: Its number.
+        topic: Name of the topic.
+        partition: Number of the partition.
         topic_id: The topic's id, all zero if the topic has none.
         sources: Segments to read, in order of their offsets: the segments of all groups, and
             segments that are read only to map their keys.
@@ -184,14 +184,14 @@ class CleaningJob:
         log_start_offset: Log start offset; records below it are never mapped, and are dropped.
         upper_bound_offset: End of the job's range of offsets, exclusive. A batch that ends directly
             before this end is kept, at least as an empty one, so that the log end is not lost.
-        now_ms: Wall time; delete horizons are set from it and compared with it.
+        now_ms: Wall time, from which delete horizons are set and with which they are compared.
         rules: The settings.
         active_producers: Last data offset (-1 if the log has no data of the producer) and epoch, by
             the id of each active producer. Each producer's last batch is kept, at least as an empty
             one.
         aborted: Aborted transactions with records or a marker in the sources, in order of their
             markers. A transaction is included even if its marker lies in a later segment.
-        seed: 16 bytes, drawn again for each run, so that clients can't provoke hash collisions.
+        seed: 16 random bytes, drawn for each job, so that clients can't provoke hash collisions.
     """
 
     directory: str
@@ -287,10 +287,10 @@ class CleanedSource:
 
     Attributes:
         base_offset: Base offset of the source.
-        bytes_before: Size of its log file.
+        bytes_before: Size of the source's log file.
         bytes_after: Bytes written to the cleaned segment for this source.
-        records_before: Number of its records, markers included.
-        records_after: Number of its remaining records, markers included.
+        records_before: Number of the source's records, markers included.
+        records_after: Number of the remaining records, markers included.
         tombstones_after: Number of tombstones among the remaining records.
         markers_after: Number of control records among the remaining records.
     """
@@ -309,8 +309,8 @@ class CleanedGroup:
     """One `.cleaned` segment.
 
     Attributes:
-        base_offset: Base offset that its files are named after.
-        end_offset: Offset after its last offset: the end of the last source.
+        base_offset: Base offset that the segment's files are named after.
+        end_offset: Offset after the segment's last offset: the end of the last source.
         sources: Counts for each source, in order.
         suffixes: Suffixes of its files, which are called `BASE` + suffix + `.cleaned`. The suffixes
             include `.log` even if no batch remains.
@@ -475,11 +475,11 @@ class SegmentSize:
     """Attributes of a finished segment that grouping depends on.
 
     Attributes:
-        base_offset: Its base offset.
-        end_offset: Offset after its last offset.
-        log_bytes: Size of its log file.
-        index_bytes: Size of its offset index.
-        time_index_bytes: Size of its time index.
+        base_offset: Base offset of the segment.
+        end_offset: Offset after the segment's last offset.
+        log_bytes: Size of the segment's log file.
+        index_bytes: Size of the segment's offset index.
+        time_index_bytes: Size of the segment's time index.
     """
 
     base_offset: int

@@ -3,8 +3,9 @@
 This module owns, for one job:
 
 - The offset map, of at most `log.cleaner.dedupe.buffer.size` bytes. A slot has 24 bytes, as in
-  Kafka: 16 for the hash, and 8 for the record's number. A version takes 8 more bytes. If keys
-  are kept, half of the memory is for keys, and a slot has 8 more bytes for the position of the key.
+  Kafka: 16 for the hash, and 8 for the index of the record among the bits below. A version takes 8
+  more bytes. If keys are kept, half of the memory is for keys, and a slot has 8 more bytes for the
+  position of the key.
 - One bit for each mapped record (whether it is superseded), and notes on each batch (size, records,
   tombstones). With these bits and notes, the second pass usually reads little more than the batches
   with remaining records. The second pass decompresses only batches that lost some records but not
@@ -179,7 +180,7 @@ class OffsetMap:
         The first call always reserves the memory, so that at least one record can be mapped.
 
         Args:
-            record_count: Number of the records mapped so far and of those to be mapped next.
+            record_count: Number of records mapped so far, plus the records to be mapped next.
             notes_bytes: Size of the notes on the next batches to be mapped, in bytes.
         """
         needed = record_count // 8 + 1

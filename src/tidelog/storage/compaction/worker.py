@@ -280,7 +280,7 @@ def clean(
 
     Args:
         job: The job.
-        env: Files; its clock and randomness are not used.
+        env: Files. The clock and the randomness of this Env are not used.
         throttle: Delays reads and writes; an exception from it stops the cleaning.
         hash_mask: Masks of the used bits in the two halves of a key's hash. Tests force collisions
             with these masks.

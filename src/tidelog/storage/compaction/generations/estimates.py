@@ -44,9 +44,9 @@ class SegmentFacts:
     """Facts about one finished segment.
 
     Attributes:
-        base_offset: Its base offset.
+        base_offset: Base offset of the segment.
         end_offset: Offset after the segment's last offset.
-        size_bytes: Size of its log file.
+        size_bytes: Size of the segment's log file.
         cleaned_to: No record of the segment is superseded by a record with an offset below this.
             The segment's base offset if it was never cleaned.
         live_bytes: Bytes that are expected to remain after a cleaning, 0 to `size_bytes`.
@@ -54,8 +54,8 @@ class SegmentFacts:
             also uses the last cleaning's result, which makes it better for one segment but biased
             in a sum.
         keys: Expected number of keys whose last record is in the segment.
-        records: Number of its records; None if they have not been counted.
-        has_due: Whether it holds tombstones past their delete horizon.
+        records: Number of the segment's records; None if they have not been counted.
+        has_due: Whether the segment holds tombstones past their delete horizon.
     """
 
     base_offset: int
@@ -86,7 +86,7 @@ class SegmentEstimate:
     """Sampling result of one segment.
 
     Attributes:
-        size_bytes: Size of its log file.
+        size_bytes: Size of the segment's log file.
         cohort: Offset up to which the segment is clean, -1 if it was never cleaned; only neighbors
             with the same cohort are compared.
         keys: Number of sampled keys whose last record is in the segment.

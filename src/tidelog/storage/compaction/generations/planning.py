@@ -24,7 +24,7 @@ plan takes the prefix that frees the most garbage per cost. The cost is the byte
 small part of the bytes read. (docs/generations.md has the derivation and the measurements.)
 
 Which segments are merged: consecutive segments that the same cleaning rewrites, as many as one
-segment can hold. Merging them costs no extra byte. Cleaning shrinks segments in place, so a log
+segment can hold. Merging costs no extra byte. Cleaning shrinks segments in place, so a log
 whose keys are updated at very different rates breaks up into many small segments. The maximum
 number of segments is `SEGMENTS_PER_LIVE` times the number that the live bytes would fill, and at
 least `SEGMENTS_MIN`. If a cleaning would leave more segments than `MERGE_FROM` times this maximum,
@@ -317,7 +317,7 @@ def _runs(
 
 
 def after_cleaning(cleaned_to: int, map_from: int, mapped_to: int) -> int:
-    """Return a segment's `cleaned_to` after a rewrite with a map of [map_from, mapped_to)."""
+    """Return a segment's `cleaned_to` after a rewrite that mapped offsets [map_from, mapped_to)."""
     return max(cleaned_to, mapped_to) if cleaned_to >= map_from else cleaned_to
 
 
@@ -350,8 +350,9 @@ def with_drops(
     """Yield groups, and whether each may drop tombstones and markers past their horizon.
 
     A group may drop them if, when the group is swapped in, every segment up to the group's last one
-    is cleaned to the group's end. A segment is cleaned to there by an earlier cleaning, or by this
-    cleaning if the segment is in the group itself or in a group that is swapped in earlier.
+    is cleaned to the group's end. An earlier cleaning may have cleaned a segment to this end.
+    Otherwise this cleaning must do so, in the group itself or in a group that is swapped in
+    earlier.
 
     Args:
         segments: All finished segments of the partition, in order; no older data exists elsewhere.

@@ -57,7 +57,7 @@ def sample_segment(file: File, path: str, seed: bytes, samples: KeySamples) -> S
 
     Args:
         file: A finished log file.
-        path: Its name, for errors.
+        path: Name of the file, for errors.
         seed: The secret by which keys are sampled.
         samples: Receives the records of sampled keys.
 

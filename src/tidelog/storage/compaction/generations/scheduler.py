@@ -382,7 +382,7 @@ class Generations:
 
         Args:
             job: The cleaning.
-            cleaned: Its result.
+            cleaned: Result of the cleaning.
             segments: All finished segments of the partition after the swap, in order.
             is_full: Whether the cleaning was a full pass.
         """

@@ -59,12 +59,12 @@ class SegmentRow:
     """Stored facts about one segment.
 
     Attributes:
-        base_offset: Its base offset.
+        base_offset: Base offset of the segment.
         end_offset: Offset after the segment's last offset.
-        size_bytes: Size of its log file.
-        last_modified_ms: Modification time of its log file.
+        size_bytes: Size of the segment's log file.
+        last_modified_ms: Modification time of the segment's log file.
         cleaned_to: See `SegmentFacts`.
-        records: Number of its records; -1 if they have not been counted.
+        records: Number of the segment's records; -1 if they have not been counted.
         record_bytes: Size of the records in bytes, uncompressed; -1 if they have not been counted.
             After a rewrite, this size is an estimate.
         weight_bytes: See `SegmentEstimate`; -1 if the sample does not cover the segment.
@@ -414,7 +414,7 @@ def read_statistics(
     The statistics are None if the file is missing or its snapshot can't be decoded.
 
     Args:
-        fs: Files.
+        fs: File system of the directory.
         directory: The partition's directory.
         cache: The lock holder's cache of contents that were read or written before; sound contents
             are added.
@@ -496,7 +496,7 @@ def write_statistics(
     The file is replaced if its changes would take more space than its snapshot.
 
     Args:
-        fs: Files.
+        fs: File system of the directory.
         directory: The partition's directory.
         statistics: The statistics; the caller may modify them afterwards.
         stored: Contents of the file; None if there is no file, or it has to be replaced.
