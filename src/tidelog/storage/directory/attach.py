@@ -136,7 +136,7 @@ def attach(
     """Attach staged segments to their partitions by one commit.
 
     Args:
-        log_dir: Open for writing.
+        log_dir: The directory, open for writing.
         staged: The segments, each once, in any order; `StagedSegment.order` gives their order in
             the partition.
         commit_id: 32 hexadecimal digits; a random id if None.
@@ -435,7 +435,7 @@ def exchange(
     """Replace finished segments of a partition by new segments for the same offsets.
 
     Args:
-        log_dir: Open for writing.
+        log_dir: The directory, open for writing.
         partition: The partition.
         bases: Base offsets of consecutive finished segments.
         new: The new segments. The first new segment has the base offset of the first old segment,

@@ -298,7 +298,7 @@ def _commit(group: str, entry: object) -> GroupOffset:
 
 
 def read_group_offsets(files: FileSystem, directory: str) -> GroupOffsets | None:
-    """Read the groups' commits in a directory; None if the directory has no such file.
+    """Read the groups' commits in a directory; None if the directory has no groups file.
 
     Raises:
         CorruptFile, UnsupportedVersion: From `decode_group_offsets`, with the path.

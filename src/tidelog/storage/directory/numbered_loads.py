@@ -115,10 +115,10 @@ def load_once(  # noqa: PLR0913 - the keywords of `Directory.load_once`
     codec: Codec,
     batch_bytes: int,
 ) -> LoadResult:
-    """Append, by one commit, all rows of a source that a topic doesn't have yet.
+    """Append, by one commit, the rows of a source that are not in the topic yet.
 
     Args:
-        log_dir: Open for writing.
+        log_dir: The directory, open for writing.
         topic: Name of the topic.
         records: All rows of the source, from the first one.
         source: Name of the source.

@@ -124,7 +124,7 @@ def publish(
     only reopening them shows which segments they have.
 
     Args:
-        log_dir: Open for writing.
+        log_dir: The directory, open for writing.
         changes: One change for each partition.
         operation: Name of the operation, for errors.
         commit_id: See `draw_commit_id`; a random id if None.

@@ -318,7 +318,7 @@ def drop_staging(fs: FileSystem, directory: str, *, prefix: str = "", older_than
     that can't be inspected or removed is kept. Writers may remove their own files at the same time.
 
     Args:
-        fs: Files.
+        fs: File system of the directory.
         directory: The directory of topics.
         prefix: Only files whose names begin with this text are removed.
         older_than_ms: Only files last modified before this time in ms are removed.

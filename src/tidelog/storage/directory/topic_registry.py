@@ -198,9 +198,9 @@ class TopicInfo(TopicDisplay):
 
     Attributes:
         name: Name of the topic, as in its directories' names.
-        topic_id: Its id; None if neither the file nor any directory has one.
+        topic_id: Id of the topic; None if neither the file nor any directory has an id.
         partitions: Number of partitions, including those without a directory.
-        present: Numbers of the partitions that have a directory, ascending.
+        present: Partition numbers that have a directory, ascending.
         given: The settings that were set, under Kafka's names; all other settings have their
             defaults.
         config: All settings.
@@ -229,7 +229,7 @@ def find_topics(
 
     Args:
         files: File system of the directory.
-        directory: Its path.
+        directory: Path of the directory.
         defaults: Values of settings that a topic does not have itself, by the names of broker
             settings.
 
@@ -551,7 +551,7 @@ class TopicRegistry:
         Args:
             new: The topics to add.
             source: Random source of new topic ids.
-            make: Creates the directories of all their partitions.
+            make: Creates the directories of all the new topics' partitions.
 
         Returns:
             For each of `new` the topic with notes on its settings, or the error: InvalidTopic,
@@ -745,7 +745,7 @@ class TopicRegistry:
 
 
 def check_new(new: NewTopic) -> tuple[dict[str, str], list[ConfigNote]]:
-    """Check a topic to create, independently of existing topics.
+    """Check a topic that will be created, independently of existing topics.
 
     Returns:
         The topic's settings under their proper names, and notes on them.

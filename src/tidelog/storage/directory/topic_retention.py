@@ -79,8 +79,8 @@ class SegmentStory:
     Attributes:
         base_offset: Base offset of the segment.
         end_offset: End of the segment's offsets, exclusive.
-        size_bytes: Size of its log file.
-        offsets: Number of its offsets from the log start on.
+        size_bytes: Size of the segment's log file.
+        offsets: Number of the segment's offsets from the log start on.
         removed: Number of these offsets whose records compaction has removed; 0 if the segment was
             not compacted, None if it is unknown.
         records: Number of these offsets with a record; None if it is unknown.
@@ -158,7 +158,7 @@ def why_verdict(
 
     Args:
         topic: Name of the topic or partition.
-        stories: Its partitions.
+        stories: The topic's partitions, each as `explain` returns it.
         zone: Zone of times; UTC if None.
         is_age_known: Whether the topic's age limit is known; see `applied_config`.
         is_compacted: Whether the topic's `cleanup.policy` has `compact`.
@@ -502,11 +502,11 @@ class DueSegment:
     """A segment that retention deletes, or has deleted.
 
     Attributes:
-        partition: Its partition.
-        base_offset: Its base offset.
-        end_offset: Offset after its last offset.
-        size_bytes: Size of its log file.
-        rule: The rule that deletes it.
+        partition: Partition of the segment.
+        base_offset: Base offset of the segment.
+        end_offset: Offset after the segment's last offset.
+        size_bytes: Size of the segment's log file.
+        rule: The rule that deletes the segment.
         reason: The rule with its figures, as text.
     """
 
