@@ -142,10 +142,10 @@ class CheckedPartition:
     """A partition to check.
 
     Attributes:
-        fs: Its file system.
-        directory: Path of its directory.
+        fs: File system of the partition's directory.
+        directory: Path of the partition's directory.
         name: Topic and partition number.
-        topic_id: The topic's id, all zero if it has none.
+        topic_id: The topic's id, all zero if the topic has none.
         config: The topic's settings, defaults if they are unknown.
         is_foreign: Whether `TOPICS_FILE` does not list its topic, or can't be read, so that the
             topic's settings are unknown and zone maps may be missing.

@@ -46,7 +46,7 @@ class LogFacts:
         path: The log file.
         base_offset: The segment's base offset.
         size_bytes: Size of the file.
-        is_last: Whether it is the partition's last segment, which may still grow.
+        is_last: Whether this is the partition's last segment, which may still grow.
         is_whole: Whether every byte of the file belongs to a sound batch.
         has_gaps: Whether offsets are missing before or inside a batch, as after compaction. Files
             that were derived before these offsets were removed can't be compared exactly.
@@ -280,7 +280,7 @@ class LogCheck:
 
     Attributes:
         file: The open file.
-        facts: Receives the facts; its path, base offset and size are set already.
+        facts: Receives the facts; path, base offset and size are set already.
         replay: State after the earlier segments; this check updates it.
         end_offset: Offset at which the next segment begins; INT64_MAX for the last segment.
         partition: Partition of the log.

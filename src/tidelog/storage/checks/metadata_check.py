@@ -51,7 +51,7 @@ def check_metadata(
 
     Args:
         fs: File system of the directory.
-        directory: Its path.
+        directory: Path of the directory.
         was_clean: Whether the directory was closed cleanly and is not open now; an incomplete
             change at the file's end is then damage, too.
         replay: Receives each record's value, in order, up to the first damage.
@@ -150,7 +150,7 @@ class _Right:
         text: What is wrong, and what would be right.
         position: Position of the fault in the file.
         size_bytes: Size of the change.
-        record_count: Number of its records.
+        record_count: Number of records in the change.
     """
 
     text: str

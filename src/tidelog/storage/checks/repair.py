@@ -58,7 +58,7 @@ def repair(env: Env, check: DirectoryCheck, findings: Iterable[Finding]) -> list
     Args:
         env: Files, clock and randomness.
         check: The check that made the findings, after it has finished.
-        findings: Its findings.
+        findings: Findings of this check.
 
     Raises:
         OSError: A system call failed; each file has its old or its new content.
@@ -106,7 +106,7 @@ class PartitionRepair:
     Attributes:
         env: Files, clock and randomness.
         partition: The partition.
-        repair_facts: Facts from its check.
+        repair_facts: Facts from the check of the partition.
         names: Names of the files to rebuild.
         problems: Receives a line for each file that could not be rebuilt.
     """

@@ -66,7 +66,7 @@ class Parting:
 
     Attributes:
         path: The file.
-        base_offset: Base offset of its segment.
+        base_offset: Base offset of the file's segment.
         start: Position of the damage.
         end: Position after the damage: the position of the first sound batch, or the end of the
             file.

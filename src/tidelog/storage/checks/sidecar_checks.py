@@ -226,7 +226,7 @@ def check_append_times(
 
     Args:
         path: The file.
-        data: Its bytes.
+        data: Bytes of the file.
         facts: Facts from the log.
         topic_id: The topic's id.
         was_clean: Whether the log was closed cleanly, so that the last file has an end row.
@@ -284,7 +284,7 @@ def check_txn_index(
 
     Args:
         path: The file.
-        data: Its bytes; empty if there is no such file.
+        data: Bytes of the file; empty if there is no such file.
         facts: Facts from the log.
         is_exact: Whether `facts.aborted` is the only right content.
     """
@@ -352,7 +352,7 @@ def compare_snapshot(
 
     Args:
         path: The file.
-        data: Its bytes, in which `check_snapshot_bytes` found no fault.
+        data: Bytes of the file, in which `check_snapshot_bytes` found no fault.
         states: Producers according to the log up to the snapshot's offset.
         first_offset: First offset that is still in the log.
         is_exact: Whether `states`, computed from the log, are certain to equal the states of the
@@ -402,7 +402,7 @@ def check_epochs(
 
     Args:
         path: The file.
-        data: Its bytes, None if it is missing.
+        data: Bytes of the file; None if the file is missing.
         spans: The epochs of the log's batches.
         log_start: Log start offset; epochs of earlier batches have been dropped.
         log_end: Log end offset.
