@@ -75,7 +75,7 @@ def _has_bytes_of(segment: Segment, row: "TierSegment") -> bool:
 
 
 def copies_of(local: Sequence[Segment], rows: "Sequence[TierSegment]") -> int:
-    """Count the oldest local segments that the tier has, before the first segment that it lacks."""
+    """Count the local segments, oldest first, before the first one that the tier lacks."""
     by_base = {row.base_offset: row for row in rows}
     count = 0
     for segment in local:

@@ -56,9 +56,9 @@ class TierSegment:
         objects: Length and CRC-32C of each object, by suffix; the log is always among them.
         total: Summary of all zones: counts, times on both clocks, transactions.
         times: Times for retention under any policy; `now_ms` is 0.
-        zones_know_append: Whether its zone map has exactly the append times of the segment.
-        last_fingerprint: Fingerprint of its last batch, as in notes; 0 if it has none.
-        note: Why and when it was rolled.
+        zones_know_append: Whether the zone map has exactly the append times of the segment.
+        last_fingerprint: Fingerprint of the segment's last batch, as in notes; 0 without a batch.
+        note: Why and when the segment was rolled.
         clip_bytes: Number of valid bytes of the log object if the log was truncated inside the
             segment; None if all bytes are valid. Indexes and zone map of a truncated segment are
             not used.

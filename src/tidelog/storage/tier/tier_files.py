@@ -217,7 +217,7 @@ class TierFiles(LayeredFiles):
         return is_tier_path(path) or is_remote(self.below, path)
 
     def forget(self, path: str) -> None:
-        """Make the next use of a folder list it again; objects of a tier never change."""
+        """Make the next use of a folder list the folder again; objects of a tier never change."""
         forget(self.below, path)
 
     def prefetch(self, paths: Iterable[str]) -> None:
@@ -306,7 +306,7 @@ def tier_files_of(env: Env) -> TierFiles:
     options = TierOptions.of(env.store_options)
     if type(env.files) is not OsFileSystem:  # a subclass may behave differently
         return TierFiles(env.files, options)
-    # The name has the process id, because a forked child must not use files whose locks a thread of
+    # The key has the process id, because a forked child must not use files whose locks a thread of
     # its parent held.
     name = (os.getpid(), *sorted(env.store_options.items()))
     with _shared_lock:

@@ -114,7 +114,7 @@ class TierRecord:
         return dataclasses.replace(self, log_start_offset=max(self.log_start_offset, offset))
 
     def with_cut(self, offset: int, clip: Clip, now_ms: int) -> "TierRecord":
-        """Return the record with the log truncated at `offset`; the tier is valid only below it.
+        """Return the record with the log truncated at `offset`; the tier ends at or below `offset`.
 
         Args:
             offset: First offset that is removed.
@@ -217,7 +217,7 @@ _DECODED: Final = _Decoded(200_000)
 
 
 def read_record(fs: FileSystem, directory: str) -> TierRecord | None:
-    """Read a partition's record, None if it has no tier.
+    """Read a partition's record; return None if the partition has no tier.
 
     Raises:
         CorruptFile: The record is damaged; `tidelog tier --restore` rebuilds it from the manifest.
