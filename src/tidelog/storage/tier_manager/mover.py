@@ -4,8 +4,8 @@
    record may have changes that the store lacks (a truncation, a log start). The store may have
    changes that the record lacks (after a crash between both writes). Reconciling does not restore
    deleted segments, and does not count a segment as copied if the store lacks it.
-2. Finished segments that the tier lacks are copied and read back, oldest first. Every few segments,
-   the manifest is replaced by one compare-and-swap; then the record is replaced.
+2. Finished segments that the tier lacks are copied and read back, oldest first. After every few
+   segments, the manifest is replaced by one compare-and-swap, and then the record is replaced.
 3. Retention is applied: the total limit to the whole log, the local limit to copied segments. Local
    files are deleted according to the record, which lists only segments that were read back.
 4. Segments that retention removes leave the manifest, and their objects are deleted after a grace
@@ -96,7 +96,7 @@ def merge(
         record: The directory's `tidelog-tier.json`.
         local: The log's local segments, the active one last.
         now_ms: Wall time in ms.
-        same_bytes: Compares rows that the record does not have yet with existing local files.
+        same_bytes: Compares a row that the record does not have yet with an existing local file.
         claim: Whether to continue a manifest of another writer.
 
     Raises:
@@ -276,14 +276,15 @@ def tier_partition(
     """Carry out one tier run over a partition: reconcile, copy, apply retention, delete.
 
     Args:
-        log_dir: Open for writing.
+        log_dir: The directory, open for writing.
         name: The partition.
         options: Options of the run.
 
     Raises:
         UnknownTopic, ReadOnly: Nothing was changed.
-        InvalidRequest: No store is named, or a different store than before; or the topic has no id;
-            or its `remote.storage.enable` is false and the partition has no tier yet.
+        InvalidRequest: No store is named, the named store is not the store of the existing tier,
+            the topic has no id, or the partition has no tier and the topic's
+            `remote.storage.enable` is false.
         TierConflict: The store's manifest contradicts the directory's record: another directory or
             a copy of this directory has written the manifest, or the manifest or the record is an
             older state.

@@ -84,7 +84,7 @@ def collect(
     """Remove orphans of these partitions, and objects of deleted topics.
 
     Args:
-        log_dir: Open for writing.
+        log_dir: The directory, open for writing.
         names: Partitions; those without a tier are skipped.
         grace_ms: Age in ms: folders of orphans with a younger object are kept.
         dry_run: Only return what would be removed; no file and no object is written or removed.
@@ -226,7 +226,7 @@ def restore(
     tier has all of their records. If the tier lacks one of these records, TierConflict is raised.
 
     Args:
-        log_dir: Open for writing.
+        log_dir: The directory, open for writing.
         name: The partition; its log must not have been opened.
         url: URL of the store; None uses the topic's `tidelog.tier.url`.
         takes_over: Whether to continue a manifest that another directory has written.

@@ -1,7 +1,7 @@
 """Compacts segments that only a tier has: cleans them, and replaces them in the manifest.
 
 Segments without a local file are read from the store, through `TierSources`, as if they were in the
-directory. They are cleaned into `.cleaned` files, which are copied to the store under new names and
+directory. A cleaning writes `.cleaned` files, which are copied to the store under new names and
 read back. Then the new segments replace their sources in the manifest. One compare-and-swap
 replaces all sources of the job, or of one part if several workers share the job. So a reader sees
 the log uncleaned, cleaned, or cleaned up to an offset. Local segments, even if they are copied, are
@@ -79,7 +79,7 @@ _READ: tuple[str, ...] = (files.LOG_SUFFIX, files.APPEND_TIME_SUFFIX)
 class TierSources(LayeredFiles):
     """A file system in which a tier's segments appear at their local paths, read-only.
 
-    It is as thread-safe as the file system below.
+    The file system is as thread-safe as the file system below it.
     """
 
     def __init__(self, below: FileSystem, aliases: Mapping[str, str]) -> None:
@@ -140,7 +140,7 @@ class Workplace:
 
 
 def aliases_of(segments: Iterable[RemoteSegment], directory: str) -> dict[str, str]:
-    """Return the tier paths of logs and `.appendtime` files, by the paths to use in a directory."""
+    """Return the tier paths of logs and `.appendtime` files, by their paths in `directory`."""
     aliases = {}
     for segment in segments:
         base = segment.base_offset
@@ -395,7 +395,8 @@ def compact_tier(
     """Compact the segments that only a partition's tier has, if compaction is due or requested.
 
     Args:
-        log_dir: Open for writing; no other task may move this partition's segments meanwhile.
+        log_dir: The directory, open for writing. No other task may move this partition's segments
+            meanwhile.
         name: The partition.
         options: Options; `hold` is entered while segments are replaced.
         worker: Cleans and copies segments; None for a worker in this process.

@@ -99,7 +99,7 @@ class PartitionTier:
         """Replace the manifest by the result of `change`; return the new manifest.
 
         Args:
-            change: May be called several times; if it raises, nothing is written.
+            change: May be called several times; if it raises an error, nothing is written.
 
         Raises:
             TierConflict: Another writer has changed the manifest at each attempt.
@@ -297,7 +297,7 @@ def verify(
     """Check the tiers of these partitions; nothing is changed, and no lock is needed.
 
     Args:
-        log_dir: Open for reading or writing.
+        log_dir: The directory, open for reading or writing.
         names: Partitions; those without a tier are skipped.
         sizes_only: Compare lengths only, with one request for each object and no download.
 
