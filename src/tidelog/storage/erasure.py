@@ -372,7 +372,7 @@ def erase(log_dir: "DirectoryAccess", topic: str, key: bytes, *, execute: bool) 
     """Erase a key, or only search for its records.
 
     Args:
-        log_dir: Log directory; it must be open for writing if `execute` is set.
+        log_dir: The directory; it must be open for writing if `execute` is set.
         topic: The topic.
         key: The key's bytes.
         execute: Whether to erase. If False, only search.

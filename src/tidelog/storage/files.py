@@ -49,7 +49,7 @@ class LogFile(NamedTuple):
     """A kind of file that is named after a base offset: a log or a file beside it.
 
     Attributes:
-        suffix: Suffix of its name.
+        suffix: Suffix of the file's name.
         is_primary: Whether the file can't be rebuilt. A file that is not primary can be rebuilt
             from the log.
         sync_rank: Rank in the order in which a segment's files are synced; None for a file that is
