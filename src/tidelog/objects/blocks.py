@@ -1,4 +1,4 @@
-"""Cached blocks of objects, and reading an object by blocks.
+"""Caches blocks of objects, and reads an object by blocks.
 
 A lookup reads small pieces of an object, such as a header and an index entry. Each read takes a
 request, so the whole block around a piece is read. `BlockReader` reads one object at any position
@@ -7,10 +7,10 @@ the caller gives a folder, in files of this folder. Memory and folder each have 
 and evict the least recently used block first.
 
 Each file in the folder contains a block, the block's name and a checksum. An invalid file is
-removed, and the block is read from the store again. So damage takes time, but never causes a wrong
-result. The folder contains only such files and temporary files, and may be deleted at any time.
-Processes may share the folder; each process lists the folder from time to time to find blocks that
-other processes have added.
+removed, and the block is read from the store again. So a damaged file costs time, but never causes
+a wrong result. The folder contains only such files and temporary files, and may be deleted at any
+time. Processes may share the folder; each process lists the folder from time to time to find blocks
+that other processes have added.
 
 Invariant: the bytes that belong to a block's name never change, so no block is ever stale. This
 module does not access a store itself: a reader gets a function that fetches a range. Thread-safe.
@@ -92,7 +92,7 @@ class FolderBlocks:
         self._lock = threading.Lock()
 
     def get(self, name: str) -> bytes | None:
-        """Return a block as it was put, None if it can't be read; a damaged file is removed."""
+        """Return a block as it was put; None if it can't be read. A damaged file is removed."""
         file_name = _file_name(name)
         try:
             data = self._read(file_name)
@@ -137,8 +137,8 @@ class FolderBlocks:
     def _list(self) -> None:
         """List the block files with their sizes, in order of eviction; remove temporary files.
 
-        Files that this process has not used come first, oldest first. Then come the files that this
-        process has used, least recently used first.
+        First come the files that this process has not used, beginning with the oldest file. Then
+        come the files that this process has used, beginning with the least recently used file.
         """
         self._until_listing = _LIST_AGAIN
         self._fs.make_dirs(self._folder)
@@ -170,7 +170,7 @@ class FolderBlocks:
     def _write(self, file_name: str, content: bytes) -> None:
         """Write a file without a sync.
 
-        The checksum shows if a crash has left the file incomplete.
+        If a crash leaves the file incomplete, the checksum shows this.
         """
         self._until_listing -= 1
         self._number += 1
@@ -242,8 +242,8 @@ class BlockReader:
             fetch: `fetch(position, size)` returns exactly `size` bytes by one request.
             block_bytes: Size of a block; the last block may be shorter.
             run_max: Maximum number of blocks in one request.
-            reads_ahead: Whether to read ahead: while each request begins at the end of the previous
-                request, the number of blocks per request doubles, up to `run_max`.
+            reads_ahead: Whether to read ahead. If true, and each request begins at the end of the
+                previous request, the number of blocks doubles with each request, up to `run_max`.
         """
         self.size_bytes = size_bytes
         self._cache = cache
@@ -253,7 +253,7 @@ class BlockReader:
         self._run_max = run_max
         self._reads_ahead = reads_ahead
         self._run = 1
-        self._behind = -1  # number of the block after the last fetched block
+        self._behind = -1  # index of the block after the last fetched block
 
     def pread(self, size: int, position: int) -> bytes:
         """Return at most `size` bytes; fewer only at the object's end. Raises errors of `fetch`."""
@@ -273,7 +273,7 @@ class BlockReader:
         return data[position - first * block_bytes : end - first * block_bytes]
 
     def _fetch(self, first: int, last: int) -> bytes:
-        """Fetch block `first` and uncached blocks directly after it, in one request."""
+        """Fetch block `first` and the uncached blocks directly after it, in one request."""
         block_bytes, run_max = self._block_bytes, self._run_max
         is_next = self._reads_ahead and first == self._behind
         self._run = min(self._run * 2, run_max) if is_next else 1
@@ -297,7 +297,7 @@ class BlockReader:
 
 
 def encode_block(data: bytes, name: str) -> bytes:
-    """Encode a block's file: magic; lengths and CRC-32C of name and data; name; data."""
+    """Return the file for a block: magic; lengths and CRC-32C of name and data; name; data."""
     named = name.encode()
     return _HEAD.pack(MAGIC, len(named), len(data), crc32c(data, crc32c(named))) + named + data
 

@@ -1,8 +1,8 @@
 """`ObjectStore` over a local or mounted folder: `file:///path`.
 
 A put is durable: it writes and syncs a temporary file, then renames it. Compare-and-swap uses a
-lock file, so it works only between users of this module. If another user holds the lock,
-compare-and-swap returns None, as if another writer had been faster.
+lock file, so it works only between processes that use this module. If another process holds the
+lock, compare-and-swap returns None, as if another writer had been faster.
 """
 
 import errno

@@ -1,7 +1,7 @@
 """`ObjectStore` over fsspec, for URL schemes that obstore doesn't have (hdfs://, sftp://, ...).
 
-Compare-and-swap is refused, because fsspec has no such operation. Timeouts and retries are those of
-the fsspec file system and its options.
+Compare-and-swap is refused, because fsspec has no such operation. The fsspec file system and its
+options determine timeouts and retries.
 """
 
 import errno
@@ -144,7 +144,7 @@ class FsspecStore(TwoRequestStore):
                     for part in file_parts(fs, path, size):
                         target.write(part)
             except BaseException:
-                self.delete(key)  # readers would treat a partial file as complete
+                self.delete(key)  # otherwise readers would treat a partial file as complete
                 raise
         return self._existing(key)
 

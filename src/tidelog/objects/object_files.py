@@ -1,6 +1,6 @@
 """A read-only `FileSystem` over an object store, and the choice of store for a URL.
 
-A path below the store's URL is an object; any other path is a local file, so that a reader's caches
+A path below the store's URL is an object. Any other path is a local file, so that a reader's caches
 can be on the local disk. A folder is listed once. The listing then provides sizes, times and
 identities until `tidelog.env.forget` drops the listing. If all listings together have more than
 500,000 entries, the oldest listings are dropped. Logs and large objects are read by blocks, and
@@ -159,10 +159,11 @@ class _SmallFile(_ObjectReadOnly):
 
 
 class ObjectFiles(LayeredFiles):
-    """File system over an object store; see the module. Thread-safe.
+    """File system over an object store; the module's docstring describes it. Thread-safe.
 
     Attributes:
-        store: Store of the objects; paths outside its URL are in `below`.
+        store: Store of the objects. Paths outside the store's URL belong to the local file system
+            `below`.
     """
 
     def __init__(
@@ -219,7 +220,7 @@ class ObjectFiles(LayeredFiles):
                 self._keep(key, data)
 
     def _is_large(self, key: str) -> bool:
-        """Return whether a cached listing shows that an object is large, or missing."""
+        """Return whether a cached listing shows that an object is large or missing."""
         folder, _, name = key.rpartition("/")
         listing = self._listings.cached(folder)
         if listing is None:
@@ -229,7 +230,8 @@ class ObjectFiles(LayeredFiles):
 
     def _read_small(self, key: str) -> bytes | None:
         try:
-            return self.store.read(key, 0, SMALL_BYTES + 1)  # the extra byte shows a large object
+            # if the result has the extra byte, the object is large
+            return self.store.read(key, 0, SMALL_BYTES + 1)
         except FileNotFoundError:
             return None
 
@@ -388,7 +390,7 @@ class ObjectFiles(LayeredFiles):
 
 
 def _is_log(key: str) -> bool:
-    """Return whether an object has records; all records must be read in the listed version."""
+    """Return whether an object is a log. A log must be read in the listed version."""
     return key.endswith(".log")
 
 
@@ -401,8 +403,8 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> ObjectStor
     Args:
         url: `s3://bucket/prefix`, `gs://`, `az://container/prefix`, `memory://name` (of this
             process), `file:///path`, or any URL that fsspec knows.
-        options: Settings by name, without `store.`: see docs/objects.md. Missing settings come from
-            the environment.
+        options: Settings by name, without the prefix `store.` (docs/objects.md). Missing settings
+            come from the environment.
 
     Raises:
         InvalidRequest: The text is not a URL, has credentials, or is a `file://` URL of another
@@ -468,7 +470,8 @@ def env_for(path: str, env: Env | None = None, options: Mapping[str, str] | None
     result = env or os_env()
     if options:
         result = dataclasses.replace(result, store_options=dict(options))
-        # Options of the tiers' cache are not options of a store; see docs/tiers.md.
+        # Options of the tiers' cache are removed, because they are not options of a store; see
+        # docs/tiers.md.
         options = {name: text for name, text in options.items() if not name.startswith(TIER_PREFIX)}
     if not is_url(path) or is_remote(result.files, path.rstrip("/")):
         return result

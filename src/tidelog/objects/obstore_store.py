@@ -134,9 +134,10 @@ def _profile_of_environment() -> str | None:
 
 
 def _has_plain_endpoint(options: Mapping[str, str]) -> bool:
-    """Return whether an endpoint is an http:// URL, which needs connections without TLS.
+    """Return whether an endpoint is an http:// URL, so that connections must not use TLS.
 
-    Endpoints come from the options; without such an option, from the environment.
+    Endpoints come from the options. If the options have no endpoint, they come from the
+    environment.
     """
     endpoints = [options[name] for name in _ENDPOINT_OPTIONS if name in options]
     named = endpoints or [os.environ.get(name.upper(), "") for name in _ENDPOINT_OPTIONS[2:]]
@@ -231,7 +232,8 @@ def _profile_provider(profile: str) -> dict[str, object]:
     try:
         session = boto3.Session(profile_name=profile)
         return {"credential_provider": Boto3CredentialProvider(session)}
-    except (BotoCoreError, ValueError) as error:  # ValueError: the profile has no credentials
+    # ValueError means that the profile has no credentials
+    except (BotoCoreError, ValueError) as error:
         raise ConfigError("store.profile", profile, f"unusable for boto3: {error}") from error
 
 
@@ -246,7 +248,7 @@ class ObstoreStore:
         self.url = url
         self._family = family
         self._settings = settings
-        # Several URLs may share one store in memory, and the path of such a URL is a folder in this
+        # Several URLs may name the same store in memory. The path of such a URL is a folder in this
         # store. The handles of other stores already include the path.
         rest = url.partition("://")[2]
         self._prefix = rest.partition("/")[2].strip("/") if family == "memory" else ""
@@ -287,7 +289,7 @@ class ObstoreStore:
         at = len(self._prefix) + 1 if self._prefix else 0
         etag = meta["e_tag"] or f"{meta['size']}-{meta['last_modified'].timestamp()}"
         if self._family == "az" and not etag.startswith(('"', "W/")):
-            etag = f'"{etag}"'  # conditions need the quotes, which listings omit
+            etag = f'"{etag}"'  # conditions need quotes around the etag, which listings omit
         modified_ms = int(meta["last_modified"].timestamp() * 1000)
         return ObjectInfo(
             meta["path"][at:] if key is None else key, meta["size"], etag, modified_ms
@@ -326,7 +328,7 @@ class ObstoreStore:
         try:
             return bytes(self._get(key, _ranged(start, size))[0])
         except StorageFailure:
-            # Stores refuse a range after the object's end; their errors differ.
+            # Stores refuse a range after the object's end, but with different errors.
             info = self.head(key)
             if info is not None and start >= info.size:
                 return b""
@@ -413,8 +415,8 @@ class ObstoreStore:
             return "create"
         if self._family != "gs":
             return {"e_tag": etag}
-        # Google compares generations, not etags, so use the object's current generation if the
-        # object has this etag.
+        # Google compares generations instead of etags. So if the object has this etag, its current
+        # generation is the condition.
         meta = self._meta(key)
         if meta is None or meta["e_tag"] != etag:
             return None
@@ -422,7 +424,7 @@ class ObstoreStore:
         return {"e_tag": etag} if version is None else {"e_tag": etag, "version": version}
 
     def _put_if(self, key: str, data: bytes, mode: "PutMode") -> ObjectInfo | None:
-        """Put with retries; after a lost response, find out whether the put was stored.
+        """Put with retries; after a lost response, find out whether the object was stored.
 
         If the response to a put was lost and the retry is refused, either an earlier attempt of
         this put or another writer's put was stored. So the stored bytes are compared with `data`.

@@ -18,7 +18,8 @@ from tidelog.env import FileSystem
 from tidelog.errors import InvalidRequest, StorageFailure
 from tidelog.types import Buffer
 
-# `modified_ms` if the time is unknown: most stores don't return the time in the response to a put.
+# Value of `modified_ms` if the time is unknown. Most stores don't return the time in the response
+# to a put.
 NO_MODIFIED: Final = -1
 
 
@@ -28,7 +29,8 @@ class ObjectInfo(NamedTuple):
     Attributes:
         key: Name below the store's URL.
         size: Size in bytes.
-        etag: Identifies this content, to distinguish it from later puts; opaque.
+        etag: Text that identifies this content, and differs from the etags of other puts. Its form
+            depends on the store.
         modified_ms: Time of the put in ms since the epoch; `NO_MODIFIED` if unknown, such as in the
             result of a put by obstore.
     """
@@ -74,7 +76,7 @@ class ObjectStore(Protocol):
     ) -> tuple[Buffer, ObjectInfo]:
         """Return at most `size` bytes from `start`, and the object's properties.
 
-        `size` is 1 or more, and `start` is inside the object.
+        `size` must be 1 or more, and `start` must be inside the object.
 
         Raises:
             FileNotFoundError: There is no such object, or its etag is not `etag`.

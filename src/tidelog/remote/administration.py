@@ -1,4 +1,4 @@
-"""Users, ACLs, quotas and deletion of records, by requests of Kafka's protocol.
+"""Functions for users, ACLs, quotas and deletion of records in a cluster.
 
 confluent-kafka sends all requests except requests for quotas, which librdkafka does not support.
 Requests for quotas are encoded by `tidelog.protocol` and sent over a separate plain-text
@@ -80,7 +80,7 @@ def _name(word: str) -> str:
 
 
 def broker_settings(client: "Cluster") -> dict[str, str]:
-    """Return the settings of the broker with the lowest id; empty if not authorized."""
+    """Return the settings of the broker with the lowest id; empty if the client has no right."""
     from confluent_kafka.admin import ConfigResource, ResourceType
 
     try:
@@ -133,7 +133,7 @@ def scram_users(client: "Cluster") -> list[ScramUser]:
 def set_password(client: "Cluster", user: ScramUser, password: bytes) -> None:
     """Add a SCRAM credential, or replace the user's credential of the same mechanism.
 
-    The password is salted and hashed here; brokers receive only the result.
+    This function salts and hashes the password. Brokers receive only the result.
 
     Raises:
         NotAuthorized, InvalidRequest, PolicyViolation, ClusterFailure: The cluster refuses, or
@@ -216,7 +216,8 @@ class Acl:
 
     Attributes:
         resource: One of `RESOURCES`.
-        name: Name of the resource, or a prefix of names; `CLUSTER_NAME` for the cluster.
+        name: Name of the resource, or a prefix of names. `CLUSTER_NAME` if the resource is the
+            cluster.
         is_prefix: Whether the name is a prefix.
         principal: E.g. `User:alice`.
         host: Address of clients; `*` for all.
@@ -286,7 +287,7 @@ def acls(client: "Cluster", acl_filter: Acl) -> list[Acl]:
 
 
 def add_acls(client: "Cluster", added: Sequence[Acl]) -> None:
-    """Add ACLs; existing ACLs stay. Raises NotAuthorized, InvalidRequest, ClusterFailure."""
+    """Add ACLs without removing any; raises NotAuthorized, InvalidRequest, ClusterFailure."""
     from confluent_kafka.admin import AclBinding
 
     bindings = [AclBinding(*_parts(acl)) for acl in added]
@@ -345,8 +346,8 @@ QUOTAS: Final = (
     "controller_mutation_rate",
     "connection_creation_rate",
 )
-# Name of an entity by its kind (`user`, `client-id`, `ip`); None for the default entity of the
-# kind.
+# An entity of a quota. Maps the kind of entity (`user`, `client-id`, `ip`) to a name, or to None
+# for the default entity of the kind.
 Entity: TypeAlias = Mapping[str, str | None]
 
 

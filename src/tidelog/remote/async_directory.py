@@ -1,6 +1,6 @@
 """`tidelog.connect_async`: `RemoteDirectory` for programs with an event loop.
 
-Calls never block the loop, because blocking calls run in a few threads of the connection. An append
+Calls never block the loop, because each connection runs blocking calls in a few threads. An append
 uses a thread only while it queues its records, not while the records are sent. `awaited` and `sent`
 copy signatures and documentation from `RemoteDirectory`.
 
@@ -59,7 +59,7 @@ def sent(
     call: Callable[Concatenate[RemoteDirectory, _P], _Result],
     send: "Callable[Concatenate[RemoteDirectory, _P], Future[_Result]]",
 ) -> Callable[Concatenate["AsyncRemoteDirectory", _P], Coroutine[object, object, _Result]]:
-    """Return the awaitable version of an append; `send` queues its records in a thread."""
+    """Return the awaitable version of an append, which calls `send` in a thread."""
 
     async def run(
         self: "AsyncRemoteDirectory", /, *args: _P.args, **keywords: _P.kwargs
@@ -185,7 +185,7 @@ class AsyncRemoteDirectory:
         return await self._run(table.to_table)
 
     async def _each(self, begin: Callable[[], Iterator[_Item]]) -> AsyncIterator[_Item]:
-        """Yield the items of a blocking iterator; each item is computed in a thread.
+        """Yield the items of a blocking iterator, which runs in a thread.
 
         If the caller stops early or is cancelled, a thread closes the iterator as soon as the
         iterator's current step has returned.
@@ -207,7 +207,7 @@ class AsyncRemoteDirectory:
     async def close(self) -> None:
         """Wait for pending appends, then close.
 
-        Later calls raise Closed. Other calls that are pending may raise it too.
+        Later calls raise Closed. Pending calls other than appends may also raise Closed.
         """
         if self._is_closed:
             return

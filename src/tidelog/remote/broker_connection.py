@@ -1,4 +1,4 @@
-"""Requests to one broker over one connection, in the highest versions that both sides support.
+"""Sends requests to one broker over one connection, in the highest version that both support.
 
 A failure (no connection, a timeout, a malformed response) is a ClusterFailure that names the broker
 and the operation. The connection is then closed, and the next request opens a new one. Callers
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S: Final = 30.0
 
-# Number of received bytes that extend the timeout of a response by one second.
+# For each this many received bytes, the timeout of a response is extended by one second.
 _LEAST_BYTES_PER_S: Final = 1 << 16
 
 # Maximum time in seconds that a wait for a connection or for bytes lasts before `is_stopped` is
@@ -91,9 +91,10 @@ class Patience:
 
     Attributes:
         timeout_s: Timeout for connecting, for sending a buffer of a request, and for a whole
-            response; each 64 KiB received extends the timeout of the response by a second.
-        is_stopped: Called at least four times a second while a connection is opened or a response
-            is awaited; if it returns true, the wait ends.
+            response. Each received 64 KiB extend the timeout of the response by one second.
+        is_stopped: Function that is called at least four times a second while a connection is
+            opened or a response is awaited. If it returns true, the wait ends with
+            InterruptedError.
         clock: Clock for the timeouts.
     """
 
@@ -126,7 +127,10 @@ class Patience:
 
 
 class SocketTransport:
-    """TCP connection; the timeout of a response does not depend on the number of reads."""
+    """TCP connection.
+
+    The timeout of a response applies to the whole response, however many reads it takes.
+    """
 
     def __init__(self, connection: socket.socket, patience: Patience) -> None:
         self._socket = connection
@@ -188,7 +192,8 @@ def _addresses(host: str, port: int) -> Sequence[_Address]:
         raise OSError(f"invalid port {port}: give 1 to 65535")
     try:
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except ValueError as error:  # a UnicodeError: a label of the host name is empty or too long
+    # UnicodeError is a ValueError: a label of the host name is empty or too long
+    except ValueError as error:
         raise OSError(f"{host!r} is not a valid host name: {error}") from error
 
 
@@ -211,7 +216,8 @@ Request = TypeVar("Request", bound="DataclassInstance")
 Response = TypeVar("Response", bound="DataclassInstance")
 CLIENT_ID: Final = "tidelog-follow"
 
-# Maximum number of bytes per read. So memory grows only with bytes that have arrived.
+# Maximum number of bytes per read. Because of this limit, memory grows only with bytes that have
+# arrived.
 _RECEIVE_BYTES: Final = 1 << 20
 
 
@@ -280,12 +286,12 @@ class BrokerConnection:
         least: int = 0,
         most: int = INT16_MAX,
     ) -> None:
-        """Send a request in a version from `least` to `most`, without waiting; see `request`."""
+        """Send a request in a version from `least` to `most`, without waiting for the response."""
         version = self.version_of(api, least=least, most=most)
         self._send(api, version, message)
 
     def receive(self, api: Api[Request, Response]) -> Response:
-        """Wait for the response to the oldest pending request; raises as `request`."""
+        """Wait for the response to the oldest pending request; raises the errors of `request`."""
         try:
             response = self._read()
         except OSError as error:

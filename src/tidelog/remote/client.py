@@ -1,4 +1,4 @@
-"""confluent-kafka behind a small interface: admin client, consumers, producers, errors, deadlines.
+"""Small interface to confluent-kafka: admin client, consumers, producers, errors, deadlines.
 
 Every call has a timeout. Errors of the library and of brokers are raised as subclasses of
 TidelogError. Most are ClusterFailure, which names the cluster and the operation. librdkafka's own
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 
-TIMEOUT_MAX_S: Final = 3600.0  # librdkafka's maximum for an admin request
+TIMEOUT_MAX_S: Final = 3600.0  # librdkafka's maximum timeout of an admin request
 _TIMEOUT_MIN_S: Final = 0.001
 
-# Settings that don't affect how records are fetched. (`security.protocol` counts only if it is
-# PLAINTEXT.) If a client has no other settings, batches are fetched from the leaders without
-# librdkafka.
+# Settings that don't affect how records are fetched. (`security.protocol` is one of them only if
+# its value is PLAINTEXT.) If a client has no other settings, batches are fetched from the leaders
+# without librdkafka.
 _NOT_OF_FETCHES: Final = frozenset(
     {
         "acks",
@@ -76,7 +76,7 @@ def check_bootstrap(bootstrap: object) -> None:
     even if no server is given.
 
     Raises:
-        ConfigError: The text doesn't have this form; the message has the invalid server.
+        ConfigError: The text doesn't have this form. The message contains the invalid server.
     """
     if not isinstance(bootstrap, str) or not bootstrap.strip():
         allowed = "give HOST:PORT[,HOST:PORT...]"
@@ -107,8 +107,8 @@ def check_timeout(timeout_s: float) -> None:
 def is_direct(client: Mapping[str, str]) -> bool:
     """Return whether batches can be fetched from leaders without librdkafka.
 
-    They can if connections are plain text without SASL, and all settings are known not to affect
-    fetches.
+    This is possible if connections are plain text without SASL, and all settings are known not to
+    affect fetches.
 
     Args:
         client: Settings of librdkafka.
@@ -118,7 +118,7 @@ def is_direct(client: Mapping[str, str]) -> bool:
 
 
 # Matches librdkafka's text for a refused connection; the group of the pattern is HOST:PORT.
-# librdkafka raises only a timeout as the error.
+# librdkafka itself reports a refused connection only in this text, and raises a timeout.
 _REFUSED_CONNECTION: Final = re.compile(
     r"([^\s/(]+:\d+)/\S+: Connect to \S+ failed: Connection refused"
 )
@@ -161,8 +161,8 @@ LEADER_CHANGES: Final = frozenset(
     }
 )
 
-# Codes of temporary errors, which end when the partition's new leader is ready, such as after the
-# creation of the topic or the stop of a broker.
+# Codes of temporary errors. They end when the partition's new leader is ready, for example after
+# the topic was created or a broker was stopped.
 LEADER_COMES: Final = frozenset(
     {
         ErrorCode.LEADER_NOT_AVAILABLE,
@@ -174,7 +174,7 @@ LEADER_COMES: Final = frozenset(
     }
 )
 
-# Codes of errors for a commit if the client is not a member and the group has members.
+# Codes of errors that a commit gets if the client is not a member and the group has members.
 OVERRULED: Final = frozenset(
     {
         ErrorCode.ILLEGAL_GENERATION,
@@ -185,8 +185,8 @@ OVERRULED: Final = frozenset(
     }
 )
 
-# Codes of temporary errors, which end when the group's coordinator is ready, such as after the
-# start of a broker. The failed request had no effect.
+# Codes of temporary errors. They end when the group's coordinator is ready, for example after a
+# broker was started. The failed request had no effect.
 COORDINATOR_COMES: Final = frozenset(
     {
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -203,7 +203,7 @@ _Result = TypeVar("_Result")
 # ends with its own error, which has more details.
 _GRACE_S: Final = 2.0
 
-# librdkafka's maximum of `socket.timeout.ms`; requests that may take longer set their own timeout.
+# librdkafka's maximum of `socket.timeout.ms`. Requests that may take longer have their own timeout.
 _SOCKET_TIMEOUT_MAX_MS: Final = 300_000
 
 # Pause in seconds between two requests to a cluster that is not ready.
@@ -274,12 +274,12 @@ class Client:
         """Create a consumer; the caller closes it.
 
         Args:
-            group: Consumer group. None for a consumer that is assigned partitions directly and
-                never commits.
-            more: Settings, with underscores instead of dots. By default the consumer reports the
-                ends of partitions, doesn't commit by itself, and raises an error for an offset
-                outside the log. If the offsets of records don't increase, the consumer raises
-                CorruptBatch.
+            group: Consumer group. None for a consumer to which the caller assigns partitions, and
+                which never commits.
+            more: Settings of librdkafka, with underscores instead of dots. By default the consumer
+                reports the ends of partitions, doesn't commit by itself, and raises an error for an
+                offset outside the log. If the offsets of records don't increase, the consumer
+                raises CorruptBatch.
 
         Raises:
             Closed: `close_for_good` was called.
@@ -330,7 +330,7 @@ class Client:
         return quiet | self._config | {"bootstrap.servers": self.bootstrap}
 
     def _store_error(self, error: "ck.KafkaError") -> None:
-        """Store librdkafka's last error for messages, because its timeouts give no cause."""
+        """Store librdkafka's last error, which later messages add to a timeout as its cause."""
         if error.code() != ALL_BROKERS_DOWN:
             self._last_error = error.str()
 
@@ -363,7 +363,8 @@ class Client:
         last_error = self._last_error_text() if is_timeout else ""
         reason = f"{error.name()}: {error.str()}{last_error}"
         refused = _REFUSED_CONNECTION.search(last_error)
-        if refused is not None and refused[1] == self.bootstrap:  # with several, others may respond
+        # with several servers, another server may respond
+        if refused is not None and refused[1] == self.bootstrap:
             reason = f"{self.bootstrap} refuses connections (no broker runs there?)"
         return ClusterFailure(self.bootstrap, operation, reason, error_code=error.code())
 
@@ -372,8 +373,7 @@ class Client:
     ) -> ClusterFailure:
         """Return the error for partitions whose leaders did not respond in time.
 
-        The error lists the partitions. It has the address of each leader whose address a broker
-        reports.
+        The error lists the partitions, each with its leader's address if a broker reports it.
         """
         names = sorted(partitions)
         leaders = self._leaders({name.topic for name in names})
@@ -435,7 +435,7 @@ class Client:
             self.admin().poll(_PAUSE_S)
 
     def deadline(self, *, times: int = 1) -> Callable[[], float]:
-        """Return a function that returns the seconds left of `times` request timeouts."""
+        """Return a function that returns how many seconds of `times` request timeouts are left."""
         end_ms = self._clock.monotonic_ms() + int(self.timeout_s * 1000) * times
         return lambda: max((end_ms - self._clock.monotonic_ms()) / 1000, 0.0)
 
@@ -445,7 +445,7 @@ _NO_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 
 
 def id_text(topic_id: object) -> str | None:
-    """Return an id of librdkafka as Kafka prints it; None if all bytes of the id are zero."""
+    """Return a topic id from librdkafka as Kafka prints it; None if all its bytes are zero."""
     if topic_id is None or str(topic_id) == _NO_TOPIC_ID:
         return None
     # librdkafka writes the id in standard base64, Kafka in URL-safe base64.

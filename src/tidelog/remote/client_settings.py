@@ -1,8 +1,8 @@
-"""Client settings from a properties file, the format of `--command-config` in Kafka's tools. Pure.
+"""Reads client settings from a properties file, the format of `--command-config` in Kafka's tools.
 
-A setting of a Java client is translated to a setting of librdkafka. There are two exceptions. A
-setting that has no meaning for librdkafka is ignored (`WITHOUT_MEANING`). If librdkafka can't use
-the value of a setting, an error gives the replacement. All other settings are passed on unchanged.
+A setting of a Java client is translated to a setting of librdkafka. A setting that has no meaning
+for librdkafka is ignored (`WITHOUT_MEANING`). If librdkafka can't use the value of a setting, an
+error names the setting to use instead. All other settings are passed on unchanged.
 """
 
 import re
@@ -31,7 +31,7 @@ _RENAMED: Final = {
 }
 
 # Settings of Java's clients that are ignored. A tool with few requests doesn't need these settings,
-# or has the value from another option (`bootstrap.servers`).
+# or gets the value from another option (`bootstrap.servers`).
 WITHOUT_MEANING: Final = frozenset(
     {
         "default.api.timeout.ms",
@@ -59,13 +59,13 @@ def client_settings(text: str) -> dict[str, str]:
 
     Raises:
         ConfigError: librdkafka can't use the value of a setting, such as a Java key store; the
-            message gives the replacement.
+            message names the setting to use instead.
     """
     return translate_settings(read_properties(text))
 
 
 def translate_settings(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return librdkafka's settings for settings of a Java client; raises as `client_settings`."""
+    """Return librdkafka's settings for settings of a Java client; raises ConfigError."""
     settings: dict[str, str] = {}
     for key, value in properties.items():
         if key not in WITHOUT_MEANING:

@@ -1,4 +1,4 @@
-"""A cluster of brokers through confluent-kafka: topics, offsets, consumer groups, single records.
+"""Client of a cluster through confluent-kafka: topics, offsets, consumer groups, single records.
 
 Records are read by offset with a consumer that joins no group and commits nothing. Every call has a
 timeout. Errors without a more specific type become ClusterFailure, which names the cluster and the
@@ -110,7 +110,7 @@ def _ck_partition(partition: TopicPartition, offset: int | None = None) -> "ck.T
 
 
 def partition_of(message: "ck.Message") -> TopicPartition:
-    """Return the partition of a message; the message is a record or marks a partition's end."""
+    """Return the partition of a message that is a record or marks the end of a partition."""
     topic, number = message.topic(), message.partition()
     assert topic is not None
     assert number is not None
@@ -118,7 +118,7 @@ def partition_of(message: "ck.Message") -> TopicPartition:
 
 
 def decoded(message: "ck.Message") -> RemoteRecord:
-    """Convert a message, which must be a record, not an error."""
+    """Convert a message to a record. The message must not be an error."""
     offset = message.offset()
     assert offset is not None
     kind, timestamp = message.timestamp()
@@ -127,7 +127,8 @@ def decoded(message: "ck.Message") -> RemoteRecord:
     return RemoteRecord(
         offset=offset,
         timestamp=None if kind == 0 or timestamp < 0 else timestamp,
-        # librdkafka's numbers of timestamp types are one higher than Kafka's; 0 means no timestamp.
+        # librdkafka's codes for timestamp types are one higher than Kafka's, and 0 means no
+        # timestamp.
         timestamp_type=TimestampType(kind - 1),
         leader_epoch=message.leader_epoch(),
         key=message.key(),
@@ -200,7 +201,7 @@ class Cluster(Closing, Client):
     # -- topics ------------------------------------------------------------------------------
 
     def topics(self) -> dict[str, int]:
-        """Return all topics with their numbers of partitions.
+        """Return all topics, each with its count of partitions.
 
         Raises:
             ClusterFailure: No broker responds, or a broker reports an error instead of a topic's
@@ -276,7 +277,9 @@ class Cluster(Closing, Client):
     def _list_offsets(
         self, times: Mapping[TopicPartition, int], isolation: IsolationLevel
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """Return ListOffsets' results for times in ms or special values; offset -1 if none matches.
+        """Return ListOffsets' results for times in ms or special values.
+
+        The offset is -1 if no record matches.
 
         Raises:
             ClusterFailure: A partition has no leader, its leader did not respond in time, or a
@@ -316,8 +319,8 @@ class Cluster(Closing, Client):
             for partition, result in results.items()
         }
         # If a leader can't be reached, librdkafka reports no error, and the result keeps its
-        # initial offset, -1001. The start and end of a log are never negative, so for these two -1
-        # also means a missing result.
+        # initial offset, -1001. The start and end of a log are never negative. So if one of them is
+        # requested, -1 also means a missing result.
         silent = [
             name
             for name, time_ms in times.items()
@@ -336,14 +339,14 @@ class Cluster(Closing, Client):
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return each partition's first record with a timestamp at or after its time, or None."""
+        """Return each partition's first record whose timestamp is at or after its time, or None."""
         matches = self._list_offsets(times, isolation)
         return {p: match if match.offset >= 0 else None for p, match in matches.items()}
 
     def max_timestamps(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return each partition's record with the largest timestamp; None if no record has one.
+        """Return each partition's record with the largest timestamp; None without timestamps.
 
         After a deletion of records, Kafka may return a record below the log start.
         """
@@ -354,7 +357,10 @@ class Cluster(Closing, Client):
     # -- append times ------------------------------------------------------------------------
 
     def append_times(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return append times in ms of the records at these offsets; no entry if unknown."""
+        """Return append times in ms of the records at these offsets.
+
+        A partition whose append time is unknown has no entry.
+        """
         with closing(self.append_time_lookup(max_bytes=1)) as lookup:
             times = {name: lookup.time_at(name, offset) for name, offset in offsets.items()}
         return {name: append_ms for name, append_ms in times.items() if append_ms != UNKNOWN_MS}
@@ -389,7 +395,8 @@ class Cluster(Closing, Client):
             max_bytes: Maximum size of a response in bytes. A broker sends at least one batch, so 1
                 fetches the batches one by one.
         """
-        from tidelog.remote.time_lookup import AppendTimeLookup, Leaders  # few callers need it
+        # imported only here, because few callers need it
+        from tidelog.remote.time_lookup import AppendTimeLookup, Leaders
 
         fetch = partial(self.open_fetch, isolation=isolation, max_bytes=max_bytes)
         return AppendTimeLookup(
@@ -402,7 +409,7 @@ class Cluster(Closing, Client):
     def _leader_ids(self, topic: str) -> dict[int, int]:
         """Return the leader's id for each partition of a topic.
 
-        -1 for a partition without a leader.
+        The id is -1 for a partition without a leader.
         """
         with self.typed(f"look up leaders of {topic}"):
             metadata = self.admin().list_topics(topic, timeout=self.timeout_s)
@@ -432,7 +439,8 @@ class Cluster(Closing, Client):
                 Another id is an error: the topic was deleted and recreated.
             max_bytes: Maximum size of a response in bytes. A broker sends at least one batch, so 1
                 fetches the batches one by one.
-            reach: Finds the extent of the whole batches in a response; the default needs no numpy.
+            reach: Function that returns the extent of the complete batches in a response. The
+                default function needs no numpy.
         """
         from tidelog.record.offset_order import reach_of
         from tidelog.remote.broker_connection import connect_socket
@@ -462,8 +470,8 @@ class Cluster(Closing, Client):
         future = self.admin().list_consumer_groups(request_timeout=self.timeout_s)
         listing = self.results(operation, {operation: future})[operation]
         for error in listing.errors:
-            # By librdkafka's documentation, this call raises a KafkaException. In fact it returns
-            # the KafkaError of the exception.
+            # According to confluent-kafka's documentation, each of these errors is a
+            # KafkaException. In fact it is a KafkaError.
             kafka_error = error.args[0] if isinstance(error, Exception) else error
             raise self.failure(operation, kafka_error)
         return list(listing.valid)
@@ -510,7 +518,7 @@ class Cluster(Closing, Client):
     def _describe_groups(
         self, names: Sequence[str]
     ) -> "dict[str, ConsumerGroupDescription | None]":
-        """Return the coordinators' descriptions of groups; None for a group that is unknown."""
+        """Return the coordinators' descriptions of groups; None for an unknown group."""
 
         def request() -> "dict[str, ConsumerGroupDescription | None]":
             described: dict[str, ConsumerGroupDescription | None] = dict.fromkeys(names)
@@ -538,13 +546,13 @@ class Cluster(Closing, Client):
     def committed(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, Committed | None]:
-        """Return a group's committed offsets, by default of all partitions; None for no commit."""
+        """Return a group's committed offsets, by default for all partitions; None for no commit."""
         return self.committed_by_group([group], partitions)[group]
 
     def committed_by_group(
         self, groups: Sequence[str], partitions: Iterable[TopicPartition] | None = None
     ) -> dict[str, dict[TopicPartition, Committed | None]]:
-        """See `ClusterView`; at most `_GROUPS_AT_ONCE` groups are requested at a time."""
+        """See `ClusterView`. At most `_GROUPS_AT_ONCE` groups are requested at the same time."""
         from confluent_kafka import ConsumerGroupTopicPartitions
         from confluent_kafka import TopicPartition as CkPartition
 
@@ -573,8 +581,8 @@ class Cluster(Closing, Client):
         for at in range(0, len(groups), _GROUPS_AT_ONCE):
             chosen = groups[at : at + _GROUPS_AT_ONCE]
             # Without a coordinator, a request for offsets crashes the process (librdkafka 2.16
-            # dereferences a null pointer); so the groups' descriptions are requested first, which
-            # fails without a coordinator.
+            # dereferences a null pointer); So the groups' descriptions are requested first. This
+            # request fails without a crash if there is no coordinator.
             self._describe_groups(chosen)
             results |= self.retry(partial(request, chosen), unready=codes.COORDINATOR_COMES)
         return results
@@ -589,7 +597,7 @@ class Cluster(Closing, Client):
         return Committed(partition.offset, known_epoch)
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, Committed]) -> None:
-        """Commit offsets for a group without members; the broker refuses if the group has members.
+        """Commit offsets for a group without members.
 
         Raises:
             GroupActive: The group has members. Nothing was changed.
@@ -636,7 +644,7 @@ class Cluster(Closing, Client):
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, RemoteRecord | None]:
-        """Return the first data record at or after each offset; None if the log has none.
+        """Return the first data record at or after each offset; None if there is none in the log.
 
         Raises:
             OffsetOutOfRange: An offset is outside its log.
@@ -754,6 +762,6 @@ class Cluster(Closing, Client):
         self._admin = None
 
     def close_for_good(self) -> None:
-        """Drop the admin client for good; later calls that need a client raise Closed."""
+        """Drop the admin client. Later calls that need a client raise Closed."""
         self._is_closed = True
         self.close()

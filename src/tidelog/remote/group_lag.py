@@ -1,16 +1,16 @@
-"""Lag of a consumer group: offsets, records, seconds, and the time until it has caught up.
+"""Lag of a consumer group in offsets, records and seconds, and the time until it catches up.
 
 `observe` requests offsets and records; `lag_of` computes the lag from them. Lag in seconds is the
 age of the first record that the group hasn't read, without interpolation. The age counts from the
-append time, which the cluster's own directory or a tidelog broker has. If the append time is
-unknown, the age counts from the LogAppendTime timestamp, else from the create time. The result
-names the clock of this time.
+append time, which is known from the directory of the cluster's broker or from a tidelog broker. If
+the append time is unknown, the age counts from the LogAppendTime timestamp, else from the create
+time. The result names the clock that was used.
 
 Groups can also be read without a broker, from `__consumer_offsets` in the directory of a Kafka or
 tidelog broker. Commits in a transaction take effect with the transaction's marker. A standby's
 directory has the offsets that were last copied from its leader. In a cluster of several brokers, a
-broker's directory has only some groups: those whose partition of `__consumer_offsets` is in this
-directory.
+broker's directory has only some groups: the groups whose partition of `__consumer_offsets` is in
+this directory.
 """
 
 from collections import deque
@@ -71,16 +71,17 @@ class Unread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """Offsets and times of one partition at one moment.
+    """Offsets and times of a group in one partition at one moment.
 
     Attributes:
         partition: The partition.
         now_ms: Wall time in ms.
         monotonic_ms: Monotonic time in ms, for rates.
-        committed: The next offset that the group reads; None if nothing was committed.
+        committed: The committed offset, which is the next offset that the group reads; None if
+            nothing was committed.
         start: Log start offset.
         end: Offset after the last record that the group may see.
-        left: Number of records from the group's next offset to the end.
+        left: Number of records from the group's next offset to `end`.
         unread: The first unread record, None if there is none.
         member: Client id of the member that the partition is assigned to; None if no member has the
             partition.
@@ -101,7 +102,7 @@ class Observation:
 
     @property
     def last_end(self) -> int:
-        """Log end offset, with records that the group may not see yet."""
+        """Log end offset, which includes records that the group may not see yet."""
         return self.end if self.log_end is None else self.log_end
 
     @property
@@ -121,13 +122,14 @@ class PartitionLag:
         lost: Number of offsets deleted before the group read them.
         behind_ms: Age in ms of the first unread record. 0 if all records are read; None if the
             record has no time; negative if the clock of its time was ahead of this machine's clock.
-        offsets_per_s: Offsets consumed per second over the last observations; None if there are
-            fewer than two observations.
-        arrivals_per_s: Offsets appended per second over the last observations; None if there are
-            fewer than two observations.
-        catch_up_s: Seconds until the group reaches the end if both rates continue: 0 at the end,
-            None if unknown, infinite if the group does not gain on the end.
-        state: Whether the group can continue from its commit, and if not, why.
+        offsets_per_s: Offsets consumed per second between the first and last of the stored
+            observations; None if there are fewer than two observations.
+        arrivals_per_s: Offsets appended per second between the first and last of the stored
+            observations; None if there are fewer than two observations.
+        catch_up_s: Seconds until the group reaches the end if both rates stay the same: 0 if it is
+            at the end, None if a rate is unknown, infinite if the group reads no faster than
+            producers append.
+        state: Whether the group can continue from its commit; if it can't, the reason.
     """
 
     seen: Observation
@@ -157,13 +159,13 @@ def observe(  # noqa: PLR0913 - what is read, and how
         group: The group.
         partitions: The partitions to observe.
         clock: Wall time and monotonic time of the observation.
-        counter: Counts records between two offsets.
+        counter: Function that counts records between two offsets.
         own: The cluster's own directory, for append times; None if it is not available.
         isolation: Isolation of the group's consumers, which decides where the log ends for them.
 
     Raises:
         UnknownGroup, ClusterFailure: The group does not exist, or the cluster can't be reached.
-        InvalidRequest: `own` has another topic of the same name.
+        InvalidRequest: `own` has another topic of the same name, with a different id.
     """
     members = _assignments(cluster, group)
     committed = cluster.committed(group, partitions)
@@ -207,7 +209,10 @@ def _next_offset(committed: Committed | None, mark: Watermarks) -> int:
 def _left(
     counter: Counter, partition: TopicPartition, start: int, end: int, unread: Unread | None
 ) -> Count:
-    """Count the unread records in [start, end); the first is `unread`, None if there is none."""
+    """Count the unread records in [start, end).
+
+    `unread` is the first of these records, None if there is none.
+    """
     if unread is None:
         return Count(0, is_exact=True)
     return counter(partition, max(start, unread.offset), end)
@@ -245,7 +250,7 @@ def _unread_of_ours(
 
 
 def unread_of(record: TimedRecord) -> Unread:
-    """Convert a record of a directory to the group's first unread record."""
+    """Convert the record at a group's next offset in a directory to an `Unread`."""
     if record.append_ms is not None:
         return Unread(record.offset, record.append_ms, AgeClock.APPEND)
     clock = None if record.record_ms is None else AgeClock.CREATE_TIME
@@ -265,7 +270,7 @@ def _unread_of_theirs(record: RemoteRecord | None, append_ms: int | None) -> Unr
 
 
 class History:
-    """The last observations of each partition, for rates. Not thread-safe.
+    """The last observations of each partition, from which rates are computed. Not thread-safe.
 
     When a group is reset to an earlier offset, older observations of the partition are dropped.
     """
@@ -338,11 +343,12 @@ def _state(observation: Observation) -> State:
 def over_limits(
     lags: Iterable[PartitionLag], *, max_lag: int | None = None, max_ms: int | None = None
 ) -> list[str]:
-    """Return one line for each partition and each limit that the partition violates.
+    """Return one line for each limit that a partition violates.
 
     Args:
         lags: Lag of all partitions.
-        max_lag: Maximum number of unread records; if the number is inexact, its upper bound counts.
+        max_lag: Maximum number of unread records. If the number of a partition is inexact, its
+            upper bound is compared.
         max_ms: Maximum age in ms of the first unread record. A record without a time violates the
             limit, because its age is unknown.
 
@@ -379,12 +385,12 @@ class DirectoryGroups:
     """Consumer groups in a directory.
 
     Attributes:
-        positions: For each group, the next offset that it reads from each partition.
+        positions: For each group, the next offset that the group reads in each partition.
         notes: One line for each commit that was left out, with the reason.
-        missing: Numbers of the partitions of `__consumer_offsets` that the directory doesn't have;
-            the commits in them are unknown.
-        partitions: Number of partitions of `__consumer_offsets`, as far as the directory shows it;
-            0 if the directory has none of these partitions.
+        missing: Indexes of the partitions of `__consumer_offsets` that the directory doesn't have.
+            The commits in these partitions are unknown.
+        partitions: Count of the partitions of `__consumer_offsets`, as far as the directory shows
+            it; 0 if the directory has none of these partitions.
     """
 
     positions: Mapping[str, Mapping[TopicPartition, int]]
@@ -393,7 +399,7 @@ class DirectoryGroups:
     partitions: int = 0
 
     def may_be_elsewhere(self, group: str) -> bool:
-        """Return whether the group, if it exists, is stored by another broker of the cluster."""
+        """Return whether another broker of the cluster may store the group."""
         return bool(self.partitions) and partition_for(group, self.partitions) in self.missing
 
 
@@ -428,7 +434,8 @@ def read_groups(directory: Directory, env: Env) -> DirectoryGroups | None:
         loaded = _load(directory.partition(OFFSETS_TOPIC, number), notes)
         for group, one in loaded.items():
             offsets = _positions(directory, group, one, notes)
-            if offsets:  # newer than the offsets that a standby copied from its leader
+            # These commits are newer than the offsets that a standby copied from its leader.
+            if offsets:
                 groups[group] = {**groups.get(group, {}), **offsets}
     return DirectoryGroups(
         positions=groups,
@@ -443,7 +450,7 @@ def _load(log: LogView, notes: list[str]) -> dict[str, LoadedGroup]:
     replay = Replay()
     if log.log_end_offset > log.log_start_offset:
         for _ in replay.take(log.slices()):
-            pass  # the replay yields control to an event loop, but none runs here
+            pass  # The replay yields control to an event loop, but no loop runs here.
     loaded = replay.groups()
     notes += [f"{log.topic_partition}: left out: {line}" for line in replay.skipped]
     return loaded
@@ -452,7 +459,7 @@ def _load(log: LogView, notes: list[str]) -> dict[str, LoadedGroup]:
 def _positions(
     directory: Directory, group: str, loaded: LoadedGroup, notes: list[str]
 ) -> dict[TopicPartition, int]:
-    """Return a group's next offsets; commits to topics that were recreated later are left out."""
+    """Return a group's next offsets, without commits to topics that were recreated later."""
     newest: dict[TopicPartition, CommittedOffset] = {}
     for topic, partition, commit in loaded.offsets:
         name = TopicPartition(topic, partition)

@@ -1,9 +1,9 @@
-"""Rewind of a consumer group to a point in time: the plan, and its execution.
+"""Plans and executes the rewind of a consumer group to a point in time.
 
-Only `execute` commits. Two rules prevent a rewind from skipping records. If a partition has no
-record at or after the time, the group's offset stays unchanged; with `no_match` END, the
-destination is the log end. If the move to the destination would skip unread records, the offset
-also stays unchanged; `forward` and the target LATEST allow such a move.
+Only `execute` commits. Two rules prevent a rewind from skipping records. First, if a partition has
+no record at or after the time, the group's offset stays unchanged. Exception: with `no_match` END,
+the destination is the log end. Second, if a move would skip unread records, the offset stays
+unchanged. Exception: `forward` and the target LATEST allow such a move.
 
 Source: KIP-79, whose first use case this is.
 """
@@ -56,7 +56,7 @@ class Target:
         time_ms: Time in ms, if `kind` is TIME.
         clock: Clock of the time: record timestamps or append times.
         max_skew_ms: Maximum number of ms by which a record's timestamp may be too early. The search
-            begins earlier by this number.
+            begins this much before the target's time.
         no_match: Rule for partitions without a record at or after the time.
         forward: Whether the group may move forward, skipping records that it has not read.
     """
@@ -81,11 +81,12 @@ class Move:
     Attributes:
         partition: The partition.
         old: The group's commit; None if nothing was committed.
-        new: Commit after the move; the old commit if the group stays.
+        new: Commit after the move; the old commit if the group's offset stays unchanged.
         match: The first record at or after the time; None if there is none, or if the target is the
             start or end of the log.
-        action: Whether the group moves back, moves forward, gets its first commit, or stays.
-        again: Number of records between the new and the old offset, which are read again.
+        action: Whether the group moves back, moves forward, gets its first commit, or keeps its
+            offset.
+        again: Number of records between the new and the old offset, which the group reads again.
         skipped: Number of records between the old and the new offset, which a move would skip. With
             the action "stay" no record is skipped.
         why: Explanation for the user, empty if the action is obvious.
@@ -107,7 +108,7 @@ class Move:
 
     @property
     def is_held_back(self) -> bool:
-        """Whether the group stays only because the move would skip unread records."""
+        """Whether the group keeps its offset only because the move would skip unread records."""
         return self.action is Action.STAY and self.skipped.records > 0
 
 
@@ -161,8 +162,8 @@ def plan(
         group: The group.
         partitions: The partitions to move.
         target: Target of the move in each partition.
-        own: The cluster's own directory, for append times.
-        counter: Counts records between two offsets.
+        own: Directory of a broker of the cluster, for append times; None if it is not available.
+        counter: Function that counts records between two offsets.
 
     Raises:
         InvalidRequest: The target is on the append clock, and append times are unknown, or `own`
@@ -249,9 +250,10 @@ def execute(cluster: ClusterView, group: str, moves: Iterable[Move]) -> None:
     """Commit the offsets of a plan.
 
     Raises:
-        GroupActive: The group has members, which would continue from their own positions and
-            overwrite the commit. Nothing was changed.
-        ClusterFailure: Offsets of some partitions may have been committed.
+        GroupActive: The group has members. They would continue from their own positions and
+            overwrite the commit, so nothing was changed.
+        ClusterFailure: The cluster refuses, or can't be reached. Offsets of some partitions may
+            have been committed.
     """
     members = active_members(cluster, group)
     if members:

@@ -1,4 +1,4 @@
-"""Sums of a group's lag over partitions, and sentences about the lag, for commands and pages."""
+"""Sums up a group's lag over partitions, and describes the lag in sentences."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +10,8 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.remote.group_lag import PartitionLag, State
 from tidelog.types import TopicPartition
 
-# States other than `OK`, each with its predicate for one partition and for several partitions.
+# Maps each state other than `OK` to a predicate for one partition and a predicate for several
+# partitions, which follow the subject of a sentence.
 _BAD: Mapping[State, tuple[str, str]] = {
     State.NO_COMMIT: ("has no commit", "have no commit"),
     State.LOST: ("has lost records", "have lost records"),
@@ -32,8 +33,8 @@ class LagSum:
         offsets_per_s: Offsets consumed per second in all partitions; None if unknown for a
             partition.
         catch_up_s: Seconds until the group has reached the end of all partitions. Infinite if the
-            group does not gain on the end of a partition; else None if the time is unknown for a
-            partition.
+            group does not come closer to the end of some partition. Otherwise None if the time is
+            unknown for some partition.
         states: Number of partitions in each state other than `OK`.
     """
 
@@ -48,7 +49,7 @@ class LagSum:
 
     @property
     def unread(self) -> str:
-        """Number of unread records with its noun; starts with `at most` if it is an upper bound."""
+        """Number of unread records as text, such as `at most 5 records` for an upper bound."""
         return f"{'' if self.is_exact else 'at most '}{plural(self.records, 'record')}"
 
     @property

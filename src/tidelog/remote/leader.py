@@ -6,8 +6,8 @@ only up to the high watermark.
 
 Two logs are compared by leader epochs. A comparison of records does not suffice: the standby and
 the leader apply retention and compaction independently, so a record that only one of them has
-proves nothing. In two cases another leader wrote records of a standby: the records are beyond the
-end of their epoch at the leader, or the leader never had their epoch. The comparison is pure.
+proves nothing. In two cases records of the standby were written by another leader: the records are
+beyond the end of their epoch at the leader, or the leader never had their epoch.
 
 Source: Kafka's protocol guide; KIP-101, KIP-279, KIP-320, KIP-516; Kafka 4.x
 AbstractFetcherThread.getOffsetTruncationState.
@@ -66,8 +66,8 @@ class OwnEpoch(NamedTuple):
 
     Attributes:
         epoch: The epoch.
-        start_offset: Offset of its first record.
-        end_offset: Offset after its last record.
+        start_offset: Offset of the epoch's first record.
+        end_offset: Offset after the epoch's last record.
     """
 
     epoch: int
@@ -78,7 +78,7 @@ class OwnEpoch(NamedTuple):
 class EpochEnd(NamedTuple):
     """The leader's largest epoch that is not above a requested epoch, with its end offset.
 
-    Both fields are -1 if the leader has no epoch up to the requested one.
+    Both fields are -1 if the leader has no epoch at or below the requested epoch.
     """
 
     epoch: int
@@ -127,15 +127,15 @@ def ends_problem(leader: Mapping[int, EpochEnd]) -> str | None:
 
 
 def is_other_batch(own_batch: Batch, theirs: Batch) -> bool:
-    """Return whether two valid batches that overlap in their logs have different writers.
+    """Return whether two valid batches with overlapping offsets were written by different leaders.
 
     Compaction removes records from a batch or adds a delete horizon, but does not change the
-    batch's offsets. So two batches have different writers in two cases. Their offset ranges overlap
-    without being equal. Or the batches have the same offsets and record count, no delete horizon,
-    and different checksums. After a promotion, epochs can't show that the writers differ, because
-    the promoted standby and its former leader may both use the same next epoch. The checksum
-    doesn't cover the base offset, so a batch with the same bytes at another base offset is the same
-    batch with a flipped bit.
+    batch's offsets. So two batches have different writers in two cases. In the first case, their
+    offset ranges overlap without being equal. In the second case, the batches have the same offsets
+    and record count, no delete horizon, and different checksums. After a promotion, epochs can't
+    show that the writers differ, because the promoted standby and its former leader may both use
+    the same next epoch. The checksum doesn't cover the base offset, so a batch with the same bytes
+    at another base offset is the same batch with a flipped bit.
     """
     if (
         own_batch.magic == theirs.magic == MAGIC_2
@@ -143,7 +143,7 @@ def is_other_batch(own_batch: Batch, theirs: Batch) -> bool:
     ):
         return False
     if theirs.base_offset > own_batch.last_offset:
-        return False  # the leader has compacted this batch away
+        return False  # the leader's compaction has removed this batch
     if (own_batch.base_offset, own_batch.last_offset) != (theirs.base_offset, theirs.last_offset):
         return True
     if not isinstance(own_batch, RecordBatch) or not isinstance(theirs, RecordBatch):
@@ -167,7 +167,10 @@ NO_LEADER: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class LeaderPartition:
-    """Id of a partition's leader, -1 without a leader, and the leader epoch, -1 if unknown."""
+    """A partition's leader.
+
+    `leader_id` is -1 without a leader, and `leader_epoch` is -1 if it is unknown.
+    """
 
     leader_id: int
     leader_epoch: int
@@ -187,7 +190,8 @@ class LeaderSettings(NamedTuple):
     """Settings of a topic as the cluster reports them.
 
     Attributes:
-        values: Settings that are set for the topic or for the brokers; without Kafka's defaults.
+        values: Settings that are set for the topic or for the brokers, without settings that have
+            Kafka's defaults.
         names: Names of all settings that the cluster reports with a value; the value of any other
             setting is unknown.
     """
@@ -198,7 +202,7 @@ class LeaderSettings(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """Next fetch from one partition: offset, leader epochs and byte limit.
+    """Where the next fetch from a partition begins: offset, leader epochs and byte limit.
 
     Attributes:
         name: The partition.
@@ -206,7 +210,8 @@ class Position:
         offset: First offset to fetch.
         last_epoch: Leader epoch of the record before that offset, -1 if unknown.
         leader_epoch: The leader's current epoch, -1 if unknown.
-        max_bytes: Byte limit for this partition, if above `FetchLimits.partition_max_bytes`.
+        max_bytes: Byte limit for this partition. It applies if it is above
+            `FetchLimits.partition_max_bytes`.
     """
 
     name: TopicPartition
@@ -230,7 +235,7 @@ class Leader:
     """The cluster that a standby follows. Not thread-safe.
 
     Attributes:
-        refused: Error code of each topic for which the last `refresh` got an error.
+        refused: Maps each topic for which the last `refresh` got an error to the error code.
 
     Life cycle: refresh -> (ends_of_epochs | log_offsets | send_fetch -> receive_fetch)* -> close.
     """
@@ -321,7 +326,7 @@ class Leader:
     def log_offsets(
         self, node_id: int, names: Iterable[TopicPartition], timestamp: int
     ) -> dict[TopicPartition, int | ClusterFailure]:
-        """Return the start or end offset of each partition, or the leader's error for it.
+        """Return the start or end offset of each partition; the leader's error if it refused.
 
         Args:
             node_id: Id of the broker that leads the partitions.
@@ -353,7 +358,7 @@ class Leader:
     def ends_of_epochs(
         self, node_id: int, epochs: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, EpochEnd | ClusterFailure]:
-        """Return the end of one epoch at the leader for each partition, or the leader's error."""
+        """Return the end of an epoch of each partition at the leader, or the leader's error."""
         topics = [
             OffsetForLeaderTopic(
                 topic=topic,
@@ -462,7 +467,9 @@ def _by_topic(names: Iterable[TopicPartition]) -> dict[str, list[int]]:
 def _requested_data(
     response: FetchResponse, positions: Sequence[Position], *, by_id: bool
 ) -> Iterator[tuple[TopicPartition, PartitionData]]:
-    """Yield the name and the data of each partition in a response; names are those in the request.
+    """Yield the name and the data of each partition in a response.
+
+    The names come from the request.
 
     Raises:
         CorruptMessage: A partition was not in the request, or occurs twice.

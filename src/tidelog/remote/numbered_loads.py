@@ -1,9 +1,9 @@
-"""Idempotent loads to brokers: each transaction has rows and the number of rows loaded so far.
+"""Idempotent loads to brokers: each transaction also commits the number of rows loaded so far.
 
-The consumer group `tidelog-load/SOURCE` stores the number as its committed offset for partition 0
-of the topic. A repeated load continues with the row after the stored number of loaded rows. The
-transactional id consists of source and topic, so a new load fences an earlier load that still runs
-elsewhere. Consumers with `read_committed` see every row exactly once.
+The consumer group `tidelog-load/SOURCE` stores the number of loaded rows as its committed offset
+for partition 0 of the topic. A repeated load continues with the row after the stored number of
+loaded rows. The transactional id consists of source and topic, so a new load fences an earlier load
+that still runs elsewhere. Consumers with `read_committed` see every row exactly once.
 """
 
 import itertools
@@ -55,8 +55,8 @@ def load_once(
     Raises:
         InvalidRequest: The source has fewer rows than were already loaded from it; nothing was
             appended.
-        NotAuthorized, ClusterFailure, TidelogError: See `RemoteDirectory.append`; the rows of the
-            failed transaction are aborted.
+        NotAuthorized, ClusterFailure, TidelogError: See `RemoteDirectory.append`; The transaction
+            of the failed rows is aborted.
     """
     check_source(source)
     group, name = f"{LOAD_GROUPS}{source}", TopicPartition(topic, 0)
@@ -153,7 +153,8 @@ class _Load:
         try:
             self._producer.abort_transaction(self._client.timeout_s)
         except KafkaException:
-            return  # the broker aborts the transaction at its timeout, or when the next load begins
+            # The broker aborts the transaction at its timeout, or when the next load begins.
+            return
 
     def _queue(self, row: Row, delivered: "list[ck.Message]") -> None:
         partition, key, value, time_ms, headers = row

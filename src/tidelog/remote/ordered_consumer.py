@@ -4,9 +4,9 @@ librdkafka returns records in the order in which they arrive, whatever their off
 record must have a higher offset than the previous record of its partition, and a lower offset than
 the high watermark of its response. A list of records is checked completely before it is returned.
 
-One error is not detected: a flipped bit moves a batch below the requested offset. Then librdkafka
-drops the batch, and the missing offsets look like a gap from compaction. Readers of batches
-(`remote.partition_fetch`) detect this error.
+One kind of damage is not detected: a flipped bit that moves a batch below the requested offset. In
+this case librdkafka drops the batch, and the missing offsets look like a gap from compaction.
+Readers of batches (`remote.partition_fetch`) detect this error.
 """
 
 from collections.abc import Iterable, Mapping
@@ -68,7 +68,7 @@ class OrderedConsumer(ck.Consumer):
     def _is_wrong(
         self, partition: tuple[str | None, int | None], offset: int, following: int
     ) -> bool:
-        """Return whether an offset is wrong: below `following`, or not below the high watermark."""
+        """Return whether an offset is below `following`, or not below the high watermark."""
         if offset >= self._ends.get(partition, 0):
             self._ends[partition] = self._high_watermark(partition)
         return not following <= offset < self._ends[partition]

@@ -2,8 +2,8 @@
 
 The directory shows what Kafka's brokers don't report: when each record was appended, and how many
 records are between two offsets. Brokers may write to the directory during a call; every call sees
-the directory's current state. Without the directory, a count is an upper bound, or the records must
-be fetched to be counted.
+the directory's current state. Without the directory, either a count is only an upper bound, or the
+records must be fetched to be counted.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,8 @@ from tidelog.types import (
 
 _Result = TypeVar("_Result")
 
-# Number of attempts to read: compaction and retention may replace files during an attempt.
+# Maximum number of attempts to read. An attempt may fail because compaction or retention replaces
+# files.
 _TRIES: Final = 5
 
 
@@ -112,11 +113,11 @@ class OwnLogs:
         return self._retry(partition, lambda log: first_record(log, offset, isolation))
 
     def first_appended(self, partition: TopicPartition, time_ms: int) -> OffsetAndTimestamp | None:
-        """Return the first record appended at `time_ms` or later; None if there is none.
+        """Return the first record that was appended at `time_ms` or later; None if there is none.
 
         Raises:
-            InvalidRequest: The last record before the match, or before the log end if nothing
-                matches, has no known append time, so this record may be the first match.
+            InvalidRequest: The record before the match has no known append time, so it may be the
+                first match. If nothing matches, this applies to the last record of the log.
         """
 
         def search(log: LogView) -> OffsetAndTimestamp | None:
@@ -193,9 +194,8 @@ def count_records(
 def _count_segment(segment: Segment, start: int, end: int, aborted: AbortedFilter) -> int:
     """Return the number of a segment's data records with offsets in [start, end).
 
-    The zone map of a finished segment gives the number in one case: the whole segment is in the
-    range, and the segment can't have aborted records. In all other cases, the records of the
-    batches are counted.
+    The zone map of a finished segment gives the number if the whole segment is in the range, and
+    the segment can't have aborted records. Otherwise the records of the batches are counted.
     """
     if not segment.is_active and start <= segment.base_offset < segment.end_offset:
         zones = segment.zones if segment.end_offset <= end else None
@@ -222,7 +222,7 @@ def _count_batch(part: LogSlice, position: int, batch: Batch, start: int, end: i
     return sum(start <= record.offset < end for record in records)
 
 
-# Returns the number of data records of a partition with offsets in [start, end).
+# Function that returns the number of data records of a partition with offsets in [start, end).
 Counter: TypeAlias = Callable[[TopicPartition, int, int], Count]
 
 

@@ -1,14 +1,14 @@
 """Fetch of a partition's record batches from its leader, without an object per record.
 
 The fetch continues at the new leader if the leader changes. The fetch takes the next offset from
-the headers of batches. So it doesn't wait for offsets that were compacted away or are transaction
-markers. Brokers must accept plain-text connections. The order of offsets is checked (see
-`record.offset_order`): each response must start after the end of the previous response. If offsets
-are missing before the last batch of a response, the base offset of this batch may be wrong, so this
-batch is fetched again, together with the next batch.
+the headers of batches. So it doesn't wait for offsets whose records compaction has removed, or that
+are transaction markers. Brokers must accept plain-text connections. The order of offsets is checked
+(see `record.offset_order`): each response must start after the end of the previous response. If
+offsets are missing before the last batch of a response, the base offset of this batch may be wrong,
+so this batch is fetched again, together with the next batch.
 
-Life cycle: parts, any number of times, then close. Not thread-safe. Source: Kafka's protocol guide;
-KIP-98, KIP-320, KIP-405.
+Life cycle: call `parts` any number of times, then `close`. Not thread-safe. Source: Kafka's
+protocol guide; KIP-98, KIP-320, KIP-405.
 """
 
 import threading
@@ -62,8 +62,8 @@ _PAUSE_S: Final = 0.1
 # lookups are needed because a broker that has just started may not know its topics yet.
 _UNKNOWN_MAX: Final = 20
 
-# The last version of Fetch with names of topics; later versions have topic ids instead (KIP-516).
-# This version is used if a topic has no id.
+# The last version of Fetch that names topics; later versions have topic ids instead (KIP-516). This
+# version is used if a topic has no id.
 _BY_NAME_LAST: Final = 12
 
 
@@ -104,8 +104,9 @@ class FetchedBatches:
         data: The batches; the last one may be truncated.
         aborted: Aborted transactions in the response as (producer id, first offset), if
             READ_COMMITTED.
-        append_times: Two numbers for each run of records: the run's first offset, and its append
-            time in ms, -1 if unknown. Empty if the broker sends no append times.
+        append_times: Two numbers for each run of records with equal append time: the run's first
+            offset, and the append time in ms, -1 if unknown. Empty if the broker sends no append
+            times.
     """
 
     offset: int
@@ -128,11 +129,11 @@ class FetchSeams:
     """Dependencies of a fetch, which tests replace.
 
     Attributes:
-        connect: Opens connections.
+        connect: Function that opens a connection.
         clock: Clock for timeouts.
-        pause: Waits for a number of seconds.
-        reach: Returns the extent of the whole batches in a response, None if the response has no
-            whole batch.
+        pause: Function that waits for a number of seconds.
+        reach: Function that returns the extent of the complete batches in a response, None if the
+            response has no complete batch.
     """
 
     connect: Connect
@@ -193,7 +194,7 @@ class PartitionFetch:
         return f"kafka://{self._bootstrap}/{self._name}"
 
     def request_append_times(self) -> None:
-        """Request append times with the records; brokers other than tidelog's ignore this."""
+        """Request append times with the records; only tidelog's brokers return them."""
         self._with_append_times = True
 
     # -- records -----------------------------------------------------------------------------
@@ -239,9 +240,9 @@ class PartitionFetch:
             return None
 
     def _batches_in_order(self, data: PartitionData, offset: int, floor: int) -> FetchedBatches:
-        """Return the batches of a response that are in order.
+        """Return the complete batches of a response, after a check of their offsets.
 
-        Raises ClusterFailure if none is whole.
+        Raises ClusterFailure if no batch is complete.
         """
         batches, limit, aborted = data.batches, INT64_MAX, _aborted(data)
         seam = self._seams.reach(batches)
@@ -271,10 +272,10 @@ class PartitionFetch:
     def _floor(self, batches: Buffer, offset: int) -> int:
         """Return the minimum offset of the first batch of a fetch.
 
-        0 if no batch precedes the first batch.
+        Return 0 if no batch precedes the first batch.
 
         If the first batch begins below `offset`, its base offset may be wrong (too low). The end of
-        the preceding batch shows this, so the preceding batch is fetched as well.
+        the preceding batch shows whether it is, so the preceding batch is fetched as well.
         """
         first = first_known_offset(view_batch(batches))
         if not 0 < first < offset:
@@ -288,7 +289,7 @@ class PartitionFetch:
         return batch.last_offset + 1 if first_known_offset(batch) < first else 0
 
     def _send(self, offset: int, *, max_bytes: int | None = None) -> bool:
-        """Send a Fetch request; return False if it must be repeated."""
+        """Send a Fetch request; return False if the caller must repeat it."""
         settings = self._settings
         most = settings.partition_max_bytes if max_bytes is None else max_bytes
         try:
@@ -339,7 +340,7 @@ class PartitionFetch:
         if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             start, end = self.log_offset(EARLIEST_TIMESTAMP), self.log_offset(LATEST_TIMESTAMP)
             if start <= offset <= end:
-                return False  # the leader changed between the two requests
+                return False  # the leader changed between the lookup and the request
             raise OffsetOutOfRange(offset, start, end, where=str(self._name))
         if data.error_code:
             raise self._refusal("fetch", data.error_code)
@@ -359,7 +360,7 @@ class PartitionFetch:
     def _local_start(self) -> int:
         """Return the first offset on the leader's own disk.
 
-        0 if the leader can't report this offset.
+        Return 0 if the leader can't report this offset.
 
         Below this offset the broker reads from remote storage, and an empty response may only mean
         that the storage is slow.
@@ -494,7 +495,7 @@ class PartitionFetch:
         raise failure
 
     def _forget_leader(self, reason: ClusterFailure) -> None:
-        """Pause, and have the next request look up the leader; raises errors that are permanent."""
+        """Pause, so that the next request looks up the leader again; raises permanent errors."""
         if reason.error_code is not None and reason.error_code not in codes.LEADER_CHANGES:
             raise reason
         if reason.error_code == ErrorCode.KAFKA_STORAGE_ERROR and not self._has_replicas:
@@ -506,7 +507,7 @@ class PartitionFetch:
         self._seams.pause(_PAUSE_S)
 
     def _damaged(self) -> ClusterFailure:
-        """Return the error for a storage failure of the only broker that has the partition."""
+        """Return the error for a failed disk of the only broker that has the partition."""
         assert self._leader is not None
         code = ErrorCode.KAFKA_STORAGE_ERROR
         return ClusterFailure(

@@ -1,4 +1,4 @@
-"""Appends to brokers: a call queues all its records before it waits; the result has their offsets.
+"""Appends to brokers: a call queues all its records, and a future has the resulting offsets.
 
 Each codec has its own producer and a thread for its delivery reports, so calls of several threads
 and tasks can overlap.
@@ -69,7 +69,7 @@ class _Call:
             self.waiting += 1
 
     def delivered(self, partition: int, offset: int, stamp_ms: int) -> None:
-        """Remember that a record of the call is in the log."""
+        """Note that a record of the call is in the log."""
         with self.lock:
             first, last, stamp = self.offsets.get(partition, (offset, offset, stamp_ms))
             self.offsets[partition] = (min(first, offset), max(last, offset), max(stamp, stamp_ms))
@@ -140,15 +140,15 @@ class Sender:
         Returns:
             Future with the result of each partition. Base and last offset are the offsets of the
             call's first and last record; other producers' records may be between these two. Append
-            times are known for topics with LogAppendTime, and -1 for other topics. The log start is
-            unknown (-1).
+            times are known for topics with LogAppendTime; for other topics they are -1. The log
+            start is -1, which means unknown.
 
         Raises:
             Closed: The connection was closed.
-            ConfigError: librdkafka doesn't know a setting or a value.
-            InvalidRecord, InvalidTimestamp, MessageTooLarge, ClusterFailure ...: Raised only by the
-                future's `result()`. Other records of the call may be in the log; a note of the
-                error gives their number.
+            ConfigError: librdkafka doesn't know a setting or a value. InvalidRecord,
+                InvalidTimestamp, MessageTooLarge, ClusterFailure ...: Raised only by the future's
+                `result()`. Other records of the call may be in the log. A note of the error states
+                how many.
         """
         lane = self._lane(self._codec_name if codec is None else codec.config_name)
         call = _Call()
@@ -189,7 +189,7 @@ class Sender:
         }
 
     def flush(self) -> None:
-        """Wait until each record queued so far is in the log, or its call has failed."""
+        """Wait until each record that was queued so far is in the log, or its call has failed."""
         with self._lock:
             lanes = list(self._lanes.values())
         for lane in lanes:
@@ -321,9 +321,9 @@ class _Lane:
         """Return the error for a delivery report without an offset.
 
         If a broker refuses a record's sequence number as a duplicate, it returns no offset, and
-        librdkafka reports the record as delivered. Brokers before 4.4 also refuse a record in this
-        way if a later request has overtaken the record's own request (KAFKA-15591). Such a record
-        is not in the log.
+        librdkafka reports the record as delivered. Brokers before 4.4 also refuse a record as a
+        duplicate if a later request has overtaken the record's own request (KAFKA-15591). Such a
+        record is not in the log.
         """
         reason = (
             f"{where}: the broker returned no offset for a retried record, so it may not be in"

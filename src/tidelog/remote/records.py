@@ -1,12 +1,12 @@
-"""Records of a cluster, one by one or as splits that are read into columns.
+"""Reads records of a cluster, one by one or as splits that are decoded to columns.
 
 `ClusterRecords` is a `RecordSource`. A partition is read from its leader with the wire client. If
 settings such as those of TLS and SASL need librdkafka, the partition is read through librdkafka.
 `read` needs Arrow; `records` needs neither numpy nor Arrow and is meant for small numbers of
 records. Records that are appended later (`later_records`) are always read through librdkafka. Their
 append times come from a second fetch of the same batches, because librdkafka drops the fields that
-tidelog's brokers add to a response. Brokers keep no history of compaction, so every past state of
-the table of a compacted topic is inexact.
+tidelog's brokers add to a response. Brokers keep no history of compaction, so the table of a
+compacted topic is inexact for every past time.
 
 `remote.time_lookup` turns times into offsets.
 """
@@ -121,7 +121,8 @@ def _visible(part: FetchedBatches, path: str) -> Iterator[Batch]:
             if batch.control_type() is ControlType.ABORT:
                 aborted.discard(batch.producer_id)
         elif batch.is_transactional and batch.producer_id in aborted:
-            batch.ensure_valid()  # a flipped bit in the header must not hide records
+            # a flipped bit in the header must not make the reader skip records
+            batch.ensure_valid()
         else:
             yield batch
 
@@ -177,7 +178,8 @@ class ClusterRecords(RecordSource):
             listed = sorted(topic for topic in counts if not topic.startswith("__"))
             return [TopicPartition(topic, n) for topic in listed for n in range(counts[topic])]
         chosen = [topics] if isinstance(topics, str | TopicPartition) else topics
-        by_topic: dict[str, list[TopicPartition]] = {}  # so that each topic is looked up once
+        # groups by topic, so that each topic is looked up once
+        by_topic: dict[str, list[TopicPartition]] = {}
         names: list[TopicPartition] = []
         for one in chosen:
             topic = one if isinstance(one, str) else one.topic
@@ -235,7 +237,8 @@ class ClusterRecords(RecordSource):
         except ClusterFailure as error:
             if error.error_code is None or error.error_code >= 0:
                 raise
-            return dict.fromkeys(topics, "")  # librdkafka's own error: the brokers are too old
+            # librdkafka raises this error if the brokers are too old
+            return dict.fromkeys(topics, "")
         return {name: "" if t is None else decode_topic_id(t).hex for name, t in ids.items()}
 
     def read(
@@ -245,7 +248,7 @@ class ClusterRecords(RecordSource):
         *,
         stats: ScanStats,
         options: "ReadOptions | None" = None,
-        threads: int | None = None,  # ignored: connections are used one after another
+        threads: int | None = None,  # ignored, because connections are used one after another
     ) -> "pa.RecordBatchReader":
         """See `RecordSource`."""
         from tidelog.scan import ReadOptions, schema
@@ -399,7 +402,7 @@ class ClusterRecords(RecordSource):
     # -- tables by key -------------------------------------------------------------------------
 
     def ranking(self, topic: str) -> Ranking:
-        """See `RecordSource`; on Kafka's brokers a key's record with the highest offset wins."""
+        """See `RecordSource`; Kafka's brokers keep the record with a key's highest offset."""
         return ranking_of(self._settings(topic))
 
     def _settings(self, topic: str) -> dict[str, str]:
@@ -414,7 +417,8 @@ class ClusterRecords(RecordSource):
     ) -> list[Doubt]:
         """See `RecordSource`.
 
-        Brokers don't report which records compaction has removed, on either clock.
+        Brokers don't report which records compaction has removed, so both clocks have the same
+        result.
         """
         if at_ms is None or not names:
             return []

@@ -3,7 +3,8 @@
 Implements `FrontDoor` with a `Cluster`, so it works with any Kafka through confluent-kafka. If
 connections need neither TLS nor SASL, and no setting may affect fetches (see `client.is_direct`),
 batches are fetched from the leaders without librdkafka. `RemoteDirectory` lacks operations that
-need a directory: access to logs, retention, and append times if the brokers return none.
+need a directory: access to logs and retention. It also lacks append times if the brokers return
+none.
 
 Life cycle: `tidelog.connect`, calls, close; best used in a `with` block. Thread-safe.
 """
@@ -93,7 +94,8 @@ class RemoteDirectory(FrontDoor):
         codec_name = client.pop("compression.codec", Codec.NONE.config_name)
         codec_name = client.pop("compression.type", codec_name)
         self._cluster = Cluster(bootstrap, client, timeout_s=timeout_s, clock=env.clock)
-        self._cluster.admin()  # created here, because later creation would need a lock
+        # creates the admin client now, because creating it later would need a lock
+        self._cluster.admin()
         self._source = ClusterRecords(cluster=self._cluster, client=client, env=env)
         self._codec_name = codec_name
         self._sender = producer.Sender(self._cluster, codec_name)
@@ -153,8 +155,8 @@ class RemoteDirectory(FrontDoor):
             partitions: Number of partitions, at least 1.
             config: Settings under Kafka's names; values may have a unit (`7d`, `1GiB`). The brokers
                 refuse unknown settings.
-            exist_ok: Whether an existing topic is accepted; it stays unchanged, whatever the other
-                arguments are.
+            exist_ok: Whether an existing topic is accepted. It stays unchanged, even if the other
+                arguments differ from it.
 
         Returns:
             Notes on the settings, such as on deprecated names.
@@ -183,7 +185,7 @@ class RemoteDirectory(FrontDoor):
         topics.delete(self._cluster, name)
 
     def alter_config(self, name: str, changes: Mapping[str, str | None]) -> list[ConfigNote]:
-        """Change a topic's settings; None resets a setting. Raises as `create_topic`."""
+        """Change a topic's settings; None resets a setting. Raises the errors of `create_topic`."""
         return topics.alter_config(self._cluster, name, plain_settings(changes))
 
     def add_partitions(self, topic: str, count: int) -> None:
@@ -191,7 +193,8 @@ class RemoteDirectory(FrontDoor):
         _ensure_count(topic, count)
         try:
             topics.add_partitions(self._cluster, topic, count)
-        finally:  # a concurrent append may have cached the old count
+        # drops the cached count, because a concurrent append may have cached the old count
+        finally:
             with self._lock:
                 self._counts.pop(topic, None)
 
@@ -230,8 +233,8 @@ class RemoteDirectory(FrontDoor):
 
         Returns:
             First and last offset of the call's records in each partition; other producers' records
-            may be between them. Append times are -1 except in topics with LogAppendTime; the log
-            start is unknown (-1).
+            may be between them. Append times are -1 except in topics with LogAppendTime. The log
+            start is -1, which means unknown.
 
         Raises:
             UnknownTopic, InvalidRequest: The topic or partition doesn't exist.
@@ -287,8 +290,7 @@ class RemoteDirectory(FrontDoor):
 
         Raises:
             InvalidRequest: The source has fewer rows than were already loaded from it.
-            UnknownTopic, and the errors of `append`: The rows of the failed transaction are
-                aborted.
+            UnknownTopic, and the errors of `append`: The transaction of the failed rows is aborted.
         """
         from tidelog.remote.numbered_loads import load_once
 
@@ -350,7 +352,7 @@ class RemoteDirectory(FrontDoor):
         return Partitioner(cached[0], self._env.random)
 
     def flush(self) -> None:
-        """Wait until each record queued so far is in the log, or its call has failed."""
+        """Wait until each record that was queued so far is in the log, or its call has failed."""
         self._cluster.ensure_open()
         self._sender.flush()
 
@@ -393,7 +395,7 @@ class RemoteDirectory(FrontDoor):
         spans = dict.fromkeys(partitions, TimeSpan(None, None))
         for name, offset in offsets.items():
             record = records[name]
-            # if not, the largest timestamp is that of a transaction marker
+            # otherwise the largest timestamp belongs to a transaction marker
             if record is not None and record.offset == offset:
                 spans[name] = TimeSpan(None, record.timestamp)
         return spans
@@ -446,7 +448,7 @@ class RemoteDirectory(FrontDoor):
 def _row(
     record: NewRecord, partitioner: Partitioner, partition: int | None, now_ms: int
 ) -> producer.Row:
-    """Return a record in the producer's form."""
+    """Return a record as a `Row` of the producer."""
     return (
         partitioner.choose(record.key) if partition is None else partition,
         record.key,
@@ -477,7 +479,7 @@ def connect(
             connection and for the producer.
         timeout_s: Timeout of each request, and of the delivery of a record, in seconds; at most an
             hour.
-        env: Clock and randomness; the machine's if None.
+        env: Clock and randomness; those of this machine if None.
 
     Raises:
         MissingDependency: confluent-kafka is not installed.
@@ -507,9 +509,9 @@ def table(  # noqa: PLR0913 - one keyword for each way to choose
         topic: Name of the topic, or one of its partitions.
         at: The time, in ms or as text; None for the state at the log's end.
         clock: Clock of that time: `record` or `append`.
-        columns: Names from `tidelog.scan.ALL_COLUMNS`; the default ones if None.
+        columns: Names from `tidelog.scan.ALL_COLUMNS`; the default columns if None.
         inexact: What to do if the table is not exact: `refuse` or `mark`, see `Directory.table`.
-        env: Files, clock and randomness, if `source` is a path; the machine's if None.
+        env: Files, clock and randomness, if `source` is a path; those of this machine if None.
         store_options: Settings of the object store, if `source` is a URL.
 
     Raises:

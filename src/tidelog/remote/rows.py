@@ -1,10 +1,10 @@
-"""Conversion between Arrow columns and librdkafka's objects, a column at a time.
+"""Converts between Arrow columns and librdkafka's objects, column by column.
 
 Rows are read from a leader's batches, decoded by column without an object per record. If the
 brokers need TLS or SASL, or other settings may affect fetches, rows are read from librdkafka's
 records instead. Both ways give equal values in the columns that librdkafka supports. librdkafka has
-append times only as LogAppendTime timestamps. A read of a column that librdkafka does not support
-raises InvalidRequest.
+append times only as LogAppendTime timestamps. If a read requests a column that librdkafka does not
+support, InvalidRequest is raised.
 """
 
 import itertools
@@ -108,7 +108,7 @@ def headers(column: "Column") -> list[Headers | None]:
 def table_rows(
     table: ArrowStream, *, partition_count: int, keyless: int, now_ms: int
 ) -> Iterator["Row"]:
-    """Yield the rows of a table in the producer's form.
+    """Yield the rows of a table as `Row`s of the producer.
 
     Args:
         table: Columns `key`, `value`, `timestamp`, `headers`, `partition`, all optional.
@@ -307,7 +307,7 @@ def _headers(message: "ck.Message") -> list[tuple[str, bytes | None]]:
     return [(key, value.encode() if isinstance(value, str) else value) for key, value in listed]
 
 
-# librdkafka's numbers of timestamp types are one higher than Kafka's; 0 means no timestamp.
+# librdkafka's codes for timestamp types are one higher than Kafka's, and 0 means no timestamp.
 _CONSUMED_COLUMNS: "Final[dict[str, Callable[[Messages], list[object]]]]" = {
     "key": lambda messages: [message.key() for message in messages],
     "value": lambda messages: [message.value() for message in messages],
@@ -385,7 +385,7 @@ def fetched(
 
 
 def _with_times(batch: pa.RecordBatch, stats: ScanStats) -> pa.RecordBatch:
-    """Return the rows with a known append time; counts the other rows."""
+    """Return the rows with a known append time; count the other rows in `stats.without_time`."""
     times = batch.column(_APPEND_TIME)
     if not times.null_count:
         return batch
@@ -434,9 +434,9 @@ def _decoded(
 
 
 def _append_runs(part: FetchedBatches) -> "tuple[Longs, Longs] | None":
-    """Return the first offset and the append time of each run in a response; None without runs.
+    """Return first offset and append time of each run in a response; None without runs.
 
-    If the first offsets don't increase, the result is also None.
+    The result is also None if the first offsets don't increase.
     """
     rows = np.array(part.append_times, np.int64)
     if not len(rows) or len(rows) % 2:

@@ -1,4 +1,4 @@
-"""Lookup of offsets by time at brokers, on either clock, and plans for ranges of time.
+"""Looks up offsets by time at brokers, on either clock, and plans reads of time ranges.
 
 - Clock of a broker's own search: Kafka's brokers search on the record clock. tidelog's brokers
   search on the clock that the topic setting `tidelog.lookup.clock` names. If the setting names the
@@ -84,7 +84,7 @@ def named_watermarks(
 def largest_timestamps(
     cluster: ClusterView, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-    """Return the cluster's `max_timestamps` of partitions; raises as `named_watermarks`."""
+    """Return the cluster's `max_timestamps` of partitions; raises errors of `named_watermarks`."""
     names = [_checked(name) for name in partitions]
     with _naming_missing(cluster, names):
         return cluster.max_timestamps(names)
@@ -124,11 +124,11 @@ def first_at_or_after(
 ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
     """Return each log's first record with a timestamp at or after a time.
 
-    None without such a record.
+    Return None for a log without such a record.
 
-    Kafka may return no match although later segments have matches: this happens if all matches in
-    the first segment with a match were deleted (docs/differences.md). If the log's largest
-    timestamp shows that a match exists, the records are read instead.
+    Kafka may return no match although later segments have matches. This happens if all matching
+    records of the first segment with a match were deleted (docs/differences.md). If the log's
+    largest timestamp shows that a match exists, the records are read instead.
     """
     answers = cluster.offsets_for_times(dict.fromkeys(marks, time_ms))
     unsure = [
@@ -145,7 +145,7 @@ def first_at_or_after(
 def first_by_reading(
     cluster: ClusterView, partition: TopicPartition, mark: Watermarks, time_ms: int
 ) -> OffsetAndTimestamp | None:
-    """Read records to find the first one with a timestamp at or after a time; None if none has."""
+    """Return the first record with a timestamp at or after a time, by reading records; or None."""
     for record in cluster.records(partition, mark.start, mark.end):
         if record.timestamp is not None and record.timestamp >= time_ms:
             return OffsetAndTimestamp(record.offset, record.timestamp, record.leader_epoch)
@@ -162,7 +162,7 @@ def first_stamped(
     *,
     choice: str = "--clock append",
 ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-    """Return the matches of a search by timestamp, after a check that brokers set the timestamps.
+    """Check that brokers set the timestamps of a search's matches, and return the matches.
 
     Args:
         cluster: The cluster.
@@ -274,7 +274,7 @@ def first_appended(
     this number is unknown.
 
     Raises:
-        InvalidRequest: The append times are unknown to the brokers.
+        InvalidRequest: The brokers don't know the append times.
         ClusterFailure: A broker can't be reached, or refuses.
     """
     answers = cluster.search_append_times(marks, time_ms)
@@ -319,7 +319,7 @@ def _stamp(record: RemoteRecord | None) -> int | None:
 def without_append_time(
     cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks]
 ) -> dict[TopicPartition, int | None]:
-    """Return the number of records without an append time in each log; None if it is unknown."""
+    """Return how many records of each log have no known append time; None if this is unknown."""
     answers = cluster.search_append_times(marks, INT64_MAX)
     return {name: answers[name].without_time if name in answers else None for name in marks}
 
@@ -396,7 +396,10 @@ def _first_by_stamp(
     time_ms: int,
     choice: str,
 ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-    """Search partitions whose leaders return no append times, by the brokers' search by time."""
+    """Search by append time with the brokers' search by timestamp.
+
+    This is for partitions whose leaders return no append times.
+    """
     ours, theirs = _by_lookup_clock(cluster, marks)
     matches: dict[TopicPartition, OffsetAndTimestamp | None] = {}
     if theirs:
@@ -416,8 +419,8 @@ def _by_lookup_clock(
     return ours, {name: mark for name, mark in marks.items() if name not in ours}
 
 
-# Error codes of brokers before 3.0, because these can't search for the largest timestamp; -165 is
-# librdkafka's own code for this error.
+# Error codes for a search for the largest timestamp, which brokers before 3.0 don't support. -165
+# is librdkafka's own code for this error.
 _UNSUPPORTED: Final = frozenset({ErrorCode.UNSUPPORTED_VERSION, -165})
 
 
@@ -465,8 +468,8 @@ def plan_remote(
             directory="",
             clock=clock,
             # Append times never decrease, so on the append clock the offsets bound the time range.
-            # If a broker returns append times, records between these offsets may have no known
-            # append time. Readers leave these records out.
+            # If a broker returns append times, some records between these offsets may still have no
+            # known append time. Readers leave these records out.
             time_range=times if clock is ClockName.RECORD or name in with_append_times else None,
             isolation=isolation,
         )
@@ -478,7 +481,7 @@ def plan_remote(
 def _by_create_time(
     cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks], times: tuple[int, int]
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """Return each partition's offsets, beginning at the first record at or after the start time."""
+    """Return offsets [start, end) of each partition, from the first match of the start time on."""
     spans = {name: (mark.start, mark.end) for name, mark in marks.items()}
     if times[0] <= 0 or times[0] >= times[1]:
         return spans if times[0] < times[1] else dict.fromkeys(marks, (0, 0))
@@ -524,7 +527,7 @@ def _offset_of(answer: TimeMatch, mark: Watermarks) -> int:
 
 
 class AppendRuns:
-    """Append times of a response, one for each run of offsets.
+    """Append times in a response, one for each run of offsets with equal append time.
 
     Args:
         rows: One flat sequence with two numbers for each run: its first offset, and its append time
@@ -561,7 +564,7 @@ class _PartitionTimes:
 
 
 class Leaders:
-    """Leaders of partitions; leaders that are known to return no append times are skipped.
+    """Leaders of partitions, and which of them return no append times.
 
     Leaders are looked up, once for each topic, only after a leader has returned no append times.
     """
@@ -570,7 +573,7 @@ class Leaders:
         """Store the arguments; sends no request.
 
         Args:
-            look_up: Returns the leader's id for each partition of a topic.
+            look_up: Function that returns the leader's id for each partition of a topic.
             unsupported: Ids of leaders that return no append times; `note_unsupported` adds to this
                 set.
         """
@@ -588,7 +591,7 @@ class Leaders:
         return leaders.get(name.partition) not in self._unsupported
 
     def note_unsupported(self, leader_id: int | None) -> None:
-        """Remember that a leader returns no append times."""
+        """Note that a leader returns no append times."""
         assert leader_id is not None, "a leader has responded"
         self._unsupported.add(leader_id)
 
@@ -613,11 +616,11 @@ class AppendTimeLookup:
         """Create a lookup; connects to no broker yet.
 
         Args:
-            open_fetch: Opens a partition's fetch; None if fetches need librdkafka.
+            open_fetch: Function that opens a partition's fetch; None if fetches need librdkafka.
             clock: Clock for pauses after failures.
             leaders: Leaders of partitions, and the leaders that return no append times.
-            rest_ms: Time in ms after a failure during which no request is sent for the partition.
-                The partition's append times are unknown during this time.
+            rest_ms: How long after a failure no request is sent for the partition, in ms. During
+                this time, append times of the partition count as unknown.
         """
         self._open_fetch = open_fetch
         self._clock = clock
@@ -682,7 +685,8 @@ class AppendTimeLookup:
         try:
             part = next(cached.fetch.parts(offset, offset + 1), None)
         except OffsetOutOfRange:
-            raise  # the offset was deleted, but the leader can return times of later offsets
+            # the record at the offset was deleted, but the leader can return times of later offsets
+            raise
         except TidelogError:
             cached.fetch.close()
             cached.paused_until_ms = self._clock.monotonic_ms() + self._rest_ms

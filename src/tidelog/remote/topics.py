@@ -1,4 +1,4 @@
-"""Topics of a cluster through its admin client: list, create, change, delete."""
+"""Lists, creates, changes and deletes topics of a cluster, through the admin client."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 # Maximum number of topics in one request, which bounds the size of the response.
 _AT_ONCE: Final = 500
 
-# Number of replicas that means the broker's default. Source: KIP-464.
+# In a request, this number of replicas means the broker's default. Source: KIP-464.
 _BROKERS_DEFAULT: Final = -1
 
 # Error message of a broker for an unknown setting. Source: Kafka 4.3's LogConfig.validateNames.
@@ -58,8 +58,8 @@ _NOT_AUTHORIZED: Final = frozenset(
     {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
 )
 
-# Value for brokers without this setting, such as Kafka's brokers, whose retention counts from the
-# record's timestamp.
+# The value that applies to brokers without this setting, such as Kafka's brokers. Their retention
+# counts from the record's timestamp.
 _BROKER_CLOCK: Final = {"tidelog.retention.clock": RetentionClock.RECORD.value}
 
 
@@ -72,10 +72,12 @@ class RemoteTopic(TopicDisplay):
         topic_id: Id of the topic, None if the cluster has no ids.
         partitions: Number of partitions.
         given: Settings of the topic itself, under Kafka's names.
-        settings: All settings that apply, sorted, as the brokers report them; without secrets.
+        settings: All settings that apply to the topic, sorted, as the brokers report them, without
+            secrets.
     """
 
-    foreign: ClassVar[bool] = False  # a broker knows the settings of all its topics
+    # always false, because a broker knows the settings of all its topics
+    foreign: ClassVar[bool] = False
 
     name: str
     topic_id: UUID | None
@@ -85,9 +87,9 @@ class RemoteTopic(TopicDisplay):
 
     @property
     def config(self) -> TopicConfig | None:
-        """The settings that tidelog knows, parsed.
+        """Parsed values of the settings that tidelog knows.
 
-        None if a value is invalid, or if two values conflict.
+        Returns None if a value is invalid, or if two values conflict.
         """
         try:
             return TopicConfig.parse({}, broker=_BROKER_CLOCK | dict(self.settings))[0]
@@ -225,13 +227,13 @@ def _keys_of(name: str) -> tuple[str, ...]:
     try:
         return key_names(name) or (name,)
     except ConfigError:
-        return (name,)  # brokers may know the setting although this release doesn't
+        return (name,)  # brokers may know the setting, although this release of tidelog doesn't
 
 
 def alter_config(
     client: "Cluster", name: str, changes: Mapping[str, str | None]
 ) -> list[ConfigNote]:
-    """Change settings of a topic; None resets a setting to its default. Raises as `create`.
+    """Change settings of a topic; None resets a setting. Raises the errors of `create`.
 
     Returns:
         Notes on the settings, such as on deprecated names.
@@ -286,7 +288,7 @@ def _typed(client: "Cluster", operation: str, topic: str) -> Iterator[str]:
         if code == ErrorCode.INVALID_CONFIG:
             unknown = _UNKNOWN_SETTING.search(error.reason)
             if unknown is not None:
-                key_names(unknown[1])  # raises ConfigError, which suggests a similar name
+                key_names(unknown[1])  # this raises ConfigError, which suggests a similar name
             raise ConfigError(f"topic {topic}", None, error.reason) from error
         if code in _NOT_AUTHORIZED:
             raise NotAuthorized(

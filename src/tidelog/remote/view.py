@@ -1,4 +1,4 @@
-"""Protocol class for the calls to a cluster, and their plain values. No input or output.
+"""Protocol class for the calls to a cluster, and the classes of their arguments and results.
 
 `cluster.Cluster` implements the calls with brokers; tests implement them in memory.
 """
@@ -27,7 +27,7 @@ class Watermarks:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """Commit of a group for a partition: the next offset to read, and the last read record's epoch.
+    """Commit of a group for a partition: next offset to read, and leader epoch of the last record.
 
     Commit metadata (a text) is left out, because confluent-kafka 2.16 reads beyond the end of the
     text, and writes the text with an extra NUL byte. tidelog's commits have no metadata, like
@@ -43,7 +43,7 @@ class Count:
     """Number of records.
 
     Attributes:
-        records: The number.
+        records: The number of records.
         is_exact: Whether the number is exact.
         is_bound: For a number that is not exact: True if it is an upper bound, False if it is an
             estimate.
@@ -149,17 +149,20 @@ class ClusterView(Protocol):
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return each partition's first record with a timestamp at or after its time, or None."""
+        """Return each partition's first record whose timestamp is at or after its time, or None."""
         ...
 
     def max_timestamps(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return each partition's record with the largest timestamp; None if no record has one."""
+        """Return each partition's record with the largest timestamp; None without timestamps."""
         ...
 
     def append_times(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return append times in ms of the records at these offsets; no entry if unknown."""
+        """Return append times in ms of the records at these offsets.
+
+        A partition whose append time is unknown has no entry.
+        """
         ...
 
     def search_append_times(
@@ -167,8 +170,9 @@ class ClusterView(Protocol):
     ) -> dict[TopicPartition, TimeMatch]:
         """Return the first record of each partition that was appended at `time_ms` or later.
 
-        A partition with records has no entry if its leader does not look up append times (it is no
-        tidelog broker), or if the leader can't be reached without librdkafka.
+        A partition with records has no entry if its leader is no tidelog broker, because only
+        tidelog's brokers look up append times. It also has no entry if the leader can be reached
+        only through librdkafka.
         """
         ...
 
@@ -183,7 +187,7 @@ class ClusterView(Protocol):
     def committed(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, Committed | None]:
-        """Return a group's committed offsets, by default of all partitions; None for no commit."""
+        """Return a group's committed offsets, by default for all partitions; None for no commit."""
         ...
 
     def committed_by_group(
