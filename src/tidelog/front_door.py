@@ -1,11 +1,11 @@
 """Calls on topics that a directory and a cluster share.
 
 `FrontDoor` has the signature and docstring of each shared call. `tidelog.directory.Directory` and
-`tidelog.remote.remote_directory.RemoteDirectory` implement the hooks below, and the calls whose
-contracts differ: topics, settings, appends.
+`tidelog.remote.remote_directory.RemoteDirectory` implement the abstract methods of `FrontDoor`.
+They also define calls that differ between directories and clusters: topics, settings, appends.
 
-The module opens nothing and owns no state except the environment. Arguments are checked before a
-hook runs. Calls that need Arrow import it themselves.
+The module opens nothing, and its only state is the environment. Arguments are checked before an
+abstract method is called. Calls that need Arrow import it themselves.
 """
 
 import logging
@@ -53,7 +53,7 @@ When = int | str
 class FrontDoor(Closing):
     """Topics of a directory or of a cluster: lookups by time, reads, tables by key."""
 
-    # Whether `load_once` appends nothing if it fails.
+    # Whether `load_once` appends no row if it fails.
     loads_are_atomic: ClassVar[bool]
 
     def __init__(self, env: Env) -> None:
@@ -69,8 +69,8 @@ class FrontDoor(Closing):
     def log_sizes(self, topics: Iterable[str]) -> dict[str, list[int]]:
         """Return the sizes in bytes of each topic's log files, one size for each segment.
 
-        The result is empty for a cluster, which doesn't report sizes. For a directory, no log is
-        opened, and UnknownTopic is raised if a topic doesn't exist.
+        The result is empty for a cluster, which doesn't report sizes. For a directory, the method
+        opens no log, and raises UnknownTopic if a topic doesn't exist.
         """
 
     @abstractmethod
@@ -81,7 +81,7 @@ class FrontDoor(Closing):
 
         Raises:
             UnknownTopic: The topic doesn't exist.
-            InvalidPartitions: `count` is too large, or not above the present number.
+            InvalidPartitions: `count` is too large, or not above the current number of partitions.
             ReadOnly, StorageFailure: The directory is open for reading, or its disk failed.
             NotAuthorized, ClusterFailure: The cluster refuses the request, or can't be reached.
         """
@@ -90,14 +90,14 @@ class FrontDoor(Closing):
     def delete_records(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Delete the records below these offsets: move the log start of each partition.
 
-        Retention deletes the files later. Source: KIP-107.
+        Retention later deletes the files that have no remaining record. Source: KIP-107.
 
         Args:
             offsets: First offset to keep in each partition. An offset at or below the log start
                 changes nothing.
 
         Returns:
-            The log start of each partition.
+            The new log start of each partition.
 
         Raises:
             UnknownTopic: A topic or partition does not exist.
@@ -117,9 +117,9 @@ class FrontDoor(Closing):
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """Return for each partition the record with the largest record time.
 
-        If several records of a partition have this time, the result is the first of them. The
-        result is None if no record has a time. After records were deleted, a Kafka broker may
-        return a record below the log start. Source: KIP-734.
+        If several records of a partition have the largest time, the first of these records is
+        returned. The result is None if no record of the partition has a time. After records were
+        deleted, a Kafka broker may return a record below the log start. Source: KIP-734.
 
         Raises:
             UnknownTopic, ClusterFailure: A topic or partition doesn't exist, or the cluster doesn't
@@ -130,7 +130,10 @@ class FrontDoor(Closing):
     def search_times(
         self, times: Mapping[TopicPartition, int], clock: ClockName
     ) -> dict[TopicPartition, TimeMatch]:
-        """Search as `offsets_for_times`, but also count unknown append times, and don't warn."""
+        """Search like `offsets_for_times`, but without a warning.
+
+        The result also has the number of records whose append time is unknown.
+        """
 
     @abstractmethod
     def _time_spans(
@@ -157,7 +160,7 @@ class FrontDoor(Closing):
     @property
     @abstractmethod
     def source(self) -> "RecordSource":
-        """Source of records for scans and tables, for callers that plan reads themselves."""
+        """Source of records for scans and tables. Callers that plan reads themselves use it."""
 
     # -- lookups by time -----------------------------------------------------------------------
 
@@ -175,8 +178,8 @@ class FrontDoor(Closing):
             An entry for every partition of `times`; None if no record is at or after the time. On
             the append clock, `without_time` is the number of records before the result whose append
             time is unknown, or None if the brokers don't report it. If an entry is None,
-            `without_append_time` returns the number of such records in the whole partition, and a
-            warning is logged unless that number is 0.
+            `without_append_time` returns the number of records in the whole partition whose append
+            time is unknown. If this number is not 0, a warning is logged.
 
         Raises:
             InvalidTime, InvalidChoice: A time is negative, or the clock is unknown.
@@ -202,8 +205,7 @@ class FrontDoor(Closing):
             clock: `record` or `append`.
 
         Raises:
-            InvalidTime: `when` is no point in time.
-            The errors of `offsets_for_times`.
+            InvalidTime: `when` is no point in time. Also the errors of `offsets_for_times`.
         """
         time_ms = self.point(when)
         return self.offsets_for_times(dict.fromkeys(self.partitions(topic), time_ms), clock=clock)
@@ -218,11 +220,12 @@ class FrontDoor(Closing):
             clock: `record` or `append`.
 
         Returns:
-            An entry for every partition; both times are None if it has no records. Transaction
-            markers are ignored. On the append clock, the times are the first and the last known
-            append time. The smallest record time is None if large segments without a zone map would
-            have to be read. For a cluster, the smallest record time is always None, because brokers
-            don't report it. The largest record time is None if a marker has a larger time.
+            An entry for every partition; both times are None if the partition has no records.
+            Transaction markers are ignored. On the append clock, the times are the first and the
+            last known append time. The smallest record time is None if large segments without a
+            zone map would have to be read. For a cluster, the smallest record time is always None,
+            because brokers don't report it. The largest record time is None if a transaction marker
+            has a larger time.
 
         Raises:
             UnknownTopic, ClusterFailure: The topic doesn't exist, or the cluster doesn't respond.
@@ -250,7 +253,7 @@ class FrontDoor(Closing):
         return self._ends(partitions, level_of(isolation))
 
     def point(self, when: When) -> int:
-        """Return a point in time in ms; text as in docs/time.md; raises InvalidTime."""
+        """Return a point in time in ms; docs/time.md describes the text; raises InvalidTime."""
         if isinstance(when, int):
             return when
         return parse_point(when, now_ms=self._env.clock.now_ms())
@@ -267,7 +270,9 @@ class FrontDoor(Closing):
         *,
         isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
     ) -> Iterator[tuple[TopicPartition, Record]]:
-        """Yield every record of a topic with its append time, by partition; for small amounts.
+        """Yield every record of a topic with its append time, by partition.
+
+        The method is meant for small amounts of records.
 
         In a cluster, tidelog's brokers report append times on connections in plain text. From other
         brokers, and over TLS or SASL, only records with a LogAppendTime timestamp have an append
@@ -287,11 +292,13 @@ class FrontDoor(Closing):
         clock: str = ClockName.RECORD,
         isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
     ) -> list[tuple[TopicPartition, Record]]:
-        """Return the last records by time over all partitions, in order of time; for small numbers.
+        """Return the last records by time over all partitions, in order of time.
 
-        Reads the end of each partition first, then the earlier parts that may have a record of the
-        result. Keys are not indexed, so more records are read with `key`: up to the whole range, if
-        few records have this key.
+        The method is meant for small numbers of records.
+
+        It first reads the end of each partition, then the earlier parts that may contain a record
+        of the result. Keys are not indexed, so with `key` more records are read. If few records
+        have this key, the whole range is read.
 
         Args:
             topic: Name of the topic, or one of its partitions.
@@ -355,7 +362,7 @@ class FrontDoor(Closing):
         strict: bool = False,
         stats: "ScanStats | None" = None,
     ) -> "pa.RecordBatchReader":
-        """Return the records of a topic, or those of a time range, as an Arrow reader.
+        """Return the records of a topic, or of a time range in it, as an Arrow reader.
 
         Args:
             topic: Name of the topic.
@@ -363,15 +370,16 @@ class FrontDoor(Closing):
             end: End of the range, exclusive; no limit if None.
             during: Start and end as one text: `2013-02-08Z`, `-6h..now`.
             clock: Clock of the range: `record` or `append`.
-            columns: Names from `tidelog.scan.ALL_COLUMNS`; the default ones if None.
+            columns: Names from `tidelog.scan.ALL_COLUMNS`; the default columns if None.
             isolation: READ_COMMITTED leaves out records of aborted and open transactions.
-            strict: Raise if records have no time on that clock; otherwise leave them out.
+            strict: Whether to raise MissingTimestamps if records have no time on that clock. If
+                false, these records are left out.
             stats: Rows and bytes read, and records without a time; updated while reading.
 
         Returns:
             Exactly the records of the range in the log at the time of the call, by partition and
             offset; create times may be in any order. For a range of create times, a cluster sends
-            everything from the first record at or after the range's start, because later records
+            all records from the first record at or after the range's start, because later records
             may have earlier times (docs/connect.md).
 
         Raises:
@@ -379,8 +387,8 @@ class FrontDoor(Closing):
             InvalidRequest: A column doesn't exist, `during` is combined with `start` or `end`, or
                 the brokers don't know append times.
             UnknownTopic, ClusterFailure: The topic doesn't exist, or the cluster doesn't respond.
-            MissingDependency: pyarrow, numpy or numba is not installed.
-            MissingTimestamps, CorruptData, OffsetsGone, OffsetOutOfRange: While reading.
+            MissingDependency: pyarrow, numpy or numba is not installed. MissingTimestamps,
+            CorruptData, OffsetsGone, OffsetOutOfRange: Raised while the records are read.
         """
         scan = self.scan(
             topic,
@@ -406,7 +414,8 @@ class FrontDoor(Closing):
     ) -> RecordCount:
         """Return the number of records that `read` returns for the same range.
 
-        A directory counts mostly from zone maps; from a cluster all records are fetched.
+        In a directory, most records are counted from zone maps. From a cluster, all records are
+        fetched.
 
         Returns:
             The number, an int. Its `without_time` is the number of records that have no time on the
@@ -441,9 +450,10 @@ class FrontDoor(Closing):
             end: End of the range, exclusive; no limit if None.
             during: Start and end as one text: `2013-02-08Z`, `-6h..now`.
             clock: Clock of the range: `record` or `append`.
-            columns: Names from `tidelog.scan.ALL_COLUMNS`; the default ones if None.
+            columns: Names from `tidelog.scan.ALL_COLUMNS`; the default columns if None.
             isolation: READ_COMMITTED leaves out records of aborted and open transactions.
-            strict: Raise if records have no time on that clock; otherwise leave them out.
+            strict: Whether to raise MissingTimestamps if records have no time on that clock. If
+                false, these records are left out.
 
         Raises:
             InvalidTime: `start`, `end` or `during` is invalid.
@@ -453,7 +463,7 @@ class FrontDoor(Closing):
         from tidelog.frames import Scan
 
         if topics is not None and not isinstance(topics, str | TopicPartition):
-            topics = tuple(topics)  # an iterator ends after one use
+            topics = tuple(topics)  # makes a tuple, because an iterator could be used only once
         return Scan(
             source=self.source,
             topics=topics,
@@ -505,12 +515,12 @@ class FrontDoor(Closing):
 
         Args:
             topic: Name of the topic, or one of its partitions.
-            at: The time; the whole log if None.
+            at: The time; None for the whole log.
             clock: Clock of that time: `record` or `append`.
-            columns: Names from `tidelog.scan.ALL_COLUMNS`; the default ones if None.
+            columns: Names from `tidelog.scan.ALL_COLUMNS`; the default columns if None.
             inexact: `refuse` raises InexactTable if records of the table at that time, or their
-                times, may be missing; `mark` returns the remaining records, and `Table.doubts`
-                gives the reasons.
+                times, may be missing. `mark` returns the remaining records, and `Table.doubts`
+                returns the reasons.
 
         Raises:
             InvalidTime, InvalidRequest: `at` is no time, or another argument is invalid. The errors
@@ -536,12 +546,12 @@ class FrontDoor(Closing):
         clock: str = ClockName.RECORD,
         inexact: str = "refuse",
     ) -> "Diff":
-        """Return the keys of a topic's table added, changed or deleted between two times.
+        """Return the keys that were added, changed or deleted in a topic's table between two times.
 
         Args:
             topic: Name of the topic, or one of its partitions.
             before: The earlier time, inclusive: records of that time are in the first table.
-            after: The later time, inclusive; the whole log if None.
+            after: The later time, inclusive; None for the whole log.
             clock: Clock of both times: `record` or `append`.
             inexact: `refuse` or `mark`, as in `table`.
 

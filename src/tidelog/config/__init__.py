@@ -1,7 +1,8 @@
 """Settings of topics, groups and the broker under Kafka's names, and their typed values.
 
-Defines names, types, defaults, ranges and synonyms; docs/config.md and docs/serve.md are generated
-from these definitions. The code that reads a setting implements its behavior.
+The package defines names, types, defaults, ranges and synonyms of settings. docs/config.md and
+docs/serve.md are generated from these definitions. The code that reads a setting implements its
+behavior.
 """
 
 from typing import TYPE_CHECKING
@@ -39,7 +40,7 @@ _OF_BROKERS = ("BROKER_CONFIGS", "BROKER_CONFIG_BY_NAME", "BrokerConfig")
 
 
 def __getattr__(name: str) -> object:
-    """Import broker settings at their first use: a directory needs only topic settings."""
+    """Import broker settings at their first use, because a directory needs only topic settings."""
     if name not in _OF_BROKERS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from tidelog.config import broker

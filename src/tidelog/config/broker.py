@@ -1,14 +1,14 @@
 """Broker settings as typed values, and the changes that a running broker accepts.
 
 The fields of `BrokerConfig` define the settings: name, type, default, range and documentation of
-each setting. Names, defaults and ranges are Kafka 4.3's if Kafka has the setting; exceptions are in
-docs/differences.md. A broker setting that is the default of a topic setting (`log.retention.hours`)
-is a synonym of the topic setting (`config/topic.py`).
+each setting. If Kafka has a setting, its name, default and range are those of Kafka 4.3;
+docs/differences.md lists the exceptions. A broker setting that is the default of a topic setting
+(`log.retention.hours`) is a synonym of the topic setting (`config/topic.py`).
 
 Precedence, highest first: a value set for this broker at run time, a value set for all brokers at
-run time, the value at start, the default. A topic default changes at run time only under its name
-with the finest unit (`log.retention.ms`); the coarser names (`log.retention.hours`) keep their
-value from the start, as in Kafka.
+run time, the value at start, the default. At run time, the default of a topic setting can be
+changed only under the name with the finest unit (`log.retention.ms`). Names with coarser units
+(`log.retention.hours`) keep their value from the start, as in Kafka.
 
 Source: Kafka 4.3's `KafkaConfig`, `DynamicBrokerConfig`, `SocketServerConfigs`,
 `BrokerSecurityConfigs`, `SaslConfigs`, `SslConfigs`, `GroupCoordinatorConfig`,
@@ -65,7 +65,7 @@ from tidelog.errors import ConfigError, ConfigErrors
 from tidelog.lazy_dataclass import dataclass
 from tidelog.types import INT32_MAX
 
-# Minimum size of a cleaner's offset map in bytes, as in Kafka: with a smaller map, a compaction
+# Minimum size of a cleaner's offset map in bytes, as in Kafka. With a smaller map, a compaction
 # would read a log many times.
 CLEANER_MAP_BYTES_MIN: Final = 1 << 20
 
@@ -85,8 +85,9 @@ TOKEN_ALGORITHMS: Final = (
 # Name of Kafka's authorizer, whose rules the broker implements.
 STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
-# Group settings whose bounds are broker settings with `min.` and `max.` in their names. The names
-# here lack the protocol (`consumer.`, `share.`); only share groups have the last three settings.
+# Settings of groups for which the broker has a minimum and a maximum, as settings with `min.` and
+# `max.` in their names. The names here omit the protocol (`consumer.`, `share.`). Only share groups
+# have the last three settings.
 BOUNDED: Final = (
     "session.timeout.ms",
     "heartbeat.interval.ms",
@@ -104,14 +105,15 @@ _MOST: Final = "Maximum of a group's own setting, which has this name without `g
 class BrokerConfig:
     """All broker settings with an effect, by name with underscores; docs/serve.md describes each.
 
-    Created by `parse`, which validates names and ranges; the constructor does not. Settings are
-    described in the order of the fields.
+    `parse` creates the object and validates names and ranges; the constructor doesn't validate
+    them. Settings are described in the order of the fields.
 
     Attributes:
         topic_defaults: Default settings of topics, under the broker's names.
-        without_effect: Texts of the given settings that have no effect here; passwords are empty.
-        explicit_names: Names of the given broker settings, including those with a value that equals
-            the default. Topic defaults and settings without effect are left out.
+        without_effect: Texts of the given settings that have no effect in tidelog. Passwords are
+            replaced by empty texts.
+        explicit_names: Names of the given broker settings, even if the value equals the default.
+            Topic defaults and settings without effect are left out.
     """
 
     node_id: int = config_field(int32(0), "0", "The broker's id in responses.")
@@ -642,7 +644,10 @@ class _ParsedSettings:
 
 
 def _not_served(name: str) -> ConfigError:
-    """Build the error for a Kafka setting that is refused, because users rely on its effect."""
+    """Build the error for a setting of Kafka that the broker refuses.
+
+    The broker can't do what the setting asks for, and users rely on its effect.
+    """
     return ConfigError(name, None, "is a Kafka setting that this broker does not support")
 
 
@@ -665,8 +670,8 @@ _OF_BROKERS: Final = frozenset(
 
 _FIXED: Final = frozenset({"log.flush.scheduler.interval.ms"})
 
-# Broker setting that is the default of a topic setting, and can change at run time -> the topic
-# setting.
+# Maps a broker setting to the topic setting whose default it is. Contains the broker settings that
+# can be changed at run time.
 TOPIC_DEFAULTS: Final = {
     synonym.name: key
     for key in TOPIC_CONFIGS
@@ -696,7 +701,8 @@ def changed_config(started: BrokerConfig, settings: Mapping[str, str]) -> Broker
             key = BROKER_CONFIG_BY_NAME[name]
             values[key.attribute] = key_value(key, text)
         elif name in CHANGEABLE:
-            key_value(WITHOUT_EFFECT[name], text)  # validates a setting that has no effect
+            # the setting has no effect, but its value must be valid
+            key_value(WITHOUT_EFFECT[name], text)
         else:
             raise ConfigError(name, text, "can't be changed while the broker runs")
     TopicConfig.parse({}, broker=topics)

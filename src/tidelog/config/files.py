@@ -1,6 +1,6 @@
 """Reads broker settings from a file: server.properties, or TOML with the same names.
 
-TOML names are dotted keys or tables.
+In TOML, a setting's name is a dotted key, or consists of tables and a key.
 
 Source: java.util.Properties for server.properties.
 """
@@ -31,7 +31,8 @@ class SettingsFile:
     Attributes:
         name: Name of the file, as given.
         texts: Texts of the settings, by name.
-        lines: Number of the line at which each setting begins, from 1, by name; empty for TOML.
+        lines: Maps each setting's name to the line where the setting begins, counted from 1. Empty
+            for TOML.
     """
 
     name: str
@@ -48,7 +49,7 @@ def read_settings(name: str, content: bytes) -> SettingsFile:
     """Read a file's settings: TOML if its name ends with `.toml`, otherwise properties.
 
     Raises:
-        ConfigError: The file is invalid; the message has the line if known.
+        ConfigError: The file is invalid. The message has the line, if it is known.
     """
     if name.endswith(".toml"):
         return SettingsFile(name, _read_toml(name, content))
@@ -56,7 +57,9 @@ def read_settings(name: str, content: bytes) -> SettingsFile:
 
 
 def setting_texts(table: Mapping[str, object]) -> dict[str, str]:
-    """Convert TOML values to texts: strings, numbers, booleans, lists of these, and tables.
+    """Convert TOML values to texts.
+
+    Values may be strings, numbers, booleans, lists of these three types, and tables.
 
     Raises:
         ConfigError: A value has another type, such as a date or a list in a list.
@@ -65,7 +68,7 @@ def setting_texts(table: Mapping[str, object]) -> dict[str, str]:
 
 
 def _decoded(content: bytes) -> str:
-    """Decode a properties file: as UTF-8 if that is valid, else as Latin-1, which Java expects."""
+    """Decode a properties file: as UTF-8 if the bytes are UTF-8, else as Latin-1, like Java."""
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError:
@@ -74,7 +77,7 @@ def _decoded(content: bytes) -> str:
 
 
 def _read_toml(name: str, content: bytes) -> dict[str, str]:
-    import tomllib  # imported here to save 5 ms at a start without such a file
+    import tomllib  # imported only here, to save 5 ms if no TOML file is read
 
     try:
         text = content.decode("utf-8").removeprefix(_BYTE_ORDER_MARK)
@@ -125,7 +128,10 @@ def _read_properties(name: str, text: str) -> SettingsFile:
 
 
 def _logical_lines(text: str) -> Iterable[tuple[int, str]]:
-    """Yield lines without comments; an unescaped backslash at the end joins the next line."""
+    """Yield lines, each with its line number, without comments.
+
+    An unescaped backslash at the end of a line joins the next line to it.
+    """
     joined, began = "", 0
     for number, raw in enumerate(_LINE_END.split(text), start=1):
         line = raw.lstrip(_SPACE)

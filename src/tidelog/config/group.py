@@ -1,7 +1,8 @@
 """Settings of single consumer groups (KIP-848) and share groups: names, values and bounds.
 
 A value set for a group takes precedence over the broker's value, which applies to all groups of a
-protocol. Some settings of share groups have no corresponding broker setting, only a default.
+protocol. Some settings of share groups have no corresponding broker setting. They have only a
+default.
 
 Source: KIP-848, KIP-932, KIP-1222; Kafka 4.3's `GroupConfig`.
 """
@@ -39,8 +40,8 @@ SHARE_RENEW: Final = "share.renew.acknowledge.enable"
 def broker_name(name: str, bound: str = "") -> str:
     """Return the name of the broker setting that is the default of a group setting.
 
-    With `bound` (`min.` or `max.`), return the name of the broker setting for its lower or upper
-    bound.
+    If `bound` is `min.` or `max.`, return the name of the broker setting that is the lower or upper
+    bound of the group setting.
     """
     protocol, _, rest = name.partition(".")
     return f"group.{protocol}.{bound}{rest}"
@@ -92,8 +93,8 @@ GROUP_CONFIGS: Final = (
 
 _BY_NAME: Final = {key.name: key for key in GROUP_CONFIGS}
 
-# Group setting -> attribute of `BrokerConfig` with the broker's value. Each heartbeat reads some of
-# these values; reading the attribute saves parsing a text.
+# Maps a group setting to the attribute of `BrokerConfig` with the broker's value. Each heartbeat
+# reads some of these values, and reading the attribute is faster than parsing a text.
 _BROKERS_ATTRIBUTES: Final = {
     name: BROKER_CONFIG_BY_NAME[broker_name(name)].attribute for name in _BEHIND_BROKERS
 }
@@ -129,8 +130,8 @@ def group_value(name: str, texts: Mapping[str, str], config: BrokerConfig) -> in
 
     Args:
         name: Name of a bounded setting in `GROUP_CONFIGS`.
-        texts: The group's own settings. A value outside the current bounds counts as the nearest
-            bound.
+        texts: The group's own settings. If a value is outside the broker's current bounds, the
+            nearest bound is returned.
         config: The broker's settings.
     """
     if name not in texts:
@@ -140,12 +141,12 @@ def group_value(name: str, texts: Mapping[str, str], config: BrokerConfig) -> in
 
 
 def group_text(name: str, texts: Mapping[str, str]) -> str:
-    """Return the text of a group setting that has no broker setting: as given, or the default."""
+    """Return the text of a group setting without a broker setting: the group's, or the default."""
     return texts.get(name) or _BY_NAME[name].default or ""
 
 
 class GroupSettings:
-    """Settings of groups, looked up at each use so that changes apply at once.
+    """Effective settings of groups. They are looked up at each use, so that changes apply at once.
 
     Used only in the event loop's thread.
 
@@ -154,7 +155,7 @@ class GroupSettings:
     """
 
     def __init__(self, config: BrokerConfig, texts_of: Callable[[str], Mapping[str, str]]) -> None:
-        """Use `texts_of`, which returns a group's own settings by group id."""
+        """Store the arguments. `texts_of` returns a group's own settings for a group id."""
         self.config = config
         self._texts_of = texts_of
 

@@ -26,7 +26,7 @@ _ENDPOINT: Final = re.compile(r"(?:\[([^\[\]]+)\]|([^\[\]/,\s]*?))(?::([0-9]{1,6
 
 
 class Endpoint(NamedTuple):
-    """Host and port; port 0 lets the system choose a port."""
+    """Host and port. With port 0, the system chooses a port."""
 
     host: str
     port: int
@@ -48,7 +48,7 @@ class Endpoint(NamedTuple):
 
 
 def _address(host: str) -> IPv4Address | IPv6Address | None:
-    """Parse an IP address; None for a name, which may have any address."""
+    """Return the IP address in a text; None for a host name, which may have any address."""
     try:
         return ip_address(host)
     except ValueError:
@@ -81,7 +81,10 @@ def parse_endpoint(
 
 
 def _is_host(in_brackets: str | None, bare: str | None) -> bool:
-    """Whether the host is valid. Digits alone are refused: they are probably a port."""
+    """Whether the host is valid.
+
+    A host of digits alone is refused, because it is probably meant as a port.
+    """
     if in_brackets is not None or ":" in (bare or ""):
         return isinstance(_address(in_brackets or bare or ""), IPv6Address)
     return not (bare or "").isdigit()
@@ -93,7 +96,7 @@ def _no_endpoint(name: str, text: str) -> ConfigError:
 
 
 def metrics_endpoint(config: BrokerConfig) -> Endpoint | None:
-    """Return the address of the metrics, None if disabled; raises ConfigError if it is invalid."""
+    """Return the address of the metrics, None if they are disabled; raises ConfigError."""
     text = config.tidelog_metrics_listen
     return parse_endpoint(text, name="tidelog.metrics.listen") if text else None
 
@@ -117,7 +120,8 @@ def parse_settings(texts: Iterable[str]) -> dict[str, str]:
     for text in texts:
         name, sign, value = text.partition("=")
         if not sign or not name.strip():
-            # The text after the name may be a password (`NAME: VALUE`), so it is not shown.
+            # The error shows only the name, because the text after the name may be a password
+            # (`NAME: VALUE`).
             match = _NAME.match(name)
             raise ConfigError(match[0] if match else "--set", None, "must be NAME=VALUE")
         settings[name.strip()] = value.strip()
@@ -153,8 +157,8 @@ class ListenerPlan(NamedTuple):
         name: Name in the settings; clients never see it.
         protocol: Security protocol.
         endpoint: Address to listen on.
-        advertised: Address that clients connect to; None for `endpoint`. An empty host means the
-            machine's name.
+        advertised: Address that clients connect to; None if it is `endpoint`. An empty host means
+            the machine's name.
     """
 
     name: str
@@ -166,16 +170,19 @@ class ListenerPlan(NamedTuple):
         """Return the address that clients connect to.
 
         Args:
-            port: Port that the listener uses, in place of 0 in the settings.
-            host_name: Returns the machine's name, which replaces a wildcard or an empty host,
-                because clients can't connect to it.
+            port: Port that the listener uses. It replaces a port of 0 in the settings.
+            host_name: Function that returns the machine's name. The name replaces a wildcard or an
+                empty host, to which clients can't connect.
         """
         endpoint = self.advertised or self.endpoint
         host = host_name() if endpoint.is_wildcard or not endpoint.host else endpoint.host
         return Endpoint(host, endpoint.port or port)
 
     def is_safe(self, config: BrokerConfig) -> bool:
-        """Whether the listener encrypts and authenticates, so that other machines may connect."""
+        """Whether the listener encrypts and authenticates.
+
+        Only such a listener should be reachable from other machines.
+        """
         if not self.protocol.has_tls:
             return False
         return self.protocol.has_sasl or config.ssl_client_auth == "required"
@@ -198,9 +205,9 @@ def plan_listeners(config: BrokerConfig) -> tuple[ListenerPlan, ...]:
     """Return the listeners in a broker's settings, without a controller's listeners.
 
     Raises:
-        ConfigError: There is no listener or too many, a name has no protocol or occurs twice, an
-            address or protocol is invalid, an advertised name has no listener, or a setting that a
-            protocol requires is missing.
+        ConfigError: There is no listener, or there are too many. A name has no protocol or occurs
+            twice. An address or protocol is invalid. An advertised name has no listener. Or a
+            setting that a protocol requires is missing.
     """
     others = _controllers(config)
     endpoints = _without(others, _endpoints("listeners", config.listeners))
@@ -229,8 +236,8 @@ def ensure_private(config: BrokerConfig, plans: Iterable[ListenerPlan], way_out:
         way_out: Option that permits unsafe addresses anyway, for the error.
 
     Raises:
-        ConfigError: Other machines can connect without TLS or without authentication, or to the
-            metrics, or the address of the metrics is invalid.
+        ConfigError: Other machines can connect to a listener without TLS or without authentication,
+            or they can connect to the metrics. Or the address of the metrics is invalid.
     """
     for plan in plans:
         if not plan.is_safe(config) and not plan.endpoint.is_loopback:
@@ -256,7 +263,7 @@ def _without(names: frozenset[str], endpoints: Mapping[str, Endpoint]) -> dict[s
 
 
 def _named(text: str, endpoints: Mapping[str, Endpoint]) -> str:
-    """Add the listener's name to a single HOST:PORT without a name, if there is one listener."""
+    """If there is one listener, add its name to a single HOST:PORT that has no name."""
     endpoint = text.strip()
     if not endpoint or "://" in endpoint or "," in endpoint or len(endpoints) != 1:
         return text
@@ -265,7 +272,7 @@ def _named(text: str, endpoints: Mapping[str, Endpoint]) -> str:
 
 
 def _advertised(text: str) -> dict[str, Endpoint]:
-    """Parse advertised addresses; an address that means all addresses is refused."""
+    """Parse advertised addresses; refuse a wildcard host, to which clients can't connect."""
     endpoints = _endpoints("advertised.listeners", text, host="")
     for name, endpoint in endpoints.items():
         if endpoint.is_wildcard:

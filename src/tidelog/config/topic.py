@@ -2,13 +2,13 @@
 
 The fields of `TopicConfig` define the settings: name, type, default, range, synonyms and
 documentation of each setting. tools/config_docs.py generates docs/config.md from these fields.
-Names, defaults and ranges of Kafka's settings are those that the `LogConfig` of a running Kafka 4.3
-reported.
+Names, defaults and ranges of Kafka's settings were read from the `LogConfig` of a running Kafka
+4.3.
 
-Resolution handles synonyms, retired names, spelling and ranges. Within one mapping a setting's own
-name wins over its synonyms, and finer units win over coarser ones, as in Kafka. A topic's mapping
-wins over the broker's mapping. A `ConfigNote` reports each value that was renamed, converted or
-dropped.
+`resolve` handles synonyms, retired names, spelling and ranges. Within one mapping, a setting's own
+name takes precedence over its synonyms, and a finer unit takes precedence over a coarser unit, as
+in Kafka. A topic's mapping takes precedence over the broker's mapping. A `ConfigNote` reports each
+value that was renamed, converted or dropped.
 
 Source: Kafka 4.3's `LogConfig`; KIP-32 and KIP-33 for the older names.
 """
@@ -70,8 +70,8 @@ class ConfigNote:
 
     Attributes:
         kind: Reason of the note.
-        given: Name as written.
-        text: One line: what happens instead, or the consequence.
+        given: Name of the setting as the user has written it.
+        text: One line that says what tidelog does instead, or what the value causes.
     """
 
     kind: NoteKind
@@ -92,8 +92,8 @@ CLEANUP_DELETE: Final = "delete"
 class TopicConfig:
     """All topic settings, by name with underscores; docs/config.md describes each.
 
-    Created by `parse`, which validates names and ranges; the constructor does not. Settings are
-    described in the order of the fields.
+    `parse` creates the object and validates names and ranges; the constructor doesn't validate
+    them. Settings are described in the order of the fields.
     """
 
     message_timestamp_type: TimestampType = config_field(
@@ -448,8 +448,8 @@ class TopicConfig:
 
         Args:
             given: The topic's own settings; broker names and older names are accepted.
-            broker: Broker settings, which apply if the topic has no value; names that are no topic
-                defaults are ignored.
+            broker: Broker settings, which apply if the topic has no value. Broker settings that are
+                not the default of a topic setting are ignored.
 
         Raises:
             ConfigError: A name is unknown, a value is invalid, or two values contradict.
@@ -486,23 +486,26 @@ class TopicConfig:
         return text_of(cast("ConfigValue | None", getattr(self, key.attribute)))
 
     def texts(self) -> dict[str, str]:
-        """Return all texts by name, in the table's order; an empty text only for cleanup.policy."""
+        """Return all settings as texts by name, in the order of the fields.
+
+        Only the text of cleanup.policy can be empty.
+        """
         texts = {key.name: self.text(key.name) for key in TOPIC_CONFIGS}
         return {name: text for name, text in texts.items() if text or name == "cleanup.policy"}
 
     @property
     def is_compacted(self) -> bool:
-        """Whether the topic is compacted; it then refuses records without a key."""
+        """Whether the topic is compacted. A compacted topic refuses records without a key."""
         return CLEANUP_COMPACT in self.cleanup_policy
 
     @property
     def is_deleted_by_age_or_size(self) -> bool:
-        """Whether retention.ms and retention.bytes apply."""
+        """Whether retention.ms and retention.bytes apply to the topic."""
         return CLEANUP_DELETE in self.cleanup_policy
 
     @property
     def may_delete_records(self) -> bool:
-        """Whether clients may delete records; an empty policy allows it."""
+        """Whether clients may delete records, which an empty cleanup.policy allows too."""
         return not self.is_compacted or self.is_deleted_by_age_or_size
 
     @property
@@ -539,8 +542,8 @@ TOPIC_CONFIGS: Final = keys_of(TopicConfig)
 
 TOPIC_CONFIG_BY_NAME: Final = {key.name: key for key in TOPIC_CONFIGS}
 
-# Names of KIP-32's limit on timestamps, which applied to the past and to the future. Kafka 3.6
-# split the limit into two settings, and Kafka 4.0 dropped these names.
+# Names of KIP-32's limit on timestamps. The limit applied to timestamps in the past and in the
+# future. Kafka 3.6 split the limit into two settings, and Kafka 4.0 dropped these names.
 TWO_SIDED_LIMITS: Final = (
     "message.timestamp.difference.max.ms",
     "log.message.timestamp.difference.max.ms",
@@ -552,7 +555,7 @@ _FORMATS: Final = (
     "records are stored in format 2; with `tidelog.legacy.clients`, records of old clients keep"
     " their format"
 )
-# Retired name -> the reason why the setting has no effect.
+# Maps a retired name to the reason why the setting has no effect.
 RETIRED: Final = {
     "message.format.version": _FORMATS,
     "log.message.format.version": _FORMATS,
@@ -598,7 +601,7 @@ def broker_names() -> frozenset[str]:
 def resolve(
     texts: Mapping[str, str], *, ignore_unknown: bool = False
 ) -> tuple[dict[str, Setting], list[ConfigNote]]:
-    """Parse the settings in a mapping; return them by key name, in the table's order.
+    """Parse the settings in a mapping; return them by current name, in the order of the fields.
 
     Args:
         texts: Texts by any known name.
@@ -625,7 +628,7 @@ def resolve(
 
 
 def plain_names(texts: Mapping[str, str]) -> tuple[dict[str, str], list[ConfigNote]]:
-    """Rename settings for brokers, which accept only a topic setting's own name.
+    """Rename topic settings for brokers, which accept only current names of topic settings.
 
     Args:
         texts: Texts by name. A name that is neither an older name nor a broker setting's name stays
@@ -635,8 +638,8 @@ def plain_names(texts: Mapping[str, str]) -> tuple[dict[str, str], list[ConfigNo
         Texts by name, and notes for the user.
 
     Raises:
-        ConfigError: The value of an older name is invalid, or the mapping also has the current
-            name, with an invalid value.
+        ConfigError: The value of an older name is invalid. Or the mapping has the older and the
+            current name, and the value of the current name is invalid.
     """
     older = {name for name in texts if name in _SYNONYMS or name in TWO_SIDED_LIMITS}
     plain = {name: text for name, text in texts.items() if name not in older}
@@ -649,8 +652,8 @@ def plain_names(texts: Mapping[str, str]) -> tuple[dict[str, str], list[ConfigNo
 def key_names(name: str) -> tuple[str, ...]:
     """Return the current names of settings that a name stands for.
 
-    Most names stand for one setting. `message.timestamp.difference.max.ms` stands for two settings,
-    because it was split into a limit before the log's clock and a limit after that clock; a retired
+    Most names stand for one setting. `message.timestamp.difference.max.ms` stands for two settings:
+    a limit for timestamps before the log's clock, and a limit for timestamps after it. A retired
     name stands for no setting.
 
     Raises:
@@ -668,7 +671,10 @@ def key_names(name: str) -> tuple[str, ...]:
 
 
 def _candidates(texts: Mapping[str, str]) -> Iterator[Setting]:
-    """Yield all settings in a mapping; of several settings of a key, callers use the first."""
+    """Yield all settings in a mapping, in order of precedence.
+
+    A setting may be yielded several times, under several names. The caller uses the first one.
+    """
     for key in TOPIC_CONFIGS:
         if key.name in texts:
             yield Setting(key, _read(key, key.name, texts[key.name]), key.name)
@@ -683,7 +689,7 @@ def _candidates(texts: Mapping[str, str]) -> Iterator[Setting]:
 
 
 def _read(key: ConfigKey, name: str, text: str, factor: int = 1) -> ConfigValue:
-    """Parse a text; raises ConfigError with the name as written."""
+    """Parse the text of a setting; raises ConfigError with the name as written."""
     try:
         # A negative number of hours or minutes means the same as -1 ms: no limit.
         scaled = text if factor == 1 else str(max(parse_integer(text) * factor, -1))
@@ -725,7 +731,7 @@ def _advice(config: TopicConfig, settings: Mapping[str, Setting]) -> Iterator[Co
     if 0 < config.roll_ms <= config.segment_jitter_ms and "segment.jitter.ms" in settings:
         text = f"as large as the roll time ({config.roll_ms} ms), so any record may roll a segment"
         yield ConfigNote(NoteKind.ADVICE, settings["segment.jitter.ms"].given, text)
-    # KAFKA-4092: only whole segments are deleted, so the limit can't be kept.
+    # KAFKA-4092: retention deletes only whole segments, so it can't keep this limit.
     if 0 <= config.retention_bytes < config.segment_size_limit and "retention.bytes" in settings:
         text = (
             f"smaller than a segment ({config.segment_size_limit} bytes); only whole segments are"

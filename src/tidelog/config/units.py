@@ -1,4 +1,4 @@
-"""Amounts with a unit as values of settings, such as `retention.ms=7d` and `segment.bytes=1GiB`.
+"""Converts values of settings that have a unit, such as `retention.ms=7d`, `segment.bytes=1GiB`.
 
 The command line and Python calls accept such amounts, and convert them to Kafka's whole numbers
 before a setting is checked or stored. Clients' requests and server.properties accept only numbers,
@@ -35,7 +35,7 @@ _SIZES: Final = (
     | {f"{prefix}ib": 1024 ** (power + 1) for power, prefix in enumerate(_PREFIXES)}
 )
 _PLAIN: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
-# A number and letters, but no exponent.
+# Matches a number that letters follow. The letters must not be an exponent.
 _AMOUNT: Final = re.compile(r"\s*[+-]?[0-9][0-9.]*\s*(?!e[+-]?[0-9])[A-Za-z].*", re.ASCII)
 _PART: Final = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,18})?)\s*([A-Za-z]+)\s*", re.ASCII)
 
@@ -65,8 +65,8 @@ _UNITS: Final = {
     "minutes": _Unit("minutes", _TIMES["m"], _TIMES, _LENGTHS),
     "hours": _Unit("hours", _TIMES["h"], _TIMES, _LENGTHS),
 }
-# Units in which values are printed, in the order in which they are tried: index 0 has units of
-# time, index 1 units of size.
+# Units in which values are printed, in the order in which they are tried. Index 0 has the units of
+# time, and index 1 has the units of size.
 _PRINTED_UNITS: Final = (
     [(word, _TIMES[word]) for word in ("d", "h", "m", "s")],
     [(f"{letter}iB", 1024**power) for letter, power in (("G", 3), ("M", 2), ("K", 1))]
@@ -75,7 +75,8 @@ _PRINTED_UNITS: Final = (
 _PARTS_MAX: Final = 2
 # Numbers above this mean "no limit" and are printed without a unit.
 _AMOUNT_MAX: Final = 2**53
-# Settings whose last word does not name their unit -> the unit, None without one.
+# Maps settings whose last word does not name their unit to the unit, or to None if they have no
+# unit.
 _BY_NAME: Final = {
     "log.cleaner.dedupe.buffer.size": _UNITS["bytes"],
     "log.cleaner.io.max.bytes.per.second": None,
@@ -83,7 +84,7 @@ _BY_NAME: Final = {
 
 
 def plain_settings(texts: Mapping[str, _Text]) -> dict[str, _Text]:
-    """Return settings with amounts such as `7d` and `1GiB` as whole numbers of the setting's unit.
+    """Return settings in which amounts such as `7d` are whole numbers in the setting's unit.
 
     Args:
         texts: Texts by any name of a setting. A text that isn't a number with a unit is returned
@@ -130,7 +131,7 @@ def _plain(name: str, text: str, unit: _Unit) -> str:
         at = match.end()
     if at < len(stripped):
         if not _is_known(name):
-            return text  # the name is unknown here; the code that applies the setting reports it
+            return text  # the name is unknown; the code that applies the setting reports the error
         raise ConfigError(name, text, f"must be a whole number of {unit.name}, or {unit.forms}")
     number = amount / unit.size
     if number.denominator != 1:
@@ -163,8 +164,8 @@ def amount_text(name: str, text: str) -> str | None:
     `plain_settings` converts this text back to the same number.
 
     Returns:
-        None for a setting without a unit, for special values (-1), and for numbers that no short
-        form gives exactly.
+        Return None for a setting without a unit, for special values (-1), and for numbers that no
+        short text represents exactly.
     """
     unit = _unit_of(name)
     if unit is None or not _PLAIN.fullmatch(text) or int(text) <= 0:

@@ -1,9 +1,10 @@
-"""Kafka settings that have no effect here: they are accepted with a note, and clients see them.
+"""Settings of Kafka that have no effect in tidelog, but are accepted with a note.
 
-A single process has no controller quorum and no remote replicas, and uses threads in another way
-than Kafka. The broker also supports neither streams groups nor Kerberos. Names, types and defaults
-are Kafka 4.3's, so a value of a wrong type is refused, as by Kafka; most ranges are not checked.
-Clients can change the settings in `CHANGEABLE` at run time, because administration tools do so.
+Clients see these settings. tidelog's broker is a single process, so it has no controller quorum and
+no remote replicas, and it uses threads in another way than Kafka. The broker also supports neither
+streams groups nor Kerberos. Names, types and defaults are Kafka 4.3's, so a value of a wrong type
+is refused, as in Kafka. Most ranges are not checked. Clients can change the settings in
+`CHANGEABLE` at run time, because administration tools change them.
 
 Source: Kafka 4.3's response to DescribeConfigs.
 """
@@ -181,7 +182,7 @@ _FLAGS: Final[Mapping[str, str]] = {
     "unstable.api.versions.enable": "false",
 }
 
-# Name -> default; None if Kafka has no default. The default of
+# Maps a name to its default; None if Kafka has no default. The default of
 # group.coordinator.rebalance.protocols names the protocols that the broker supports.
 _LISTS: Final[Mapping[str, str | None]] = {
     CONTROLLER_LISTENERS: None,
@@ -233,8 +234,8 @@ _PASSWORDS: Final[Mapping[str, str | None]] = {
     "ssl.truststore.password": None,
 }
 
-# Kafka settings that are refused: the broker does not support them, and users rely on their effect,
-# so ignoring them would do harm.
+# Settings of Kafka that are refused. The broker does not support them, and ignoring them would do
+# harm, because users rely on their effect.
 NOT_SERVED: Final = frozenset(
     {
         "alter.config.policy.class.name",
@@ -272,7 +273,7 @@ NOT_SERVED: Final = frozenset(
 
 CONTROL_PLANE: Final = "control.plane.listener.name"
 
-# Settings of Kafka before version 4: accepted with a note, and not shown.
+# Settings of Kafka before version 4. They are accepted with a note, but clients don't see them.
 FORMER: Final = frozenset(
     {
         "auto.include.jmx.reporter",

@@ -1,4 +1,4 @@
-"""Types of settings' values: parsing, printing, description; and `ConfigKey`, one setting.
+"""Types of settings' values, which parse, print and describe them, and `ConfigKey`, one setting.
 
 Parsing follows Kafka: surrounding white space is dropped, `+5` is a number, and words are
 case-sensitive where Kafka's are. Values that Kafka accepts although they have no meaning (`NaN` as
@@ -39,7 +39,7 @@ _RANGES: Final = {
     "int": (-(2**31), INT32_MAX),
     "long": (INT64_MIN, INT64_MAX),
 }
-# Type of a whole number -> its largest value.
+# Maps a type of whole numbers to its largest value.
 INTEGER_MAX: Final = {name: last for name, (_, last) in _RANGES.items()}
 
 
@@ -55,7 +55,7 @@ class CompressionType(StrEnum):
 
     @property
     def target_codec(self) -> Codec | None:
-        """Codec of every batch; None keeps the producer's codec."""
+        """Codec to which every batch is converted; None keeps the producer's codec."""
         return _TARGET_CODECS[self]
 
 
@@ -85,7 +85,10 @@ _TARGET_CODECS: Final = {
 
 
 class CompactionStrategy(StrEnum):
-    """Property that decides which record of a key is kept: the highest value wins (KIP-280)."""
+    """Property of records that decides which record of a key is kept.
+
+    The record with the highest value of this property is kept (KIP-280).
+    """
 
     OFFSET = "offset"
     TIMESTAMP = "timestamp"
@@ -93,14 +96,14 @@ class CompactionStrategy(StrEnum):
 
 
 class CompactionScheduler(StrEnum):
-    """Choice of the segments that a compaction rewrites: all, or those with the most garbage."""
+    """Choice of segments that a compaction rewrites: all, or the segments with most garbage."""
 
     BRUTE_FORCE = "brute-force"
     GENERATIONAL = "generational"
 
 
 class MigrationPolicy(StrEnum):
-    """Allowed changes of a group with members between the classic and the consumer protocol."""
+    """Allowed changes between the classic and the consumer protocol for a group with members."""
 
     BIDIRECTIONAL = "bidirectional"
     UPGRADE = "upgrade"
@@ -119,7 +122,7 @@ class MigrationPolicy(StrEnum):
 
 
 class KeyHash(StrEnum):
-    """Hash function of keys in a compaction: with a new secret for each run, or Kafka's."""
+    """Hash function of keys in a compaction: with a new secret each time, or Kafka's."""
 
     SIPHASH = "siphash"
     MD5 = "md5"
@@ -152,8 +155,8 @@ class ValueKind(NamedTuple, Generic[_Value_co]):
     Attributes:
         type_name: Kafka's name of the type, e.g. `long`.
         allowed: Description of valid values, for errors and the documentation.
-        parse: Parses a text; raises ValueError for an invalid one. The caller knows the setting and
-            raises ConfigError.
+        parse: Function that parses a text; raises ValueError for an invalid text. The caller, which
+            knows the setting, raises ConfigError instead.
     """
 
     type_name: str
@@ -371,15 +374,15 @@ RATIO: Final = decimal("a number from 0 to 1", lambda value: 0 <= value <= 1)
 
 RATE: Final = decimal("a number above 0", lambda value: value > 0)
 
-# Maximum share of filled slots: beyond it, probing an open hash map becomes slow.
+# Maximum share of filled slots. Above this share, lookups in an open hash map become slow.
 LOAD_FACTOR_MAX: Final = 0.9
 
 LOAD_FACTOR: Final = decimal(
     "a number above 0, at most 0.9", lambda value: 0 < value <= LOAD_FACTOR_MAX
 )
 
-# Below the minimum, cleaning would never end; above the maximum, segments are rewritten by age
-# only.
+# Below the minimum, cleaning would never end. Above the maximum, segments are rewritten only
+# because of their age.
 SPACE_FACTOR_MIN: Final = 1.1
 SPACE_FACTOR_MAX: Final = 100.0
 
@@ -416,7 +419,7 @@ MIGRATION_POLICY: Final = ValueKind(
 
 TEXT: Final = ValueKind("string", "any text", str.strip)
 
-# A setting that is a list in Kafka; the code that uses it splits the text.
+# A setting that is a list in Kafka. The code that uses the setting splits the text.
 TEXTS: Final = ValueKind("list", "any text", str.strip)
 
 # The value of a password is never shown, not even in an error message.
@@ -448,7 +451,8 @@ class Synonym(NamedTuple):
 
     Attributes:
         name: Broker's name, e.g. `log.retention.hours`.
-        factor: Number of the setting's units per unit of the synonym, e.g. 3,600,000.
+        factor: How many units of the setting a unit of the synonym has, e.g. 3,600,000 ms in an
+            hour.
     """
 
     name: str
@@ -460,8 +464,8 @@ class ConfigKey(NamedTuple):
 
     Attributes:
         name: Kafka's name, or `tidelog.*`.
-        kind: Type of its value.
-        default: Default as text; None if a missing value has its own meaning.
+        kind: Type of the setting's value.
+        default: Default as text; None if a missing value has a special meaning.
         doc: Documentation: its effect and consequences.
         synonyms: Broker's names of the setting, the name with the highest precedence first.
         has_effect: False if the setting is accepted only for compatibility with Kafka.
@@ -476,7 +480,7 @@ class ConfigKey(NamedTuple):
 
     @property
     def attribute(self) -> str:
-        """Field of the class of settings: the name with underscores."""
+        """Name of the field in the class of settings: the setting's name with underscores."""
         return self.name.replace(".", "_")
 
 
@@ -496,7 +500,7 @@ def unknown_setting(name: str, kind: str, names: Iterable[str]) -> ConfigError:
         kind: Kind of settings: `broker`, `topic`.
         names: All known names.
     """
-    import difflib  # imported only for errors: it takes 3 ms
+    import difflib  # imported only for errors, because it takes 3 ms
 
     words = difflib.get_close_matches(name.lower().replace("_", "."), names, n=1)
     hint = f"; did you mean {words[0]}?" if words else ""
@@ -514,8 +518,8 @@ def config_field(
     """Declare a field of a class of settings; see `keys_of`.
 
     Args:
-        kind: Type of its value.
-        default: Default as text; None if a missing value has its own meaning.
+        kind: Type of the setting's value.
+        default: Default as text; None if a missing value has a special meaning.
         doc: Documentation: its effect and consequences.
         synonyms: Broker's names of a topic setting, the name with the highest precedence first.
         has_effect: False if the setting is accepted only for compatibility with Kafka.
@@ -550,12 +554,15 @@ _DURATION: Final = re.compile(
 
 _UNITS_MS: Final = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds": 1000}
 
-# Maximum number of digits in a duration's number; longer numbers exceed any time.
+# Maximum number of digits of a number in a duration. Longer numbers exceed any time.
 _DIGITS_MAX: Final = 18
 
 
 def parse_reset(text: str) -> tuple[str, int]:
-    """Parse where a new group starts: kind, and ms of by_duration (else 0); raises ValueError."""
+    """Parse where a new group starts; raises ValueError.
+
+    Returns the kind of start, and the duration in ms for `by_duration`, else 0.
+    """
     kind, _, duration = text.partition(":")
     if text in (EARLIEST, LATEST):
         return text, 0

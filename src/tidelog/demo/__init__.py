@@ -1,4 +1,4 @@
-"""The demo, `./run demo`: loads a year of flights, queries both clocks, replays a day by Spark.
+"""The demo, `./run demo`: loads a year of flights, queries both clocks, replays a day on Spark.
 
-It uses the library as a user's program would; no other module of the package imports it.
+The demo uses the library as a user's program would. No module outside this package imports it.
 """

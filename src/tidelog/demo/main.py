@@ -1,7 +1,7 @@
 """`./run demo`: loads the flights, queries both clocks, replays a day on Spark, checks results.
 
-The terminal gets a line for each step, the storm day as bars, three sentences and the number of
-checks; the report has everything else.
+The demo prints a line for each step, the storm day as bars, three sentences, and the number of
+checks. Everything else is in the report.
 """
 
 import argparse
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 OUTPUT: Final = "demo-output"
 
-# Name of a file that marks the folder as a folder of the demo, so that a later run may remove the
-# output.
+# Name of a file that marks a folder as the output of a demo. Only the output in a marked folder is
+# removed by a later run.
 _MARKER: Final = ".tidelog-demo"
 
 _LAST_MONTH: Final = 12
@@ -47,7 +47,7 @@ _MS_PER_HOUR: Final = 3_600_000
 
 
 def main() -> None:
-    """Run the demo; the exit code is 1 if a figure differs or a step fails."""
+    """Run the demo; exit with code 1 if a figure differs from the expected one or a step fails."""
     parser = argparse.ArgumentParser(
         prog="./run demo", description="Real flights go into a log; Spark replays a storm day."
     )
@@ -128,7 +128,7 @@ class Demo:
     # -- loading -----------------------------------------------------------------------------
 
     def load(self, compiler: "Popen[bytes] | None") -> None:
-        """Load eleven months by the library, and the last month by Spark.
+        """Load eleven months through the library, and the last month through Spark.
 
         Args:
             compiler: The process that compiles native code; it has ended when this returns.
@@ -213,7 +213,7 @@ class Demo:
     # -- replay ------------------------------------------------------------------------------
 
     def replay(self) -> None:
-        """Replay the storm day on Spark by the record clock; compare the reads of both clocks."""
+        """Replay the storm day on Spark by the record clock; compare the reads by both clocks."""
         session = self._spark.result()
         by_record = self._options("record")
         with self._step("Replaying 8 February on Spark"):

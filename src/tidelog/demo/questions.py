@@ -1,7 +1,7 @@
-"""The demo's queries: a point in time on both clocks, the last flight of each aircraft, and checks.
+"""The demo's queries: lookups on both clocks, the last flight of each aircraft, and checks.
 
-The last flight as of a date is a table of a compacted topic. The checks compare the log's figures
-with pandas' figures from the source file.
+The last flight of each aircraft as of a date is read as a table of a compacted topic. The checks
+compare the log's figures with pandas' figures from the source file.
 """
 
 import json
@@ -34,7 +34,7 @@ class Answer:
     """Results of a lookup on both clocks in one partition.
 
     Attributes:
-        partition: Number of the partition.
+        partition: Index of the partition.
         record: First offset of a flight scheduled at the requested time or later.
         append: First offset of a flight that departed at the requested time or later.
     """
@@ -46,7 +46,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """Numbers of a day's flights that the clocks put on different sides of a moment.
+    """Numbers of a day's flights that were before a moment only on one of the clocks.
 
     Attributes:
         due_before_left_after: Number of flights that were scheduled before the moment, and departed
@@ -71,12 +71,12 @@ def look_up(path: str, at_ms: int) -> list[Answer]:
 
 
 def _existing(match: OffsetAndTimestamp | None) -> OffsetAndTimestamp:
-    assert match is not None  # the demo has flights after every time that it looks up
+    assert match is not None  # there are flights after every time that the demo looks up
     return match
 
 
 def count_crossing(path: str, at_ms: int, start_ms: int, end_ms: int) -> Crossing:
-    """Count flights that the clocks put on different sides of a moment, within [start, end).
+    """Count the flights of a `Crossing` within [start, end).
 
     Reads the log twice from the moment on: by append time, and by record time.
     """
@@ -131,7 +131,7 @@ class State:
     """Last flight of each aircraft.
 
     Attributes:
-        rows: By tail number: scheduled time in ms, carrier, flight, origin and destination.
+        rows: Scheduled time in ms, carrier, flight, origin and destination, by tail number.
         deleted: Number of keys that were deleted up to the time of the table.
     """
 
@@ -176,7 +176,7 @@ def state_by_pandas(frame: pd.DataFrame, at_ms: int) -> pd.DataFrame:
 
 
 def compact(path: str) -> int:
-    """Compact the topic; return the number of records left."""
+    """Compact the topic; return the number of remaining records."""
     from tidelog.storage.compaction.cleaner import clean_partition
     from tidelog.storage.compaction.cleaning_plan import CleanerOptions
     from tidelog.storage.compaction.worker import InProcess
@@ -200,8 +200,8 @@ def is_refused(path: str, at_ms: int) -> bool:
     return False
 
 
-# Maximum absolute difference of figures that count as equal: percentiles may be between two whole
-# minutes, and both sides interpolate in floating point.
+# Maximum absolute difference of figures that count as equal. Figures may differ slightly, because
+# percentiles may be between two whole minutes, and both sides interpolate in floating point.
 _TOLERANCE: Final = 1e-9
 
 
@@ -290,7 +290,7 @@ def day_by_pandas(frame: pd.DataFrame, start_ms: int, end_ms: int) -> pd.DataFra
 
 
 def crossing_by_pandas(frame: pd.DataFrame, at_ms: int, start_ms: int, end_ms: int) -> Crossing:
-    """Count crossings in pandas: the plain reference of `count_crossing`."""
+    """Return the expected result of `count_crossing`, computed with pandas."""
     due, left = frame["due_ms"], frame["left_ms"]
     left_after = (left >= at_ms) & (left < end_ms)
     return Crossing(

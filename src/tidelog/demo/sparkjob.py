@@ -1,4 +1,4 @@
-"""Spark in the demo: writes one month through the sink, reads one day through the source."""
+"""The demo's use of Spark: writes one month through the sink, reads one day through the source."""
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -48,13 +48,14 @@ def _session(directory: Path, messages: Path) -> "SparkSession":
         conf={"spark.sql.shuffle.partitions": str(_WORKERS)},
     )
     session = start(options, directory, messages=messages)
-    # The workers stay for later tasks, and load the kernels while flights are being appended.
+    # The workers keep running for later tasks. They load the kernels while flights are being
+    # appended.
     session.range(_WORKERS, numPartitions=_WORKERS).mapInArrow(_load_kernels, "id long").count()
     return session
 
 
 def _load_kernels(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-    """Import the modules of reads and writes; pass the batches on."""
+    """Import the modules that reads and writes need; yield the batches unchanged."""
     import tidelog.record.columns.decode
     import tidelog.record.columns.encode
     import tidelog.scan  # noqa: F401 - loaded for the next task
@@ -65,7 +66,7 @@ def _load_kernels(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBat
 def write_month(
     spark: "SparkSession", path: str, flights: Flights, partitions: Ints, *, clock_ms: int
 ) -> None:
-    """Append flights by Spark's sink: all flights become visible at once, with one append time.
+    """Append flights through Spark's sink; all become visible at once, with the same append time.
 
     Args:
         spark: The session.
@@ -100,7 +101,11 @@ def planned(options: Mapping[str, str]) -> "ScanPlan":
 
 
 def read_flights(spark: "SparkSession", options: Mapping[str, str]) -> "DataFrame":
-    """Return rows with scheduled hour, airport, the airline's delay, append minus create time."""
+    """Return a row for each flight.
+
+    A row has the scheduled hour, the airport, the delay that the airline reported, and append time
+    minus create time.
+    """
     records = spark.read.format("tidelog").options(**options).load()
     row = f.from_json(f.col("value").cast("string"), _ROW).alias("row")
     lateness = f.unix_millis("appendTimestamp") - f.unix_millis("timestamp")

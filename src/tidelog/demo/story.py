@@ -1,4 +1,4 @@
-"""Output of the demo: lines, bars and sentences in the terminal; the report with two plots."""
+"""Output of the demo: lines, bars and sentences in the terminal, and the report with two plots."""
 
 import sys
 import time
@@ -79,7 +79,7 @@ class Printer:
 
     @contextmanager
     def step(self, title: str) -> Iterator[None]:
-        """Show a step of unknown length, then its duration."""
+        """Show a step of unknown length while it runs, then show its duration."""
         began = time.perf_counter()
         with self._console.status(f"{title} ..."):
             yield
@@ -105,7 +105,7 @@ class Printer:
         self._done(title, began)
 
     def end(self, out: Path, seconds: float) -> None:
-        """Print what to try next: the report first."""
+        """Print what the user can do next, beginning with the report."""
         self._console.print(f"\nDone in {seconds:.0f} s. Now try:", style="bold")
         log = f"--data {out}/log"
         noon = f"--from '2013-02-08 12:00 {ZONE}'"
@@ -132,7 +132,7 @@ _BAR: Final = 50
 
 
 def _bar(count: int, most: int) -> int:
-    """Return the length of a bar; at least 1 for a count of 1 or more."""
+    """Return the length of the bar for a count; it is at least 1 for a count of 1 or more."""
     return -(-count * _BAR // most) if most else 0
 
 
@@ -157,7 +157,7 @@ def record_count(path: str) -> int:
 
 
 def files_table(path: str) -> Table:
-    """Return a table of the log's files by kind, with numbers and sizes."""
+    """Return a table with the number and size of the log's files of each kind."""
     sizes: dict[str, list[int]] = {}
     for file in sorted(Path(path).rglob("*")):
         if file.is_file():
@@ -203,7 +203,7 @@ def clocks_table(answers: Sequence[Answer]) -> Table:
 
 
 def why(answers: Sequence[Answer], crossing: Crossing) -> list[str]:
-    """Explain why the two offsets differ, with the day's own figures."""
+    """Explain why the offsets on the two clocks differ, with figures of the day."""
     gaps = [answer.append.offset - answer.record.offset for answer in answers]
     early, late = crossing.due_after_left_before, crossing.due_before_left_after
     record_first = (
@@ -224,7 +224,8 @@ def three_sentences(day: "pd.DataFrame", crossing: Crossing, share: float) -> li
 
     Args:
         day: The replayed day by hour and airport.
-        crossing: Flights that the clocks put on different sides of noon.
+        crossing: Numbers of flights that are before noon on one clock and after noon on the other
+            clock.
         share: Share of the log's bytes that the replay read, 0 to 1.
     """
     left, canceled = (int(day[name].sum()) for name in ("departures", "cancelled"))
@@ -290,7 +291,7 @@ def aircraft_table(then: "pd.DataFrame", last: "pd.DataFrame") -> Table:
 
 
 def why_aircraft(written: int, remaining: int, aircraft: int) -> str:
-    """Explain the table of aircraft, with its own figures."""
+    """Explain the table of aircraft, with figures from it."""
     return (
         f"The table has {min(_AIRCRAFT_MAX, aircraft):,} of {aircraft:,} aircraft."
         f" {written:,} flights by all aircraft were written to a compacted topic. Before"
@@ -308,7 +309,7 @@ class Report:
     """Content of the report.
 
     Attributes:
-        title: Its heading.
+        title: Heading of the report.
         lead: Introduction.
         day: The replayed day by hour and airport, the result of `sparkjob.by_hour_and_airport`.
         clocks: Lookups on both clocks.

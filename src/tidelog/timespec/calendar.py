@@ -1,7 +1,7 @@
 """Hours, days, weeks and months in a time zone, as consecutive ranges of instants.
 
 A day is shorter or longer than 24 hours if the clock changes on it. If a clock change repeats an
-hour, both are hours of their own. Weeks begin on Monday, as in ISO 8601.
+hour, both of these hours are separate ranges. Weeks begin on Monday, as in ISO 8601.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,9 +15,11 @@ from tidelog.types import HOUR_MS, MS_PER_SECOND
 
 # Maximum number of units in one list: 11 years of hours.
 UNITS_MAX: Final = 100_000
-# Times are grouped by quarters of an hour: UTC offsets of time zones are multiples of 15 minutes.
+# Times are grouped by quarters of an hour, because UTC offsets of time zones are multiples of 15
+# minutes.
 QUARTER_MS: Final = 15 * 60_000
-# Python's calendar has the years 1 to 9999, and both bounds of each unit must be in these years.
+# First and last instant of a unit. Python's calendar has the years 1 to 9999, and both bounds of
+# each unit must be in these years.
 _FIRST_MS: Final = int(datetime(2, 1, 1, tzinfo=UTC).timestamp()) * MS_PER_SECOND
 _LAST_MS: Final = int(datetime(9999, 1, 1, tzinfo=UTC).timestamp()) * MS_PER_SECOND
 _DAY_MS: Final = 24 * HOUR_MS
@@ -32,7 +34,7 @@ class CalendarUnit(StrEnum):
     MONTH = "month"
 
 
-# Average lengths, to estimate the number of units in a range.
+# Average length of each unit in ms, to estimate the number of units in a range.
 _LENGTHS_MS: Final = {
     CalendarUnit.HOUR: HOUR_MS,
     CalendarUnit.DAY: _DAY_MS,
@@ -82,7 +84,9 @@ def ensure_few(count: int, unit: CalendarUnit) -> None:
 def units_with(
     instants: Iterable[int], unit: CalendarUnit, zone: tzinfo = UTC
 ) -> list[tuple[int, int]]:
-    """Return the units [start, end) in ms that contain the instants, which are ascending.
+    """Return the units [start, end) in ms that contain the instants.
+
+    The instants must be ascending.
 
     Raises:
         InvalidRequest: Some units are before the year 2 or after the year 9998.
@@ -110,7 +114,7 @@ def unit_starts(first_ms: int, end_ms: int, unit: CalendarUnit, zone: tzinfo = U
 
 
 def unit_for(first_ms: int, end_ms: int, limit: int, zone: tzinfo = UTC) -> CalendarUnit | None:
-    """Return the smallest unit with at most `limit` units in [first_ms, end_ms); None without one.
+    """Return the smallest unit of which [first_ms, end_ms) has at most `limit`; None for none.
 
     Each unit must begin at a multiple of `QUARTER_MS`, as in `unit_ranges`. None is also returned
     if the range has instants before the year 2 or after the year 9998.
@@ -132,11 +136,12 @@ def unit_ranges(
     unit: CalendarUnit,
     zone: tzinfo = UTC,
 ) -> list[tuple[int, int]]:
-    """Return consecutive ranges [start, end) in ms, one for each unit, for times by quarter hours.
+    """Return consecutive ranges [start, end) in ms, one for each calendar unit.
 
-    A requested start or end cuts the first or last unit. Without a start, the first range is the
-    unit of the content's first instant. If the content does not begin before 1970, this range is
-    cut at 1970. Without an end, the last range is the unit of the content's last instant.
+    The units must begin at quarters of an hour. A requested start or end cuts the first or last
+    unit. Without a requested start, the first range is the unit that contains the content's first
+    instant. If the content does not begin before 1970, this range is cut at 1970. Without a
+    requested end, the last range is the unit that contains the content's last instant.
 
     Args:
         requested: Start and end in ms, None for an open side.
@@ -191,7 +196,10 @@ def _local(ms: int, zone: tzinfo) -> datetime:
 
 
 def _instant(local: datetime) -> int:
-    """Return the first instant of a local time in ms, or the clock change that skips that time."""
+    """Return the first instant of a local time in ms.
+
+    If a clock change skips the local time, return the instant of the clock change.
+    """
     return round(local.timestamp()) * MS_PER_SECOND
 
 
@@ -207,9 +215,9 @@ def _following(first: datetime, unit: CalendarUnit) -> datetime:
 
 
 def _clock_change(start_ms: int, end_ms: int, zone: tzinfo) -> int | None:
-    """Return the clock change in (start_ms, end_ms]; None without a change.
+    """Return the instant of the clock change in (start_ms, end_ms], in ms; None without a change.
 
-    A clock change begins an hour.
+    The caller uses the result as a boundary between hours.
 
     The result is in ms.
     """

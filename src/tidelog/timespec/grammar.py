@@ -1,9 +1,9 @@
 """Parses points in time and time ranges; ranges are half-open: [start, end).
 
-Also parses the forms of rpk: `@A`, `@A:`, `@A:B`, `@:B`, `@A:end`. In these forms 10 digits are
-seconds and 13 digits are ms, dates are UTC, and a length without a sign points to the future. If A
-is an absolute time and B is a length, B counts from A. All other lengths count from now. `end`
-means no bound.
+Also parses the forms of rpk: `@A`, `@A:`, `@A:B`, `@:B`, `@A:end`. In these forms a number of 10
+digits is in seconds and a number of 13 digits is in ms, dates are in UTC, and a length without a
+sign counts toward the future. If A is an absolute time and B is a length, B counts from A. All
+other lengths count from now. `end` means no bound.
 
 Source: behavior of `rpk topic consume --offset`, which converts start and end to offsets. Here a
 range selects exactly the records whose times are in it.
@@ -28,8 +28,8 @@ from tidelog.timespec.units import NS_PER_SECOND, parse_duration
 from tidelog.timespec.zones import TODAY, WallTime, format_ms, instant_ns, parse_zone, zone_of
 from tidelog.types import INT64_MAX, NS_PER_MS
 
-# A side ends at a colon or at the end of the text. Times contain colons, so a time is matched as a
-# whole.
+# A side of a range ends at a colon or at the end of the text. Because times contain colons, a time
+# is matched as a whole.
 _TIME: Final = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?Z"
 
 _SIDE: Final = rf"({_TIME}|[^:]*)"
@@ -81,7 +81,10 @@ def _split(text: str) -> tuple[str, str | None]:
 
 
 def _read_rpk_side(text: str, side: str, now_ms: int, base_ns: int) -> tuple[int, bool]:
-    """Return the instant in ns, and whether it is absolute; a duration is added to `base_ns`."""
+    """Return the instant in ns, and whether it is absolute.
+
+    An instant that is not absolute is a duration, which is added to `base_ns`.
+    """
     for pattern, read in _ABSOLUTE:
         if re.fullmatch(pattern, side, re.ASCII):
             return read(side, now_ms), True
@@ -103,9 +106,9 @@ _ABSOLUTE: Final[tuple[tuple[str, Callable[[str, int], int]], ...]] = (
     (_TIME, _read_utc),
 )
 
-# OPEN_START and OPEN_END stand for a missing bound. Times before 1970 raise InvalidTime, so no text
-# is parsed to -1, and 1970-01-01Z is a real bound. TIME_HELP is the grammar in short, for help
-# texts.
+# OPEN_START (-1) and OPEN_END stand for a missing bound. Times before 1970 raise InvalidTime, so no
+# text is parsed to -1. 1970-01-01Z is parsed to 0, which is a real bound. TIME_HELP is the grammar
+# in short, for help texts.
 TIME_HELP: Final = (
     "ISO 8601 with a zone (2013-02-08T12:00Z, '2013-02-08 12:00 America/New_York'), epoch ms,"
     " now, 'yesterday UTC', 'noon UTC', or back from now (-6h, '2h ago')"
@@ -125,8 +128,8 @@ def parse_point(
     Args:
         text: In the grammar of docs/time.md: ISO 8601, epoch ms, `now`, `-6h`, `P1D`, `@...`.
         now_ms: The time of `now`, in ms since the epoch.
-        zone: Zone of times whose text has no zone; None refuses such times.
-        down: Round down instead, as for a record's own time.
+        zone: Zone of times whose text has no zone. If None, such times raise InvalidTime.
+        down: Whether to round down instead, as is done for a record's own time.
 
     Raises:
         InvalidTime: The text is invalid or ambiguous, or `zone` is unknown; the message says what
@@ -144,7 +147,7 @@ def parse_point(
 
 
 def _about(text: str, error: InvalidTime) -> InvalidTime:
-    """Return an error that quotes the whole text; if only a part is wrong, also this part."""
+    """Return an error that quotes the whole text, and also the part that is wrong."""
     shortened = text[:TEXT_LIMIT]
     whole = error.text in (text.strip(), shortened)
     return InvalidTime(shortened, error.reason if whole else f"in {error.text!r}: {error.reason}")
@@ -157,8 +160,8 @@ def parse_range(text: str, *, now_ms: int, zone: tzinfo | str | None = None) -> 
         text: In the grammar of docs/time.md: `A..B`, `A..`, `..B`, `A..+6h`, `-6h` (up to now), a
             date, month or year alone (all of it), `@A:B`.
         now_ms: The time of `now`, in ms since the epoch.
-        zone: Zone of times whose text has no zone; None refuses such times. If only one side has a
-            zone, that zone applies to both sides.
+        zone: Zone of times whose text has no zone. If None, such times raise InvalidTime. If only
+            one side has a zone, that zone applies to both sides.
 
     Returns:
         Start, inclusive, or `OPEN_START` without a bound; end, exclusive, or `OPEN_END` without a
@@ -185,7 +188,7 @@ def parse_sides(
         start: The start, inclusive; empty without a bound.
         end: The end, exclusive; empty without a bound.
         now_ms: The time of `now`, in ms since the epoch.
-        zone: Zone of times whose text has no zone; None refuses such times.
+        zone: Zone of times whose text has no zone. If None, such times raise InvalidTime.
 
     Returns:
         Start and end in ms, as from `parse_range`.
@@ -198,7 +201,7 @@ def parse_sides(
         sides = _read_sides(text, start.strip(), end.strip(), now_ms)
         return _checked(text, *_resolved(text, *sides, now_ms, default), default)
     except InvalidTime as error:
-        # An error about one side quotes only that side, not the text of both sides.
+        # An error about one side must quote only that side, not the text of both sides.
         raise (_about(text, error) if error.text == text[:TEXT_LIMIT] else error) from None
 
 
@@ -281,7 +284,7 @@ def _resolved(
 def _on_the_same_day(text: str, start: Moment | None, end: Moment | None) -> Moment | None:
     """Return the end; an end that is a time of day alone gets the date and zone of the start.
 
-    An example is `2013-02-08 12:00..13:00`. If the end has a zone of its own, this zone is kept.
+    An example is `2013-02-08 12:00..13:00`. If the end's text has a zone, the end keeps this zone.
 
     Raises:
         InvalidTime: The start is a time of day alone, and the end has a date.
@@ -321,9 +324,9 @@ def _zone_name(zone_text: str) -> str:
 
 
 def zone_of_question(texts: Iterable[str]) -> str | None:
-    """Return the zone that times and ranges name.
+    """Return the zone that the times and ranges in a query name.
 
-    It applies to results and to times without a zone.
+    This zone applies to the printed results and to times without a zone.
 
     Args:
         texts: Times, ranges and other texts such as `latest`, which need no zone.
@@ -356,7 +359,7 @@ def _zone_spelling(zone_text: str) -> str:
 
 
 def _wall(text: str) -> WallTime | None:
-    """Return a text's date or time in a zone; None for an instant, a length and other texts."""
+    """Return the `WallTime` that a text has; None for an instant, a length and other texts."""
     try:
         return _read_side(text, 0).wall
     except InvalidTime:

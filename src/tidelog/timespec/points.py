@@ -40,10 +40,11 @@ _DAYS: Final = {"yesterday": -1, "today": 0, "tomorrow": 1}
 _HOURS: Final = {"noon": 12, "midnight": 0}
 _COMPACT_DATE: Final = re.compile(r"(?:19|20)[0-9]{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])")
 
-# Numbers that more likely mean a year than ms.
+# Numbers that more likely mean a year than a time in ms.
 _YEARS: Final = range(1970, 2100)
-# 1973-03-03 in seconds. A smaller number with a unit more likely means a duration. For times from
-# this one until the year 5138, the size of a number shows whether it is in s, ms, us or ns.
+# 1973-03-03 as a number of seconds. A smaller number with a unit more likely means a duration. For
+# times from this one until the year 5138, the size of a number shows whether it is in s, ms, us or
+# ns.
 _PLAUSIBLE_SECONDS: Final = 100_000_000
 _FILETIMES: Final = range(10**17 * 12 // 10, 10**17 * 16 // 10)
 _FORMS: Final = (
@@ -53,7 +54,7 @@ _FORMS: Final = (
 
 
 class UnknownTimeForm(InvalidTime):
-    """A text has none of the forms of a time."""
+    """Error for a text that has none of the forms of a time."""
 
     def __init__(self, text: str, other_forms: str = "") -> None:
         super().__init__(text[:TEXT_LIMIT], f"not a time; {_FORMS}{other_forms}")
@@ -68,8 +69,9 @@ class Moment:
         wall: A date or time, not yet in a zone.
         at_ns: An instant, in ns since the epoch.
         length_ns: A length of time in ns; the context decides where it starts.
-        is_ago: The length was an ISO duration. As a point alone, such a length means "before now".
-        from_now: The instant was written relative to now.
+        is_ago: Whether the length was written as an ISO duration. If such a length is a point by
+            itself, it means "before now".
+        from_now: Whether the instant was written relative to now.
     """
 
     text: str
@@ -88,7 +90,7 @@ class Moment:
         """Return the instant in ns since the epoch; a length counts from now.
 
         Raises:
-            InvalidTime: From `instant_ns`, for a wall time.
+            InvalidTime: A wall time has no single instant; see `instant_ns`.
         """
         if self.wall is not None:
             return instant_ns(self.wall, zone, now_ns)
@@ -145,7 +147,8 @@ def _read_now(text: str, now_ns: int) -> Moment:
 def _read_signed(text: str, now_ns: int) -> Moment:
     """Parse a signed length: `-6h` becomes an instant, `+6h` stays a length.
 
-    As a point, `+6h` counts from now; as the end of a range, it counts from the start.
+    If `+6h` is a point, it counts from now. If it is the end of a range, it counts from the range's
+    start.
     """
     length = _signed(text, text)
     if length > 0 or text[0] == "+":
@@ -186,8 +189,8 @@ def _epoch_ns(text: str, number: re.Match[str]) -> int:
 def _check_size(text: str, number: int) -> None:
     """Raise InvalidTime for a bare number that is more likely a date or a time in s, us or ns.
 
-    Numbers below 1e8 that don't look like a date are accepted as ms. Such numbers don't look like a
-    time in another unit, and synthetic logs often have such times.
+    Numbers below 1e8 that don't look like a date are accepted as ms. They don't look like a time in
+    another unit, and synthetic logs often have such small times.
     """
     if _COMPACT_DATE.fullmatch(text):
         date = f"{text[:4]}-{text[4:6]}-{text[6:]}"

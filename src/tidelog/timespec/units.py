@@ -39,7 +39,8 @@ _WORDS: Final = {
 EPOCH_UNITS: Final = {"s": NS_PER_SECOND, "ms": NS_PER_MS, "us": 1000, "µs": 1000, "ns": 1}
 
 _NUMBER: Final = r"([0-9]{1,19})(?:[.,]([0-9]{1,18}))?"
-# Words for units may have capital letters. Abbreviations may not, because M could mean months.
+# Words for units may have capital letters. Abbreviations must not have capital letters, because M
+# could mean months.
 _PART: Final = re.compile(
     _NUMBER
     + r"\s*(?:(?i:(millisecond|second|minute|hour|day|week)s?)|(ns|us|µs|ms|min|[smhdw]))\s*",
@@ -50,7 +51,7 @@ _ISO: Final = re.compile(
     rf"(?:T(?:{_NUMBER}H)?(?:{_NUMBER}M)?(?:{_NUMBER}S)?)?",
     re.ASCII,
 )
-# None: the length depends on the calendar.
+# None means that the length of the unit depends on the calendar.
 _ISO_UNITS: Final = (None, None, _WEEK, _DAY, _HOUR, _MINUTE, NS_PER_SECOND)
 
 FORMS: Final = "write it like 6h, 90s, 1d12h, 90 minutes or PT6H"
@@ -60,7 +61,7 @@ def parse_duration(text: str) -> int:
     """Parse a length of time without a sign to ns.
 
     Args:
-        text: Such as `6h`, `1d12h`, `1.5h`, `90 minutes`, or ISO 8601 (`P1DT12H`).
+        text: A length such as `6h`, `1d12h`, `1.5h`, `90 minutes`, or ISO 8601 (`P1DT12H`).
 
     Raises:
         InvalidTime: The text has none of these forms, has months or years, or has a fraction of a

@@ -1,8 +1,8 @@
 """Converts between local time in a zone and instants.
 
 If a clock change repeats or skips a local time, this local time has no single instant. Such a time
-raises InvalidTime, and the error names both candidates. A date alone is the first instant of that
-day, or of the next day if the zone skips that day.
+raises InvalidTime, and the error names both candidates. A date alone means the first instant of
+that day. If the zone skips that day, it means the first instant of the next day.
 
 Source: IANA time zone database, through `zoneinfo`.
 """
@@ -22,8 +22,8 @@ from tidelog.types import NO_TIMESTAMP, NS_PER_MS
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - wall times are naive until they have a zone
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_+/-]{0,63}", re.ASCII)
 _OFFSET: Final = re.compile(r"([+-])([0-9]{2})(?::?([0-9]{2}))?", re.ASCII)
-# Minimum similarity of a suggested name: one wrong letter of six is accepted, but Paris is not
-# suggested for Mars.
+# Minimum similarity of a suggested name. With this value, a name with one wrong letter of six is
+# similar, but Paris is not suggested for Mars.
 _SIMILAR: Final = 0.8
 # Upper limit for the difference between a zone and UTC, including skipped days.
 _FAR: Final = timedelta(hours=48)
@@ -51,8 +51,8 @@ class WallTime:
         fraction_ns: Nanoseconds after `moment`.
         zone_text: Zone as written; None if the text has no zone.
         span: Day, month or year, if the text has no time of day.
-        from_today: The date is relative to the current day in the zone.
-        has_date: The text has a date, or a word for one; False for a time of day alone.
+        from_today: Whether the date is relative to the current day in the zone.
+        has_date: Whether the text has a date or a word for a date; False for a time of day alone.
     """
 
     text: str
@@ -87,7 +87,8 @@ def parse_zone(text: str, name: str) -> tzinfo:
         return UTC
     if match := _OFFSET.fullmatch(name):
         return _parse_offset(text, match)
-    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError  # 6 ms, and most zones are offsets
+    # imported only here, because it takes 6 ms and most zones are offsets
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
     try:
         if not _NAME.fullmatch(name):
@@ -98,7 +99,7 @@ def parse_zone(text: str, name: str) -> tzinfo:
 
 
 def zone_of(zone: tzinfo | str | None) -> tzinfo | None:
-    """Return a zone given as a zone or by name; None for None.
+    """Return the zone for a zone or the name of a zone; None for None.
 
     Raises:
         InvalidTime: From `parse_zone`.
@@ -147,7 +148,8 @@ def instant_ns(wall: WallTime, default: tzinfo | None, now_ns: int) -> int:
 
     Raises:
         InvalidTime: The zone is missing or unknown, the wall time is ambiguous or skipped in the
-            zone, the text's UTC offset is not the zone's, or the year is not 1 to 9999.
+            zone, the UTC offset in the text is not an offset of the zone, or the year is not from 1
+            to 9999.
     """
     zone, offset = _zone_of(wall, default)
     try:
@@ -166,7 +168,7 @@ ZONE_MISSING: Final = "the time zone is missing"
 
 
 def _zone_of(wall: WallTime, default: tzinfo | None) -> tuple[tzinfo, tzinfo | None]:
-    """Return a wall time's zone, and the offset written with it or None.
+    """Return a wall time's zone, and the offset in its text or None.
 
     A text can have both a zone and an offset, as in `-05:00[America/New_York]`.
     """
@@ -186,9 +188,9 @@ def _zone_of(wall: WallTime, default: tzinfo | None) -> tuple[tzinfo, tzinfo | N
 
 
 def _candidates(moment: datetime, zone: tzinfo) -> list[datetime]:
-    """Return the two candidate UTC times of a wall time.
+    """Return the two UTC times that a wall time may mean.
 
-    The two candidates are equal unless a clock change repeats or skips the wall time.
+    The two times differ only if a clock change repeats or skips the wall time.
     """
     instants = []
     for fold in (0, 1):
@@ -236,7 +238,10 @@ def _or(both: list[datetime], zone: tzinfo) -> str:
 
 
 def _start_of_day(day: datetime, zone: tzinfo) -> datetime:
-    """Return the first instant of a day as naive UTC; of the next day if the zone skips the day."""
+    """Return the first instant of a day as naive UTC.
+
+    If the zone skips the day, return the first instant of the next day.
+    """
     real = [utc for utc in _candidates(day, zone) if _exists(utc, day, zone)]
     if real:
         return min(real)
@@ -262,8 +267,8 @@ def format_ms(timestamp: int, zone: tzinfo | str | None = None) -> str:
         zone: Zone of the text; UTC if None.
 
     Returns:
-        E.g. `2013-02-08T12:00:00.000-05:00`. Times before 1970 or after the year 9999 can't be read
-        back, so they are formatted as numbers, e.g. `-2 ms`.
+        A text such as `2013-02-08T12:00:00.000-05:00`. Times before 1970 or after the year 9999
+        can't be read back, so they are formatted as numbers, e.g. `-2 ms`.
 
     Raises:
         InvalidTime: The zone is unknown.
@@ -309,7 +314,7 @@ def _moment(ms: int, zone: tzinfo | str | None) -> datetime | None:
 def ceil_ms(ns: int) -> int:
     """Round up to whole ms.
 
-    Timestamps are whole ms, so rounding up is exact for a start (t >= ns) and for an
-    end (t < ns).
+    Timestamps are whole ms. So rounding up selects exactly the right records, both for a start (t
+    >= ns) and for an end (t < ns).
     """
     return -(-ns // NS_PER_MS)
