@@ -72,8 +72,8 @@ from tidelog.types import TopicPartition
 
 PROMOTE: Final = "promote"
 
-# Minimum interval, in ms, between syncs that rounds request (`_needs_look`). Pause, in seconds, of
-# a round that has no broker to fetch from.
+# Minimum interval, in ms, between two syncs that a round requests (`_needs_look`). Pause, in
+# seconds, of a round that has no broker to fetch from.
 _LOOK_INTERVAL_MS: Final = 250
 
 _PAUSE_S: Final = 0.25

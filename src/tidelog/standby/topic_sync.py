@@ -138,7 +138,7 @@ def left_out(
 
 
 def ensure_same_ids(directory: LogDir, topics: Mapping[str, LeaderTopic]) -> None:
-    """Raise if a local topic has another id than the leader's topic of that name.
+    """Check that each local topic has the same id as the leader's topic of that name.
 
     Raises:
         InconsistentTopicId: The ids of a topic differ; nothing was changed.
@@ -255,7 +255,7 @@ def merge_commits(
     """Merge the current commits with previous commits that the leader doesn't return any more.
 
     A missing group does not prove that the group was deleted, because a coordinator that has not
-    loaded its groups yet returns none of them.
+    loaded its groups yet returns no groups.
     """
     merged = {}
     for group in {**previous, **current}:
