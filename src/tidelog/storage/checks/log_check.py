@@ -365,7 +365,7 @@ class LogCheck:
             self._replay(batch)
 
     def _skip(self, batch: Batch) -> None:
-        """Continue after a batch whose records can't be read; the facts don't get the batch."""
+        """Continue after a batch whose records can't be read; it is not added to `facts`."""
         self.facts.is_whole = False
         self.facts.next_offset = batch.last_offset + 1
 

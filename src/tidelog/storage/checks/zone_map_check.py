@@ -84,7 +84,7 @@ def check_zone_map(path: str, data: bytes, context: ZoneMapContext) -> Iterator[
 
 
 def _why_stale(zone_map: ZoneMap, context: ZoneMapContext) -> str | None:
-    """Return why the map belongs to another log, None if it belongs to this one."""
+    """Return why the zone map belongs to another log; None if it belongs to this log."""
     facts = context.facts
     if zone_map.topic_id.bytes != context.topic_id:
         return f"it belongs to topic id {zone_map.topic_id}"
