@@ -361,8 +361,8 @@ class Generations:
         if not segment.has_due or segment.end_offset > cleanable_end:
             return False
         was_swept = segment.end_offset <= self._statistics.swept_to
-        # With a retention of 0, `due_ms` equals `swept_ms` if the last full pass was the first to
-        # see the tombstone.
+        # With a retention of 0, `due_ms` equals `swept_ms` if no cleaning before the last full pass
+        # saw the tombstone.
         return (
             not was_swept
             or self._statistics.rows[segment.base_offset].due_ms >= self._statistics.swept_ms
