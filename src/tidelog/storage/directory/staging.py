@@ -280,7 +280,7 @@ class StagedWriter:
     def discard(self, fs: FileSystem) -> None:
         """Remove the written files; ignore a failed removal.
 
-        Callers call this after another failure, and raise that error.
+        Callers use this method after another failure, and then raise the error of that failure.
         """
         names = [*(segment.name for segment in self._done), self._segment_name]
         for name in names:

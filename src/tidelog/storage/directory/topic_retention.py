@@ -483,7 +483,7 @@ def _deciding_record(segment: Segment, counted: CountedTime) -> tuple[int, int] 
 
 
 def _first_counting(part: LogSlice, counted: CountedTime) -> tuple[int, int] | None:
-    """Return offset and timestamp of the first record that has at least the counted time.
+    """Return offset and timestamp of the first record with the counted time or a later one.
 
     If the counted time has no offset, returns offset and timestamp of the last record. None if
     there is no such record.
