@@ -67,7 +67,7 @@ def record_path(directory: str) -> str:
 
 
 def read_record_bytes(fs: FileSystem, directory: str) -> bytes | None:
-    """Read a partition's `tidelog-tier.json`, None without a tier; raises OSError, CorruptFile."""
+    """Read a partition's `tidelog-tier.json`; None if missing. Raises OSError, CorruptFile."""
     return read_decoded(fs, record_path(directory), bytes, None, limit=RECORD_LIMIT_BYTES)
 
 
