@@ -2,8 +2,8 @@
 
 All state is in the standby's log. The log's end is the next offset to fetch, and the log's leader
 epochs identify the leaders that wrote its records. A `Copy` can be discarded at any time.
-`standby.divergence` compares the log with the leader's, `standby.fetched_batches` checks the
-batches that the leader sends.
+`standby.divergence` compares the log with the leader's log, and `standby.fetched_batches` checks
+the batches that the leader sends.
 
 Source: Kafka 4.x AbstractFetcherThread, ReplicaFetcherThread; KIP-101, KIP-595.
 """
