@@ -4,9 +4,9 @@
   names the first batch with a new largest timestamp; the last entry of a finished segment has the
   segment's largest timestamp. So every flipped bit of an entry is found. Except for this last
   entry, a missing entry makes searches slower, but not wrong.
-- `.appendtime` is primary data: its chain of checksums, its rules and the batches that its rows
-  name are checked. From a damaged row on, append times are unknown, and the next open for writing
-  records this in the file.
+- `.appendtime` is primary data. Its chain of checksums, the rules for its rows, and the batches
+  that the rows name are checked. From a damaged row on, append times are unknown, and the next open
+  for writing records this in the file.
 - Index of aborted transactions: if the log is complete and was never compacted, exactly one content
   is right. Otherwise each entry must lead to an abort marker of its producer, and each marker of a
   transaction that is still in the log needs an entry.
