@@ -10,9 +10,9 @@ truncation point.
 The file is a list of entries: a full snapshot, then the changes since. An entry has two lines: the
 CRC-32C of the second line in 8 hexadecimal digits, and a JSON object (docs/format.md#text-files). A
 cleaning changes a few rows and a part of the samples. While the log appends as many bytes as its
-live size, dozens of cleanings run. Writing the full file each time would be more than a tenth of
-all bytes that generational compaction writes. So changes are appended until they take as much space
-as the snapshot; then the file is replaced.
+live size, dozens of cleanings run. If each of them wrote the full file, these writes would be more
+than a tenth of all bytes that generational compaction writes. So changes are appended until they
+take as much space as the snapshot; then the file is replaced.
 
 A reader stops at a damaged or incomplete entry and uses only the entries before it, as if the
 writer had crashed earlier. Nothing is appended after such an entry; the next writer replaces the
