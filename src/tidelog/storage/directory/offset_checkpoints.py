@@ -37,8 +37,8 @@ class OffsetCheckpoints:
         unsynced_points: Recovery points of logs that were closed without a sync because their
             topics are being deleted, while their directories may still exist.
         was_clean: For a writer, whether the writer before it stopped cleanly, or the directory had
-            no partitions; True for a reader. If a writer's value is true, recovery points are the
-            ends of the logs, and no log needs recovery.
+            no partitions; True for a reader. If it is true for a writer, each recovery point is the
+            end of its log, and no log needs recovery.
     """
 
     def __init__(self, fs: FileSystem, directory: str, report: Callable[[str], None]) -> None:

@@ -507,8 +507,8 @@ class TopicRegistry:
         if (
             metadata_topic := self._topics.get(CLUSTER_METADATA_TOPIC)
         ) is not None and metadata_topic.foreign:
-            # The log of Kafka's own controller: tidelog neither recovers, deletes from nor serves
-            # it.
+            # The log of Kafka's own controller: tidelog does not recover this log, does not delete
+            # from it, and does not serve it.
             del self._topics[CLUSTER_METADATA_TOPIC]
         if source is not None:
             give_ids(files, directory, self._topics, source)
