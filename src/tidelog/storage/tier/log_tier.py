@@ -57,10 +57,10 @@ def is_copied(segment: Segment, row: "TierSegment") -> bool:
 
 
 def is_followed_by_hole(segment: Segment, row: "TierSegment", manifest: "Manifest") -> bool:
-    """Return whether the file after a copied segment is missing, and the tier has these offsets.
+    """Return whether the file after a copied segment is missing, but the tier has its offsets.
 
-    A finished segment ends at the base of the next file, so `segment` seems to span the missing
-    offsets.
+    A finished segment ends at the base of the next file, so `segment` seems to span the offsets of
+    the missing file, too.
     """
     if segment.is_active or row.end_offset >= segment.end_offset:
         return False

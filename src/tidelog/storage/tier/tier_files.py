@@ -217,7 +217,7 @@ class TierFiles(LayeredFiles):
         return is_tier_path(path) or is_remote(self.below, path)
 
     def forget(self, path: str) -> None:
-        """Make the next use of a folder list the folder again; objects of a tier never change."""
+        """Drop cached listings and files of a folder; tier objects stay, as they never change."""
         forget(self.below, path)
 
     def prefetch(self, paths: Iterable[str]) -> None:
