@@ -39,7 +39,7 @@ def choose_cache(package: Path) -> Path | None:
         return package / "__pycache__"
     home = os.environ.get("HOME", "")
     if home and os.access(home, os.W_OK):
-        return Path(home) / ".cache"  # numba's second choice is in it
+        return Path(home) / ".cache"  # numba's second choice is below it
     folder = Path(tempfile.gettempdir()) / f"tidelog-numba-{os.getuid()}"
     if not _is_ours(folder):
         return None
