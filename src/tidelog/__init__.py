@@ -1,8 +1,9 @@
 """A commit log in Kafka's files, with two times for every record.
 
-Records can be found, read, retained and counted by creation time and by arrival time. The names in
-this package and the documented names of `tidelog.scan` and `tidelog.spark` are the public API;
-everything else is private. Names are loaded at their first use, so `import tidelog` is cheap.
+Records can be found, read, retained and counted by creation time and by arrival time. The public
+API consists of the names in this package and the documented names of `tidelog.scan` and
+`tidelog.spark`. All other names are private. Names are loaded at their first use, so
+`import tidelog` is cheap.
 
 >>> import tidelog
 >>> with tidelog.open("data", writable=True) as log:  # doctest: +SKIP
@@ -104,9 +105,9 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Public name -> the module that defines it. Public names that are not listed here are in `errors`.
-# `open` is defined as `open_directory`, because a module that defined `open` would hide the
-# builtin.
+# Maps a public name to the module that defines it. Public names that are not listed here are
+# defined in `errors`. `open` is defined as `open_directory`, because a module that defined `open`
+# would hide the builtin.
 _HOMES: Final = {
     "AsyncRemoteDirectory": "remote.async_directory",
     "ClockName": "types",
@@ -222,7 +223,7 @@ _SUBPACKAGES: Final = ("scan", "spark")
 
 
 def _let_spark_find_us() -> None:
-    """Make Spark's workers use this Python if it is in an environment that is not activated.
+    """Make Spark's workers use the Python of this process, even if its environment isn't active.
 
     Without PYSPARK_PYTHON (or Spark's setting `spark.pyspark.python`, which takes precedence) Spark
     runs the first `python3` of the PATH. If that Python doesn't have tidelog, queries fail with

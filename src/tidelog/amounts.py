@@ -1,7 +1,7 @@
-"""Amounts as text for people: exact counts; durations, bytes, rates and shares with few digits.
+"""Formats amounts for people: exact counts, and durations, bytes, rates and shares in few digits.
 
 Tables, verdicts, pages and notebooks use these functions, so that an amount is written in the same
-way everywhere. JSON, CSV and Arrow have the exact numbers instead. Pure.
+way everywhere. JSON, CSV and Arrow have the exact numbers instead.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from itertools import pairwise
 from math import floor, isfinite, log10
 from typing import Final
 
-# Units of time: name and length in seconds, the longest first.
+# Units of time, the longest first: name, and length in seconds.
 _DURATIONS: Final = (("d", 86_400.0), ("h", 3_600.0), ("m", 60.0), ("s", 1.0))
 _SIZES: Final = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 _KILO: Final = 1000
@@ -86,8 +86,8 @@ def rate_text(number: float, seconds: float, unit: str = "records") -> str:
 def share_text(share: float) -> str:
     """Format a share from 0 to 1 in percent: `0.12%`, `34%`, `99.9988%`.
 
-    The text has two significant digits of the share, or of 100 % minus the share if this difference
-    is smaller.
+    The text has two significant digits. If 100 % minus the share is smaller than the share, the
+    digits of this difference count.
     """
     percent = share * 100
     distance = min(abs(percent), abs(100 - percent))
@@ -101,5 +101,5 @@ def plural(count: int, noun: str, many: str | None = None) -> str:
 
 
 def verb(count: int, one: str, many: str) -> str:
-    """Return the verb for a count: `1 record lacks`, `2 records lack`."""
+    """Return the form of a verb for a count: `lacks` for 1, `lack` for other counts."""
     return one if count == 1 else many

@@ -1,9 +1,9 @@
-"""Conversion and checks of the arguments of public calls, by parameter name and annotation.
+"""Converts and checks the arguments of public calls, by parameter name and annotation.
 
 Arguments are converted if their meaning is clear: text or an enum to a choice, a `Path` to text, a
 `datetime` to ms, numbers to settings, dicts to records. A checked argument that can't be converted
 raises a typed error that names the argument and the accepted values. Functions and classes are
-marked with `reads_arguments`; a test finds public calls without the mark.
+marked with the decorator `reads_arguments`. A test finds public calls without this decorator.
 """
 
 import inspect
@@ -53,7 +53,7 @@ class Inexact(StrEnum):
     MARK = "mark"
 
 
-# Parameter name -> enum of its choices, the same in every signature.
+# Maps a parameter name to the enum of its choices. A name has the same enum in every signature.
 CHOICES: Final[Mapping[str, type[Enum]]] = {
     "clock": ClockName,
     "isolation": IsolationLevel,
@@ -68,7 +68,7 @@ def choice(kind: type[Chosen], argument: object, name: str) -> Chosen:
     Args:
         kind: The enum. The text of a numeric member is its name in lower case.
         argument: A member, the text of a member, or (for a numeric enum) the number of a member.
-        name: The parameter, for the error.
+        name: Name of the parameter, for the error.
 
     Raises:
         InvalidChoice: There is no such member.
@@ -116,13 +116,13 @@ def word_of(member: Enum) -> str:
 def reads_arguments(**more: type[Enum]) -> Callable[[Target], Target]:
     """Return a decorator that converts and checks the arguments of functions or methods.
 
-    `choice` converts choices, paths become text, and a function in `READERS` converts the parameter
-    whose name is the function's key. Arguments annotated as text, numbers, flags, partitions or
-    settings must have that type; most other annotations are not checked, which keeps calls fast.
-    Where the default is None, None is accepted and passed on.
+    `choice` converts choices, paths become text, and a parameter whose name is a key of `READERS`
+    is converted by the function there. Arguments annotated as text, numbers, flags, partitions or
+    settings must have that type. Most other annotations are not checked, which keeps calls fast. If
+    the default is None, None is accepted and passed on.
 
     Args:
-        more: Parameter name -> enum, in addition to those in `CHOICES`.
+        more: Enums of further parameters, by parameter name, in addition to `CHOICES`.
 
     Raises:
         InvalidRequest: Raised by the decorated function; the text names the argument and the
@@ -151,8 +151,8 @@ class _Reader(NamedTuple):
     """Conversion of one parameter.
 
     Attributes:
-        plain: Types of arguments that are passed on unchanged; checking the type costs next to
-            nothing.
+        plain: Types of arguments that are passed on unchanged. Checking the type takes almost no
+            time.
         read: Converts an argument of another type.
     """
 
@@ -220,7 +220,7 @@ def _required(read: Read, argument: object, name: str) -> object:
 
 
 def kinds_of(annotation: object) -> frozenset[object]:
-    """Return the alternatives of a union, or the annotation itself."""
+    """Return the alternatives of an annotation that is a union, or else the annotation itself."""
     is_union = get_origin(annotation) in (Union, UnionType)
     return frozenset(get_args(annotation) if is_union else (annotation,))
 
@@ -263,7 +263,7 @@ def _typed(annotation: object) -> _Reader | None:
 
 
 def _other(lists: frozenset[object], *, takes_text: bool) -> _Reader | None:
-    """Return the reader for text, or for lists that have only ints; None for other annotations."""
+    """Return the reader for text, or for lists of ints; None for other annotations."""
     if takes_text:
         return _Reader(frozenset({str}), _as_path)
     return _Reader(frozenset(), _as_numbers) if lists == {int} else None
@@ -276,7 +276,7 @@ def _as_int64(argument: int, name: str) -> int:
 
 
 def _digits(argument: int) -> str:
-    """Return a number as text; of a huge number, which Python can't format, only the bit count."""
+    """Return an integer as text; for a huge integer, return only how many bits it has."""
     return (
         str(argument)
         if argument.bit_length() <= _PRINTED_BITS_MAX
@@ -395,8 +395,8 @@ _WORDS: Final = {
     float: "a number",
     type(None): "None",
 }
-# Maximum number of bits of a number in an error; of a longer number, the error has only the number
-# of bits.
+# Maximum number of bits of an integer that an error shows. For a larger integer, the error shows
+# only how many bits it has.
 _PRINTED_BITS_MAX: Final = 128
 _PLAIN: Final = frozenset({str, int, bool, float, type(None)})
 
@@ -407,7 +407,7 @@ def _is_path(kind: object) -> bool:
 
 
 def _path_reader(annotation: object) -> _Reader | None:
-    """Return the reader if an annotation has only paths and plain types, else None."""
+    """Return the reader for an annotation that has only paths and plain types; None for others."""
     kinds = kinds_of(annotation)
     if not any(map(_is_path, kinds)) or not all(_is_path(kind) or kind in _PLAIN for kind in kinds):
         return None
@@ -443,7 +443,7 @@ def _as_path(argument: object, name: str) -> object:
 
 
 def as_time(argument: object, name: str) -> object:
-    """Return a time as ms or text; a datetime is rounded up to ms, as `parse_point` rounds text.
+    """Return a time as ms or text; a datetime is rounded up to ms, like text by `parse_point`.
 
     Raises:
         InvalidTime: A datetime has no time zone, or a time is before 1970 or above INT64_MAX ms.
@@ -536,7 +536,7 @@ def _as_record(argument: object, name: str) -> object:
     raise InvalidRequest(f"{name}: {argument!r:.60} is {type(argument).__name__}; {_RECORDS}")
 
 
-# Converters by parameter name, the same in every public call.
+# Functions that convert arguments, by parameter name. They are the same in every public call.
 READERS: Final[Mapping[str, Read]] = {
     **dict.fromkeys(("start", "end", "at", "when", "before", "after"), as_time),
     "times": _as_times,

@@ -1,6 +1,6 @@
-"""Appends of Arrow tables to topics, for `tidelog.Directory` and clusters.
+"""Appends Arrow tables to topics, for `tidelog.Directory` and clusters.
 
-Needs Arrow, numpy and numba, so only the calls that need them import this module.
+The module needs Arrow, numpy and numba. So only calls that need these packages import it.
 """
 
 from collections import Counter
@@ -32,8 +32,8 @@ except ImportError as error:
     ) from error
 
 
-# Maximum bytes of batches that are appended by one write at one append time; a larger batch is
-# appended alone.
+# Maximum size in bytes of the batches that are appended in one write, with one append time. A
+# larger batch is appended alone.
 APPEND_BYTES: Final = 1 << 20
 
 PARTITION_COLUMN: Final = "partition"
@@ -72,7 +72,7 @@ def append_table(
 
 
 def as_table(source: object) -> pa.Table:
-    """Convert a table, batch or reader of Arrow, or a frame of another library, to an Arrow table.
+    """Convert a table, batch or reader of Arrow, or another library's frame, to an Arrow table.
 
     Raises:
         InvalidRequest: The source has another type, a column that Arrow can't represent, or two
@@ -107,7 +107,10 @@ def _rows_of(source: object) -> pa.Table:
 
 
 def _without_views(table: pa.Table) -> pa.Table:
-    """Cast view types, which Polars uses, to plain types: Arrow can't select rows of view types."""
+    """Cast view types, which Polars uses, to plain types.
+
+    Arrow can't select rows of view types.
+    """
     kinds = [_without_view(field.type) for field in table.schema]
     if kinds == table.schema.types:
         return table
@@ -130,7 +133,7 @@ def _without_view(kind: pa.DataType) -> pa.DataType:
 
 
 def append_encoded(log: Log, batches: Iterable[bytearray]) -> AppendResult:
-    """Append encoded batches, each time up to `APPEND_BYTES`; return the last append's result."""
+    """Append encoded batches, up to `APPEND_BYTES` at a time; return the last append's result."""
     answer = None
     for piece in _pieces(batches):
         answer = log.append_batches(piece, BUILT)

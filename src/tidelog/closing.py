@@ -5,7 +5,7 @@ from typing import Self
 
 
 class Closing(ABC):
-    """Base class: `close` is called at the end of a `with` block, also after an exception."""
+    """Base class. `close` is called at the end of a `with` block, even after an exception."""
 
     __slots__ = ()
 

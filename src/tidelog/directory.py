@@ -1,8 +1,8 @@
 """`Directory`, the result of `tidelog.open`: topics in a local directory or in an object store.
 
 `Directory` implements `FrontDoor` over `storage.directory.log_dir.LogDir`, and adds the calls that
-only a directory has: single logs, retention, the control channel. `Directory` owns no format and no
-file. Arrow, numpy and numba are imported by the calls that need them.
+only a directory has: single logs, retention, the control channel. `Directory` itself defines no
+format and opens no file. Only calls that need Arrow, numpy and numba import them.
 
 Life cycle: `tidelog.open`, calls, close; best used in a `with` block. Only one thread may change a
 directory.
@@ -75,17 +75,18 @@ class Directory(FrontDoor):
         Args:
             path: Path of the directory, which may be Kafka's own. For reading, the URL of an object
                 store is accepted too, e.g. `s3://bucket/logs` (docs/objects.md).
-            writable: Take the lock and allow changes; creates the directory if it is missing.
-            env: Files, clock and randomness; the machine's if None.
-            store_options: Settings of the object store; those of the environment if None.
-            control: Serve the control channel in a thread while the directory is open
+            writable: Whether to take the lock and allow changes. If true, a missing directory is
+                created.
+            env: Files, clock and randomness; those of this machine if None.
+            store_options: Settings of the object store; the settings in the environment if None.
+            control: Whether to serve the control channel in a thread while the directory is open
                 (docs/control.md).
 
         Raises:
             DirectoryLocked: `writable` is true, and the directory is already open for writing, in
                 this process or in another one.
-            InvalidRequest: The directory doesn't exist, and `writable` is false; or `control` is
-                true, and `writable` is false.
+            InvalidRequest: `writable` is false, and the directory doesn't exist or `control` is
+                true.
             ReadOnly: The directory is in an object store, and `writable` is true.
             CorruptFile, UnsupportedVersion: `writable` is true, and a file at the top of the
                 directory can't be read.
@@ -137,7 +138,7 @@ class Directory(FrontDoor):
     # -- topics ------------------------------------------------------------------------------
 
     def topics(self) -> Mapping[str, TopicInfo]:
-        """Return all topics by name; a notebook shows them as a table."""
+        """Return all topics by name; a notebook shows the result as a table."""
         return Topics(self._now().topics())
 
     def topic(self, name: str) -> TopicInfo:
@@ -160,12 +161,15 @@ class Directory(FrontDoor):
             partitions: Number of partitions, at least 1.
             config: Settings under Kafka's names, see docs/config.md; values may have a unit
                 (`7d`, `1GiB`).
-            topic_id: Id of the topic, to match another cluster's; random if None.
-            exist_ok: Leave an existing topic unchanged, whatever the other arguments are.
+            topic_id: Id of the topic, for example the id that the topic has in another cluster;
+                random if None.
+            exist_ok: Whether an existing topic is accepted. It stays unchanged, even if the other
+                arguments differ from it.
 
         Raises:
-            InvalidTopic, TopicExists, InvalidPartitions, ConfigError: Nothing was changed.
-            ReadOnly, StorageFailure: The directory is open for reading, or the disk failed.
+            InvalidTopic, TopicExists, InvalidPartitions, ConfigError: An argument is invalid, or
+            the topic exists; nothing was changed. ReadOnly, StorageFailure: The directory is open
+            for reading, or the disk failed.
         """
         try:
             return self._log_dir.create_topic(
@@ -224,10 +228,10 @@ class Directory(FrontDoor):
     def partition(self, topic: str, partition: int) -> LogView:
         """Return one partition for reading, in its current state.
 
-        Later reading calls of the directory may refresh the returned object.
+        Later calls that read from the directory may refresh the returned object.
 
         Raises:
-            UnknownTopic: No such partition.
+            UnknownTopic: The partition doesn't exist.
             StorageFailure: The disk failed.
         """
         return self._now().reader(topic, partition)
@@ -239,12 +243,14 @@ class Directory(FrontDoor):
     def retain(self, topic: str | None = None, *, dry_run: bool = False) -> "list[DueSegment]":
         """Apply retention: delete the finished segments that the topics' settings no longer keep.
 
-        A broker does this by itself; without a broker, retention deletes nothing until this call.
-        Age applies only to topics with their own `retention.ms`, or with a known broker setting.
+        A broker applies retention by itself. Without a broker, retention deletes nothing until this
+        method is called. Segments are deleted because of their age only if the topic has its own
+        `retention.ms`, or if the broker's setting is known.
 
         Args:
             topic: One topic; all topics if None.
-            dry_run: Delete nothing. Also allowed if the directory is open for reading.
+            dry_run: Whether to delete nothing. A dry run is also allowed if the directory is open
+                for reading.
 
         Returns:
             The segments that were deleted, or would be, in order of partition and offset.
@@ -252,7 +258,8 @@ class Directory(FrontDoor):
         Raises:
             UnknownTopic: The topic doesn't exist.
             ReadOnly: The directory is open for reading, and this is no dry run.
-            StorageFailure: The disk failed; the partition concerned is offline.
+            StorageFailure: The disk failed. The partition whose file could not be changed is
+                offline.
         """
         from tidelog.storage.directory.topic_retention import retain
 
@@ -270,18 +277,19 @@ class Directory(FrontDoor):
         codec: Compression = Codec.NONE,
         batch_bytes: int = BATCH_BYTES,
     ) -> "dict[int, AppendResult]":
-        """Append records, and return the result of each partition that received some.
+        """Append records, and return the result of each partition that received records.
 
         Partitions are chosen as by Kafka's Java client: by murmur2 of the key. Records without a
-        key go to one partition, chosen at random for each call. Within a partition all records are
-        appended or none. If a partition refuses its records, other partitions may keep theirs.
+        key go to one partition, chosen at random for each call. In each partition, either all or
+        none of the call's records are appended. If a partition refuses its records, records may
+        still have been appended to other partitions.
 
         Args:
             topic: Name of the topic.
             records: Keys, values, create times (default: the current time), headers.
             partition: Partition for all records; chosen by key if None.
             codec: Compression, unless the topic's `compression.type` sets another one.
-            batch_bytes: Uncompressed size in bytes at which a batch is closed.
+            batch_bytes: Uncompressed size in bytes at which a batch is finished.
 
         Raises:
             UnknownTopic, ReadOnly, and the errors of `Log.append`.
@@ -313,14 +321,14 @@ class Directory(FrontDoor):
             source: Name of the source.
             partition: Partition for all rows; chosen by key if None.
             codec: Compression, unless the topic's `compression.type` sets another one.
-            batch_bytes: Uncompressed size in bytes at which a batch is closed.
+            batch_bytes: Uncompressed size in bytes at which a batch is finished.
 
         Raises:
             InvalidRequest: The name is invalid, or the first rows differ from the rows that were
                 loaded under this name, or fewer rows are given than were loaded. Nothing was
                 appended.
-            StorageFailure: The disk failed. If partitions are then offline, reopening shows whether
-                the rows were appended; otherwise nothing was appended.
+            StorageFailure: The disk failed. If partitions are offline afterwards, reopening them
+                shows whether the rows were appended. Otherwise nothing was appended.
             UnknownTopic, ReadOnly, and the other errors of `Log.append`: Nothing was appended.
         """
         from tidelog.storage.directory.numbered_loads import load_once
@@ -355,7 +363,7 @@ class Directory(FrontDoor):
                 optional: `key`, `value`, `timestamp` (integers in ms, or Arrow timestamps),
                 `headers`, and `partition` (int), which chooses the partition of each row.
             codec: Compression, unless the topic's `compression.type` sets another one.
-            batch_bytes: Uncompressed size in bytes at which a batch is closed.
+            batch_bytes: Uncompressed size in bytes at which a batch is finished.
 
         Raises:
             InvalidRequest: A column is unknown or has a wrong type, or a partition doesn't exist.
@@ -474,16 +482,15 @@ class Directory(FrontDoor):
     # -- closing -----------------------------------------------------------------------------
 
     def exclusive(self) -> AbstractContextManager[object]:
-        """Return a context manager that blocks requests of the control channel, if it is served.
+        """Return a context manager that blocks requests of the control channel during its block.
 
-        Calls of this class block these requests themselves. Use the context manager around calls of
-        the logs, partitions and scans that this class returns, because these calls don't block
-        requests.
+        Methods of this class block these requests themselves. Methods of the logs, partitions and
+        scans that this class returns don't, so call those methods within this context manager.
         """
         return nullcontext()
 
     def close(self) -> None:
-        """Close the directory; a writable one records a clean shutdown.
+        """Close the directory; record a clean shutdown if it is writable.
 
         Later calls raise Closed.
         """

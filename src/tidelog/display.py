@@ -1,6 +1,6 @@
-"""Public objects in a REPL and in a notebook: short texts and small HTML tables.
+"""Shows public objects in a REPL and in a notebook, as short texts and small HTML tables.
 
-The functions only format their arguments: they read no log. Text from records and users is escaped
+The functions only format their arguments. They read no log. Text from records and users is escaped
 as in the terminal (`tidelog.report.html_text`). The printed table of records has no column for
 topic, partition or timestamp type if all shown records have the same value. The table leaves out
 append times if all append times are unknown. The records themselves keep these columns. `amounts`,
@@ -23,7 +23,7 @@ RECORDS_SHOWN: Final = 5
 
 
 def rest_text(count: int, lines: int = LINES_SHOWN) -> str:
-    """Return a note on the number of lines that are left out; empty if none is left out."""
+    """Return a note on how many lines are left out; empty if none is."""
     return f"and {count - lines:,} more" if count > lines else ""
 
 
@@ -73,7 +73,7 @@ class TopicDisplay:
 
 
 class Topics(dict[str, "Kind"]):
-    """Topics by name; a REPL shows the first topics as lines, a notebook as a table."""
+    """Topics by name; a REPL shows the first topics as lines, a notebook shows a table."""
 
     def __repr__(self) -> str:
         width = max(map(len, self), default=0)
@@ -117,7 +117,9 @@ def _id_text(topic_id: UUID | None) -> str | None:
 
 
 class Offsets(dict[TopicPartition, OffsetAndTimestamp | None]):
-    """Result of a search by time; a REPL shows the first entries as lines, a notebook as a table.
+    """Result of a search by time.
+
+    A REPL shows the first entries as lines, and a notebook shows them as a table.
 
     Attributes:
         clock: Clock of the search and of the times.
@@ -202,9 +204,9 @@ def records_html(
         caption: A line above the table.
         rows: The records, each a dict from column to value; times as `time_text` formats them.
         columns: Names of the columns of the rows.
-        keeps_all: Show all columns in the order of `columns`. Otherwise times come before keys and
-            values, and columns for which `_is_constant` is true are left out and described in the
-            note.
+        keeps_all: Whether to show all columns in the order of `columns`. If false, times come
+            before keys and values, and columns for which `_is_constant` is true are left out and
+            described in the note.
         note: A line below the table.
     """
     dropped: dict[str, object] = {}
@@ -224,7 +226,11 @@ _APPEND: Final = "appendTimestamp"
 
 
 def _is_constant(name: str, rows: Sequence[Mapping[str, object]]) -> bool:
-    """Whether to leave out a column of `_CONSTANT` with one value, or of unknown append times."""
+    """Whether to leave out a column.
+
+    It is left out if it has unknown append times only, or if it is in `_CONSTANT` and all rows have
+    the same value.
+    """
     if name == _APPEND:
         return all(row[name] == "-" for row in rows)
     return name in _CONSTANT and len({row[name] for row in rows}) == 1

@@ -4,7 +4,7 @@ from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """Result of a request, or of one item in it, in a response; part of the protocol."""
+    """Result of a request, or of one item in a request. The values are part of the protocol."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0

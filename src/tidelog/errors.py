@@ -1,11 +1,12 @@
-"""Tree of exceptions.
+"""Exceptions of the library, which form a tree of classes.
 
 Each exception has its details as fields, Kafka's error code, and a line of text.
 
 `TidelogError`
 - `CorruptData`: bytes from disk or network break a rule (`CorruptBatch`, `CorruptRecord`,
-  `CorruptIndex`, `CorruptFile`, `CorruptMessage`). Record and index code knows only the place in
-  its buffer (`at`); storage adds file and position with `located`.
+  `CorruptIndex`, `CorruptFile`, `CorruptMessage`). Code for records and indexes knows only the
+  position in its buffer (`at`). Storage code adds the file and the position in the file with
+  `located`.
 - `RequestError`: the caller's request is invalid or impossible (`OffsetOutOfRange`, ...).
 - `StorageFailure`: a system call failed, or a change was interrupted. A failed write takes the
   partition offline.
@@ -32,7 +33,7 @@ class TidelogError(Exception):
     code: ClassVar[int | None] = None
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle and copy by the attributes, because constructors don't take the error's text."""
+        """Pickle and copy the attributes, because constructors don't take the error's text."""
         return _unpickled, (type(self), self.args, self.__dict__)
 
 
@@ -48,11 +49,11 @@ class CorruptData(TidelogError):
     """Bytes break a rule of their format.
 
     Attributes:
-        reason: The broken rule, with the value found and the expected one.
-        at: Place in the decoder's buffer, in bytes, None if unknown.
-        offset: Logical offset concerned, None if unknown.
-        path: File, None until storage adds it.
-        position: Place in the file, in bytes, None until storage adds it.
+        reason: The broken rule, with the value that was found and the expected value.
+        at: Position in the decoder's buffer, in bytes; None if unknown.
+        offset: Logical offset where the damage is; None if unknown.
+        path: The damaged file; None until storage code adds it.
+        position: Position in the file, in bytes; None until storage code adds it.
     """
 
     code: ClassVar[int | None] = ErrorCode.CORRUPT_MESSAGE
@@ -129,13 +130,13 @@ class CorruptFile(CorruptData):
 
 
 class CorruptMessage(CorruptData):
-    """A message from the network breaks the protocol; its connection is unusable."""
+    """A message from the network breaks the protocol. The connection can't be used any more."""
 
     code: ClassVar[int | None] = None
 
 
 class RequestError(TidelogError):
-    """The caller's request is refused; nothing was changed, unless the call documents otherwise."""
+    """The caller's request is refused. Nothing was changed, unless the call documents otherwise."""
 
     code: ClassVar[int | None] = ErrorCode.INVALID_REQUEST
 
@@ -153,7 +154,7 @@ class InvalidTime(InvalidRequest, ValueError):
 
     Attributes:
         text: The given time, as text.
-        reason: What is wrong with it, and what is expected.
+        reason: What is wrong with the text, and what is expected.
     """
 
     def __init__(self, text: str, reason: str) -> None:
@@ -164,14 +165,14 @@ class InvalidTime(InvalidRequest, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RecordError:
-    """Refused record: the record's number in the batch, from 0, and the broken rule."""
+    """Refused record: the record's index in the batch, from 0, and the broken rule."""
 
     index: int
     reason: str
 
 
 class RefusedRecords(RequestError):
-    """Rules of the format or of the topic refuse records; nothing of the append was accepted.
+    """Rules of the format or of the topic refuse records. No record of the append was accepted.
 
     Attributes:
         record_errors: The refused records, if single records were refused.
@@ -243,19 +244,19 @@ class InvalidTxnState(RequestError):
 
 
 class TransactionCoordinatorFenced(RequestError):
-    """A transaction marker is from an older coordinator than the log has seen."""
+    """A transaction marker is from an older coordinator epoch than one that the log has seen."""
 
     code: ClassVar[int | None] = ErrorCode.TRANSACTION_COORDINATOR_FENCED
 
 
 class FencedLeaderEpoch(RequestError):
-    """A leader epoch is older than the log has seen."""
+    """A leader epoch is older than an epoch that the log has seen."""
 
     code: ClassVar[int | None] = ErrorCode.FENCED_LEADER_EPOCH
 
 
 class InconsistentTopicId(RequestError):
-    """The topic of this name has another id: it was deleted and created again."""
+    """The topic of this name has another id, because it was deleted and created again."""
 
     code: ClassVar[int | None] = ErrorCode.INCONSISTENT_TOPIC_ID
 
@@ -301,10 +302,11 @@ class LostOffsets:
 
 
 class OffsetsGone(RequestError):
-    """Requested offsets were deleted, or never written.
+    """Requested offsets were deleted, or were never written.
 
     Attributes:
-        lost: The missing offsets; after a compaction during a read, a range that contains them.
+        lost: The missing offsets. If a compaction during the read removed them, ranges that contain
+            them.
     """
 
     code: ClassVar[int | None] = ErrorCode.OFFSET_OUT_OF_RANGE
@@ -339,7 +341,7 @@ class InvalidPartitions(RequestError):
 
 
 class GroupActive(RequestError):
-    """A consumer group has members, whose own commits would override the requested one.
+    """A consumer group has members, whose own commits would overwrite the requested commit.
 
     Nothing was changed.
     """
@@ -360,7 +362,7 @@ class MissingTimestamps(RequestError):
 class InexactTable(RequestError):
     """A table as of a time may be inexact, because records or their times are missing.
 
-    No row of a partition with such records was returned.
+    No row of a partition with missing records or times was returned.
 
     Attributes:
         exact_since_ms: Earliest time with an exact table, in ms; None if unknown.
@@ -380,7 +382,7 @@ class Closed(RequestError):
 
 
 class IndexFull(TidelogError):
-    """An index has reached its size limit; the caller rolls the segment."""
+    """An index has reached its size limit, so the caller must roll the segment."""
 
 
 class OffsetOverflow(TidelogError):
@@ -394,7 +396,7 @@ class UnsupportedVersion(TidelogError):
 
 
 class UnsupportedRequest(UnsupportedVersion):
-    """A request's API or version is not supported; the fields have the values for a response.
+    """A request's API or version is not supported. The attributes have the values for a response.
 
     Attributes:
         api_key: Key of the API.
@@ -419,7 +421,7 @@ class StorageFailure(TidelogError):
     After a failed write, the partition is offline for writes until it is reopened.
 
     Attributes:
-        path: File concerned.
+        path: The file of the failed operation.
         operation: The failed operation, e.g. `sync`.
     """
 
@@ -432,7 +434,7 @@ class StorageFailure(TidelogError):
         super().__init__(f"{path}: {operation} failed: {reason}")
 
     def again(self) -> "StorageFailure":
-        """Return the error for a later request, which is refused because of this failure."""
+        """Return the error for a later request that is refused because of this failure."""
         reason = f"{self.reason}; the partition is offline"
         return StorageFailure(self.path, self.operation, reason)
 
@@ -441,8 +443,8 @@ class MissingFile(StorageFailure, FileNotFoundError):
     """A file of a log, or an object of its tier, is missing.
 
     The file or object may have been deleted or replaced since the reader was opened. Reopen or
-    refresh the reader to find a replacement. If the error persists, the records are lost in this
-    directory or tier.
+    refresh the reader, which then finds a replacement if there is one. If the error persists, the
+    records are lost in this directory or tier.
     """
 
     def __init__(self, path: str, operation: str, reason: str) -> None:
@@ -457,9 +459,9 @@ class MissingFile(StorageFailure, FileNotFoundError):
 
 
 class DamagedLog(CorruptBatch, StorageFailure):
-    """Damage in a part of a log that was complete on disk before, so no crash caused it.
+    """Damage in a part of a log that was already complete on disk. So no crash caused the damage.
 
-    The partition keeps all of its bytes. Offsets before the damage can be read; appends are refused
+    The partition keeps all of its bytes. Offsets before the damage can be read. Appends are refused
     until `tidelog doctor --repair` moves the damaged bytes into another file, or the file is
     restored. Clients get error 56 (KAFKA_STORAGE_ERROR), as for any offline partition.
 
@@ -491,14 +493,14 @@ class DamagedLog(CorruptBatch, StorageFailure):
 
 
 class ClusterFailure(TidelogError):
-    """A cluster could not be reached, or refused a request; changes made before that remain.
+    """A cluster could not be reached, or refused a request. Changes made before the failure remain.
 
     Attributes:
         bootstrap: The cluster's address, as given.
         operation: The failed operation, e.g. `look up offsets`.
         reason: Text of the broker or the client library.
-        error_code: Kafka's error code; negative codes are librdkafka's own; None if there is no
-            code, as for a timeout.
+        error_code: Kafka's error code, or a negative code of librdkafka. None if there is no code,
+            as for a timeout.
     """
 
     code: ClassVar[int | None] = None
@@ -514,14 +516,14 @@ class ClusterFailure(TidelogError):
 
 
 class TierConflict(TidelogError):
-    """Another process has changed a partition's tier, e.g. with another copy of the directory.
+    """Another process has changed a partition's tier, e.g. through another copy of the directory.
 
-    The caller changed nothing; the text says what was found and what to do.
+    The call changed nothing. The text says what was found and what to do.
     """
 
 
 class CleaningAborted(TidelogError):
-    """A partition changed during a compaction, which was aborted and may be retried."""
+    """A partition changed during a compaction. The compaction was aborted and may be retried."""
 
 
 class CleaningFailed(TidelogError):
@@ -533,7 +535,7 @@ class NotAuthorized(ClusterFailure):
 
 
 class WriterFenced(ClusterFailure):
-    """A newer attempt uses the same transactional id; the records of this attempt are aborted."""
+    """A newer writer uses the same transactional id. The records of this writer are aborted."""
 
 
 class DirectoryLocked(TidelogError):
@@ -541,10 +543,12 @@ class DirectoryLocked(TidelogError):
 
 
 class ClockJump(TidelogError):
-    """The wall clock jumped ahead by more than an hour; appends are refused until it is accepted.
+    """The wall clock jumped ahead by more than an hour.
+
+    Appends are refused until a user accepts the clock's time.
 
     Also raised if the last append time on disk is more than an hour ahead of the clock. Clients get
-    Kafka's POLICY_VIOLATION, which producers don't retry, with the reason as message.
+    Kafka's POLICY_VIOLATION with the reason as message. Producers don't retry after this error.
 
     Attributes:
         last_ms: Last append time, or the expected wall time.

@@ -1,8 +1,9 @@
-"""Records for other tools: Arrow, Polars, DuckDB, pandas, and notebooks.
+"""Passes records to other tools: Arrow, Polars, DuckDB, pandas, and notebooks.
 
 A `Scan` is a selection of records. A scan reads nothing until a call needs records. Each call plans
-and reads again, so it returns the current content of a growing log. Polars, DuckDB and pandas are
-imported by the calls named after them; numpy, pyarrow and numba by all calls that decode records.
+and reads again, so it returns the current content of a growing log. Only the methods named after
+Polars, DuckDB and pandas import them. All calls that decode records import numpy, pyarrow and
+numba.
 """
 
 from abc import ABC, abstractmethod
@@ -42,12 +43,12 @@ if TYPE_CHECKING:
 
     from tidelog.scan.count_by_time import CountsByTime
 
-# Maximum number of partitions of a directory whose text has the size of its logs.
+# The text of a directory has the size of its logs only if it has at most this number of partitions.
 PARTITIONS_SIZED: Final = 100
 
 
 class ArrowSource(ABC):
-    """Base class of selections that a tool can read as Arrow streams, repeatedly."""
+    """Base class of selections that a tool can read as an Arrow stream, any number of times."""
 
     __slots__ = ()
 
@@ -62,7 +63,7 @@ class ArrowSource(ABC):
 
     @abstractmethod
     def _check(self) -> None:
-        """Raise the errors that `to_arrow` raises at once; DuckDB would hide these errors."""
+        """Raise the errors that `to_arrow` raises immediately, because DuckDB would hide them."""
 
     def to_table(self) -> "pa.Table":
         """Read the records into an Arrow table; raises the errors of `to_arrow`."""
@@ -72,8 +73,7 @@ class ArrowSource(ABC):
         """Read the records into a Polars frame.
 
         Raises:
-            MissingDependency: Polars is not installed.
-            The errors of `to_arrow`.
+            MissingDependency: Polars is not installed. Also the errors of `to_arrow`.
         """
         try:
             import polars as pl
@@ -87,8 +87,7 @@ class ArrowSource(ABC):
         """Read the records into a pandas frame, with times in UTC.
 
         Raises:
-            MissingDependency: pandas is not installed.
-            The errors of `to_arrow`.
+            MissingDependency: pandas is not installed. Also the errors of `to_arrow`.
         """
         try:
             import pandas as pd
@@ -101,16 +100,17 @@ class ArrowSource(ABC):
     def to_duckdb(
         self, connection: "duckdb.DuckDBPyConnection | None" = None, *, view: str | None = None
     ) -> "duckdb.DuckDBPyRelation":
-        """Return the records as a DuckDB relation, streamed: each query reads the log again.
+        """Return the records as a DuckDB relation, which reads the log again for each query.
 
         Args:
             connection: Connection for the queries; DuckDB's default if None.
-            view: Also register the records under this name for SQL on that connection.
+            view: Name under which the records are also registered for SQL on that connection; None
+                for none.
 
         Raises:
-            MissingDependency: DuckDB is not installed.
-            The errors that `to_arrow` raises at once. A later error in a query is raised as
-                DuckDB's error, whose text contains tidelog's message.
+            MissingDependency: DuckDB is not installed. Also the errors that `to_arrow` raises
+                immediately. A later error in a query is raised as DuckDB's error, whose text
+                contains tidelog's message.
         """
         try:
             import duckdb
@@ -139,8 +139,8 @@ class ArrowSource(ABC):
 class Scan(ArrowSource):
     """Records of one or more topics of a directory or of a cluster, selected by time.
 
-    Any tool that accepts an Arrow stream accepts a scan (`__arrow_c_stream__`), repeatedly:
-    `polars.DataFrame(scan)`, `duckdb.from_arrow(scan)`, `pyarrow.table(scan)`.
+    Any tool that accepts an Arrow stream accepts a scan (`__arrow_c_stream__`), and can read it
+    several times: `polars.DataFrame(scan)`, `duckdb.from_arrow(scan)`, `pyarrow.table(scan)`.
 
     Attributes:
         source: Source of the records; a directory must be open while a plan is made.
@@ -148,10 +148,10 @@ class Scan(ArrowSource):
             internal ones (`__…`).
         requested_range: The time range.
         clock: Clock of the range.
-        columns: Names from `tidelog.scan.ALL_COLUMNS`; the default ones if None.
+        columns: Names from `tidelog.scan.ALL_COLUMNS`; the default columns if None.
         isolation: READ_COMMITTED leaves out records of aborted and open transactions.
-        strict: Raise MissingTimestamps for records without a time on that clock; otherwise leave
-            them out.
+        strict: Whether to raise MissingTimestamps if records have no time on that clock. If false,
+            these records are left out.
     """
 
     source: RecordSource
@@ -171,7 +171,7 @@ class Scan(ArrowSource):
         return schema_of(self.columns)
 
     def plan(self) -> ScanPlan:
-        """Plan the scan on the current log; raises the errors that `to_arrow` raises at once."""
+        """Plan the scan on the current log; raises the immediate errors of `to_arrow`."""
         return self.source.plan(
             self.topics,
             self.requested_range,
@@ -194,9 +194,10 @@ class Scan(ArrowSource):
             threads: Number of threads; the number of cores if None. A cluster is read by one
                 thread.
             stats: Statistics of the read, updated while reading.
-            views: Return keys and values as Arrow's `binary_view`: views of the log's own bytes
-                instead of copies. Polars and DuckDB accept these views; some of pyarrow's functions
-                don't. Rows with views keep files mapped, even deleted files. For directories only.
+            views: Whether to return keys and values as Arrow's `binary_view`, which refers to the
+                log's own bytes, instead of copies. Only directories support views. Polars and
+                DuckDB accept these views, but some of pyarrow's functions don't. As long as rows
+                with views exist, their files stay mapped, even deleted files.
 
         Returns:
             Exactly the records in the range that exist at the time of the call, by topic, partition
@@ -204,11 +205,11 @@ class Scan(ArrowSource):
             batch. The threads end with the last batch, or when the reader is dropped.
 
         Raises:
-            UnknownTopic, InvalidRequest, ClusterFailure: At once.
-            MissingDependency: At once, if pyarrow, numpy or numba is not installed, or is too old
-                for views.
-            MissingTimestamps, CorruptData, OffsetsGone, OffsetOutOfRange, ClusterFailure: While
-                reading, after all rows before the error.
+            UnknownTopic, InvalidRequest, ClusterFailure: Raised immediately. MissingDependency:
+                Raised immediately if pyarrow, numpy or numba is not installed, or is too old for
+                views.
+            MissingTimestamps, CorruptData, OffsetsGone, OffsetOutOfRange, ClusterFailure: Raised
+                while the records are read, after all rows before the error.
         """
         needs_arrow()
         from tidelog.scan.parallel import ROWS
@@ -234,9 +235,10 @@ class Scan(ArrowSource):
         )
 
     def count(self) -> RecordCount:
-        """Return the number of records; a directory counts mostly from zone maps, see `counts`.
+        """Return the number of records. A directory counts mostly from zone maps; see `counts`.
 
-        With `strict` all records are read, and MissingTimestamps is raised as by a read.
+        With `strict`, all records are read, and MissingTimestamps is raised if a record has no
+        time.
         """
         if self.strict:
             batches = replace(self, columns=("offset",)).to_arrow()
@@ -273,14 +275,14 @@ class Scan(ArrowSource):
         Raises:
             InvalidRequest: The unit is unknown, there would be more than 100,000 ranges, or a range
                 would not begin at a multiple of 15 minutes in UTC.
-            InvalidTime: The zone is unknown.
-            The errors of `to_arrow`.
+            InvalidTime: The zone is unknown. Also the errors of `to_arrow`.
         """
         calendar_unit = choice(CalendarUnit, unit, "unit")
         in_zone = zone_of(zone) or UTC
         start_ms, end_ms = self.requested_range.start_ms, self.requested_range.end_ms
         if start_ms is not None and end_ms is not None and end_ms != INT64_MAX:
-            ensure_countable(start_ms, end_ms, calendar_unit)  # fails before the records are read
+            # raises an error before the records are read
+            ensure_countable(start_ms, end_ms, calendar_unit)
         column = "timestamp" if self.clock is ClockName.RECORD else "appendTimestamp"
         stats = ScanStats()
         needs_arrow()
@@ -306,7 +308,7 @@ class Scan(ArrowSource):
         self.plan()
 
     def _what(self) -> str:
-        """Return the selection on one line."""
+        """Describe the selection on one line."""
         if self.topics is None:
             chosen = "all topics"
         elif isinstance(self.topics, str | TopicPartition):
@@ -328,7 +330,7 @@ class Scan(ArrowSource):
         except TidelogError as error:
             return html_table(caption, ["error"], [[str(error)]])
         note = f"first {plural(len(rows), 'record')}" if rows else "no records"
-        if planned.log_bytes:  # 0 for a cluster: brokers don't report sizes
+        if planned.log_bytes:  # `log_bytes` is 0 for a cluster, because brokers don't report sizes
             note += (
                 f"; {bytes_text(planned.scan_bytes)} to be read"
                 f" of {bytes_text(planned.log_bytes)}, in {plural(len(planned), 'split')}"
@@ -350,7 +352,8 @@ def first_rows(reader: "pa.RecordBatchReader") -> list[dict[str, object]]:
         columns: list[list[object]] = []
         for column in batch.slice(0, RECORDS_SHOWN - len(rows)).columns:
             if pa.types.is_timestamp(column.type):
-                # As numbers, because a record's time may be outside of Python's calendar.
+                # Times are converted as numbers, because a record's time may be outside Python's
+                # calendar.
                 columns.append([time_text(ms) for ms in column.cast(pa.int64()).to_pylist()])
             else:
                 columns.append(column.to_pylist())
@@ -367,7 +370,7 @@ def directory_text(log_dir: LogDir) -> str:
     """Describe a directory on one line: `'data', read only, 2 topics, 126 MB`.
 
     The size is left out for object stores and for more than `PARTITIONS_SIZED` partitions, because
-    every partition has to be opened for it.
+    every partition would have to be opened to compute it.
     """
     parts = [repr(log_dir.path), "writable" if log_dir.is_writable else "read only"]
     try:
@@ -387,7 +390,7 @@ def _size_of(log_dir: LogDir, info: TopicInfo) -> int:
 
 
 def directory_html(log_dir: LogDir) -> str:
-    """Return a directory as an HTML table: its topics, their offset counts and sizes."""
+    """Return a directory as an HTML table: its topics, with counts of offsets, and sizes."""
     log_dir.refresh()
     topics: Mapping[str, TopicInfo] = log_dir.topics()
     rows = [_topic_row(log_dir, info) for info in islice(topics.values(), LINES_SHOWN)]

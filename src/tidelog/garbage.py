@@ -1,9 +1,8 @@
 """Keeps Python's garbage collector from searching long-lived objects.
 
-An import, a plan over 100,000 segments or the compilation of a kernel creates many objects and no
+An import, a plan over 100,000 segments, and the compilation of a kernel create many objects and no
 cycles. The collector searches these objects again and again without finding a cycle, which takes up
-to a quarter of that work's time. Searching a million objects blocks a broker for a tenth of a
-second.
+to a quarter of the total time. Searching a million objects blocks a broker for a tenth of a second.
 """
 
 import gc
@@ -24,11 +23,11 @@ def collection_paused() -> Iterator[None]:
 
 
 def take_as_old() -> None:
-    """Move all objects to the oldest generation, which is searched rarely.
+    """Move all objects to the oldest generation, which the collector searches rarely.
 
     Call it at the end of `collection_paused` if the objects created in that block stay referenced.
-    Otherwise the next collection searches all these objects at once. Frozen objects are moved, too,
-    so later collections search them again.
+    Otherwise the next collection searches all these objects at once. Frozen objects are also moved
+    to the oldest generation, so later collections search them again.
     """
     gc.freeze()
     gc.unfreeze()

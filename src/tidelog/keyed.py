@@ -1,8 +1,9 @@
-"""`Table` and `Diff`: a topic by key, as of a time or between two times (docs/tables.md).
+"""`Table`: a topic by key, as of a time. `Diff`: its changes between two times (docs/tables.md).
 
-Tables and diffs are selections over a `RecordSource`, a directory or a cluster. A selection reads
-nothing until a call needs rows, and each call plans and reads again. `scan.keyed_table` finds the
-winning record of each key; `scan.table_rules` decides whether a table is exact.
+Tables and diffs are selections of records from a `RecordSource`, which is a directory or a cluster.
+A selection reads nothing until a call needs rows, and each call plans and reads again.
+`scan.keyed_table` finds the winning record of each key; `scan.table_rules` decides whether a table
+is exact.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
     from tidelog.scan.keyed_table import KeyFold, TableStats
 
 
-# Default limit in bytes for a map of keys; above it, the log is read several times, each time for a
-# part of the keys.
+# Default limit in bytes for a map of keys. If the keys need more memory, the log is read several
+# times, each time for a part of the keys.
 MEMORY_BYTES: Final = 512 << 20
-# Maximum bytes of log that a notebook reads to show the first rows of a table.
+# Maximum number of bytes of log that are read to show the first rows of a table in a notebook.
 PICTURE_BYTES_MAX: Final = 256 << 20
 
 
@@ -43,11 +44,11 @@ class Table(ArrowSource):
     Attributes:
         source: Source of the records.
         topic: The topic, or one of its partitions.
-        at_ms: Time of the table in ms, inclusive; the whole log if None.
+        at_ms: Time of the table in ms, inclusive; None for the whole log.
         clock: Clock of that time.
-        columns: Names from `tidelog.scan.ALL_COLUMNS`; the default ones if None.
-        inexact: `refuse` raises InexactTable if records of the table at that time may be missing;
-            `mark` returns the remaining records, and `doubts` gives the reasons.
+        columns: Names from `tidelog.scan.ALL_COLUMNS`; the default columns if None.
+        inexact: `refuse` raises InexactTable if records of the table at that time may be missing.
+            `mark` returns the remaining records, and `doubts` returns the reasons.
         memory_bytes: Approximate limit in bytes for the keys of a partition in memory.
     """
 
@@ -74,8 +75,8 @@ class Table(ArrowSource):
     def _repr_html_(self) -> str:
         """Return an HTML table for a notebook: the first rows.
 
-        The first row requires reading the keys of a whole partition, so no rows are shown for a
-        large topic.
+        No rows are shown for a large topic, because the keys of a whole partition must be read
+        before the first row is known.
         """
         caption = f"Table of {self._what()}"
         columns = self._columns()
@@ -103,12 +104,12 @@ class Table(ArrowSource):
             stats: Statistics of the read, updated while reading.
 
         Raises:
-            UnknownTopic, InvalidRequest, MissingDependency, ClusterFailure: At once.
-            InexactTable: `inexact` is `refuse`. Raised at once if records of the table are known to
-                be missing. Raised while reading, before a partition's first row, if compaction has
-                removed records meanwhile, or if records have no time on the clock.
-            ConfigError: While reading, if the topic has an unknown compaction rule.
-            CorruptData, OffsetsGone, ClusterFailure: While reading.
+            UnknownTopic, InvalidRequest, MissingDependency, ClusterFailure: Raised immediately.
+                InexactTable: `inexact` is `refuse`. Raised immediately if records of the table are
+                known to be missing. Raised while reading, before a partition's first row, if
+                compaction has removed records meanwhile, or if records have no time on the clock.
+            ConfigError: Raised while reading, if the topic has an unknown compaction rule.
+            CorruptData, OffsetsGone, ClusterFailure: Raised while reading.
         """
         schema = self.schema
         import pyarrow as pa
@@ -121,7 +122,7 @@ class Table(ArrowSource):
     def plan(self) -> "dict[TopicPartition, list[Split]]":
         """Plan a read of the current log, and return the splits by partition.
 
-        Raises the errors that `to_arrow` raises at once.
+        Raises the errors that `to_arrow` raises immediately.
         """
         names = self._partitions()
         check_doubts(self.source, names, self.at_ms, self.clock, self.inexact)
@@ -157,7 +158,7 @@ class Table(ArrowSource):
 
 
 def picture(caption: str, rows: "Table | Diff", columns: Sequence[str], *, keeps_all: bool) -> str:
-    """Return the first rows of a table or a diff as HTML; none if too much must be read."""
+    """Return the first rows of a table or a diff as HTML; no rows if too much must be read."""
     try:
         planned = rows.source.plan(
             rows.topic,
@@ -237,17 +238,17 @@ def checked(
     """Yield the rows of a partition; with `refuse`, check first that the table is exact.
 
     Args:
-        question: The table or diff.
+        question: The table or diff that is read.
         name: The partition.
-        splits: Splits of its records.
-        rows: The rows. All keys of the partition have been read before the first row, or, if the
-            keys exceed the memory limit, before the last row.
+        splits: Splits of the partition's records.
+        rows: The rows. All keys of the partition are read before the first row is yielded. If the
+            keys exceed the memory limit, all are read only before the last row.
         stats: Statistics of the read.
 
     Raises:
-        InexactTable: Before the first row, if the table is inexact.
-        OffsetsGone: The partition was compacted beyond the splits; if the keys exceed the memory
-            limit, this may be raised after the last row.
+        InexactTable: Raised before the first row, if the table is inexact.
+        OffsetsGone: A compaction read offsets beyond the splits. If the keys exceed the memory
+            limit, this error may be raised after the last row.
     """
     first = next(rows, None)
     _check_compaction(question, name, splits)
@@ -286,13 +287,13 @@ def _check_read(question: _Question, name: TopicPartition, stats: "TableStats") 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Diff(ArrowSource):
-    """Changes in a topic's table between two times; columns in `tidelog.scan.keyed_table`.
+    """Changes in a topic's table between two times. `tidelog.scan.keyed_table` has the columns.
 
     Attributes:
         source: Source of the records.
         topic: The topic, or one of its partitions.
         before_ms: The earlier time in ms, inclusive.
-        after_ms: The later time in ms, inclusive; the whole log if None.
+        after_ms: The later time in ms, inclusive; None for the whole log.
         clock: Clock of both times.
         inexact: `refuse` or `mark`, as in `Table`. If the earlier table is exact, the later table
             is exact, too.
@@ -331,7 +332,7 @@ class Diff(ArrowSource):
 
     @property
     def at_ms(self) -> int:
-        """The earlier time, whose table may be inexact."""
+        """The earlier time in ms. If the table as of this time is exact, the later table is too."""
         return self.before_ms
 
     @property

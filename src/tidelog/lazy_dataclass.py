@@ -1,9 +1,10 @@
-"""`dataclass` of the standard library, with methods that are made at their first use.
+"""The standard library's `dataclass`, but with methods that are created at their first use.
 
 The standard library writes and compiles the source of each method while a module is imported, which
 takes half a millisecond for a frozen class. A broker's start and each command import dozens of such
-classes and create objects of few of them (decision 31). Here the constructor, the comparison and
-the hash of a class are compiled at their first call; the other methods are shared by all classes.
+classes, but create objects of few of these classes (decision 31). This module compiles the
+constructor, the comparison and the hash of a class at their first call. All classes share the other
+methods.
 
     from tidelog.lazy_dataclass import dataclass
 
@@ -12,11 +13,10 @@ the hash of a class are compiled at their first call; the other methods are shar
         start: int
         size_bytes: int = 0
 
-The decorator has the arguments and the meaning of the standard library's `dataclass`. The
-standard library's `field`, `fields`, `replace` and `asdict` work with these classes, and type
-checkers see the standard library's decorator. Slots are required. A class
-with an `InitVar` or with a field `self` is refused. A class with `order` is left to the standard
-library.
+The decorator has the arguments and the meaning of the standard library's `dataclass`. The standard
+library's `field`, `fields`, `replace` and `asdict` work with these classes, and type checkers see
+the standard library's decorator. Slots are required. A class with an `InitVar` or with a field
+`self` is refused. The standard library's `dataclass` creates a class with `order`.
 """
 
 import dataclasses
@@ -47,9 +47,11 @@ def _with_methods(
     repr: bool = True,  # noqa: A002  # the standard library's name
 ) -> type:
     own = set(declared.__dict__)
-    # For a class without a docstring, the standard library would compute one from the parameters.
+    # If a class has no docstring, the standard library would compute a docstring from the
+    # parameters.
     declared.__doc__ = declared.__doc__ or declared.__name__
-    # The standard library refuses a frozen class whose base is not frozen, and the reverse.
+    # The standard library refuses a frozen class whose base is not frozen, and a class that is not
+    # frozen whose base is frozen.
     is_checked = frozen and hasattr(declared, "__dataclass_fields__")
     kind: type = dataclasses.dataclass(
         init=False, repr=False, eq=False, slots=True, kw_only=kw_only, frozen=is_checked
@@ -79,11 +81,12 @@ def _with_methods(
 
 
 def _ensure_supported(kind: type) -> None:
-    """Raise TypeError for a name that the constructor can't take: an `InitVar`, or `self`."""
+    """Raise TypeError for a field that the constructor can't take: an `InitVar`, or `self`."""
     declared: dict[str, Field[object]] = kind.__dict__["__dataclass_fields__"]
     if "self" in declared:
         raise TypeError(f"{kind.__qualname__}: a field can't be named 'self'; rename it")
-    for name in declared.keys() - _names_of(kind):  # each is a ClassVar or an InitVar
+    # each of these names is a ClassVar or an InitVar
+    for name in declared.keys() - _names_of(kind):
         # InitVar may have been imported under another name. Only the field's `repr` shows publicly
         # whether the field is an InitVar.
         if repr(declared[name]).endswith("_field_type=_FIELD_INITVAR)"):
@@ -109,8 +112,8 @@ def _compiled_later(
 ) -> Callable[..., object]:
     """Return a method for a class. Its first call compiles the class's method `name`.
 
-    The compiled method replaces the returned one in the class, and is called. The returned method
-    may still be called later: by a thread that has already looked it up, or by a wrapper.
+    The compiled method replaces the returned method in the class, and is called. The returned
+    method may still be called later, by a thread that has already looked it up or by a wrapper.
     """
 
     def method(self: object, *args: object, **values: object) -> object:
@@ -178,12 +181,15 @@ def _is_required(declared: Field[object]) -> bool:
 
 
 def _is_given(default: object) -> bool:
-    """Return whether a default is given; in an unpickled class, `MISSING` may be a copy."""
+    """Return whether a default is given.
+
+    In an unpickled class, the default may be a copy of `MISSING`.
+    """
     return not isinstance(default, type(MISSING))
 
 
 class _Created:
-    """Placeholder for a parameter's default that a factory creates."""
+    """Placeholder for the default of a parameter whose value a factory creates."""
 
     def __repr__(self) -> str:
         return "<factory>"
@@ -199,7 +205,8 @@ class _SignatureOfFields:
         owner = next(each for each in kind.__mro__ if "__init__" in each.__dict__)
         if instance is not None or "__signature__" not in owner.__dict__:
             raise AttributeError("__signature__")
-        from inspect import Parameter, Signature  # the import takes 8 ms and is rarely needed
+        # imported only here, because the import takes 8 ms and is rarely needed
+        from inspect import Parameter, Signature
 
         def parameter_of(declared: Field[object]) -> Parameter:
             default = declared.default
@@ -265,7 +272,7 @@ def _delete(self: object, name: str) -> None:
 
 
 def _ensure_mutable(value: object, name: str, verb: str) -> None:
-    """Raise FrozenInstanceError for a field, and for any attribute if the class is a dataclass.
+    """Raise FrozenInstanceError for a field; for any attribute if the class itself is a dataclass.
 
     Only objects of a subclass that is not itself a dataclass may have other attributes.
     """

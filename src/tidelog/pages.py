@@ -1,11 +1,12 @@
-"""Reports as one self-contained HTML file: a verdict, texts, lists, tables, plots, a footer.
+"""Writes reports as one self-contained HTML file: a verdict, texts, lists, tables, plots, a footer.
 
-The module has the page, its style sheet and its sections; `tidelog.plots` has the plots. A page
-begins with one sentence that sums up the result, and ends with the data for repeating the command.
+This module has the page, its style sheet and its sections. `tidelog.plots` has the plots. A page
+begins with one sentence that sums up the result, and ends with the data that a user needs to repeat
+the command.
 
 Invariants: all text from records or users is escaped, as in the terminal. A page has no script and
-loads nothing from elsewhere. A table shows `ROWS_FIRST` rows, folds the remaining rows, and has at
-most `ROWS_MAX` rows, so that a page stays below a few MB. Only `write_report` writes a file.
+loads nothing from elsewhere. A table has at most `ROWS_MAX` rows, so that a page stays below a few
+MB. It shows `ROWS_FIRST` rows, and folds the other rows. Only `write_report` writes a file.
 """
 
 import re
@@ -19,7 +20,8 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.plots import Plot, Series, Steps, Unit, joined, steps_for
 from tidelog.report import html_text, visible
 
-# Number of rows of a table that are not folded, and maximum number of rows of a table in a page.
+# Number of rows of a table that are not folded, and maximum number of all rows of a table in a
+# page.
 ROWS_FIRST: Final = 50
 ROWS_MAX: Final = 1_000
 # Maximum number of characters of a cell. A text of several words may be longer, because it is
@@ -33,7 +35,7 @@ _SECRETS: Final = ("--store-option", "--to-store-option", "--option", "--conf")
 
 
 class Align(Enum):
-    """Type of a column, which decides how the cells are aligned; the value is a CSS class."""
+    """Type of a column, which decides how its cells are aligned. The value is a CSS class."""
 
     TEXT = "t"
     NUMBER = "n"
@@ -79,7 +81,7 @@ class Items:
     title: str = ""
 
     def html(self) -> str:
-        """Return the list as HTML; a long list is folded, a very long one is also cut."""
+        """Return the list as HTML; a long list is folded, and a very long list is also cut."""
         rest = self.lines[_ITEMS_FIRST:ROWS_MAX]
         folded = ""
         if rest:
@@ -106,10 +108,10 @@ class Table:
         columns: The headings.
         rows: The cells.
         title: Title above the table.
-        aligned: Types of the columns; chosen from the cells if empty.
+        aligned: Types of the columns. If empty, the cells decide the types.
         whole: Options that print all rows, e.g. `--show hours -o csv`.
-        nothing: Sentence in place of a table without rows.
-        hidden: Names of left-out columns, which only `whole` prints.
+        nothing: Sentence to show instead of a table without rows.
+        hidden: Names of omitted columns, which only a command with the options `whole` prints.
     """
 
     columns: Sequence[str]
@@ -174,13 +176,14 @@ def _align(cells: Sequence[str]) -> Align:
     values = [cell for cell in cells if cell not in _NONE]
     if values and all(_TIME.fullmatch(cell) for cell in values):
         return Align.TIME
-    # The time of a match grows with a power of the length, so a long key of digits is not matched.
+    # The time that a match takes grows with a power of the length. So a long key of digits is not
+    # matched.
     is_number = values and all(len(cell) <= CELL_MAX and _NUMBER.fullmatch(cell) for cell in values)
     return Align.NUMBER if is_number else Align.TEXT
 
 
 def _cell(text: str, align: Align, name: str) -> str:
-    """Return a cell; a name is shown before the text on narrow screens."""
+    """Return a cell as HTML. On narrow screens, the column's name is shown before the text."""
     opened = f'<td class="{align.value}"' + (f' data-name="{html_text(name)}"' if name else "")
     if not text:
         return f"{opened}>(empty)</td>"
@@ -189,20 +192,21 @@ def _cell(text: str, align: Align, name: str) -> str:
         return f"{opened}>{escape(text)}</td>"
     whole = text if len(text) <= _WHOLE_MAX else f"{text[:_WHOLE_MAX]}…"
     cut = escape(f"{text[: CELL_MAX - 1]}…") if align is not Align.TEXT or " " not in text else None
-    if cut is None:  # the browser breaks the text between words
+    if cut is None:  # a text that is not cut is broken between words by the browser
         return f"{opened}>{escape(whole)}</td>"
     return f'{opened} title="{escape(whole)}">{cut}</td>'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """Origin of a page: the data for repeating the command.
+    """Origin of a page: the data that a user needs to repeat the command.
 
     Attributes:
-        time: Time at which it was written, with the zone.
+        time: Time at which the page was written, with the zone.
         version: Version of tidelog.
         command: The command line.
-        locations: Meaning -> location, as the user named it, without secrets.
+        locations: Maps the meaning of a location, such as `From`, to the location as the user named
+            it, without secrets.
         span: The requested range; empty for everything.
         zone: Zone of the page's times.
     """
@@ -252,10 +256,10 @@ class Report:
     """A page.
 
     Attributes:
-        title: Title; the range of `origin` is added to it.
+        title: Title of the page, to which the range of `origin` is added.
         sections: Sections, in order.
         verdict: Sentence below the title; empty for none.
-        origin: Origin, shown in the footer; None for none.
+        origin: Origin of the page, shown in the footer; None for no footer.
     """
 
     title: str
@@ -286,7 +290,8 @@ def _parts(sections: Sequence[Section]) -> Iterator[str]:
         yield section.html()
 
 
-# Tests check the contrast of the colors of text and marks with the page, in light and in dark.
+# Tests check the contrast between the page and the colors of text and marks, in the light and in
+# the dark scheme.
 STYLE: Final = """
 :root { color-scheme: light dark; --ink: #1c2733; --soft: #56626f; --line: #d9dfe5; --page: #fff;
   --shade: #f1f4f7; --edge: #00000055;
@@ -355,14 +360,14 @@ def plot_by_hour(
     title: str = "",
     zone: str | None = None,
 ) -> Plot:
-    """Return bars of counts by hour; hours are joined to longer steps if there are too many.
+    """Return a plot with bars of counts by hour; if there are many hours, they are joined to steps.
 
-    Each panel has an axis of its own. On a common axis, hours would be too narrow to see whenever
-    records were created years before they were appended.
+    Each panel has its own axis. On a common axis, hours would be too narrow to see if records were
+    created years before they were appended.
 
     Args:
-        panels: Panel, such as `append time` -> series -> hour since the epoch in UTC -> count.
-            Bars of joined hours show the sum of their counts.
+        panels: For each panel, such as `append time`, and each of its series, the counts by hour
+            since the epoch in UTC. A bar of joined hours shows the sum of their counts.
         y_title: Meaning of the counts.
         title: Title above the plot; `{step}` becomes the length of a step.
         zone: Zone of the times at the axis, and of the days that hours are joined to; UTC if None.
@@ -376,7 +381,7 @@ def plot_by_hour(
 
 
 def panel_steps(panel: str, hours: Sequence[int], zone: str | None) -> Steps:
-    """Return the steps of a panel's axis that show these hours since the epoch."""
+    """Return the steps of a panel's axis on which these hours since the epoch are shown."""
     return steps_for(hours, zone, panel if panel.endswith(" time") else "")
 
 
@@ -391,7 +396,8 @@ def plot_by_step(
 ) -> Plot:
     """Return a plot of values by step, with the steps of each panel.
 
-    `{step}` in the title becomes the length of a step. The plot has stacked bars, or else lines.
+    `{step}` in the title becomes the length of a step. With `is_stacked` the plot has stacked bars,
+    else lines.
     """
     words = dict.fromkeys(axis.word for axis in axes.values())
     return Plot(

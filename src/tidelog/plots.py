@@ -1,13 +1,14 @@
-"""Plots of pages: series of values by time or by number, drawn by matplotlib as SVG text.
+"""Plots for pages: series of values by time or by number, drawn by matplotlib as SVG text.
 
 The module has the data of a plot (`Plot`), its steps of time in a zone, the choice of its axes,
 and the drawing. matplotlib is imported when a plot is drawn. Each panel is drawn twice, for wide
 and for narrow screens, so that text keeps its size; the page's style sheet shows one of the two
 pictures. Small panels are drawn once.
 
-Colors are placeholders that become CSS variables of the page, so one picture serves light and dark.
-Texts stay texts, in the page's font. A picture has no script, no link and no metadata. Values can
-be read without a pointer: at the largest and the last point, and in a table below.
+Colors are placeholders that become CSS variables of the page, so one picture serves the light and
+the dark scheme. Texts stay texts, in the page's font. A picture has no script, no link and no
+metadata. Values can be read without pointing at the plot: the largest and the last value are
+written at their points, and a table below has all values.
 
 Invariants: steps without a finite value stay empty, and no line crosses them. If fewer than three
 steps have values, a sentence replaces the plot. All texts are escaped.
@@ -35,16 +36,18 @@ if TYPE_CHECKING:
 
 # Minimum number of steps with values for a plot.
 POINTS_MIN: Final = 3
-# Maximum number of steps on a time axis; a step is as short as this maximum allows.
+# Maximum number of steps on a time axis. The length of a step is the shortest length that this
+# maximum allows.
 STEPS_MAX: Final = 240
 # Maximum number of rows in the table below a plot.
 VALUES_MAX: Final = STEPS_MAX
-# Maximum number of series of a panel: the page's style has this number of colors and dashes.
+# Maximum number of series of a panel. The page's style has this number of colors and dashes.
 SERIES_MAX: Final = 4
 
 _DAY_HOURS: Final = 24
 _MONTHS: Final = 12
-# First and last ms that a time axis can show; other times are drawn at its ends.
+# First and last ms that a time axis can show. Earlier and later times are drawn at the ends of the
+# axis.
 _FIRST_MS: Final = int(datetime(101, 1, 1, tzinfo=UTC).timestamp()) * 1000
 _LAST_MS: Final = int(datetime(9899, 1, 1, tzinfo=UTC).timestamp()) * 1000
 
@@ -79,7 +82,7 @@ _SCALES: Final[Mapping[Unit, Sequence[tuple[str, float]]]] = {
     Unit.PERCENT: (("%", 1),),
     Unit.MINUTES: (("h", 60), ("min", 1)),
 }
-# An axis uses the largest unit in which its largest value is at least this number.
+# An axis uses the largest unit in which the axis's largest value is at least this number.
 _UNITS_MIN: Final = 3.0
 # Steps between ticks, to be multiplied by powers of ten. True: for minutes and seconds, with steps
 # of 15 and 30. False: for other units.
@@ -97,7 +100,7 @@ _LOG_LINEAR_MS: Final = 1_000.0
 # An axis of lines in ms is logarithmic if its largest value is more than this multiple of the
 # larger of the median and `_LOG_LINEAR_MS`.
 _LOG_FACTOR: Final = 100.0
-# A value is an outlier above this multiple of the 95th percentile; an axis ends below outliers.
+# A value above this multiple of the 95th percentile is an outlier. An axis ends below outliers.
 _OUTLIER_FACTOR: Final = 20.0
 _OUTLIER_SHARE: Final = 0.95
 _OUTLIER_POINTS_MIN: Final = 20
@@ -113,7 +116,7 @@ class Series:
 
     Attributes:
         name: Name in the legend and the table.
-        values: x -> value; an x without a value is a gap.
+        values: Maps x to a value. An x without a value is a gap.
     """
 
     name: str
@@ -131,7 +134,7 @@ class Numbers:
         title: Meaning of the numbers.
         name: Formats a number.
         unit: Unit of the ticks; MS makes the axis logarithmic.
-        has_gaps: Whether a missing number is a gap.
+        has_gaps: Whether a number without a value is drawn as a gap.
     """
 
     title: str
@@ -181,7 +184,8 @@ class Steps:
         """Return the first ms of the step that contains a time."""
         ms = min(max(ms, _FIRST_MS), _LAST_MS)
         if self.unit == "hour" and self.count == 1:
-            return ms // HOUR_MS * HOUR_MS  # an hour that a clock change repeats has two steps
+            # if a clock change repeats an hour, each of the two hours is a step
+            return ms // HOUR_MS * HOUR_MS
         return self._utc_ms(self._floor(self._local(ms)))
 
     def next(self, start_ms: int) -> int:
@@ -269,16 +273,17 @@ class Plot:
     """A section of a page: panels with a legend and a table of their values.
 
     Attributes:
-        panels: The series of each panel, at most `SERIES_MAX`; their names are the same in all
-            panels.
+        panels: The series of each panel, at most `SERIES_MAX`. The names of the series are the same
+            in all panels.
         y_title: Meaning of the values.
         axis: Meaning of x.
         unit: Unit of the values.
-        is_stacked: Stacked bars, whose values must be >= 0; otherwise lines.
+        is_stacked: Whether the plot has stacked bars, whose values must be >= 0. If false, it has
+            lines.
         title: Title above the plot.
         is_small: Whether panels are drawn small, with the same axes, and beside each other if the
             screen is wide enough.
-        axes: Axis of single panels, instead of `axis`.
+        axes: Axes of panels, by panel, for panels that don't use `axis`.
     """
 
     panels: Panels
@@ -339,7 +344,7 @@ class _Panel:
     plot: Plot
 
     def sentence(self, xs: Sequence[int]) -> str:
-        """Return the values of a panel with too few points for a plot."""
+        """Return the values of a panel as a sentence, if it has too few points for a plot."""
         where = f"{self.name}: " if self.name else ""
         if not xs:
             return f"{where}no {self.plot.y_title} to show."
@@ -352,7 +357,7 @@ class _Panel:
         return f"{where}{self.plot.y_title}: {', '.join(parts)}."
 
     def _place(self, x: int) -> str:
-        """Return an x for a sentence: a plain number is preceded by what it counts, `batch 0`."""
+        """Return an x for a sentence; a plain number follows its meaning, as in `batch 0`."""
         is_plain = isinstance(self.axis, Numbers) and self.axis.name is str
         return f"{self.axis.title} {x}" if is_plain else self.axis.name(x)
 
@@ -376,7 +381,7 @@ class _Panel:
         )
 
     def tops(self, grid: Sequence[int]) -> list[float]:
-        """Return the y values of the panel's marks; the stacked bars at an x count as one mark."""
+        """Return the y values of the panel's marks. The stacked bars at an x count as one mark."""
         if self.plot.is_stacked:
             return [sum(one.values.get(x, 0.0) for one in self.series) for x in grid]
         return [one.values[x] for one in self.series for x in grid if x in one.values]
@@ -475,7 +480,8 @@ class _Scale:
         low: Smallest value of the axis.
         high: Largest value of the axis.
         divisor: Value of one unit of the ticks.
-        unit: Unit beside the title; empty if there is none, or if each tick has a unit.
+        unit: Unit that is shown beside the title; empty if there is no unit, or if each tick has a
+            unit.
         is_log: Whether the axis is logarithmic; around 0, such an axis has a linear part.
     """
 
@@ -509,7 +515,7 @@ def _scale(values: Sequence[float], unit: Unit, *, is_stacked: bool) -> _Scale:
 # Sizes in CSS px: at 72 dpi, a point of matplotlib is one px.
 _WIDE: Final = 920
 _NARROW: Final = 344
-# Width of small panels, three of which fit beside each other in a page.
+# Width of small panels. Three of them fit beside each other in a page.
 _SMALL: Final = 308
 _HEIGHT: Final = 230
 # The right margin has room for the value of the last point.
@@ -520,7 +526,7 @@ _TICK_PX: Final = 76
 _DASHES: Final[Sequence[tuple[float, ...]]] = ((), (6, 2.5), (2, 2), (8, 2, 2, 2))
 # Minimum distance of labels at points, in px.
 _LABEL_WIDTH, _LABEL_HEIGHT = 56, 15
-# Placeholder -> the page's CSS variable.
+# Maps a placeholder to a CSS variable of the page.
 _COLORS: Final = {
     "#010101": "var(--ink)",
     "#020202": "var(--soft)",
@@ -546,7 +552,7 @@ class _Picture:
     width: int
 
     def html(self, label: str, kind: str) -> str:
-        """Return the picture as part of a page: without ids, metadata and colors of its own."""
+        """Return the picture as part of a page, without ids, metadata and own colors."""
         root = ET.fromstring(self.svg)  # noqa: S314 - matplotlib's own text
         for element in root.findall(f"{{{_SVG}}}metadata"):
             root.remove(element)
@@ -734,8 +740,8 @@ class _Drawing:
     def _annotate(self, labels: Sequence[tuple[float, float, float]]) -> None:
         """Write values at points; labels that would cover other labels are left out.
 
-        The value of the last point is written to the right of that point, where no mark is, if the
-        value fits there. All other values are written above their points.
+        The value of the last point is written to the right of this point, where no mark is. If it
+        doesn't fit there, it is written above the point, like all other values.
         """
         label_points: list[tuple[float, float]] = []
         edges = dict(zip(self._xs(), self._edges(), strict=True))
@@ -829,9 +835,10 @@ class _Drawing:
 
 
 def time_texts(ticks: Sequence[datetime]) -> list[str]:
-    """Format the ticks of a time axis with the parts that differ.
+    """Format the ticks of a time axis with the parts that differ between ticks.
 
-    A second line has the day or the year, at the first tick and at each change.
+    The first tick, and each tick at which the day or the year changes, has this day or year on a
+    second line.
     """
     texts = []
     form, context = _forms(ticks)
@@ -847,7 +854,7 @@ def time_texts(ticks: Sequence[datetime]) -> list[str]:
 
 
 def _forms(ticks: Sequence[datetime]) -> tuple[str, str]:
-    """Return strftime's formats of a tick's first line and of its second line."""
+    """Return the formats, for strftime, of a tick's first line and of its second line."""
     if any((at.hour, at.minute) != (0, 0) for at in ticks):
         return "%H:%M", "%d %b %Y"
     if any(at.day != 1 for at in ticks):

@@ -1,9 +1,10 @@
-"""Progress bars of long library calls, in notebooks and terminals.
+"""Shows progress bars of long library calls, in notebooks and terminals.
 
-In a notebook, a call that reads or counts records shows a bar after a second, and at the end one
-line with amount and time. A script shows a bar on stderr if `show_progress(True)` or
-TIDELOG_PROGRESS=1 is given and stderr is a terminal. `show_progress(False)` or TIDELOG_PROGRESS=0
-switches bars off. Calls in threads other than the main thread show no bar.
+In a notebook, a call that reads or counts records shows a bar after a second, and at the end it
+shows one line with amount and time. In a script, a call shows a bar on stderr if
+`show_progress(True)` was called or TIDELOG_PROGRESS is 1, and stderr is a terminal.
+`show_progress(False)` or TIDELOG_PROGRESS=0 switches bars off. Calls in threads other than the main
+thread show no bar.
 
 Commands have their own bar (`tidelog.cli.surroundings`).
 """
@@ -41,9 +42,9 @@ def show_progress(shown: bool | None) -> None:
 
     Args:
         shown: True: every call in the main thread shows a bar from its start, also in terminals.
-            False: no call shows one. None: only long calls in notebooks show one. Until this
+            False: no call shows a bar. None: only long calls in notebooks show a bar. Until this
             function is called, TIDELOG_PROGRESS=1 or 0 in the environment has the effect of True or
-            False; without this variable, None is in effect.
+            False. Without this variable, None applies.
     """
     global _chosen  # noqa: PLW0603 - a choice for the whole process, as a logger's level
     _chosen = shown
@@ -67,8 +68,8 @@ def progress(
     Args:
         title: What the block does, such as "Reading".
         total: Amount at the end; None if unknown.
-        text: Formats an amount with its unit, such as `bytes_text`.
-        now_s: Clock, in seconds.
+        text: Function that formats an amount with its unit, such as `bytes_text`.
+        now_s: Function that returns the time of a clock in seconds.
     """
     create = _kind_of_bar()
     if create is None:
@@ -89,14 +90,14 @@ def with_progress(
     text: Callable[[int], str],
     done: Callable[[int], int],
 ) -> "pa.RecordBatchReader":
-    """Return a reader that yields the same batches and shows a bar; `reader` if no bar is shown.
+    """Return a reader with the same batches that shows a bar; `reader` itself if no bar is shown.
 
     Args:
         reader: The reader.
         title: Title of the bar.
         total: Amount at the end; None if unknown.
-        text: Formats an amount.
-        done: Returns the amount done, from the number of rows so far.
+        text: Function that formats an amount.
+        done: Function that returns the amount done for the number of rows read so far.
     """
     if _kind_of_bar() is None:
         return reader
@@ -120,7 +121,7 @@ def _choice() -> bool | None:
 
 
 def _kind_of_bar() -> "Callable[[_Line], _Bar] | None":
-    """Return the kind of bar to show in this thread now; None for none."""
+    """Return the class of the bar to show in this thread now; None for no bar."""
     chosen = _choice()
     if chosen is False or threading.current_thread() is not threading.main_thread():
         return None
@@ -133,7 +134,7 @@ def _kind_of_bar() -> "Callable[[_Line], _Bar] | None":
 
 
 class _Line:
-    """Title, amounts and time of a call."""
+    """Line of a progress bar: title, amounts and time of a call."""
 
     def __init__(
         self, title: str, total: int | None, text: Callable[[int], str], now_s: Callable[[], float]
@@ -176,7 +177,7 @@ class _DelayedBar:
 
 
 class _NotebookBar:
-    """Output of a cell that is replaced by each update, and at the end by one line."""
+    """Output of a notebook cell. Each update replaces it, and at the end one line replaces it."""
 
     def __init__(self, line: _Line) -> None:
         from IPython.display import display
@@ -216,7 +217,8 @@ class _TerminalBar:
             redirect_stderr=False,
         )
         self._progress.start()
-        atexit.register(self._progress.stop)  # for a reader that is never read to its end
+        # stops the bar at exit, if a reader is never read to its end
+        atexit.register(self._progress.stop)
         self._task = self._progress.add_task(line.title, total=line.total, done="")
 
     def update(self, done: int) -> None:

@@ -1,4 +1,4 @@
-"""Cells of tables in HTML, and small tables for notebooks.
+"""Makes cells of tables in HTML, and small tables for notebooks.
 
 `html_table` makes a caption and a table, which the notebook styles; `tidelog.pages` makes whole
 pages. Invariant: all text from records or users is escaped, as in the terminal.
@@ -8,7 +8,8 @@ from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-# Maximum number of characters in a cell: a record's value may be a megabyte.
+# Maximum number of characters in a cell. A limit is needed because a record's value may be a
+# megabyte.
 CELL_LIMIT: Final = 80
 
 
@@ -36,7 +37,7 @@ def html_table(
 
     Args:
         caption: A line above the table.
-        headings: One for each column.
+        headings: Headings, one for each column.
         rows: Cells: numbers, bytes, None, or any object, which is shown as text.
         note: A line below the table.
     """

@@ -2,11 +2,11 @@
 
 from typing import Final
 
-# Default for a scan and for the Spark source, whose option is `splitBytes`.
+# Default size for a scan and for the Spark source, whose option is `splitBytes`.
 SPLIT_BYTES: Final = 128 << 20
 
-# Size for the threads of one process: small enough that all threads end at about the same time,
-# large enough that the fixed cost of a split doesn't matter.
+# Size for the threads of one process. It is small enough that all threads end at about the same
+# time, and large enough that the fixed cost of a split doesn't matter.
 THREAD_SPLIT_BYTES: Final = 32 << 20
 
 # Size for tables by key on Spark.
@@ -26,7 +26,8 @@ def target_bytes(total_bytes: int, split_bytes: int, min_splits: int) -> int:
     Args:
         total_bytes: Bytes of log to be read.
         split_bytes: Maximum size of a split.
-        min_splits: Number of splits to reach, as long as no split is below `SPLIT_BYTES_MIN`.
+        min_splits: Minimum number of splits. There may be fewer splits, because no split is smaller
+            than `SPLIT_BYTES_MIN`.
     """
     target = min(split_bytes, -(-total_bytes // min_splits))
     return max(target, min(SPLIT_BYTES_MIN, split_bytes))

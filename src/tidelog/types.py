@@ -1,7 +1,7 @@
 """Types that every layer shares: topic partitions, clocks, timestamp types, special values.
 
-Objects are not changed after their creation. The only logic converts times, bytes and headers,
-mostly for `NewRecord`.
+Objects are not changed after their creation. The module's only functions convert times, bytes and
+headers, mostly for `NewRecord`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -57,8 +57,8 @@ MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 3_600_000
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
-# Special timestamps in ListOffsets, by which clients request offsets. Source: Kafka's protocol
-# guide; KIP-734, KIP-405, KIP-1005, KIP-1023.
+# Special timestamps in ListOffsets requests. They select an offset other than by time. Source:
+# Kafka's protocol guide; KIP-734, KIP-405, KIP-1005, KIP-1023.
 LATEST_TIMESTAMP: Final = -1
 EARLIEST_TIMESTAMP: Final = -2
 MAX_TIMESTAMP: Final = -3
@@ -71,7 +71,7 @@ EARLIEST_OFFSET: Final = -2
 
 
 class TimestampType(IntEnum):
-    """Origin of a record's timestamp. The values are part of the format, do not change them."""
+    """Origin of a record's timestamp. The values are part of the format and must not change."""
 
     NO_TIMESTAMP_TYPE = -1
     CREATE_TIME = 0
@@ -104,12 +104,12 @@ class IsolationLevel(IntEnum):
     READ_COMMITTED = 1
 
 
-# Numbers of the defined levels; a request may contain any other number.
+# Values of the defined levels. A request may contain any other value.
 ISOLATION_LEVELS: Final = frozenset(map(int, IsolationLevel))
 
 
 class Codec(IntEnum):
-    """Compression of a batch. The values are part of the format, do not change them."""
+    """Compression of a batch. The values are part of the format and must not change."""
 
     NONE = 0
     GZIP = 1
@@ -123,7 +123,7 @@ class Codec(IntEnum):
         return self.name.lower()
 
 
-# Arguments of public calls for a choice: a member of the enum, or its text.
+# Types of arguments of public calls that are a choice: a member of the enum, or its text.
 Isolation: TypeAlias = IsolationLevel | Literal["read_uncommitted", "read_committed"]
 Compression: TypeAlias = Codec | Literal["none", "gzip", "snappy", "lz4", "zstd"]
 
@@ -139,7 +139,7 @@ class TopicPartition:
         return f"{self.topic}-{self.partition}"
 
 
-# Topics and single partitions as argument of a call; None for all topics.
+# Argument of a call that selects topics and single partitions; None for all topics.
 TopicChoice: TypeAlias = str | TopicPartition | Iterable[str | TopicPartition] | None
 
 
@@ -165,7 +165,7 @@ class TimeMatch(NamedTuple):
     """Result of a search by time that may have no match.
 
     Attributes:
-        hit: The first record at the time or later, None if there is none.
+        hit: The first record at the requested time or later; None if there is none.
         without_time: On the append clock, the number of records before `hit` whose append time is
             unknown; if `hit` is None, the number of all such records. None if the brokers don't
             report the number. 0 on the record clock.
@@ -188,7 +188,7 @@ class TimeSpan(NamedTuple):
 
 
 class RecordCount(int):
-    """Number of records in a time range, an int, with the number of records without a time.
+    """Number of records in a time range: an int with an attribute for records without a time.
 
     Attributes:
         without_time: Number of records that have no time on the clock, and so are in no range; None
@@ -202,13 +202,13 @@ class RecordCount(int):
     def __new__(
         cls, records: int, *, without_time: int | None = 0, is_least: bool = False
     ) -> "RecordCount":
-        """Create the number; it behaves as an int in comparisons and sums."""
+        """Create the number. In comparisons and sums, it behaves like an int."""
         count = super().__new__(cls, records)
         count.without_time, count.is_least = without_time, is_least
         return count
 
     def __repr__(self) -> str:
-        """Return the number; also `without_time` if it is not 0 or may be too small."""
+        """Return the number as text, and also `without_time` if it is not 0 or may be too small."""
         if self.without_time == 0 and not self.is_least:
             return int.__repr__(self)
         least = ", is_least=True" if self.is_least else ""
@@ -220,7 +220,7 @@ class RecordCount(int):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """One record header: a UTF-8 key that is never null, and a value that may be."""
+    """One record header: a UTF-8 key that is never null, and a value that may be null."""
 
     key: str
     value: bytes | None
@@ -231,7 +231,7 @@ _TIME_FORM: Final = "a create time is 0 to 2^63-1 ms since 1970, or null for the
 
 
 def time_refused(value: str, where: str = "") -> InvalidTimestamp:
-    """Return the error for an invalid create time, the same for every kind of append."""
+    """Return the error for an invalid create time. It is the same for every kind of append."""
     return InvalidTimestamp(f"{where}{': ' if where else ''}timestamp {value}: {_TIME_FORM}")
 
 
@@ -248,7 +248,8 @@ def whole_ms(argument: object, name: str, *, rounds_up: bool, also: str) -> int:
     Args:
         argument: The argument.
         name: Name of the argument, for errors.
-        rounds_up: Whether a datetime's fraction of a ms is rounded up; otherwise down.
+        rounds_up: Whether a datetime's fraction of a ms is rounded up. If false, it is rounded
+            down.
         also: Other accepted types, for errors.
 
     Raises:
@@ -334,7 +335,7 @@ class NewRecord:
     """A record to append.
 
     Attributes:
-        key: Serialized key, None for a record without one. Text is stored as UTF-8.
+        key: Serialized key, None for a record without a key. Text is stored as UTF-8.
         value: Serialized value; None makes a record with a key a tombstone. Text is stored as
             UTF-8.
         timestamp: Create time in ms, or a datetime with a time zone, which is rounded down to ms.
@@ -373,7 +374,10 @@ class NewRecord:
         timestamp: int | None = None,
         headers: tuple[Header, ...] = (),
     ) -> Self:
-        """Create a record from a log's fields, unchecked: any program may have written its time."""
+        """Create a record from a log's fields, without checks.
+
+        Any program may have written the record, so its time may be invalid.
+        """
         self, keep = object.__new__(cls), object.__setattr__
         for name, content in zip(
             ("key", "value", "timestamp", "headers"), (key, value, timestamp, headers), strict=True
