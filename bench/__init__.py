@@ -1,5 +1,6 @@
 """Benchmarks: `./run bench [NAME] [--quick] [--out FILE.json]`.
 
-Each module `bench/NAME.py` has `cases(quick: bool) -> Iterable[Case]`. bench.harness measures and
-reports the cases. A case with a rival names the rival and measures both in the same run.
+Each module `bench/NAME.py` has `cases(quick: bool) -> Iterable[Case]`. bench.harness measures the
+cases, and bench.report prints them. If a case has a rival, the case names it, and both are measured
+in the same run.
 """

@@ -29,7 +29,10 @@ def names() -> list[str]:
 
 
 class Cases(Protocol):
-    """Function `cases` of a benchmark. `only` selects sections, if the module has `SECTIONS`."""
+    """Function `cases` of a benchmark.
+
+    `only` selects sections, if the benchmark's module has `SECTIONS`.
+    """
 
     def __call__(self, quick: bool, **only: Sequence[str]) -> Iterable[Case]: ...
 
@@ -40,7 +43,10 @@ def load(name: str) -> Cases:
 
 
 def sections(name: str) -> list[str]:
-    """Return a benchmark's sections in order; each can run alone. Most benchmarks have none."""
+    """Return a benchmark's sections, in order.
+
+    Each section can run alone. Most benchmarks have no sections.
+    """
     return list(getattr(importlib.import_module(f"bench.{name}"), "SECTIONS", ()))
 
 

@@ -1,7 +1,7 @@
 """Throughput of appends: prepared batches, single records and Arrow tables.
 
 The rival of prepared batches writes the same number of bytes to a plain file, with the same system
-call (pwritev). Neither side syncs within a round, except in the case of synced appends.
+call (pwritev). Only in the case of synced appends are files synced within a round.
 """
 
 import shutil

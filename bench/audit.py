@@ -3,9 +3,10 @@
 Records have 8-byte keys and 100-byte values; keys are drawn uniformly at random, 20 records a key
 on average. Each topic has four partitions with segments of 128 MiB and uncompressed batches of 16
 KB; create times increase. The second topic is a copy with differences: 100 keys are missing, 100
-keys lack their last record, and 48 pairs of neighboring records, each the last record of its key,
-are swapped. Spark runs on two cores and has started already; the page cache is warm. Then 1 % more
-records are appended to both topics, and a second audit uses the state that the first audit stored.
+keys lack their last record, and 48 pairs of neighboring records are swapped. Each swapped record is
+the last record of its key. Spark runs on two cores and has already started. The page cache is warm.
+Then 1 % more records are appended to both topics, and a second audit uses the state that the first
+audit stored.
 """
 
 import shutil
@@ -51,7 +52,7 @@ CONFIG = {"retention.ms": "-1", "segment.bytes": str(128 << 20)}
 
 
 class Partition:
-    """Records of one partition, identified by numbers, and the differences planted in its copy."""
+    """Records of a partition, identified by numbers, and the differences planted in its copy."""
 
     def __init__(self, number: int, records: int) -> None:
         self.number = number
@@ -63,7 +64,9 @@ class Partition:
     def copy(self, count: int) -> Longs:
         """Return the numbers of the copy's records in order.
 
-        `count` keys are missing, `count` are stale, and `count // 2` pairs of keys are swapped.
+        `count` keys are missing, `count` keys lack their last record, and `count
+
+        2` pairs of records are swapped.
         """
         order = np.arange(len(self.keys))
         reversed_keys = self.keys[::-1]
@@ -71,7 +74,8 @@ class Partition:
         last = len(self.keys) - 1 - firsts
         is_last = np.zeros(len(self.keys), np.bool_)
         is_last[last] = True
-        # A key with a single record can't be stale: without that record it would be missing.
+        # A key with a single record can't lack only its last record, because without this record
+        # the key would be missing.
         common = np.bincount(np.searchsorted(found, self.keys)) > 1
         chosen = np.random.default_rng(99 + self.number).permutation(np.flatnonzero(common))
         missing, stale = found[chosen[:count]], chosen[count : 2 * count]
@@ -83,7 +87,7 @@ class Partition:
         return order[keep[order]]
 
     def _swap(self, order: Longs, is_last: npt.NDArray[np.bool_], pairs: int) -> None:
-        """Swap pairs of neighbors that are the last records of keys without other differences."""
+        """Swap pairs of neighboring last records of keys that have no other differences."""
         at, done = len(order) // 2, 0
         while done < pairs:
             at += 1
@@ -130,7 +134,7 @@ class Topics:
         self.folder = tempfile.mkdtemp(prefix="tidelog-bench-")
         self.a, self.b, self.state = (f"{self.folder}/{name}" for name in ("a", "b", "state"))
         self.records = records
-        # `grow` appends the additional 1 %.
+        # Number of records without the additional 1 %, which `grow` appends.
         size = records // PARTITIONS
         self.partitions = [Partition(n, size + size // 100) for n in range(PARTITIONS)]
         for path in (self.a, self.b):
@@ -164,14 +168,14 @@ class Topics:
 
 
 def wrong(found: AuditResults, planted: dict[int, Kind]) -> int:
-    """Count the keys that the audit missed, or reported without cause, as another kind or twice."""
+    """Count wrong results: keys missed, reported without cause, twice, or as another kind."""
     told = {int.from_bytes(one.key or b"", "big"): one.kind for one in found.differences}
     differing = {key for key in told.keys() | planted.keys() if told.get(key) != planted.get(key)}
     return len(differing) + len(found.differences) - len(told)
 
 
 def cases(quick: bool) -> Iterator[Case]:
-    """Yield the audit's speed, wrong keys and bytes read, and the bytes read by a second audit."""
+    """Yield cases: an audit's speed, wrong keys and bytes read, and a second audit's bytes read."""
     from bench.spark import session
 
     spark = session()

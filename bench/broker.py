@@ -1,11 +1,11 @@
-"""The broker against Apache Kafka 4.3: throughput, CPU, memory, start, latency, lookups by time.
+"""Compares the broker with Apache Kafka 4.3: throughput, CPU, memory, start, latency, lookups.
 
-Both brokers run at the same time and are measured by turns; while one is measured, the other is
-idle. A generator that replays prepared requests (bench/broker_load.py) produces the load, so that
-brokers are compared, not clients. kcat is measured too. In most throughput cells a Produce request
-has 1 MB: one batch as librdkafka fills it, or one batch for each of sixteen partitions. In the
-other cells a batch has 16 KB, the Java producer's default. Five Produce requests are in flight,
-with acks=all. CPU is that of the broker's own processes.
+Both brokers run at the same time and are measured in turn. While one broker is measured, the other
+is idle. A generator that replays prepared requests (bench/broker_load.py) produces the load, so
+that the brokers are compared and not the clients. kcat is measured too. In most throughput cells a
+Produce request has 1 MB: one batch as librdkafka fills it, or one batch for each of sixteen
+partitions. In the other cells a batch has 16 KB, the Java producer's default. Five Produce requests
+are in flight, with acks=all. CPU time is the time of the broker's own processes.
 """
 
 import sys
@@ -46,7 +46,7 @@ CELLS: Final = tuple(
     for codec in (Codec.NONE, Codec.LZ4)
     for partitions in (1, 16)
 )
-# `--quick` runs QUICK_CELLS in place of CELLS; every run also has SMALL_CELLS.
+# With `--quick`, QUICK_CELLS are run instead of CELLS. SMALL_CELLS are always run too.
 QUICK_CELLS: Final = tuple(cell for cell in CELLS if cell.record_bytes == 100)
 SMALL_CELLS: Final = (Cell(100, Codec.NONE, 1, small=True), Cell(100, Codec.LZ4, 16, small=True))
 RATE: Final = 1_000
@@ -56,7 +56,7 @@ def cases(quick: bool, only: Sequence[str] = ()) -> Iterator[Case]:
     """Yield the cases of the broker; none if Kafka is not available.
 
     Args:
-        quick: Whether to run less work and fewer cells.
+        quick: Whether to run fewer cells and less work in each cell.
         only: Names of `SECTIONS`; empty for all.
     """
     try:

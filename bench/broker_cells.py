@@ -1,4 +1,4 @@
-"""Cells of the broker's throughput benchmark, and their measurement on one broker."""
+"""Cells (kinds of load) of the broker's throughput benchmark, measured on one broker."""
 
 import math
 import random
@@ -17,7 +17,7 @@ from tidelog.types import Codec, NewRecord
 
 WARM_UP_CALLS: Final = 2
 RECORD_OVERHEAD: Final = 12
-# Limits of a batch of librdkafka: 10,000 records and 1,000,000 bytes before compression.
+# librdkafka's limits for a batch: 10,000 records and 1,000,000 bytes before compression.
 LARGE_BATCH_BYTES: Final = 1_000_000
 LARGE_BATCH_RECORDS: Final = 10_000
 # Default `batch.size` of the Java producer.
@@ -28,7 +28,7 @@ Number = Callable[[], float]
 
 
 class Series:
-    """Figures recorded while another case is measured; each call returns the next figure.
+    """Figures that are recorded while another case is measured. Each call returns the next figure.
 
     Some quantities, such as CPU, are measured while another case runs. A `Series` makes such a
     quantity a case of its own, with a figure for each round.
@@ -73,14 +73,17 @@ class Cell:
 
     @property
     def batch_records(self) -> int:
-        """Number of records in a batch; unless `small`, a request with all batches has 1 MB."""
+        """Number of records in a batch.
+
+        If `small` is false, a request with a batch for each partition has 1 MB.
+        """
         if self.small:
             return SMALL_BATCH_BYTES // (self.record_bytes + RECORD_OVERHEAD)
         limit = LARGE_BATCH_BYTES // (self.record_bytes + RECORD_OVERHEAD)
         return min(LARGE_BATCH_RECORDS, limit) // self.partitions
 
     def batch(self) -> bytes:
-        """Return a batch with the current time; a side sends this batch repeatedly."""
+        """Return a batch with the current time, which a side sends repeatedly."""
         now_ms = int(time.time() * 1000)
         values = lines(self.record_bytes)
         records = [
@@ -91,7 +94,10 @@ class Cell:
 
 
 def lines(size: int) -> list[bytes]:
-    """Return values like lines of a log, compressible about threefold; equal in every call."""
+    """Return values like lines of a log.
+
+    Compression makes them about a third as large. All calls return the same values.
+    """
     rng = random.Random(size)
     words = [rng.randbytes(4).hex().encode() for _ in range(64)]
     found = []
@@ -158,7 +164,7 @@ class Side:
             replay.run(self.requests)
 
     def produce(self) -> float:
-        """Return MB per second written and acknowledged; the time to connect is included."""
+        """Return MB per second written and acknowledged; the time includes connecting."""
         return self.produced.add(self._measured(self._replay, self.produce_cpu))
 
     def consume(self) -> float:

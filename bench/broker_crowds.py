@@ -1,4 +1,4 @@
-"""The broker's benchmark: idle connections, and a start with many committed offsets."""
+"""Sections of the broker's benchmark: idle connections, and a start with many committed offsets."""
 
 import sys
 import time
@@ -33,7 +33,10 @@ ASKING_S: Final = 0.002
 
 
 def idle(brokers: Brokers) -> Iterator[Case]:
-    """Yield the case of memory of idle connections; none if too few descriptors may be open."""
+    """Yield the case of the memory that idle connections take.
+
+    Yields no case if the process may open too few descriptors.
+    """
     size = brokers.size
     with ExitStack() as stack:
         if not stack.enter_context(descriptors(size.idle)):
@@ -52,9 +55,9 @@ def _idle(server: Served, count: int) -> Work:
 
     def run() -> float:
         _await_rest(server)
-        # A broker keeps some memory after a round. Compared with that memory, the connections of
-        # the next round would seem to need too little. So the least memory of all rounds so far is
-        # subtracted.
+        # A broker keeps some memory after a round. If this memory were subtracted, the connections
+        # of the next round would seem to need too little. So the least memory before any round so
+        # far is subtracted.
         without.append(memory_bytes(server.pid))
         before = min(without)
         with closing(Crowd(server.bootstrap, count)):
@@ -75,7 +78,7 @@ def _await_rest(server: Served) -> None:
 
 
 def loading(brokers: Brokers) -> Iterator[Case]:
-    """Yield the time to load all commits after a start, a loaded group's latency, and memory."""
+    """Yield the cases: time to load all commits after a start, a loaded group's latency, memory."""
     folder, size = brokers.folder / "loading", brokers.size
     server = Ours(folder)
     folder.mkdir()

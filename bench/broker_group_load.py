@@ -1,11 +1,11 @@
-"""Group members of both protocols for the load generator, as raw connections in one thread.
+"""Group members for the load generator, for both group protocols, as raw connections in one thread.
 
-A member sends without delay each request that its protocol requires. While a group settles, its
+A member sends each request that its protocol requires without delay. While a group settles, its
 members send a heartbeat every `BEAT_MS`. They send the first heartbeat `HEAD_START_MS` after the
-coordinator knows all joining members, or has confirmed that a member left. Real clients send a
-heartbeat only every few seconds, so a changing group of real clients mostly waits for the next
-heartbeats. The interval is short here, so that the coordinator's own time is measured. Messages are
-few, so tidelog's own codecs encode them, for both brokers.
+coordinator knows all joining members, or after it has confirmed that a member left. Real clients
+send a heartbeat only every few seconds, so a changing group of real clients mostly waits for the
+next heartbeats. The interval is short here, so that the coordinator's own time is measured. Because
+there are few messages, tidelog's own codecs encode the messages for both brokers.
 
 Source: Kafka's protocol guide; KIP-394 (a new member joins again with the
 id that it gets), KIP-848 (consumer groups).
@@ -58,7 +58,7 @@ BEAT_MS: Final = 10
 # Delay of the first heartbeats, so that they don't overtake the request that changes the group.
 HEAD_START_MS: Final = 2
 SESSION_MS: Final = 60_000
-# Codes of errors after which a member joins again: with its new id, or in a new generation.
+# Codes of errors after which a member joins again, with its new id or in a new generation.
 MEMBER_ID_REQUIRED, REBALANCE_IN_PROGRESS, ILLEGAL_GENERATION = 79, 27, 22
 # Codes of errors of a coordinator that is being loaded, is not available yet, or has moved.
 LATER: Final = frozenset({14, 15, 16})
@@ -67,17 +67,18 @@ Request = TypeVar("Request", bound="DataclassInstance")
 
 
 class Refused(RuntimeError):
-    """A broker answered a member with an error that can't be retried."""
+    """A broker's response to a member has an error after which a retry doesn't help."""
 
 
 class Member(ABC):
-    """Member of a group with its connection; at most one request in flight.
+    """Member of a group with its connection. It has at most one request in flight.
 
     Attributes:
         sock: The member's connection.
         group: Id of the group.
         is_waiting: Whether a response is pending.
-        epoch: Generation of the group or epoch of the member; -1 outside the group.
+        epoch: Generation of the group (classic) or epoch of the member (consumer); -1 if it is not
+            in the group.
         count: Number of partitions assigned to the member.
     """
 
@@ -222,7 +223,7 @@ class ClassicMember(Member):
 
 
 class ConsumerMember(Member):
-    """Member of the consumer protocol: revokes and accepts partitions at once."""
+    """Member of the consumer protocol. It revokes and accepts partitions without delay."""
 
     def __init__(self, address: Address, group: str, topic: str, _partitions: int) -> None:
         super().__init__(address, group, topic)
@@ -280,14 +281,14 @@ class Members:
     """Members of one group, served by one thread until their assignment is complete."""
 
     def __init__(self, partitions: int) -> None:
-        """`partitions`: number of the topic's partitions; a settled group has assigned them all."""
+        """`partitions` is the topic's number of partitions; a settled group has assigned all."""
         self._partitions = partitions
         self._waiting = select.epoll()
         self._by_fd: dict[int, Member] = {}
         self._settled = -1
 
     def join(self, *members: Member) -> None:
-        """Add members; each sends its first request at once."""
+        """Add members; each sends its first request without delay."""
         for each in members:
             self._by_fd[each.sock.fileno()] = each
             self._waiting.register(each.sock.fileno(), select.EPOLLIN)

@@ -1,6 +1,6 @@
-"""The broker's benchmark: duration of a change of a group with 50 members.
+"""Section of the broker's benchmark: duration of a change of a group with 50 members.
 
-Each round creates a new group of 50; then a 51st member joins and leaves several times.
+Each round creates a new group of 50 members. Then a 51st member joins and leaves several times.
 """
 
 import time

@@ -1,9 +1,9 @@
 """The load generator: replays prepared requests over raw sockets, without work for each record.
 
 A memory file holds the requests, and `sendfile` sends them. The kernel discards received records
-(`MSG_TRUNC`) in parts of up to 1 MiB, as soon as a part is complete (`SO_RCVLOWAT`). Only the
-fields around the records are read. So the generator uses much less CPU than the brokers that it
-measures. It has one thread; sockets block, or wait in one `epoll`.
+(`MSG_TRUNC`) in parts of up to 1 MiB, as soon as a part is complete (`SO_RCVLOWAT`). The generator
+reads only the fields around the records. So it uses much less CPU than the brokers that it
+measures. It has one thread. Its sockets block, or one `epoll` waits for them.
 """
 
 import os
@@ -30,7 +30,10 @@ _DROP: Final = socket.MSG_TRUNC | socket.MSG_DONTWAIT
 
 
 def connect(address: Address) -> socket.socket:
-    """Connect without Nagle's delay; the kernel applies the timeout, without more system calls."""
+    """Return a connection without Nagle's delay.
+
+    The kernel applies the timeout, so no further system calls are needed.
+    """
     sock = socket.create_connection(address, SOCKET_TIMEOUT_S)
     sock.settimeout(None)
     for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
@@ -57,7 +60,10 @@ class Answers:
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
 
     def read(self) -> memoryview:
-        """Return the next response from its correlation id on; valid until the next call."""
+        """Return the next response from its correlation id on.
+
+        The result is valid until the next call.
+        """
         read_exactly(self._sock, self._buffer[:4])
         size = _SIZE.unpack_from(self._buffer)[0]
         read_exactly(self._sock, self._buffer[:size])
@@ -65,7 +71,7 @@ class Answers:
 
 
 class Stream:
-    """Reads responses that are mostly records: returns the fields as bytes, skips the records."""
+    """Reads responses that consist mostly of records; returns the fields and skips the records."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -97,7 +103,8 @@ class Stream:
         while size > 0:
             part = min(size, BUFFER_BYTES)
             self._wake_at(part)
-            # A blocking call would read a part at once, then wait for SO_RCVLOWAT bytes again.
+            # A blocking call would first read only a part, and then wait for SO_RCVLOWAT bytes
+            # again.
             self._room.poll(SOCKET_TIMEOUT_S * 1000)
             got = self._sock.recv_into(self._buffer, part, _DROP)
             if not got:
@@ -190,7 +197,10 @@ class Reading:
         return total
 
     def _row(self, left: int) -> tuple[int, int, int]:
-        """Return a partition's index, size of records, size of fields; `left` bytes are unread."""
+        """Return a partition's index, the size of its records, and the size of its fields.
+
+        `left` is how many bytes of the response are unread.
+        """
         row = self._stream.ahead(min(wire.FETCHED_SIZE + wire.VARINT_MAX_BYTES, left))
         return wire.fetched_row(row)
 
@@ -252,7 +262,7 @@ class Paced:
     """Writes one record per request at a fixed rate; another connection reads with long polls."""
 
     def __init__(self, address: Address, topic: str, batch: bytes, base: int) -> None:
-        """`base`: the partition's log end offset before the first record."""
+        """`base` is the partition's log end offset before the first record."""
         self._producer, self._consumer = connect(address), connect(address)
         self._topic, self._base, self._batch_bytes = topic, base, len(batch)
         self._request = wire.produce(topic, [batch])

@@ -24,7 +24,7 @@ RIVAL: Final = "Apache Kafka 4.3.0"
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Amount of work of each section; `--quick` does less."""
+    """Amount of work in each section. `--quick` uses smaller amounts."""
 
     volume_bytes: int
     warm_up_s: float
@@ -49,7 +49,7 @@ QUICK: Final = Size(32_000_000, 6, 700, 400, 200, 1_000, 400, 100_000, 1, 0.5, 1
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Both running brokers and their admin clients, ours first."""
+    """Both running brokers and their admin clients, each with tidelog's first."""
 
     ours: Served
     rival: Served
@@ -61,7 +61,7 @@ class Pair:
         return self.our_topics if server is self.ours else self.rival_topics
 
     def servers(self) -> Sequence[Served]:
-        """Return both brokers, ours first."""
+        """Return both brokers, tidelog's first."""
         return (self.ours, self.rival)
 
 
@@ -71,14 +71,14 @@ def side_of(pair: Pair, server: Served, cell: Cell, volume_bytes: int) -> Side:
 
 
 class Brokers:
-    """The two brokers for the sections of the benchmark, started at their first use.
+    """The two brokers for the sections of the benchmark. They are started at their first use.
 
     Attributes:
         home: Kafka's jars.
         oracle: Formats Kafka's directories.
         folder: Folder for files, removed at the end.
         size: Amount of work.
-        stack: Stops the processes that still run at the end.
+        stack: Exit stack that stops the processes that still run at the end.
     """
 
     def __init__(self, home: KafkaHome, size: Size, folder: Path, stack: ExitStack) -> None:
@@ -119,14 +119,14 @@ def _warm_up(pair: Pair, server: Served, seconds: float) -> None:
 def nothing() -> None:
     """Do nothing, as the `prepare` of a case.
 
-    If a case has a `prepare`, the harness calls `ours` and `rival` only once per round.
+    A case needs a `prepare` if the harness must call `ours` and `rival` only once per round.
     """
 
 
 def figure(
     case: str, unit: str, ours: Work, rival: Work | None, *, goal: str = "", note: str = ""
 ) -> Case:
-    """Return a case whose callables return the figure itself, once per round."""
+    """Return a case whose callables are called once per round and return the figure itself."""
     return Case(
         case=case,
         unit=unit,

@@ -1,7 +1,8 @@
-"""The broker's benchmark: CPU per request on a broker with authentication, ACLs and quotas.
+"""Section of the broker's benchmark: CPU per request with authentication, ACLs and quotas.
 
-One client authenticates with PLAIN. It has an ACL on the one topic, and quotas of bytes and of
-request time far above its use. It sends one kind of request repeatedly, with one in flight.
+One client authenticates with PLAIN. It has an ACL for the only topic, and quotas of bytes and of
+request time that are far above its use. It sends one kind of request repeatedly, with one in
+flight.
 """
 
 import socket
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
 TOPIC: Final = "secured"
 USER, PASSWORD = "anna", "a password of the benchmark"
-# The limits are far above the client's use: the broker counts the use, but never throttles.
+# The limits are far above the client's use, so the broker counts the use but never throttles.
 QUOTAS: Final = {
     "producer_byte_rate": 1e12,
     "consumer_byte_rate": 1e12,
@@ -109,7 +110,7 @@ class SecuredBroker:
         return sock, answers
 
     def requests(self) -> dict[str, Sequence[bytes]]:
-        """Return the requests by name; writes the records that the last two kinds read."""
+        """Return the requests by name; also write the records that Fetch and ListOffsets read."""
         value, now_ms = lines(100)[0], int(time.time() * 1000)
         batches = [
             bytes(build_batch([NewRecord(value=value, timestamp=now_ms + number)]))

@@ -1,7 +1,7 @@
-"""The two brokers as processes: started, measured from outside through /proc, stopped.
+"""Runs the two brokers as processes, and measures them from outside through /proc.
 
 Apache Kafka runs with the JVM options of its own start scripts, its default numbers of threads, and
-the pinned jars as class path. tidelog runs by its command line. Linux only.
+the pinned jars as class path. tidelog is started by its command line. The module needs Linux.
 """
 
 import os
@@ -110,7 +110,7 @@ class Ours:
             [command, "serve", "--data", self._data, *settings],
             stdout=subprocess.DEVNULL,
             text=True,
-            # Python caches compiled modules, as it does for an installed package.
+            # Lets Python cache compiled modules, as it does for an installed package.
             env={k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"},
         )
 
@@ -133,7 +133,7 @@ class Kafka(Broker):
     def __init__(
         self, home: KafkaHome, oracle: Oracle, folder: Path, *, certificate: Path | None = None
     ) -> None:
-        """`certificate`: PEM file with key and certificate of a second listener, for TLS."""
+        """`certificate` is a PEM file with key and certificate of a second listener, for TLS."""
         self.tls_port = free_port()
         self._certificate = certificate
         super().__init__(home, oracle, folder, settings=KAFKA_SETTINGS, jvm=KAFKA_JVM)
@@ -184,7 +184,8 @@ def await_served(server: Served) -> None:
         except OSError:
             time.sleep(POLL_S)
             continue
-        # Correlation id, tags and throttle time take 9 bytes; then follows number of brokers + 1.
+        # Correlation id, tags and throttle time take 9 bytes. The next byte is the number of
+        # brokers + 1.
         if answer[9] > 1:
             return
     raise TimeoutError(f"{type(server).__name__} answered no request within {START_TIMEOUT_S} s")
@@ -228,7 +229,7 @@ def memory_bytes(pid: int) -> int:
 
 
 class MemoryWatch:
-    """Context manager that keeps the largest `memory_bytes` while its block runs."""
+    """Context manager that records the largest `memory_bytes` of a process while its block runs."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid

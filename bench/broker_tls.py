@@ -1,8 +1,8 @@
-"""The broker's benchmark: throughput with TLS.
+"""Section of the broker's benchmark: throughput with TLS.
 
 A second pair of brokers has a TLS listener with the same key and certificate (P-256). One client,
 in Python's `ssl`, trusts the authority that signed the certificate. The client's own work for TLS
-is the same with both brokers; the elapsed time includes this work, the CPU time does not.
+is the same with both brokers. The elapsed time includes this work, but the CPU time does not.
 """
 
 import shutil
@@ -38,7 +38,7 @@ class HasTls(Served, Protocol):
 
 
 class TlsClient:
-    """One TLS connection; reads responses into one buffer."""
+    """One TLS connection, which reads responses into one buffer."""
 
     def __init__(self, address: Address, authority: Path) -> None:
         context = ssl.create_default_context(cafile=str(authority))
@@ -57,7 +57,10 @@ class TlsClient:
         self._sock.sendall(request)
 
     def read(self) -> memoryview:
-        """Return the next response from its correlation id on; valid until the next call."""
+        """Return the next response from its correlation id on.
+
+        The result is valid until the next call.
+        """
         read_exactly(self._sock, self._buffer[:4])
         size = _SIZE.unpack_from(self._buffer)[0]
         read_exactly(self._sock, self._buffer[:size])
@@ -114,7 +117,7 @@ class TlsSide:
                 self._write(client)
 
     def produce(self) -> float:
-        """Return MB per second written and acknowledged; the handshake is included."""
+        """Return MB per second written and acknowledged; the time includes the handshake."""
         return self._measured(self._write, self.produce_cpu)
 
     def consume(self) -> float:
@@ -122,7 +125,10 @@ class TlsSide:
         return self._measured(self._read, self.consume_cpu)
 
     def peak_mb(self) -> float:
-        """Write and read a round; return the largest proportional set size meanwhile, in MB."""
+        """Write and read a round's batches; return the broker's largest memory meanwhile, in MB.
+
+        Memory is the proportional set size.
+        """
         self.renew()
         with MemoryWatch(self.server.pid) as watch:
             self.produce()

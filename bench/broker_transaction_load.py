@@ -1,11 +1,11 @@
 """Transactional producers for the load generator: prepared requests, in which a few bytes change.
 
-A transaction is one batch for each of a few partitions, then EndTxn. With transactions of version 2
-(KIP-890), Produce adds the partitions, and each transaction has its own epoch, which the response
-to EndTxn returns. With the classic protocol, AddPartitionsToTxn adds the partitions first. A
-producer has one request in flight, like real clients in these steps. While a broker is still ending
-the previous transaction, it returns an error, and the producer repeats the request at once; real
-clients wait 20 ms or more.
+A transaction consists of one batch for each of a few partitions, and then EndTxn. With transactions
+of version 2 (KIP-890), Produce adds the partitions to the transaction, and each transaction has its
+own epoch, which the response to EndTxn returns. With the classic protocol, AddPartitionsToTxn adds
+the partitions first. A producer has one request in flight, like real clients in these steps. While
+a broker is still ending the previous transaction, it returns an error, and the producer repeats the
+request without delay. Real clients wait 20 ms or more.
 
 Requests are encoded by hand as in bench/broker_wire.py: AddPartitionsToTxn v3, Produce v11 and
 v12, EndTxn v4 and v5. Source: the message definitions of Apache Kafka 4.3.
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 ADD_PARTITIONS, END_TXN = 24, 26
 # Codes of errors after which a request is repeated: NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS
-# (returned by Produce in place of CONCURRENT_TRANSACTIONS), CONCURRENT_TRANSACTIONS.
+# (which Produce returns instead of CONCURRENT_TRANSACTIONS), CONCURRENT_TRANSACTIONS.
 AGAIN: Final = frozenset({6, 19, 51})
-# Positions in a batch: the CRC; the attributes, the first bytes that the CRC covers; the producer
-# id, followed by the epoch and the sequence.
+# Positions in a batch: of the CRC; of the attributes, which are the first bytes that the CRC
+# covers; and of the producer id, which the epoch and the sequence follow.
 CRC_AT, ATTRIBUTES_AT, PRODUCER_AT = 17, 21, 43
 _PRODUCER: Final = struct.Struct(">qhi")
 _CRC: Final = struct.Struct(">I")
@@ -39,7 +39,7 @@ _PRODUCED_ERROR: Final = struct.Struct(">ih")
 
 
 class Refused(RuntimeError):
-    """A broker answered a step of a transaction with an error that can't be retried."""
+    """A broker's response in a transaction has an error after which a retry doesn't help."""
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class Identity:
     Attributes:
         transactional_id: The transactional id.
         producer_id: The producer id that the broker has assigned.
-        epoch: Producer epoch; with version 2 it changes with each transaction.
+        epoch: Producer epoch. With transactions of version 2, it changes with each transaction.
     """
 
     transactional_id: str
@@ -79,7 +79,10 @@ def end_transaction(who: Identity, *, version: int) -> bytes:
 
 
 def produced_code(answer: memoryview, topic: str, partitions: int) -> int:
-    """Return the first error of a Produce response, or 0; does not read partitions after it."""
+    """Return the first error of a Produce response, or 0.
+
+    Partitions after the first error are not read.
+    """
     at = wire.first_partition_at(topic, partitions, before=0)
     for _ in range(partitions):
         code = int(_PRODUCED_ERROR.unpack_from(answer, at)[1])
@@ -102,7 +105,7 @@ class Producer:
         *,
         classic: bool,
     ) -> None:
-        """`batch`: batch for each partition, in which the producer's fields are overwritten."""
+        """`batch` is the batch for each partition. The producer overwrites its own fields in it."""
         self.sock: socket.socket = connect(address)
         self._answers = Answers(self.sock)
         self._who, self._topic, self._partitions = who, topic, list(partitions)
@@ -193,7 +196,7 @@ class Producer:
 
 
 def run_all(producers: Sequence[Producer], seconds: float) -> int:
-    """Let each producer commit transactions for `seconds`; return the number of commits."""
+    """Let each producer commit transactions for `seconds`; return the number of all commits."""
     before = sum(each.ended for each in producers)
     goals = {each.sock.fileno(): _Goal(each, time.perf_counter() + seconds) for each in producers}
     waiting = select.epoll()
@@ -218,7 +221,7 @@ class _Goal:
     end: float
 
     def go_on(self) -> bool:
-        """Handle a response; send the next request, except at the end of a transaction after `end`.
+        """Handle a response; send the next request, unless a transaction has ended after `end`.
 
         Returns:
             Whether the response has ended a transaction and `end` is reached.

@@ -1,7 +1,7 @@
-"""The broker's benchmark: rate, CPU and memory of transactions with 100 records.
+"""Section of the broker's benchmark: rate, CPU and memory of transactions with 100 records.
 
 Producers replay prepared requests with both protocols of transactions. A real client is measured
-too; its figure includes its own waiting and work.
+too. Its figure includes the client's own work and pauses.
 """
 
 import time
@@ -32,7 +32,8 @@ class Kind:
     """Way to write transactions.
 
     Attributes:
-        producers: Number of concurrent producers, each with its transactional id and connection.
+        producers: Number of concurrent producers, each with its own transactional id and
+            connection.
         partitions: Number of partitions of a transaction, each with an equal part of the records.
         classic: Whether separate requests add the partitions (before KIP-890).
     """
@@ -92,7 +93,10 @@ def _rates(
 
 
 def _prepared(pair: Pair, server: Served, kind: Kind) -> Run:
-    """Return a function that runs producers; all rounds use the same producers."""
+    """Return a function that runs producers.
+
+    All rounds use the same producers.
+    """
     topic = f"ledger-{abs(hash(kind))}"
     pair.topics(server).create(topic, kind.partitions)
     made = [begun(address_of(server), kind, topic, n) for n in range(kind.producers)]
@@ -112,7 +116,7 @@ def begun(address: Address, kind: Kind, topic: str, number: int) -> Producer:
 
 
 def batch_of(count: int) -> bytes:
-    """Return a transaction's batch; producers write their id, epoch and sequence into it."""
+    """Return a transaction's batch, into which producers write their id, epoch and sequence."""
     now_ms = int(time.time() * 1000)
     values: Sequence[bytes] = lines(RECORD_BYTES)
     records = [NewRecord(value=values[number], timestamp=now_ms) for number in range(count)]

@@ -1,8 +1,8 @@
-"""Requests of the load generator, encoded by hand and not by the code that they measure.
+"""Requests of the load generator, encoded by hand and not by the code that the benchmark measures.
 
 Produce v9, Fetch v12, ListOffsets v7 and Metadata v9 are flexible versions that both brokers
 support and that identify topics by name. A frame includes its length. Fields of responses are read
-at fixed offsets of these versions; fields that no measurement needs are not decoded.
+at positions that are fixed in these versions. Fields that no measurement needs are not decoded.
 
 Source: KIP-482; the message definitions of Apache Kafka 4.3.
 """
@@ -21,8 +21,8 @@ VARINT_MAX_BYTES: Final = 5
 
 _HEADER: Final = struct.Struct(">hhih")
 _PRODUCED: Final = struct.Struct(">ihqqq")
-# Size of a partition in a Produce response: index, error, base offset, append time, log start; then
-# no record errors, a null message and no tags.
+# Size of a partition in a Produce response: index, error, base offset, append time and log start,
+# followed by no record errors, a null message and no tags.
 PRODUCED_SIZE: Final = _PRODUCED.size + 3
 _FETCHED: Final = struct.Struct(">ihqqqbi")
 FETCHED_SIZE: Final = _FETCHED.size
@@ -113,7 +113,7 @@ def metadata() -> bytes:
 def first_partition_at(topic: str, partitions: int, *, before: int) -> int:
     """Return the position of the first partition's row, counted from the correlation id.
 
-    `before`: number of bytes between the header and the array of topics.
+    `before` is the number of bytes between the header and the array of topics.
     """
     return 4 + 1 + before + 1 + len(text(topic)) + len(uvarint(partitions + 1))
 

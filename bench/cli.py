@@ -1,7 +1,7 @@
-"""CPU of commands on the demo's log: 336,776 flights of 2013, each appended when it departed.
+"""CPU time of commands on the demo's log: 336,776 flights of 2013, each appended at its departure.
 
-Each command runs in its own process; the figure is the CPU time of this process. The rival is
-the bare interpreter (`python -c pass`); kcat is compared with `read` if it is installed.
+Each command runs in its own process, and the figure is the CPU time of this process. The rival is
+the bare interpreter (`python -c pass`). If kcat is installed, it is compared with `read`.
 """
 
 import atexit

@@ -1,12 +1,12 @@
-"""Brute-force compaction against Apache Kafka 4.3's cleaner, on the same head of a keyed log.
+"""Compares brute-force compaction with Apache Kafka 4.3's cleaner, on the same head of a keyed log.
 
-All of the head is dirty: records of 200 bytes with uniform keys. Kafka's cleaner runs in a real
-broker with one cleaner thread, the same memory for its map and no throttle. The segments are put
-into the topic's directory before the broker starts, and the topic becomes compacted when the broker
-is idle. The CPU of the broker's process counts from this change until the cleaner logs that it has
-finished, minus the CPU that the idle broker would use in that time. tidelog's cleaner runs in its
-own process. The start of a process is not counted; the loading of tidelog's kernels is a separate
-figure.
+The head consists of records that were never cleaned. They have 200 bytes and uniform keys. Kafka's
+cleaner runs in a real broker with one cleaner thread, the same memory for its map and no throttle.
+The segments are put into the topic's directory before the broker starts. When the broker is idle,
+the topic's setting is changed to compaction. The CPU time of the broker's process counts from this
+change until the cleaner logs that it has finished, minus the CPU time that the idle broker would
+use meanwhile. tidelog's cleaner runs in its own process. The start of this process is not counted.
+The loading of tidelog's kernels is a separate figure.
 
 The cases of the generational strategy (bench/generations.py) follow.
 """
@@ -68,13 +68,13 @@ QUICK: Final = Size(1_000_000, 100_000, ROUNDS_QUICK, goals=False)
 
 
 def cases(quick: bool) -> Iterator[Case]:
-    """Yield cases: brute force against Kafka's cleaner, then generational against brute force."""
+    """Yield the cases of brute force against Kafka, then of generational against brute force."""
     yield from _brute_force(quick)
     yield from generational(quick)
 
 
 def _brute_force(quick: bool) -> Iterator[Case]:
-    """Yield the cases uncompressed and with lz4; without a rival if Kafka is not available."""
+    """Yield the cases for uncompressed batches and for lz4; without a rival if Kafka is missing."""
     size = QUICK if quick else FULL
     with ExitStack() as stack:
         folder = Path(stack.enter_context(scratch()))

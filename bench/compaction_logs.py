@@ -1,7 +1,7 @@
-"""The head of a keyed log for `bench compaction`: equal bytes for Kafka's cleaner and ours.
+"""Writes the head of a keyed log for `bench compaction`: the same bytes for both cleaners.
 
-Records have 200 bytes, and batches have 16 KB. Keys are uniform over the key space. Every 80
-records the create time rises by 1 ms.
+Records have 200 bytes, and batches have 16 KB. Keys are uniform over the key space. The create time
+increases by 1 ms every 80 records.
 """
 
 from pathlib import Path
@@ -22,7 +22,7 @@ from tidelog.types import Codec
 
 TOPIC_ID: Final = UUID(int=9)
 START_MS: Final = 1_700_000_000_000
-# A record has 200 bytes: 14 of lengths, deltas and times, 16 of the key and 170 of the value.
+# A record has 200 bytes: 14 for lengths, deltas and times, 16 for the key, and 170 for the value.
 KEY_SIZE: Final = 16
 VALUE_SIZE: Final = 170
 SEGMENT_BYTES: Final = 256 << 20
@@ -51,8 +51,8 @@ def _table(rng: np.random.Generator, start: int, count: int, keys: int) -> pa.Ta
     key = pa.Array.from_buffers(
         pa.binary(), count, [None, _ends(count, KEY_SIZE), pa.py_buffer(names.tobytes())]
     )
-    # Half of a value is repeating text, as in JSON; a codec compresses the value to half its size
-    # or less.
+    # Half of a value is repetitive text, as in JSON. So a codec compresses the value to half its
+    # size or less.
     noise = rng.integers(0, 64, (count, VALUE_SIZE), dtype=np.uint8) + 48
     noise[:, : VALUE_SIZE // 2] = np.frombuffer(b'{"field": "value"}' * 10, np.uint8)[
         : VALUE_SIZE // 2
@@ -134,7 +134,7 @@ def job_of(folder: Path, sources: list[SourceSegment], rules: CompactionRules) -
 
 
 def _groups(sources: list[SourceSegment]) -> list[Group]:
-    """Group as Kafka does: a group has as many consecutive segments as fit into one segment."""
+    """Return groups as Kafka forms them: as many consecutive segments as fit into one segment."""
     found: list[list[int]] = []
     size = SEGMENT_BYTES
     for source in sources:

@@ -1,6 +1,7 @@
-"""One cleaning by tidelog in its own process: CPU, memory, and separately the loading of kernels.
+"""Measures a cleaning by tidelog in its own process: CPU, memory, and the loading of kernels.
 
-`bench/compaction.py` runs this module with a job's file; the output is one line of JSON.
+`bench/compaction.py` runs this module with a job's file. The output is one line of JSON, in which
+the loading of kernels is separate.
 """
 
 import json
@@ -19,7 +20,7 @@ STATUS = Path("/proc/self/status")
 
 
 def memory_bytes(name: str) -> int:
-    """Return a field of this process's memory status, in bytes."""
+    """Return a memory field of this process's status in /proc, in bytes."""
     for line in STATUS.read_text().splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024

@@ -1,9 +1,10 @@
-"""Log file to Arrow, and Arrow to batches: records/s on one core, compared with other libraries.
+"""Measures decoding of log files to Arrow, and encoding of Arrow to batches, on one core.
 
-The log is a file of 100-byte records (key 7, value 85) in batches of 16 KB. It is written to a
-temporary folder and mapped, like a finished segment. tidelog checks every CRC-32C, and releases
-each Arrow batch before it decodes the next one, as a scan does. kafka-python and aiokafka create
-one Python object per record, and no columns; the notes of their cases state this difference.
+The rivals are other libraries. The log is a file of 100-byte records (key 7 bytes, value 85 bytes)
+in batches of 16 KB. It is written to a temporary folder and mapped, like a finished segment.
+tidelog checks every CRC-32C, and releases each Arrow batch before it decodes the next one, as a
+scan does. kafka-python and aiokafka create one Python object per record instead of columns. The
+notes of their cases state this difference.
 """
 
 import mmap
@@ -34,7 +35,7 @@ from tidelog.types import Codec
 
 START_MS = 1_357_016_400_000  # 2013-01-01 in New York
 RECORD_BYTES = 100
-# Maximum number of records that a rival decodes; the whole log would take minutes.
+# Maximum number of records that a rival decodes, because decoding the whole log would take minutes.
 RIVAL_RECORDS = 20_000
 DECODE_GOAL = "ours >= 25_000_000"
 ENCODE_GOAL = "ours >= 10_000_000"
@@ -44,7 +45,10 @@ OBJECTS = "the rival gives a Python object per record, ours Arrow columns"
 
 
 def make_table(rows: int, *, headers: bool = False) -> pa.Table:
-    """Return keyed records of 100 bytes on disk; the words in the values are compressible."""
+    """Return keyed records, each of which takes 100 bytes on disk.
+
+    The values consist of words, which are compressible.
+    """
     numbers = np.arange(rows)
     keys = pa.array([f"N{number:06d}" for number in (numbers * 7919) % 5000])
     words = ["departed", "arrived", "delayed", "cancelled", "boarding", "taxiing"]
@@ -87,7 +91,7 @@ def rows_of(log: memoryview, columns: tuple[str, ...]) -> Callable[[], float]:
 
 
 def objects_of(records: Callable[[bytes], float], log: memoryview) -> Work:
-    """Return a function that lets a rival decode a part of the log."""
+    """Return a function in which a rival decodes a part of the log."""
     part = b""
     count = 0
     for batch in walk(log):
@@ -111,7 +115,7 @@ def kafka_python(part: bytes) -> float:
 
 
 def aiokafka(part: bytes) -> float:
-    """Decode with aiokafka's compiled decoder; otherwise like `kafka_python`."""
+    """Decode with aiokafka's compiled decoder, with the CRC and all fields; return the count."""
     count = 0
     records = AioKafkaRecords(part)
     while (batch := records.next_batch()) is not None:
@@ -127,7 +131,8 @@ def codec_alone(log: memoryview, codec: Codec, rows: int) -> Work:
     sections = [bytes(batch.view[HEADER_SIZE:]) for batch in walk(log)]
     decompress = {
         Codec.LZ4: lz4.frame.decompress,
-        # This function requires that a frame declares the size of its content; tidelog's frames do.
+        # This function requires that a frame declares the size of its content. tidelog's frames
+        # declare it.
         Codec.ZSTD: zstandard.ZstdDecompressor().decompress,
     }[codec]
 

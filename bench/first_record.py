@@ -1,8 +1,8 @@
 """Time from `tidelog.broker()` to the first record that a consumer group reads, as in a test.
 
-Each client reads one existing record, from the first broker of a process and from the twentieth
-broker of a process (third with `--quick`). The client is imported before the time starts. The time
-of the first broker includes the import of the broker's modules.
+Each client reads one existing record from the first broker that a process starts, and from the
+twentieth broker (with `--quick`, the third). The client is imported before the time starts. The
+time of the first broker includes the import of the broker's modules.
 """
 
 import atexit
@@ -18,7 +18,7 @@ from bench.harness import Case
 _GOAL_MS: Final = 300
 _NTH: Final = 20
 _CLIENTS: Final = ("confluent-kafka", "aiokafka", "kafka-python")
-# This program runs in its own process, because the brokers of a process share imported modules.
+# This program runs in its own process, because all brokers in a process share imported modules.
 _PROGRAM: Final = """
 import asyncio, os, sys, time
 import tidelog
@@ -116,7 +116,7 @@ def _environment() -> dict[str, str]:
 
 
 class _Warm:
-    """A broker of another process that has already served a group of the client."""
+    """A broker in another process. It has already served a group of the client."""
 
     def __init__(self, client: str) -> None:
         self._client = client
@@ -124,7 +124,7 @@ class _Warm:
         self._address = ""
 
     def wall_ms(self) -> float:
-        """Return the client's time to the first record; starts the broker at the first call."""
+        """Return the client's time to the first record, in ms; the first call starts the broker."""
         if self._process is None:
             command = [sys.executable, "-c", _PROGRAM, self._client, "0"]
             self._process = subprocess.Popen(

@@ -1,11 +1,12 @@
-"""Generational compaction against brute force on real segments, and the model of both.
+"""Compares generational compaction with brute force, on real segments and in a model.
 
-Both cleaners run over the same log: each key once, then updates by Zipf's law or uniform, in
-200-byte records. Both have the same peak space: twice the live size, with the active segment
-counted as full. Brute force cleans when one more segment would exceed this space. The generational
-strategy decides after every roll whether to clean. Bytes written are those of log files and of
-`compaction-statistics`; bytes read are those of mapping, rewriting and sampling. Files that await
-deletion, and `.cleaned` files before their swap, don't count as space.
+Both cleaners process the same log of 200-byte records. Each key occurs once, and then updates
+follow, whose keys are uniform or distributed by Zipf's law. Both cleaners may use the same peak
+space: twice the live size, with the active segment counted as full. Brute force cleans when one
+more segment would exceed this space. The generational strategy decides after every roll whether to
+clean. Bytes written are bytes of log files and of `compaction-statistics`. Bytes read are read to
+map, rewrite and sample segments. Files that await deletion, and `.cleaned` files before their swap,
+don't count as space.
 
 `./run bench compaction` includes these cases.
 """
@@ -46,7 +47,7 @@ GOALS = {"zipf": "<= 0.47", "uniform": "<= 0.37"}
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Figures of a run over all updates; `peak` (space) and `segments` are in live sizes."""
+    """Figures of a run over all updates. `peak` (space) and `segments` are in live sizes."""
 
     written_bytes: int
     read_bytes: int
@@ -55,7 +56,7 @@ class Figures:
 
 
 def drive(workload: Workload, scheduler: str) -> Figures:
-    """Append all records, with cleanings by `scheduler`; return the figures."""
+    """Append all records, while `scheduler` decides on cleanings; return the figures."""
     path = tempfile.mkdtemp(prefix="tidelog-bench-")
     try:
         return _Drive(path, workload, scheduler).run()
@@ -120,7 +121,10 @@ class _Drive:
 
 
 def cases_of(quick: bool) -> Iterator[Case]:
-    """Yield the cases of both distributions; each run is executed once."""
+    """Yield the cases of both distributions of keys.
+
+    Each run is executed only once.
+    """
     keys, segments, rounds = (16_384, 32, 8) if quick else (65_536, 64, 30)
     run = cache(drive)
     for kind, goal in GOALS.items():

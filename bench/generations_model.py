@@ -1,12 +1,14 @@
-"""A model of a compacted log with integers as keys: bytes written, bytes read and space.
+"""A model of a compacted log with integers as keys, which computes traffic and space.
 
-All records have size 1; space and traffic are in live sizes (rounds). Cleaning follows the rules of
-the storage. A map has the last offsets of the keys in [from, to); the records that these offsets
-supersede are removed in place. Neighboring segments that are rewritten together may be merged.
-There are four schedulers here: the storage's scheduler with exact counts of live records, the
-storage's scheduler with a sample of keys, brute force, and a greedy choice with exact counts.
+All records have size 1. Space and traffic (bytes written and read) are in live sizes (rounds).
+Cleaning follows the rules of the storage. A map has the last offsets of the keys in [from, to); the
+records that these offsets supersede are removed in place. Neighboring segments that are rewritten
+together may be merged. There are four schedulers here: the storage's scheduler with exact counts of
+live records, the storage's scheduler with a sample of keys, brute force, and a greedy choice with
+exact counts.
 
-The log begins with each key once in random order; updates drawn from a distribution follow.
+The log begins with each key once, in random order. Updates follow, whose keys are drawn from a
+distribution.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +35,7 @@ Longs = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """The appended updates.
+    """The keys and the updates that are appended.
 
     Attributes:
         kind: `zipf` (exponent 1.0) or `uniform`.
@@ -85,8 +87,8 @@ class Piece:
 class Outcome:
     """Figures of a run, in live sizes unless stated otherwise.
 
-    `peak` is a fraction of the space limit, `segments_peak` a multiple of the segments that the
-    live size fills, and `runs` the number of cleanings.
+    `peak` is a fraction of the space limit. `segments_peak` is a multiple of the number of segments
+    that the live size fills. `runs` is the number of cleanings.
     """
 
     written: float = 0.0
@@ -106,7 +108,7 @@ Scheduler = Callable[["ModelLog"], None]
 
 
 class ModelLog:
-    """The log. Before each new segment it calls the scheduler until the size stays the same."""
+    """The log. Before each new segment, it calls the scheduler until the log size is stable."""
 
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
@@ -256,7 +258,7 @@ def generational(log: ModelLog) -> None:
 
 
 class Sampling:
-    """The storage's scheduler with estimates from a sample of keys; `seed` selects the sample."""
+    """The storage's scheduler, with estimates from a sample of keys. `seed` selects the sample."""
 
     def __init__(self, shift: int, seed: int = 0) -> None:
         self._seed = seed
@@ -313,7 +315,7 @@ class Sampling:
 
 
 def _scramble(keys: Longs, seed: int) -> Longs:
-    """Return seeded hashes of integers; their low bits are uniform."""
+    """Return seeded hashes of integers. The low bits of the hashes are uniformly distributed."""
     words = (keys + (seed << 40)).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     words ^= words >> np.uint64(32)
     words *= np.uint64(0xD6E8FEB86659FD93)

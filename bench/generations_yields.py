@@ -1,6 +1,6 @@
 """Statistics of yields for generational compaction, in the model of a compacted log.
 
-The storage uses a sample of keys instead, because its results were better: see
+The storage uses a sample of keys instead, because the results with a sample were better: see
 docs/generations.md#yields-as-statistics.
 """
 
@@ -24,7 +24,8 @@ class Yields:
     KEPT = 32
 
     def __init__(self) -> None:
-        self._rates: dict[int, tuple[float, float]] = {}  # base -> rate and age
+        # maps a segment's base offset to rate and age
+        self._rates: dict[int, tuple[float, float]] = {}
         self._first: list[tuple[float, float]] = []
 
     @property

@@ -1,4 +1,4 @@
-"""Measures cases: ours and a rival by turns, with medians of at least five rounds.
+"""Measures cases: tidelog's side and a rival in turn, with medians of at least five rounds.
 
 A case's `ours` and `rival` are callables that do the work once and return the amount of work. The
 case's unit decides how this number is used:
@@ -7,12 +7,13 @@ case's unit decides how this number is used:
 - `s`, `ms`, `us`: elapsed time per piece of work, lower is better;
 - any other unit (bytes, rows): the number itself; the time is not part of it.
 
-`ratio` is always ours / rival. A goal limits this ratio or the figure in the case's unit. For the
-ratio it is `>= X` or `<= X`, also with `ratio` before it; for the figure it is `ours >= X` or `ours
-<= X`. Results also have CPU time and peak memory. CPU time is that of this process and of the
-children that it has waited for. Peak memory is the amount by which one call raises the resident
-set; None outside Linux. Neither value includes a long-lived child such as Spark's JVM. Callables
-that are shorter than `ROUND_SECONDS` run several times per round, unless the case has `prepare`.
+`ratio` is always ours / rival. A goal limits this ratio, or our figure in the case's unit. A goal
+for the ratio is written `>= X` or `<= X`, optionally with `ratio` before it. A goal for the figure
+is written `ours >= X` or `ours <= X`. Results also have CPU time and peak memory. CPU time is the
+time of this process and of the children that it has waited for. Peak memory is the amount by which
+one call raises the resident set. It is None outside Linux. Neither value includes a long-lived
+child such as Spark's JVM. Callables that are shorter than `ROUND_SECONDS` run several times per
+round, unless the case has `prepare`.
 """
 
 import gc
@@ -44,13 +45,15 @@ class Case:
 
     Attributes:
         case: Name of the work, e.g. `decode 100-byte records, all columns`.
-        unit: Unit of the figure; it decides how the callables' result is used (module text).
-        ours: Does our work once; returns the amount of work.
+        unit: Unit of the figure, which decides how the callables' results are used (see the
+            module).
+        ours: Does tidelog's work once; returns the amount of work.
         rival: Does the same work by other means; None without a rival.
         rival_name: Name and version of the rival, e.g. `aiokafka 0.14.0`.
-        goal: Goal for the ratio or the figure (module text); empty for none.
+        goal: Goal for the ratio or the figure (see the module); empty for none.
         note: Conditions that a reader needs to judge the figure.
-        prepare: Runs before every measured call, untimed; the call then runs once per round.
+        prepare: Function that is called before every measured call, without being timed. With it,
+            each side is called once per round.
     """
 
     case: str
@@ -80,7 +83,7 @@ def read_clocks() -> Reading:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Result of one side of a case: medians over the rounds; seconds are per call."""
+    """Result of one side of a case: medians over the rounds. Seconds are per call."""
 
     value: float
     value_min: float
@@ -115,7 +118,7 @@ def is_met(goal: str, *, ours: float, ratio: float | None) -> bool | None:
     """Return whether the figures reach a goal; None if the goal is empty.
 
     Raises:
-        ValueError: The goal is malformed, or is about the ratio of a case without a rival.
+        ValueError: The goal is malformed. Or it is for the ratio, and the case has no rival.
     """
     if not goal:
         return None
@@ -130,7 +133,7 @@ def is_met(goal: str, *, ours: float, ratio: float | None) -> bool | None:
 
 
 def to_value(unit: str, work: float, wall_s: float) -> float:
-    """Return the figure of one call in the case's unit (module text)."""
+    """Return the figure of one call in the case's unit (see the module)."""
     if unit.endswith("/s"):
         return work / wall_s if wall_s else math.inf
     if unit in _SECONDS_PER_UNIT:
@@ -139,7 +142,7 @@ def to_value(unit: str, work: float, wall_s: float) -> float:
 
 
 class Harness:
-    """Measures cases one by one; the clocks are an argument, so that tests control the time."""
+    """Measures cases one by one. The clocks are an argument, so that tests can control the time."""
 
     def __init__(
         self,
@@ -156,11 +159,12 @@ class Harness:
     def run(self, cases: Iterable[Case]) -> Iterator[Result]:
         """Measure the cases; a generator may create and remove data around its yields."""
         for case in cases:
-            is_met(case.goal, ours=0.0, ratio=0.0)  # raises for a malformed goal before the work
+            # raises ValueError for a malformed goal before the work
+            is_met(case.goal, ours=0.0, ratio=0.0)
             yield self.measure(case)
 
     def measure(self, case: Case) -> Result:
-        """Warm up, then measure rounds of ours and of the rival by turns."""
+        """Warm up, then measure rounds of tidelog's side and of the rival in turn."""
         ours = self._runner(case, case.ours)
         rival = self._runner(case, case.rival) if case.rival else None
         for _ in range(self._rounds):
@@ -176,7 +180,7 @@ class Harness:
 
 
 class _Runner:
-    """Calls of one side.
+    """Calls and measures one side.
 
     The first call is not counted, because it compiles code and fills caches. The second call shows
     how many calls fit into a round, and the memory of a call.

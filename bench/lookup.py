@@ -1,10 +1,9 @@
-"""Lookups by time, one at a time, and positions by offset.
+"""Measures lookups by time, one at a time, and lookups of positions by offset.
 
 The log has 100-byte records in uncompressed batches of about 16 KB; all timestamps are distinct,
 and shuffled inside each batch. The lookup times are a random sample of these timestamps, without
-repetition.
-The page cache is warm unless a case states otherwise. Lookups share no decoded batch and
-no result. Ranges and plans are in `bench/ranges.py`.
+repetition. The page cache is warm unless a case states otherwise. Lookups share no decoded batch
+and no result. Cases of ranges and plans are in `bench/ranges.py`.
 """
 
 import random
@@ -134,7 +133,7 @@ def _positions_one_by_one(fixture: Fixture, count: int) -> Callable[[], float]:
 
 
 def _drop_caches(fixture: Fixture) -> Callable[[], object]:
-    """Return a function that evicts the log from the page cache and drops tidelog's maps."""
+    """Return a function that evicts the log from the page cache and drops tidelog's memory maps."""
     import os
 
     def run() -> None:
@@ -189,7 +188,7 @@ def _lookup_cases(quick: bool) -> Iterator[Case]:
 
 
 def _segment_count_cases(size: int, segments: int, count: int) -> Iterator[Case]:
-    """Yield the cases of the same bytes in many segments and in few."""
+    """Yield the cases of the same bytes in many segments and in few segments."""
     few = Fixture(size, 10, batch_records=BATCH_RECORDS)
     lots = Fixture(size, segments, batch_records=BATCH_RECORDS)
     yield Case(
@@ -231,7 +230,10 @@ def _batch_kind_cases(size: int) -> Iterator[Case]:
 
 
 def _memory_case(partitions: int) -> Case:
-    """Return the case of index memory: many readers of one partition, each opened separately."""
+    """Return the case of the memory for indexes.
+
+    Many readers of one partition are opened separately.
+    """
     return Case(
         case=f"resident index memory, {partitions} partitions",
         unit="MB",

@@ -1,10 +1,10 @@
-"""Time ranges for `bench/lookup.py`: exact reads, counts and plans with zone maps.
+"""Cases of time ranges for `bench/lookup.py`: exact reads, counts and plans with zone maps.
 
 Two topics have 150-record batches of about 16 KB, appended evenly over ten days, in 16 finished
 segments with zone maps and an empty active segment. In the first topic a record's create time is
 its append time minus an exponential delay, whose mean is 0.05 % of the span. In the second topic
-create times are uniform over the whole span, so that no zone can be skipped. A third partition has
-very many segments of one batch each. The page cache is warm.
+create times are uniform over the whole span, so that no zone can be skipped. A separate partition
+has very many segments, each of one batch. The page cache is warm.
 """
 
 import shutil
@@ -51,10 +51,10 @@ Longs = npt.NDArray[np.int64]
 
 
 class Batches:
-    """Batches of records whose times are relative to the time of the batch."""
+    """Makes batches of records whose times are relative to the time of the batch."""
 
     def __init__(self, distances: Longs) -> None:
-        """`distances`: int64[TEMPLATES, BATCH_RECORDS], record time minus batch time in ms."""
+        """`distances` is int64[TEMPLATES, BATCH_RECORDS]: record time minus batch time in ms."""
         source = np.random.default_rng(3)
         values = [source.bytes(RECORD_BYTES // 2) * 2 for _ in range(BATCH_RECORDS)]
         self._distances = distances
@@ -62,7 +62,7 @@ class Batches:
 
     @staticmethod
     def _build(row: Longs, values: list[bytes]) -> bytes:
-        # The times include SPAN_MS, so that none is negative; `at` subtracts it.
+        # SPAN_MS is added to the times, so that none is negative; `at` subtracts it again.
         records = [
             NewRecord(value=value, timestamp=int(ms) + SPAN_MS)
             for ms, value in zip(row, values, strict=True)
@@ -200,7 +200,7 @@ def _share(topic: Topic, wanted: RequestedRange, *, of_sidecars: bool) -> float:
 
 
 def range_cases(quick: bool) -> Iterator[Case]:
-    """Yield the cases of reads and counts of a time range, compared with other reads."""
+    """Yield the cases of reads and counts of a time range, each compared with another read."""
     size = (1 << 28) if quick else (2 << 30)
     note = f"{size >> 20} MB, {SEGMENTS} segments"
     everything, hundredth, half, most = RequestedRange(), part(0.01), part(0.5), part(0.9)
@@ -309,7 +309,7 @@ class ManySegments:
         return mark
 
     def _finish(self, mark: int) -> None:
-        """Write the files of a clean stop: an empty active segment, a snapshot, a checkpoint."""
+        """Write the files that a clean stop leaves: empty active segment, snapshot, checkpoint."""
         end = 2 * self.segments
         for suffix in (files.LOG_SUFFIX, files.OFFSET_INDEX_SUFFIX, files.TIME_INDEX_SUFFIX):
             (self._directory / files.file_name(end, suffix)).touch()

@@ -1,4 +1,4 @@
-"""Results of a run: a table for people, and JSON for docs/benchmarks.md and the README."""
+"""Formats a run's results: as a table for people, and as JSON for docs/benchmarks.md and README."""
 
 import json
 import os
@@ -123,7 +123,10 @@ def _side(side: Side) -> SideJson:
 
 
 def markdown(runs: Sequence[RunJson]) -> str:
-    """Return runs, parsed from their JSON, as one table; a case without a rival has no ratio."""
+    """Return runs, parsed from their JSON, as one table in Markdown.
+
+    A case without a rival has no ratio.
+    """
     rows = [_markdown_cells(run, case) for run in runs for case in run["cases"]]
     lines = ["| benchmark | case | tidelog | against | ratio | goal |", "|---|---|---|---|---|---|"]
     lines += ["| " + " | ".join(row) + " |" for row in rows]

@@ -1,11 +1,12 @@
-"""The Spark source against a Python data source that does nothing, by turns in one session.
+"""Compares the Spark source with a Python data source that does nothing, in one session.
 
 The rival yields one prebuilt record batch repeatedly, with the same columns and sizes and in the
-same number of tasks. So the rival's time is Spark's own share, mostly the conversion from Arrow to
-rows in the JVM. Spark runs in local mode on two cores; the page cache is warm. Batches are
-uncompressed, of 16 KB, with 8-byte keys and 100-byte values; segments have 128 MiB; CRCs are
-checked. Each run is a new query with a new plan, because Spark would reuse the results of an
-earlier shuffle. CPU and memory are those of this process, without the JVM and its workers.
+same number of tasks. So the rival's time is Spark's own share of the time, mostly for the
+conversion from Arrow to rows in the JVM. Both sides are measured in turn. Spark runs in local mode
+on two cores. The page cache is warm. Batches are uncompressed and have 16 KB, with 8-byte keys and
+100-byte values. Segments have 128 MiB. CRCs are checked. Each run is a new query with a new plan,
+because Spark would reuse the results of an earlier shuffle. CPU time and memory are measured in
+this process, without the JVM and its workers.
 """
 
 import os
@@ -42,8 +43,8 @@ CHUNK_ROWS = 50_000
 WARM_UPS = 4
 TOPIC = "numbers"
 GOAL = ">= 0.9"
-# Rates of Spark's Kafka connector. They were measured once on this kind of machine, with a broker
-# on the same two cores, and are not measured in this run.
+# Rates of Spark's Kafka connector. They are not measured in this run. They were measured once on
+# this kind of machine, with a broker on the same two cores.
 CONNECTOR = "Spark's Kafka connector 4.2 was recorded at 0.80 M rows/s, 1.22 M with minPartitions=2"
 HERE = Path(__file__).parent.parent
 ALL_COLUMNS = (
@@ -135,7 +136,7 @@ def session() -> "SparkSession":
 def nothing(
     spark: "SparkSession", path: str, columns: tuple[str, ...]
 ) -> Callable[[], "DataFrame"]:
-    """Return a function that loads the rival, with as many batches as our splits, of equal size."""
+    """Return a function that loads the rival, with batches of the same number and size as ours."""
     plan = plan_splits({"path": path, "subscribe": TOPIC, "columns": ",".join(columns)})
     wanted, how = scan_columns(columns, {}), scan.ReadOptions(rows=BATCH_ROWS)
     batch = next(scan.read(plan.splits[0], wanted, options=how))
@@ -173,7 +174,7 @@ def cases(quick: bool) -> Iterator[Case]:
             ):
                 read = run(ours(spark, path, columns), aggregates)
                 rival = run(nothing(spark, path, columns), aggregates)
-                for _ in range(WARM_UPS):  # by turns, while the JVM still compiles
+                for _ in range(WARM_UPS):  # runs both sides in turn while the JVM still compiles
                     read()
                     rival()
                 yield Case(

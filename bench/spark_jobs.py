@@ -1,9 +1,9 @@
-"""Time slices, jobs, codecs, memory, the sink and Arrow readers, for `bench/spark.py`.
+"""Cases for `bench/spark.py`: time slices, jobs, codecs, memory, the sink and Arrow readers.
 
-The topic is that of `bench/ranges.py`: 150-record batches of about 16 KB, 2 GB, appended evenly
-over ten days, with create times a little before the append times. Spark runs on two cores. The time
-of a query without records is a case of its own; the speedup of a slice is computed without this
-time.
+The topic is the first topic of `bench/ranges.py`: 2 GB in 150-record batches of about 16 KB,
+appended evenly over ten days, with create times a little before the append times. Spark runs on two
+cores. The time of a query without records is a separate case. The speedup of a slice is computed
+without this time.
 """
 
 import re
@@ -56,7 +56,10 @@ def rows_of(frame: "DataFrame", aggregates: Sequence[str] = VALUES) -> float:
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Return the median elapsed seconds of `TRIES` runs; the harness repeats the call in rounds."""
+    """Return the median elapsed seconds of `TRIES` runs.
+
+    The harness repeats the call in rounds.
+    """
     taken = []
     for _ in range(TRIES):
         start = time.perf_counter()
@@ -132,7 +135,10 @@ EMPTY: Mapping[str, str] = {
 
 
 def latency_cases(spark: "SparkSession", topic: ranges.Topic) -> Iterator[Case]:
-    """Yield the case of `tidelog spark latency`: the splits aggregate each record's two times."""
+    """Yield the case of `tidelog spark latency`.
+
+    Spark tasks aggregate both times of each record.
+    """
     from tidelog.jobs.latency.job import latency
 
     records = len(topic.batch_times) * ranges.BATCH_RECORDS
@@ -186,7 +192,10 @@ def memory_case(spark: "SparkSession", topic: ranges.Topic) -> Case:
 
 @contextmanager
 def watched_workers() -> Iterator[list[int]]:
-    """Yield a list of samples, complete after the block: the largest worker's memory in KiB."""
+    """Yield a list of samples of the largest worker's memory in KiB.
+
+    The list is complete after the block.
+    """
     peaks: list[int] = []
     done = threading.Event()
 
@@ -226,7 +235,7 @@ def anonymous_kb(process: str) -> int:
 
 
 def arrow_cases(topic: ranges.Topic) -> Iterator[Case]:
-    """Yield the cases of all records as Arrow without Spark, against the same rows in Parquet."""
+    """Yield the cases of reading all records as Arrow without Spark, against Parquet."""
     import duckdb
     import polars as pl
 
@@ -292,7 +301,10 @@ def write_parquet(source: pa.RecordBatchReader, file: str) -> None:
 
 
 def codec_cases(spark: "SparkSession") -> Iterator[Case]:
-    """Yield the full read of compressed topics; half of each value is repetitive."""
+    """Yield the cases of the full read of compressed topics.
+
+    Half of each value is repetitive.
+    """
     with tempfile.TemporaryDirectory(prefix="tidelog-bench-") as path:
         with LogDir.open(path, options=LogDirOptions(create=True)) as log_dir:
             for codec in (Codec.NONE, Codec.LZ4, Codec.ZSTD):
@@ -351,7 +363,7 @@ def sink_case(spark: "SparkSession", rows: int) -> Case:
         with LogDir.open(path, options=LogDirOptions(writable=True)) as log_dir:
             log_dir.delete_topic("sink")
             log_dir.create_topic("sink", partitions=2, config={"retention.ms": "-1"})
-            assert made.name == path  # the reference keeps the temporary folder
+            assert made.name == path  # this reference prevents the removal of the temporary folder
 
     run()
     return Case(

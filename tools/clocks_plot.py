@@ -15,12 +15,13 @@ MINUTE_MS: Final = 60_000
 # Range of the axes, in minutes from noon.
 SPAN: Final = (-120, 150)
 # Ranges [start, end) in minutes from noon. The picture shows the flights that were due in SHOWN. It
-# also shows the flights in DAY that were due before noon and left at noon or later, and the flights
-# in DAY that were due at noon or later and left before noon.
+# also shows two groups of flights in DAY: flights that were due before noon and left at noon or
+# later, and flights that were due at noon or later and left before noon.
 SHOWN: Final = (-45, 45)
 DAY: Final = (-12 * 60, 12 * 60)
 WIDTH, LEFT, RIGHT, TOP, BOTTOM, HEIGHT = 820, 12, 12, 62, 178, 236
-# Colors of marks and texts on a light and on a dark page, with a contrast of 4.5 or more.
+# Colors of marks and texts on a light and on a dark page, with a contrast to the page of 4.5 or
+# more.
 STYLE: Final = """
 svg { font: 13px system-ui, sans-serif }
 text { fill: #24292f } .rest { stroke: #6e7781; opacity: .45 } .axis { stroke: #57606a }

@@ -5,7 +5,7 @@
 Every command runs once at each width. Commands that read run on the given directory. Commands that
 write run on a temporary directory, and commands for clusters run on a broker that serves the
 temporary directory on loopback. The help of each command is also printed. Lines that are wider than
-their terminal are listed at the end, and make the exit code 1. Colors are omitted.
+their terminal are listed at the end. If there are any, the exit code is 1. Colors are omitted.
 """
 
 import os
@@ -112,7 +112,7 @@ class Looks:
     """Prints the outputs of commands at one width, and collects the lines that are too wide."""
 
     def __init__(self, width: int) -> None:
-        """`width`: number of columns of the terminal."""
+        """`width` is the number of columns of the terminal."""
         self._width = width
         self.wide: list[str] = []
 
@@ -126,7 +126,8 @@ class Looks:
         self.wide += [
             f"{self._width}: {' '.join(words)}: {line}"
             for line in lines
-            if cell_len(line) > self._width and not line.lstrip().startswith('"')  # JSON
+            # lines of JSON may be wider
+            if cell_len(line) > self._width and not line.lstrip().startswith('"')
         ]
 
 
@@ -148,7 +149,7 @@ def seen(words: list[str], width: int) -> str:
 
 
 def _last_state(text: str) -> list[str]:
-    """Return the lines of an output; of a progress bar with several states, only the last state."""
+    """Return the lines of an output, with only the last state of each progress bar."""
     lines: list[str] = []
     for line in text.replace("\r\n", "\n").split("\n"):
         del lines[len(lines) - line.count(_UP) :]
@@ -160,7 +161,7 @@ def _chunks(reader: int) -> Iterator[bytes]:
     while True:
         try:
             chunk = os.read(reader, 1 << 16)
-        except OSError:  # Linux: the other end is closed
+        except OSError:  # on Linux, this error means that the other end is closed
             return
         if not chunk:
             return

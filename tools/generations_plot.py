@@ -1,6 +1,7 @@
-"""Draws docs/generations.svg: bytes written and read by space factor, by the benchmark's model.
+"""Draws docs/generations.svg: bytes written and read for each space factor, from the model.
 
-`PYTHONPATH=src:. python tools/generations_plot.py`; takes about ten seconds.
+`PYTHONPATH=src:. python tools/generations_plot.py`; takes about ten seconds. The model is
+`bench/generations_model.py`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ Curve = Mapping[float, float]
 
 
 def measure(kind: str) -> dict[str, dict[str, Curve]]:
-    """Return bytes per byte appended, by `written` or `read`, then scheduler, then space factor."""
+    """Return bytes per appended byte: for `written` and `read`, a curve for each scheduler."""
     found: dict[str, dict[str, dict[float, float]]] = {
         what: {name: {} for name in MARKS} for what in ("written", "read")
     }

@@ -17,7 +17,7 @@ from nbclient import NotebookClient
 
 FOLDER: Final = Path(__file__).parent.parent / "examples"
 NAMES: Final = ("late_data", "time_travel")
-# Timeout of a cell, in seconds; a cell takes a few seconds on a quiet machine.
+# Timeout of a cell, in seconds. On an idle machine, a cell takes a few seconds.
 CELL_TIMEOUT_S: Final = 240
 # Pattern of the path of a notebook's temporary folder, and the path's replacement in outputs.
 _PATH: Final = re.compile(r"[^\s<>'\"()]*/flights-[a-z0-9_]{8}")
@@ -49,7 +49,8 @@ def run(name: str, folder: Path) -> "nbformat.NotebookNode":
         record_timing=False,
         resources={"metadata": {"path": str(folder)}},
     )
-    os.environ["TIDELOG_PROGRESS"] = "0"  # a progress bar's output depends on the speed
+    # no progress bars, because their output depends on the speed
+    os.environ["TIDELOG_PROGRESS"] = "0"
     client.execute()
     book.metadata.pop("widgets", None)
     book.metadata.language_info = {"name": "python"}

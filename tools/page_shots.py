@@ -1,9 +1,9 @@
 """Takes pictures of every page at two widths, in light and dark, and checks pages with axe-core.
 
-`PYTHONPATH=src:. python tools/page_shots.py OUT [--axe axe.min.js] [--page NAME]`. Needs playwright
-(`pip install playwright`; tidelog does not depend on it), and a Chromium: playwright's (`playwright
-install chromium`) or the system's. Prints pages that are too wide, text that is cut or below 11 px,
-and axe's violations.
+`PYTHONPATH=src:. python tools/page_shots.py OUT [--axe axe.min.js] [--page NAME]`. The script needs
+playwright (`pip install playwright`; tidelog does not depend on it) and Chromium: either
+playwright's (`playwright install chromium`) or the system's. The script prints pages that are too
+wide, texts that are cut or below 11 px, and violations that axe finds.
 """
 
 import argparse

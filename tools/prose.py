@@ -24,8 +24,8 @@ from proselint.tools import LintFile
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 
-# Directories and files that are checked. The accepted reasons of the corpus (CHANGES.md) stay as
-# they were written.
+# Directories and files that are checked. The file with the accepted reasons of the corpus
+# (CHANGES.md) is excluded, because the reasons stay as they were written.
 _ROOTS: Final = (
     *("src", "tests", "tools", "bench", "docs", "run", ".ci/run", ":(glob)*.md"),
     ":(exclude)tests/corpus/CHANGES.md",
@@ -52,7 +52,10 @@ class Style(NamedTuple):
 
     @property
     def pattern(self) -> str:
-        """All patterns joined into one; a phrase may continue on the next line, in comments too."""
+        """All patterns joined into one.
+
+        A phrase may continue on the next line, even in a comment.
+        """
         joined = "|".join(self.patterns)
         return joined.replace(" ", r"[\s#]+") if self.ignore_case else joined
 
@@ -171,7 +174,7 @@ def _blank(text: str) -> str:
 
 
 def markdown_prose(text: str) -> str:
-    """Return a page with code, link targets and HTML replaced by spaces."""
+    """Return a Markdown page with code, link targets and HTML replaced by spaces."""
     lines = text.splitlines(keepends=True)
     for token in MarkdownIt("commonmark").enable("table").parse(text):
         if token.type in {"fence", "code_block", "html_block"} and token.map is not None:
@@ -207,7 +210,7 @@ class _Mask:
 
 
 def _constants(tree: ast.AST, *, messages: bool) -> Iterator[ast.Constant]:
-    """Yield the docstrings, and with `messages` all strings of three words or more."""
+    """Yield the docstrings and, with `messages`, all strings of three words or more."""
     for node in ast.walk(tree):
         if messages and isinstance(node, ast.Constant) and isinstance(node.value, str):
             if len(node.value.split()) > 2:
@@ -251,7 +254,7 @@ def prose_of(name: str, text: str) -> str:
 def problems(name: str, text: str) -> Iterator[str]:
     """Yield a line for each match in a file: its position, the phrase and the advice."""
     if not any(True for check in CHECKS for _ in check.check(f"\n{text}")):
-        return  # most files have no match, and need no parsing
+        return  # most files have no match, so they need not be parsed
     file = LintFile(name, prose_of(name, text))
     for check in CHECKS:
         for result in check.check(file.content):
@@ -268,7 +271,7 @@ def files() -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the problems of the named files, or of all; return 1 if there are any."""
+    """Print the problems of the named files, or of all files; return 1 if there are any."""
     count = 0
     for name in arguments or files():
         for line in problems(name, (ROOT / name).read_text(encoding="utf-8")):

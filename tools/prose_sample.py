@@ -15,18 +15,20 @@ from typing import Final, NamedTuple
 from tools.prose import ROOT, files, prose_of
 
 NUMBER: Final = 300
-# Minimum number of words of a sentence; shorter texts are headings, cells and names.
+# Minimum number of words in a sentence. Shorter texts are headings, cells and names.
 _WORDS_MIN: Final = 5
-# End of a sentence. A colon or semicolon ends none, because half a sentence can't be judged.
+# End of a sentence. A colon or semicolon does not end a sentence, because half a sentence can't be
+# judged.
 _END: Final = re.compile(r"(?<=[.!?])\s+(?=[A-Z`*])")
-# Marks at the beginning of a line that don't belong to its sentence: of comments, lists and tables.
+# Marks at the beginning of a line that don't belong to the sentence: marks of comments, lists and
+# tables.
 _MARK: Final = re.compile(r'^[ \t]*(?:#+:?|[-*>]|\d+\.(?!\d)|\||f?r?"+)?[ \t]*')
-# End of a line of code after a text.
+# The characters of code that follow a text at the end of a line.
 _CODE: Final = re.compile(r'"[" ,]*$')
 
 
 class Sentence(NamedTuple):
-    """A sentence and its place."""
+    """A sentence, with the file and the line where it begins."""
 
     name: str
     line: int
@@ -34,7 +36,10 @@ class Sentence(NamedTuple):
 
 
 def sentences(name: str, text: str) -> Iterator[Sentence]:
-    """Yield the sentences of a file; rows of tables and items of lists count as paragraphs."""
+    """Yield the sentences of a file.
+
+    Rows of tables and items of lists count as paragraphs.
+    """
     shown, whole = prose_of(name, text).split("\n"), text.split("\n")
     paragraph: list[str] = []
     start = 0
