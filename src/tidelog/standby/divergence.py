@@ -1,13 +1,13 @@
 """Divergence of a standby's copies from their leader: comparison, proof and truncation.
 
 Divergence is found by comparing the ends of all leader epochs of the standby's records. Then the
-last batches are compared, since two leaders may have used the same epoch. If the epochs diverge,
-records are truncated only after the leader has proved the divergence. The proof has two parts.
-First, the leader returns the same ends of epochs twice. Second, the leader has a valid batch at the
-divergence's offset, and the copy has another batch or no batch there. The leader's first batch at
-or after this offset is compared. If the leader's log ends before this offset, the leader's last
-batch is compared instead. If all local records are below the leader's log start, the ends of epochs
-are the only proof.
+last local batch is compared with the leader's batch at the same offset, since two leaders may have
+used the same epoch. If the epochs diverge, records are truncated only after the leader has proved
+the divergence. The proof has two parts. First, the leader returns the same ends of epochs twice.
+Second, the leader has a valid batch at the divergence's offset, and the copy has another batch or
+no batch there. The leader's first batch at or after this offset is compared. If the leader's log
+ends before this offset, the leader's last batch is compared instead. If all local records are below
+the leader's log start, the ends of epochs are the only proof.
 
 Nothing is truncated if a response is missing, damaged or contradictory, or if the leader has no
 records at these offsets, for example because it was restored from a backup. In these cases the copy
@@ -44,7 +44,8 @@ from tidelog.types import (
     TopicPartition,
 )
 
-# Limits for fetching one batch of each partition. The size of the batch is not known in advance.
+# Limits of a fetch that requests one batch of each partition. The size of the batch is not known in
+# advance.
 _PROBE: Final = FetchLimits(max_wait_ms=0, partition_max_bytes=1 << 20)
 
 # After an error of a partition with one of these codes, the cluster's metadata is read again,

@@ -5,12 +5,12 @@
   Offsets must ascend. If a batch skips offsets, the next batch must begin at or above the end of
   this batch. The last offset of every batch must be below the high watermark.
 - If the leader has deleted the marker of a transaction, the transaction has ended. Before the next
-  records are copied, this end is proved in two cases: the producer's next batch has a newer
-  producer epoch, or the producer's next marker aborts a later transaction. The marker aborts a
-  later transaction if the transaction that is open here is not in the leader's list of aborted
-  transactions: all of the producer's transactions in the list start after the open transaction. If
-  the next marker is a commit, no proof is needed, because the open transaction's records become
-  visible whether the marker ends this transaction or a later one.
+  records are copied, the end of the transaction is proved in two cases: the producer's next batch
+  has a newer producer epoch, or the producer's next marker aborts a later transaction. The marker
+  aborts a later transaction if the transaction that is open here is not in the leader's list of
+  aborted transactions: all of the producer's transactions in the list start after the open
+  transaction. If the next marker is a commit, no proof is needed, because the open transaction's
+  records become visible whether the marker ends this transaction or a later one.
 
 Source: Kafka 4.x TransactionIndex (collectAbortedTransactions); KIP-890 (epochs).
 """
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 # List of aborted transactions in a response of the leader; None if the response has no records.
 Aborted: TypeAlias = "list[AbortedTransaction] | None"
 
-# Limits to fetch one batch.
+# Limits of a fetch that requests only the next batch.
 _NEXT: Final = FetchLimits(max_wait_ms=0, partition_max_bytes=1)
 
 
@@ -99,7 +99,7 @@ def ends_before(
 def _of_producers(
     batches: Iterable[Batch], producer_ids: set[int]
 ) -> Iterator[tuple[RecordBatch, bool]]:
-    """Yield each producer's batches up to the first marker, and whether a batch is an abort marker.
+    """Yield each producer's batches up to the first marker, each with whether it aborts.
 
     The iteration stops at a damaged batch. When the batches are appended later, the damage raises
     an error.

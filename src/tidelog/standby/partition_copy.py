@@ -344,9 +344,9 @@ class Copy:
             self.check_again(f"its log starts at {start} and ends at {top}")
             return
         if 0 <= start < self.leader_start and self.log.log_end_offset < self.leader_start:
-            # One of the two starts is wrong. If the higher start is wrong, using it would skip
-            # existing records. If the lower start is wrong, using it would wait for records that no
-            # longer exist.
+            # One of the two starts is wrong. If the higher start is wrong, a fetch from there would
+            # skip existing records. If the lower start is wrong, a fetch from there would wait for
+            # records that no longer exist.
             self.check_again(
                 f"its log start offset is {start}, but an earlier response had {self.leader_start}"
             )
