@@ -369,7 +369,8 @@ def compare_snapshot(
         elif right is not None and (differences := _differences(entry, right)):
             yield _differs(path, f"producer {producer_id}: {'; '.join(differences)}")
     for producer_id in expected.keys() - saved.keys():
-        if expected[producer_id].txn_first_offset >= 0:  # with an open transaction it never expires
+        # a producer with an open transaction never expires
+        if expected[producer_id].txn_first_offset >= 0:
             yield _differs(path, f"producer {producer_id} is missing, but has an open transaction")
 
 
