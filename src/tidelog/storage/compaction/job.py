@@ -135,10 +135,10 @@ class SourceSegment:
         base_offset: Base offset of the segment.
         end_offset: Offset after the segment's last offset.
         size_bytes: Size of the segment's log file.
-        last_modified_ms: Modification time of its log file; this time decides when tombstones of
-            old formats are dropped.
-        append_end: Offset up to which its `.appendtime` is trusted, exclusive; the segment's end
-            offset if all rows are known to be right.
+        last_modified_ms: Modification time of the segment's log file; this time decides when
+            tombstones of old formats are dropped.
+        append_end: Offset up to which the segment's `.appendtime` is trusted, exclusive; the
+            segment's end offset if all rows are known to be right.
     """
 
     base_offset: int
@@ -312,8 +312,8 @@ class CleanedGroup:
         base_offset: Base offset that the segment's files are named after.
         end_offset: Offset after the segment's last offset: the end of the last source.
         sources: Counts for each source, in order.
-        suffixes: Suffixes of its files, which are called `BASE` + suffix + `.cleaned`. The suffixes
-            include `.log` even if no batch remains.
+        suffixes: Suffixes of the cleaned segment's files, which are called `BASE` + suffix +
+            `.cleaned`. The suffixes include `.log` even if no batch remains.
     """
 
     base_offset: int

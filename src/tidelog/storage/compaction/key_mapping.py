@@ -17,12 +17,12 @@ This module owns, for one job:
   last marker is kept instead (for the epoch).
 - Transactions: aborted data is dropped, and a marker is dropped when it is no longer needed. As
   long as a batch of the transaction exists, even an empty one, the marker is kept. If the marker is
-  an abort, its entry is copied to the new index of aborted transactions. When no batch of the
-  transaction exists any more, the marker gets a delete horizon, and a cleaning after the horizon
-  removes the marker. One walk in the order of offsets decides which markers are needed. If the walk
-  has not visited everything before a marker (`sees_all` is false), the absence of batches proves
-  nothing, and the marker is kept. Without the marker, a reader from the log's start would find the
-  transaction open forever.
+  an abort, the transaction's entry is copied to the new index of aborted transactions. When no
+  batch of the transaction exists any more, the marker gets a delete horizon, and a cleaning after
+  the horizon removes the marker. One walk in the order of offsets decides which markers are needed.
+  If the walk has not visited everything before a marker (`sees_all` is false), the absence of
+  batches proves nothing, and the marker is kept. Without the marker, a reader from the log's start
+  would find the transaction open forever.
 
 Imports numpy and numba. Source: Kafka 4.x Cleaner.buildOffsetMap, SkimpyOffsetMap,
 CleanedTransactionMetadata; KAFKA-5490; KIP-98, KIP-534; the keyed messages proposal.
@@ -384,8 +384,8 @@ class MappedRun:
 def joined(runs: Sequence[MappedRun]) -> list[MappedRun]:
     """Merge consecutive runs of a segment that are processed in the same way.
 
-    Fewer runs have less fixed cost. Each run begins where the run before it ends: at the position
-    after the last batch, and at the index after the last record.
+    Each run has a fixed cost, so fewer runs cost less. Each run begins where the run before it
+    ends: at the position after the last batch, and at the index after the last record.
     """
     alike_runs: list[list[MappedRun]] = []
     for run in runs:

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 # Bytes to read at a time, so that the fixed cost of a piece (0.3 ms in both passes) is small.
 PIECE_BYTES: Final = 16 << 20
 
-# Maximum rows in the table of a piece; more batches make more pieces.
+# Maximum number of rows in the table of a piece; a segment with more batches has more pieces.
 PIECE_BATCHES: Final = 8192
 
 
@@ -69,7 +69,7 @@ class Piece:
         path: The log file.
         position: Position of `data` in the file.
         data: The bytes.
-        table: Table of its batches; POSITION is relative to `data`.
+        table: Table of the batches; POSITION is relative to `data`.
         is_checked: Whether all checksums have been verified.
     """
 
@@ -348,7 +348,7 @@ def _open(piece: Piece, row: "Longs", frame: slice | None, arena: BodyBuffer) ->
 
 
 def _open_legacy(view: memoryview, position: int, row: "Longs") -> bytearray:
-    """Return the records of a message or wrapper as a body of magic 2; correct its table row."""
+    """Return the records of a message or wrapper as a body of magic 2; correct the table row."""
     batch = LegacyBatch(view, position)
     records = list(batch.records(check_crc=False))
     stamped = batch.timestamp_type is TimestampType.LOG_APPEND_TIME

@@ -103,7 +103,7 @@ class SegmentEstimate:
 
 
 def live_bytes(segments: Sequence[SegmentEstimate], *, is_whole: bool = False) -> list[float]:
-    """Estimate the live bytes of each segment, at most its size.
+    """Estimate the live bytes of each segment; an estimate is at most the segment's size.
 
     Args:
         segments: All finished segments of the log, in order.

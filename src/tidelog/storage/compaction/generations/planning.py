@@ -12,7 +12,8 @@ Which segments are cleaned: the segments with the most garbage per byte to move.
 bytes may use F x L bytes (F is the space factor). Cleaning a segment of s bytes, u of them live,
 reads s, writes u and frees s - u bytes. The keys of the segment are looked up in a map. To fill the
 map, the log is read from some offset on. An early cleaning finds less garbage in a segment than a
-later one. So a cleaning waits until the space is used up, and then chooses the segments in order of
+later cleaning. So a cleaning waits until the space is used up. Then it chooses the segments in
+order of
 
     (g - ln(1 + g)) * (age + 2L),   g = garbage / live
 
@@ -26,10 +27,10 @@ small part of the bytes read. (docs/generations.md has the derivation and the me
 Which segments are merged: consecutive segments that the same cleaning rewrites, as many as one
 segment can hold. Merging costs no extra byte. Cleaning shrinks segments in place, so a log
 whose keys are updated at very different rates breaks up into many small segments. The maximum
-number of segments is `SEGMENTS_PER_LIVE` times the number that the live bytes would fill, and at
-least `SEGMENTS_MIN`. If a cleaning would leave more segments than `MERGE_FROM` times this maximum,
-runs of neighbors are rewritten only to merge them, until about `MERGE_TO` times the maximum remain.
-The runs that remove the most segments per byte copied come first.
+number of segments is `SEGMENTS_PER_LIVE` times the number of segments that the live bytes would
+fill, and at least `SEGMENTS_MIN`. If a cleaning would leave more segments than `MERGE_FROM` times
+this maximum, runs of neighbors are rewritten only to merge them, until about `MERGE_TO` times the
+maximum remain. The runs that remove the most segments per byte copied come first.
 
 The following proofs, from offsets alone, ensure that a deleted key does not reappear. The proofs
 use a segment's `cleaned_to` C: no record of the segment is superseded by a record with an offset
@@ -194,12 +195,13 @@ def _best_prefix(
     return best
 
 
-# Maximum number of segments, relative to the number that the live bytes would fill.
+# Maximum number of segments, relative to the number of segments that the live bytes would fill.
 SEGMENTS_PER_LIVE: Final = 8
 
-# Parts of the maximum number of segments at which merging starts and stops.
+# Merging starts when there are more segments than this part of the maximum number of segments.
 MERGE_FROM: Final = 0.85
 
+# Merging stops at about this part of the maximum number of segments.
 MERGE_TO: Final = 0.72
 
 # Number of segments that is always allowed: merging a small log has no benefit.

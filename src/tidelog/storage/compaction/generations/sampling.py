@@ -91,7 +91,7 @@ class _Pass:
         self._hasher = make_hasher(SIPHASH, seed)
 
     def take(self, chunk: bytes) -> int:
-        """Process the whole batches of a chunk; return their size in bytes."""
+        """Process the complete batches of a chunk; return the size of these batches in bytes."""
         log: Bytes = np.frombuffer(chunk, np.uint8)
         at, used, status = 0, 0, layout.FULL
         table: Longs = np.empty((SCAN_BATCHES, layout.BATCH_FIELDS), np.int64)

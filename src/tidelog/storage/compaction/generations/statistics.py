@@ -251,7 +251,7 @@ def decode(entry: bytes) -> Statistics:
 
     Raises:
         CorruptFile: The checksum or the structure is wrong.
-        UnsupportedVersion: Written by a later release.
+        UnsupportedVersion: A later release wrote the entry.
     """
     content = _content(entry)
     if content.integer("version") != STATISTICS_VERSION:
@@ -458,7 +458,7 @@ def decode_statistics(data: bytes) -> tuple[StoredStatistics, str]:
 
     Raises:
         CorruptFile: The snapshot is damaged.
-        UnsupportedVersion: Written by a later release.
+        UnsupportedVersion: A later release wrote the file.
     """
     entries = _entries(data)
     whole = next(entries)
