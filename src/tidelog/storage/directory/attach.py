@@ -11,8 +11,8 @@
 
 If the writer has committed this version or a later one before, `attach` adds nothing.
 
-`exchange` replaces finished segments by new ones that cover the same offsets, for code that
-rewrites segments (an erasure removes records, a merge makes one large segment of many small ones).
+`exchange` replaces finished segments by new segments that cover the same offsets, for code that
+rewrites segments (an erasure removes records, a merge makes a large segment of many small ones).
 The new log files are staged in the partition's directory, and their batches have their final
 offsets. `exchange` makes the indexes from the new files, and takes append times and aborted
 transactions from the old segments. `exchange` does not compare the new records with the old

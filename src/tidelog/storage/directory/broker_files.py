@@ -140,7 +140,7 @@ def decode_cluster(data: Buffer) -> ClusterState:
 
     Raises:
         CorruptFile: The text is not a result of `encode_cluster`.
-        UnsupportedVersion: A later release wrote it.
+        UnsupportedVersion: A later release wrote the text.
     """
     content = read_versioned(data, CLUSTER_FILE, CLUSTER_VERSION).content
     settings = Fields.of(content.get("settings", {}), "`settings`").content
@@ -266,7 +266,7 @@ def decode_group_offsets(data: Buffer) -> GroupOffsets:
 
     Raises:
         CorruptFile: The text is not a result of `encode_group_offsets`.
-        UnsupportedVersion: A later release wrote it.
+        UnsupportedVersion: A later release wrote the text.
     """
     content = read_versioned(data, GROUPS_FILE, GROUPS_VERSION)
     groups = Fields.of(content.value("groups"), "`groups`").content
@@ -334,7 +334,7 @@ def read_next(fs: FileSystem, directory: str) -> int | None:
 
     Raises:
         CorruptFile: The text is not a result of `encode_next`.
-        UnsupportedVersion: A later release wrote it.
+        UnsupportedVersion: A later release wrote the text.
         OSError: A system call failed.
     """
     return files.read_decoded(fs, f"{directory}/{PRODUCER_IDS_FILE}", _decode_next, None)

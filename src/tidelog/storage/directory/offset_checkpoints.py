@@ -125,8 +125,8 @@ class OffsetCheckpoints:
         """Set a log's start and recovery point in memory.
 
         As in Kafka, a start is listed only if it is after the base of the first segment. A listed
-        start is kept as long as a deletion is pending, because files of deleted segments may still
-        have their names. Without the start, opening the log after a kill would use these files.
+        start is kept as long as a deletion is pending, because files of deleted segments may not be
+        renamed yet. Without the start, opening the log after a kill would use these files.
         """
         self.recovery_points[name] = log.recovery_point
         if log.log_start_offset > log.segments[0].base_offset:
@@ -140,7 +140,7 @@ class OffsetCheckpoints:
         self._write(files.LOG_START_CHECKPOINT_FILE, self.starts)
 
     def _write(self, name: str, offsets: dict[TopicPartition, int]) -> None:
-        """Replace a checkpoint's file with the values at the time of the write."""
+        """Replace a checkpoint's file; it gets the values that `offsets` has during the write."""
         with self._writing:
             ordered = dict(sorted(offsets.copy().items()))
             text_files.write_offset_checkpoint(self._fs, f"{self._directory}/{name}", ordered)

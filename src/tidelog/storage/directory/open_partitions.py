@@ -327,7 +327,7 @@ class OpenPartitions:
         return log
 
     def _finish_commits(self, name: TopicPartition) -> None:
-        """Carry out a partition's unfinished commits, unless they also change a log in use."""
+        """Carry out a partition's unfinished commits, except commits that change a log in use."""
         root, own = self._context.path, files.partition_dir_name(name)
         for path in commits.find_commits(self._fs, root):
             try:

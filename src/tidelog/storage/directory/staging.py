@@ -411,7 +411,7 @@ class SegmentPass(ABC):
         self._times.close(self.next_offset, self._last_batch_crc)
 
     def _take_chunk(self, chunk: bytearray, path: str, position: int) -> int:
-        """Process the whole batches of a chunk; return their size in bytes."""
+        """Process the complete batches of a chunk; return the size of these batches in bytes."""
         used = 0
         try:
             for batch in walk(chunk):

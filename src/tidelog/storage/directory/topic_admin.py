@@ -267,7 +267,8 @@ class TopicAdmin:
         Raises:
             ReadOnly: The directory was opened for reading.
             StorageFailure: The directories of a deleted topic with one of these names can't be
-                renamed, or the versions that external writers committed to it can't be removed.
+                renamed, or the versions that external writers committed to this deleted topic can't
+                be removed.
         """
         self._context.ensure_writable()
         names = [each.name for each in new]
@@ -448,7 +449,7 @@ class TopicAdmin:
         Returns the new paths of the directories.
 
         A failure of the disk is only reported. The next creation of a topic with one of these
-        names, or the next opening for writing, tries again.
+        names, or the next opening for writing, tries to rename the remaining directories.
         """
         renamed: list[str] = []
         try:

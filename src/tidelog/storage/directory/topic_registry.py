@@ -139,7 +139,7 @@ def decode_topics(data: Buffer) -> TopicsText:
 
     Raises:
         CorruptFile: The text is not a result of `encode_topics`.
-        UnsupportedVersion: A later release wrote it.
+        UnsupportedVersion: A later release wrote the text.
     """
     content = read_versioned(data, TOPICS_FILE, TOPICS_VERSION)
     topics = Fields.of(content.value("topics"), "`topics`").content
@@ -748,7 +748,7 @@ def check_new(new: NewTopic) -> tuple[dict[str, str], list[ConfigNote]]:
     """Check a topic that will be created, independently of existing topics.
 
     Returns:
-        The topic's settings under their proper names, and notes on them.
+        The topic's settings under their current names, and notes on the settings.
 
     Raises:
         InvalidTopic, InvalidPartitions, ConfigError: No directory can have such a topic.
