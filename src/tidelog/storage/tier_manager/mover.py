@@ -514,7 +514,7 @@ class Mover:
         self._take_record()
 
     def _take_record(self) -> None:
-        """Take over a record that the log changed; update the manifest if the log start rose."""
+        """Use the record that the log has changed; update the manifest if the log start rose."""
         if self.log.tier is not None:
             self.record = self.log.tier.record
         if self.record.log_start_offset > self.record.manifest.log_start_offset:

@@ -6,7 +6,7 @@
   a second copy of the directory exists. Changes that contradict the manifest are refused
   (`TierConflict`).
 - A finished segment is verified before it is copied, then written and read back. Every batch of the
-  log is read and its checksum verified. A damaged segment is not copied. It stays local, where
+  log is read and its checksum verified. A damaged segment is not copied: it stays local, where
   `tidelog doctor` can find the damage. A segment with lost offsets at its end is not copied either,
   because its row would hide the loss. The objects are in a folder with a new unique name. The files
   of indexes, append times and aborted transactions are not copied as they are: only their trusted
