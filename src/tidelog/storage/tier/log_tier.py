@@ -1,7 +1,7 @@
 """The tier of an open log: its state file, and the local segments that may be deleted.
 
 `LogTier` owns the file `tidelog-tier.json` that the log uses. Each change of the log (start,
-truncation, release of local files) is in this file, durably, before local files change.
+truncation, release of local files) is stored durably in this file before local files change.
 
 `local.retention.ms` and `local.retention.bytes` limit local files as `retention.ms` and
 `retention.bytes` limit the whole log; -2 means the value of the setting without `local.`. Before a
@@ -133,7 +133,10 @@ class LogTier:
 
     @property
     def end_offset(self) -> int:
-        """End of the tier's segments, exclusive; the log start if it has none; 0 without a tier."""
+        """End of the tier's segments, exclusive; the log start if there is no segment.
+
+        The value is 0 if the log has no tier.
+        """
         return 0 if self.view is None else self.view.end_offset
 
     @property

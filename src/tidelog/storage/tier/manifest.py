@@ -234,7 +234,7 @@ def _capped(value: object, what: str) -> CountedTime:
 def _note(value: object, what: str) -> TierNote:
     match value:
         case [str(reason), int(roll_ms), int(seen_ms)]:
-            # A later release may define more reasons; they count as unknown.
+            # Reasons that only a later release defines count as unknown.
             return TierNote(_REASONS.get(reason, RollReason.UNKNOWN), roll_ms, seen_ms)
     raise CorruptFile(f"{what}: `note` is invalid: {value!s:.80}")
 
@@ -305,7 +305,7 @@ class Manifest:
         return {row.folder for row in rows}
 
     def with_added(self, rows: Iterable[TierSegment]) -> "Manifest":
-        """Return the manifest with further segments; segments that it already has are skipped.
+        """Return the manifest with further segments; segments already in the manifest are skipped.
 
         Raises:
             TierConflict: Another segment has some of these offsets.
@@ -403,7 +403,7 @@ class Manifest:
         return manifest
 
     def discarding(self, rows: Iterable[TierSegment], now_ms: int) -> "Manifest":
-        """Return the manifest with these segments added to its garbage."""
+        """Return the manifest with these segments added to the garbage."""
         added = tuple(Garbage(row, now_ms) for row in rows)
         return dataclasses.replace(self, garbage=(*self.garbage, *added))
 
@@ -485,7 +485,7 @@ def decode_manifest(data: bytes) -> Manifest:
 
     Raises:
         CorruptFile: The checksum is wrong, or the content is invalid.
-        UnsupportedVersion: A later release wrote it.
+        UnsupportedVersion: A later release wrote the manifest.
     """
     return manifest_of(unseal(data, _MIDDLE, "the manifest"))
 

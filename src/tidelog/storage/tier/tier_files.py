@@ -126,7 +126,7 @@ class TierOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> "TierOptions":
-        """Parse a user's options of the cache, which begin with `tier_`, and of a store.
+        """Parse a user's options: options of the cache begin with `tier_`, others are a store's.
 
         Raises:
             ConfigError: An option is unknown, or a size is no whole number of bytes.

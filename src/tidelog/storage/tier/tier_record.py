@@ -157,8 +157,8 @@ def decode_record(data: bytes) -> TierRecord:
     """Decode the result of `encode_record`.
 
     Raises:
-        CorruptFile: Its checksum is wrong, or its content is invalid.
-        UnsupportedVersion: A later release wrote it.
+        CorruptFile: The checksum of the record is wrong, or the content is invalid.
+        UnsupportedVersion: A later release wrote the record.
     """
     fields = unseal(data, _MIDDLE, "the record of the tier")
     fields.check_version(RECORD_VERSION, TIER_FILE)
@@ -221,7 +221,7 @@ def read_record(fs: FileSystem, directory: str) -> TierRecord | None:
 
     Raises:
         CorruptFile: The record is damaged; `tidelog tier --restore` rebuilds it from the manifest.
-        UnsupportedVersion: A later release wrote it.
+        UnsupportedVersion: A later release wrote the record.
         OSError: A system call failed.
     """
     data = read_record_bytes(fs, directory)
