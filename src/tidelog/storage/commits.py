@@ -14,8 +14,8 @@ writers. `directory.publication` owns the order in which a running process publi
 shows its segments.
 
 Carrying out a record a second time changes nothing. Files that a compaction moves are staged under
-Kafka's suffix, `FINAL.swap`. So if Kafka opens the directory after a crash, it finishes the swap by
-its own rules. Kafka removes replaced segments only while a `.swap` file exists, so a commit that
+Kafka's suffix, `FINAL.swap`. So if Kafka opens the directory after a crash, Kafka finishes the swap
+by its own rules. Kafka removes replaced segments only while a `.swap` file exists, so a commit that
 moves such files makes all its removals before its moves.
 
 Text of a record, version 2: `{"version": 2, "moves": [[PARTITION DIRECTORY, STAGED NAME, FINAL
@@ -157,7 +157,7 @@ def decode_marks(data: bytes) -> dict[str, Mark]:
 
     Raises:
         CorruptFile: The text is not a valid result of `encode_marks`.
-        UnsupportedVersion: A later release wrote it.
+        UnsupportedVersion: A later release wrote the text.
     """
     try:
         content = json.loads(data)
@@ -305,7 +305,7 @@ def decode_commit(data: bytes) -> Commit:
     Raises:
         CorruptFile: The text is not a valid result of `encode_commit`. Names that could lead to
             other directories are invalid.
-        UnsupportedVersion: A later release wrote it.
+        UnsupportedVersion: A later release wrote the text.
     """
     try:
         content = json.loads(data)

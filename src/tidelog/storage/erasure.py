@@ -2,9 +2,9 @@
 
 1. Every file of the topic's partitions is read from end to end to find the records of the key,
    including records of aborted transactions. The SHA-256 of each file shows which bytes were read.
-2. Each partition with records of the key gets a tombstone, and its active segment is rolled. A
-   tombstone that is the key's only record in its partition stays, so a repeated erasure changes
-   nothing there.
+2. Each partition with records of the key gets a tombstone, and the partition's active segment is
+   rolled. A tombstone that is the key's only record in its partition stays, so a repeated erasure
+   changes nothing there.
 3. Each segment with records of the key is rewritten without these records. A separate step for each
    segment exchanges the old segment for the new one (`attach`). Batches without records of the key
    are copied unchanged. A batch that loses all records becomes an empty batch, so offsets and
@@ -379,7 +379,7 @@ def erase(log_dir: "DirectoryAccess", topic: str, key: bytes, *, execute: bool) 
 
     Raises:
         UnknownTopic, ReadOnly: Nothing was changed.
-        InvalidRequest: The directory is a standby's, which mirrors its leader; nothing was changed.
+        InvalidRequest: The directory is a standby, which copies its leader; nothing was changed.
         TierConflict: Another directory, or a copy of this one, writes a tier. If the conflict is
             found before the erasure begins, nothing was changed. If the conflict happens during the
             erasure, some files may already be changed.

@@ -196,7 +196,7 @@ def partition_dir_name(partition: TopicPartition) -> str:
 def parse_partition_dir(name: str) -> TopicPartition | None:
     """Return the partition of a partition directory's name, None for other names.
 
-    Names that end with `-delete` or `-stray` are other names, too.
+    Names that end with `-delete` or `-stray` also count as other names.
     """
     match = _PARTITION_DIR.fullmatch(name)
     if match is None or int(match[2]) > INT32_MAX or match[1] in (".", ".."):
@@ -238,7 +238,9 @@ def decode_topic_id(text: str) -> uuid.UUID:
 
 
 def random_topic_id(source: random.Random) -> uuid.UUID:
-    """Draw a topic id that is not reserved and does not begin with `-` like a tool's option.
+    """Draw a topic id that is not reserved, and whose text does not begin with `-`.
+
+    A text that begins with `-` would look like an option of a command.
 
     Source: Kafka 4.x Uuid.randomUuid.
     """
