@@ -69,7 +69,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def job_cases(spark: "SparkSession", *, quick: bool) -> Iterator[Case]:
-    """Yield all cases of `bench/spark.py` except those against the source that does nothing."""
+    """Yield all cases of `bench/spark.py` except the cases against the source that does nothing."""
     topic = ranges.Topic(SIZE_QUICK if quick else SIZE, ranges.delays(), at_append=True)
     try:
         yield from slice_cases(spark, topic)
@@ -159,7 +159,7 @@ def latency_cases(spark: "SparkSession", topic: ranges.Topic) -> Iterator[Case]:
 
 
 def task_cases(spark: "SparkSession", topic: ranges.Topic) -> Iterator[Case]:
-    """Yield the full read in one task and in several tasks; the machine has two cores."""
+    """Yield the cases of a full read in one task and in several tasks, on two cores."""
     for tasks in (1, 2, 4):
         more = {"minPartitions": str(tasks), "splitBytes": str(1 << 40)}
         yield Case(

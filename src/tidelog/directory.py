@@ -288,7 +288,8 @@ class Directory(FrontDoor):
             topic: Name of the topic.
             records: Keys, values, create times (default: the current time), headers.
             partition: Partition for all records; chosen by key if None.
-            codec: Compression, unless the topic's `compression.type` sets another one.
+            codec: Codec of the batches. It applies only if the topic's `compression.type` is
+                `producer`, which is the default.
             batch_bytes: Uncompressed size in bytes at which a batch is finished.
 
         Raises:
@@ -320,7 +321,8 @@ class Directory(FrontDoor):
                 source's name are skipped.
             source: Name of the source.
             partition: Partition for all rows; chosen by key if None.
-            codec: Compression, unless the topic's `compression.type` sets another one.
+            codec: Codec of the batches. It applies only if the topic's `compression.type` is
+                `producer`, which is the default.
             batch_bytes: Uncompressed size in bytes at which a batch is finished.
 
         Raises:
@@ -362,7 +364,8 @@ class Directory(FrontDoor):
             table: An Arrow table, batch or reader, or a Polars or pandas frame. Its columns, all
                 optional: `key`, `value`, `timestamp` (integers in ms, or Arrow timestamps),
                 `headers`, and `partition` (int), which chooses the partition of each row.
-            codec: Compression, unless the topic's `compression.type` sets another one.
+            codec: Codec of the batches. It applies only if the topic's `compression.type` is
+                `producer`, which is the default.
             batch_bytes: Uncompressed size in bytes at which a batch is finished.
 
         Raises:

@@ -60,7 +60,7 @@ def _facts_text(topic: _Topic) -> str:
 
 
 class TopicDisplay:
-    """Base class of topics: a REPL shows one line, a notebook a small table."""
+    """Base class of topics: a REPL shows one line, a notebook shows a small table."""
 
     __slots__ = ()
 

@@ -539,7 +539,7 @@ class WriterFenced(ClusterFailure):
 
 
 class DirectoryLocked(TidelogError):
-    """The directory is locked, by this process or another one."""
+    """The directory is locked, by this process or another process."""
 
 
 class ClockJump(TidelogError):

@@ -145,7 +145,7 @@ class Scan(ArrowSource):
     Attributes:
         source: Source of the records; a directory must be open while a plan is made.
         topics: Topics or single partitions. None means all topics; for a cluster, all topics except
-            internal ones (`__…`).
+            internal topics (`__…`).
         requested_range: The time range.
         clock: Clock of the range.
         columns: Names from `tidelog.scan.ALL_COLUMNS`; the default columns if None.
@@ -412,7 +412,7 @@ def _topic_row(log_dir: LogDir, info: TopicInfo) -> list[object]:
 
 
 def columns_of(chosen: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the chosen columns, or the default ones if None; raises MissingDependency."""
+    """Return the chosen columns, or the default columns if None; raises MissingDependency."""
     if chosen is not None:
         return tuple(chosen)
     needs_arrow()

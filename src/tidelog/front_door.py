@@ -77,7 +77,8 @@ class FrontDoor(Closing):
     def add_partitions(self, topic: str, count: int) -> None:
         """Increase a topic's number of partitions to `count`.
 
-        Records stay where they are, but new records of a key may go to another partition.
+        Existing records stay in their partitions, but new records of a key may go to another
+        partition.
 
         Raises:
             UnknownTopic: The topic doesn't exist.

@@ -701,7 +701,10 @@ def dump(surroundings: Surroundings, options: DumpOptions) -> ExitCode:
 
 
 def _with_path(path: str, dumped: FileDump) -> FileDump:
-    """Add the file's path to each row: scripts receive the rows of several files in one stream."""
+    """Add the file's path to each row.
+
+    Scripts receive the rows of several files in one stream.
+    """
     return FileDump(output.columns("file", dumped.columns), ([path, *row] for row in dumped.rows))
 
 

@@ -174,7 +174,7 @@ def _observer(
     """Return a function that takes a sample of the chosen partitions of each group.
 
     With GROUP, the partitions are chosen before the first sample. Without GROUP, groups and
-    partitions are listed again for each sample, so that new groups appear and deleted ones
+    partitions are listed again for each sample, so that new groups appear and deleted groups
     disappear.
     """
     from tidelog.remote import group_lag as work
@@ -302,7 +302,7 @@ def _watch(
             show(lags)
         except (ClusterFailure, OffsetOutOfRange) as error:
             if is_last:
-                raise  # the exit code depends on the last sample, not on an earlier one
+                raise  # the exit code depends only on the last sample
             surroundings.note(f"{error}; trying again in {every_s:g} s")
         if is_last:
             return _verdict(surroundings, options, lags)

@@ -379,7 +379,7 @@ def _print_hours(
     rows: list[LatencyRow],
     by: CalendarUnit | None,
 ) -> None:
-    """Print rows by time: all of them, or with `--limit` the first ones."""
+    """Print the rows by time: all rows, or with `--limit` the first rows."""
     is_table, shown = options.kind is Format.TABLE, rows
     if options.limit is not None:
         rows = worst(rows)

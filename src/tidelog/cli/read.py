@@ -270,7 +270,7 @@ class _Reading:
         self._is_tied: bool | None = None
 
     def run(self) -> ExitCode:
-        """Write the existing records and, with `--follow`, those that are appended later."""
+        """Write the existing records and, with `--follow`, the records that are appended later."""
         if self._options.kind.is_columns:
             self._write_columns()
         else:

@@ -468,7 +468,7 @@ def _appends(segment: "SegmentStory", zone: str | None) -> str:
     return f"first {first}, last {last}; unknown for offsets {unknown}{maybe}"
 
 
-# Maximum number of ranges of offsets in one text for people; JSON has all of them.
+# Maximum number of ranges of offsets in one text for people. JSON has all ranges.
 _RANGES_SHOWN: Final = 3
 
 

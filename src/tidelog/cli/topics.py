@@ -450,7 +450,7 @@ class PartitionFacts:
         segments: Number of segments.
         tier_segments: Number of segments that are only in the tier.
         tier_url: URL of the tier, None without one.
-        size_bytes: Bytes of all log files, including those in the tier.
+        size_bytes: Total size of all log files in bytes, including log files in the tier.
         first_record_ms: Record timestamp of the first record. Later records may have smaller
             timestamps.
         smallest_record_ms: Smallest known record timestamp.

@@ -26,7 +26,7 @@ def crc32c(data: Buffer, value: int = 0) -> int:
 
 
 def crc32c_spans(data: memoryview, starts: Sequence[int], ends: Sequence[int]) -> list[int]:
-    """Return the CRC-32C of each `data[start:end]`; faster than calls of `crc32c`."""
+    """Return the CRC-32C of each `data[start:end]`; faster than a call of `crc32c` for each."""
     compute = fast_crc32.iscsi
     return [compute(data[start:end]) for start, end in zip(starts, ends, strict=True)]
 
@@ -34,18 +34,18 @@ def crc32c_spans(data: memoryview, starts: Sequence[int], ends: Sequence[int]) -
 def crc32(data: Buffer, value: int = 0) -> int:
     """Return the CRC-32 (IEEE, as in zlib) of `data`, continuing from `value`.
 
-    For magic 0 and 1.
+    Magic 0 and 1 use this checksum.
     """
     return zlib.crc32(data, value)
 
 
 def read_varint(buffer: Buffer, at: int, end: int) -> tuple[int, int]:
-    """Return the int32 at `at`, and the place after it.
+    """Return the int32 at `at`, and the position after it.
 
     Args:
         buffer: Bytes to read from.
-        at: Place of the first byte.
-        end: End of the readable bytes, exclusive.
+        at: Position of the first byte.
+        end: Position after the last readable byte.
 
     Raises:
         CorruptRecord: The number extends beyond `end`, or is wider than 32 bits.
@@ -56,7 +56,7 @@ def read_varint(buffer: Buffer, at: int, end: int) -> tuple[int, int]:
 
 
 def read_varlong(buffer: Buffer, at: int, end: int) -> tuple[int, int]:
-    """Return the int64 at `at`, and the place after it; arguments as in `read_varint`.
+    """Return the int64 at `at`, and the position after it; arguments are those of `read_varint`.
 
     Raises:
         CorruptRecord: The number extends beyond `end`, or is wider than 64 bits.
@@ -67,7 +67,7 @@ def read_varlong(buffer: Buffer, at: int, end: int) -> tuple[int, int]:
 
 
 def _read_groups(buffer: Buffer, at: int, end: int, bit_count: int) -> tuple[int, int]:
-    """Return the number at `at`, of at most `bit_count` bits, and the place after it."""
+    """Return the number of at most `bit_count` bits at `at`, and the position after it."""
     start, raw = at, 0
     for shift in range(0, bit_count, 7):
         if at >= end:
@@ -101,7 +101,7 @@ def write_varlong(out: bytearray, value: int) -> None:
 
 
 def _write_groups(out: bytearray, raw: int) -> None:
-    # No mask is needed, because as a Python int the zig-zag form of a value is never negative.
+    # No mask is needed, because the zig-zag form of a value is never negative as a Python int.
     while raw >= 0x80:
         out.append(raw & 0x7F | 0x80)
         raw >>= 7
@@ -114,13 +114,14 @@ def _short_varint(value: int) -> bytes:
     return bytes(out)
 
 
-# Number of small values with a precomputed encoding; most lengths, deltas and counts are small.
+# Number of small values with a precomputed encoding. Most lengths, deltas and counts are among
+# these values.
 SHORT_VARINTS_COUNT: Final = 1024
 SHORT_VARINTS: Final = tuple(map(_short_varint, range(SHORT_VARINTS_COUNT)))
 
 
 def encode_varlong(value: int) -> bytes:
-    """Return the int64 `value` as a varlong; for an int32 the bytes are the same as in a varint."""
+    """Return the int64 `value` as a varlong; for an int32 the bytes equal those of a varint."""
     if 0 <= value < SHORT_VARINTS_COUNT:
         return SHORT_VARINTS[value]
     out = bytearray()

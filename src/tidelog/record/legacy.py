@@ -1,15 +1,15 @@
 """Reads and builds messages of magic 0 and 1, and wrapper messages with a compressed message set.
 
-A message is a batch of one record; a wrapper is a batch of its inner messages. The offset in a
-wrapper's frame is the offset of its last inner message:
+A plain message is a batch of one record. A wrapper is a batch of its inner messages. The offset in
+a wrapper's frame is the offset of its last inner message:
 
 - magic 0: inner offsets are absolute;
-- magic 1: inner offsets are relative; absolute = outer - last inner + inner. An outer offset of 0
-  means a base of 0, whatever the last inner offset is, because an old librdkafka wrote such
-  wrappers. The outer timestamp is the largest inner timestamp; with LogAppendTime it is the append
-  time of all inner messages.
+- magic 1: inner offsets are relative. The absolute offset is outer - last inner + inner. If the
+  outer offset is 0, inner offsets count from 0, even if the last inner offset is not 0, because an
+  old librdkafka wrote such wrappers. The outer timestamp is the largest inner timestamp. With
+  LogAppendTime it is the append time of all inner messages.
 
-Inner messages of magic 0 in a magic-1 wrapper are read (KAFKA-4298); other mixed formats are
+Inner messages of magic 0 in a magic-1 wrapper are accepted (KAFKA-4298). Other mixed formats are
 refused.
 
 Source: docs/format.md#magic-0-and-1; KIP-31 (relative offsets), KIP-32 (timestamps).
@@ -75,11 +75,12 @@ def build_legacy_message(
     """Build one message with its frame and CRC.
 
     Args:
-        key: The key, None for none; a wrapper has no key.
-        value: The value, None for none; in a wrapper, the compressed message set.
+        key: The key; None for a message without a key, such as a wrapper.
+        value: The value; None for a message without a value. The value of a wrapper is the
+            compressed message set.
         magic: 0 or 1.
         offset: Offset in the frame.
-        timestamp: In ms; -1 means "has no time" and is required in magic 0.
+        timestamp: Timestamp in ms. -1 means "has no time" and is required in magic 0.
         attributes: Codec number and, in magic 1, the timestamp type bit.
 
     Raises:
@@ -103,19 +104,22 @@ def build_legacy_message(
 
 
 def assign_message_offset(buffer: bytearray | memoryview, at: int, offset: int) -> None:
-    """Set the offset of the message at `at`; the CRC does not cover the offset."""
+    """Set the offset of the message at `at`.
+
+    The CRC stays right, because it does not cover the offset.
+    """
     OFFSET.pack_into(buffer, at, offset)
 
 
 def stamp_message(
     buffer: bytearray | memoryview, at: int, *, timestamp: int, attributes: int
 ) -> None:
-    """Set time and attributes of the magic-1 message at `at`, with a new CRC.
+    """Set timestamp and attributes of the magic-1 message at `at`, and update its CRC.
 
     Args:
-        buffer: Holds the whole message.
-        at: Place of the message.
-        timestamp: In ms.
+        buffer: Bytes that contain the whole message.
+        at: Position of the message.
+        timestamp: Timestamp in ms.
         attributes: Codec number and timestamp type bit.
     """
     _, length, _, _, old_attributes, old_timestamp = FRAME_V1.unpack_from(buffer, at)
@@ -138,12 +142,12 @@ class LegacyBatch:
     Safe to read from several threads. The buffer must hold the whole message, which `walk` ensures.
 
     Attributes:
-        at: Place of the message in the buffer.
+        at: Position of the message in the buffer.
         size_bytes: Size of the whole message, including offset and length.
         last_offset: Offset in the frame; in a wrapper, the offset of its last inner message.
         magic: 0 or 1.
-        crc: Value in the message.
-        attributes: All 8 bits, signed.
+        crc: The checksum that the message contains; it may be wrong.
+        attributes: All 8 attribute bits, as a signed number.
         max_timestamp: Timestamp in the message in ms; -1 in magic 0.
     """
 
@@ -179,9 +183,10 @@ class LegacyBatch:
     delete_horizon_ms: ClassVar[int | None] = None
 
     def __init__(self, buffer: Buffer, at: int = 0, *, base_offset: int | None = None) -> None:
-        """View the message at `at`; use `batch_walk.walk` for untrusted bytes.
+        """View the message at `at`.
 
-        A known `base_offset` saves decompressing a wrapper.
+        The bytes must be a complete message. For untrusted bytes use `batch_walk.walk`. If
+        `base_offset` is given, a wrapper need not be decompressed to find it.
         """
         self._buffer = buffer
         self._base_offset = base_offset
@@ -257,7 +262,7 @@ class LegacyBatch:
 
     @property
     def timestamp_type(self) -> TimestampType:
-        """Whether the producer or the log set the timestamp; magic 0 has none."""
+        """Source of the timestamp: the producer or the log. Magic 0 has no timestamp."""
         if self.magic == 0:
             return TimestampType.NO_TIMESTAMP_TYPE
         if self.attributes & TIMESTAMP_TYPE_BIT:
@@ -266,21 +271,21 @@ class LegacyBatch:
 
     @property
     def record_count(self) -> int | None:
-        """1 for a message that is no wrapper.
+        """Number of records: 1 for a message that is no wrapper.
 
-        None for a wrapper, because its header has no count.
+        The number is None for a wrapper, because its header has no count.
         """
         return None if self.is_wrapper else 1
 
     def is_valid(self) -> bool:
-        """Whether the message is long enough for its magic and the CRC is right."""
+        """Whether the message is long enough for its magic, and the CRC in it is right."""
         return (
             self.size_bytes - LOG_OVERHEAD >= MESSAGE_LENGTH_MIN[self.magic]
             and crc32(self.view[MESSAGE_MAGIC_AT:]) == self.crc
         )
 
     def ensure_valid(self) -> None:
-        """Ensure that the CRC is right.
+        """Raise CorruptBatch if the CRC in the message is wrong.
 
         Raises:
             CorruptBatch: The CRC is wrong, or the message is too short for its magic.
@@ -316,13 +321,14 @@ class LegacyBatch:
         """Iterate over the message's record, or over a wrapper's records in offset order.
 
         Args:
-            check_crc: False if the caller has called `ensure_valid`. The CRCs of inner messages are
-                always checked.
+            check_crc: False if the CRC need not be checked, because the caller has called
+                `ensure_valid`. The CRCs of inner messages are always checked.
             limit: Maximum number of decompressed bytes of a wrapper, inclusive.
 
         Raises:
             CorruptBatch: The CRC is wrong, or the wrapper does not decompress.
-            CorruptRecord: A message breaks a rule; the records before it were valid.
+            CorruptRecord: A message breaks a rule of the format. The records that were yielded
+                before are valid.
             UnsupportedCompression: The codec is unknown, or zstd.
         """
         if check_crc:
@@ -337,7 +343,7 @@ class LegacyBatch:
         return (self._inner_record(base, message) for message in self.inner_messages(body))
 
     def _inner_record(self, base: int, message: "LegacyBatch") -> Record:
-        """Return the record of an inner message; errors have this wrapper's position."""
+        """Return the record of an inner message; errors name the position of this wrapper."""
         try:
             message.ensure_valid()
             return message._record(base + message.last_offset, self)  # noqa: SLF001 - own class
@@ -346,7 +352,11 @@ class LegacyBatch:
             raise self._corrupt(CorruptRecord, reason) from None
 
     def _record(self, offset: int, wrapper: "LegacyBatch") -> Record:
-        """Return this message as a record; time and type may come from the wrapper."""
+        """Return this message as a record.
+
+        The timestamp type comes from `wrapper`. With LogAppendTime, the timestamp also comes from
+        it.
+        """
         key, value = self._content()
         kind = wrapper.timestamp_type if self.magic else TimestampType.NO_TIMESTAMP_TYPE
         stamped = kind is TimestampType.LOG_APPEND_TIME
@@ -355,7 +365,7 @@ class LegacyBatch:
         return Record(offset, timestamp, kind, key, value, create_timestamp=created)
 
     def _content(self) -> tuple[bytes | None, bytes | None]:
-        """Return key and value, which must fill the message exactly."""
+        """Return key and value; raise an error if they don't fill the message exactly."""
         end = self.at + self.size_bytes
         key, at = self._field(self.at + KEY_LENGTH_AT[self.magic], end, "key")
         value, at = self._field(at, end, "value")
@@ -392,7 +402,7 @@ class LegacyBatch:
             at += message.size_bytes
 
     def _span(self, body: Buffer) -> tuple[int, int]:
-        """Return the first and the last inner offset; the inner offsets must ascend."""
+        """Return the first and last inner offset; raise an error if they do not ascend."""
         first = last = -1
         for message in self.inner_messages(body):
             if message.last_offset <= last:
@@ -404,7 +414,7 @@ class LegacyBatch:
         return first, last
 
     def _inner_view(self, body: Buffer, at: int) -> "LegacyBatch":
-        """Return the message at `at` of the decompressed set, after checking its frame."""
+        """Check the frame of the message at `at` of the decompressed set; return the message."""
         remaining = len(body) - at
         if remaining < MESSAGE_TIMESTAMP_AT:
             raise self._corrupt(
@@ -426,7 +436,7 @@ class LegacyBatch:
         return message
 
     def _inner_base(self, last: int) -> int:
-        """Return the number to add to inner offsets; `last` is the last inner offset."""
+        """Return the number that is added to inner offsets; `last` is the last inner offset."""
         if self.magic == 1 and self.last_offset == 0:
             return 0
         if self.magic == 1 and self.last_offset > last:

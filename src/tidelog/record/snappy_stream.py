@@ -5,7 +5,7 @@
 then for each block: int32 size of the compressed bytes | raw snappy block
 ```
 
-A stream without that header is read as one raw block, as in Kafka.
+A stream without this header is read as one raw block, as in Kafka.
 
 Source: docs/format.md#snappy.
 """
@@ -91,7 +91,7 @@ def _framed(view: memoryview) -> list[memoryview]:
 
 
 def _size_of(block: memoryview, limit: int) -> int:
-    """Return the size that one raw block declares, after comparing the size with the limits."""
+    """Return the decompressed size that a raw block declares; check it against the limits first."""
     try:
         size: int = cramjam.snappy.decompress_raw_len(block)
     except cramjam.DecompressionError as error:

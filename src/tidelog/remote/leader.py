@@ -100,7 +100,7 @@ def parting_offset(
         if theirs is None:
             continue
         if theirs.end_offset == UNKNOWN_END:
-            return max(own_epoch.start_offset, 0)  # the leader has no epoch up to this one
+            return max(own_epoch.start_offset, 0)  # the leader has no epoch at or below this epoch
         if theirs.epoch != own_epoch.epoch:
             return min(own_epoch.start_offset, theirs.end_offset)  # the leader never had this epoch
         # Records below the leader's log start can't be compared.
@@ -206,7 +206,7 @@ class Position:
 
     Attributes:
         name: The partition.
-        topic_id: Id of its topic.
+        topic_id: Id of the partition's topic.
         offset: First offset to fetch.
         last_epoch: Leader epoch of the record before that offset, -1 if unknown.
         leader_epoch: The leader's current epoch, -1 if unknown.

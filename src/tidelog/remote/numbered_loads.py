@@ -40,7 +40,7 @@ _TRANSACTION_MS: Final = 60_000
 def load_once(
     cluster: Cluster, topic: str, rows: Iterable[Row], *, source: str, codec_name: str
 ) -> LoadResult:
-    """Append those rows of a source that were not yet loaded into a topic.
+    """Append the rows of a source that were not yet loaded into a topic.
 
     Each transaction has at most `ROWS_AT_ONCE` rows. After an error, the rows of committed
     transactions stay in the log, and the next call continues after them.
@@ -48,7 +48,7 @@ def load_once(
     Args:
         cluster: The cluster.
         topic: Name of the topic.
-        rows: All rows of the source, including those already loaded.
+        rows: All rows of the source, including rows that were already loaded.
         source: Name of the source, which identifies it in later calls.
         codec_name: Compression of the batches.
 

@@ -101,7 +101,7 @@ class FetchedBatches:
         next_offset: Offset after all batches.
         between: Bounds for the check of offsets: the minimum offset of the first batch, and the
             limit that the offsets of all batches must be below.
-        data: The batches; the last one may be truncated.
+        data: The batches; the last batch may be truncated.
         aborted: Aborted transactions in the response as (producer id, first offset), if
             READ_COMMITTED.
         append_times: Two numbers for each run of records with equal append time: the run's first

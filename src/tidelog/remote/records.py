@@ -110,7 +110,7 @@ def _records(part: FetchedBatches, path: str) -> Iterator[Record]:
 
 
 def _visible(part: FetchedBatches, path: str) -> Iterator[Batch]:
-    """Yield the data batches, except those of transactions that the response lists as aborted."""
+    """Yield the data batches, except batches of transactions that the response lists as aborted."""
     begin = sorted((first, producer_id) for producer_id, first in part.aborted)
     aborted: set[int] = set()
     batches = ((batch.at, batch) for batch in walk(part.data))
@@ -167,7 +167,7 @@ class ClusterRecords(RecordSource):
         return is_direct(self.client)
 
     def partitions(self, topics: TopicChoice) -> list[TopicPartition]:
-        """See `RecordSource`; None selects all topics except internal ones (`__…`).
+        """See `RecordSource`; None selects all topics except internal topics (`__…`).
 
         Raises:
             UnknownTopic, ClusterFailure: A topic doesn't exist, or no broker responds.

@@ -122,7 +122,7 @@ class RemoteDirectory(FrontDoor):
     # -- topics ------------------------------------------------------------------------------
 
     def topics(self) -> Mapping[str, RemoteTopic]:
-        """Return all topics by name, including internal ones (`__...`); raises ClusterFailure."""
+        """Return all topics by name, including internal topics (`__...`); raises ClusterFailure."""
         return Topics(topics.describe(self._cluster, self._cluster.topics()))
 
     def topic(self, name: str) -> RemoteTopic:
@@ -282,7 +282,7 @@ class RemoteDirectory(FrontDoor):
         Args:
             topic: Name of the topic.
             records: All rows of the source. Rows that were already loaded under the source's name
-                are skipped. Each transaction has at most 5,000 rows; after an error, the rows of
+                are skipped. Each transaction has at most 5,000 rows. After an error, the rows of
                 committed transactions stay in the log, and the next call continues after them.
             source: Name of the source, which identifies it in later calls.
             partition: Partition for all rows; chosen by key if None.

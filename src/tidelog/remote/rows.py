@@ -242,7 +242,7 @@ class _Reading:
     def _poll(self, consumer: "ck.Consumer", deadline_ms: int, at: int) -> "Messages":
         with self._cluster.typed(f"read records of {self._split.topic_partition}"):
             # `consume` would wait for the maximum number of messages, so `poll` waits for the first
-            # one.
+            # message.
             first = consumer.poll(_POLL_S)
             if first is not None:
                 count = self._settings.poll_records - 1

@@ -145,7 +145,7 @@ def _read_now(text: str, now_ns: int) -> Moment:
 
 
 def _read_signed(text: str, now_ns: int) -> Moment:
-    """Parse a signed length: `-6h` becomes an instant, `+6h` stays a length.
+    """Parse a signed length: `-6h` becomes an instant, and `+6h` remains a length.
 
     If `+6h` is a point, it counts from now. If it is the end of a range, it counts from the range's
     start.

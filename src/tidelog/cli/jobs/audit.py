@@ -61,7 +61,7 @@ from tidelog.spark.places import Place
 from tidelog.types import HOUR_MS, NO_TIMESTAMP
 
 EQUAL: Final = ExitCode.OK
-# The exit codes are those of `cmp` and `diff`, as scripts expect.
+# The exit codes mean the same as those of `cmp` and `diff`, as scripts expect.
 DIFFERENT: Final = 1
 FAILED: Final = 2
 
@@ -313,7 +313,7 @@ def _topic_cells(one: TopicFigures) -> list[Cell]:
 
 
 def lines(audited: AuditResults) -> list[str]:
-    """Return a line for each topic and note, and one for the chance of a missed difference."""
+    """Return a line for each topic, for each note, and for the chance of a missed difference."""
     lines_of_topics = []
     for one in audited.topics:
         kinds = ", ".join(f"{count:,} {kind.value}" for kind, count in one.kinds.items())

@@ -1,7 +1,7 @@
 """Chooses the columns that a table shows in a given width, and their widths.
 
-Widths are display widths: a wide character takes two columns of the terminal, a combining mark
-none. rich measures them; ASCII text, the usual case, is measured without importing rich.
+Widths are display widths: a wide character takes two columns of the terminal, and a combining mark
+takes none. rich measures them; ASCII text, the usual case, is measured without importing rich.
 """
 
 from collections.abc import Sequence
@@ -63,7 +63,7 @@ def padded(text: str, width: int, *, is_left: bool = True) -> str:
 def without_days(columns: Sequence[Column], texts: Sequence[str]) -> list[str]:
     """Return a row's cells in the short form: a day that all its times share is shown once.
 
-    The first time keeps the day, and the later ones are shortened to the time of day. A row with
+    The first time keeps the day, and the later times are shortened to the time of day. A row with
     times of several days keeps the day of each time, so that a time without a day is never
     ambiguous.
     """
@@ -82,7 +82,7 @@ class Layout:
     Attributes:
         shown: Indexes of the shown columns among all columns, in order.
         widths: Widths of the shown columns.
-        is_stacked: Whether each word of a heading has a line of its own.
+        is_stacked: Whether each word of a heading is on a separate line.
         is_short: Whether the table has the short form: `without_days` shortens the cells, and the
             the headings of all time columns but the first omit the zone if the zone would widen the
             column.
@@ -106,7 +106,7 @@ def headings(
     Args:
         columns: The columns.
         zone: Zone of times.
-        is_stacked: Whether each word has a line of its own.
+        is_stacked: Whether each word is on a separate line.
         rooms: Width of each column in the short form (`Layout.is_short`); None for the long form.
     """
     if not is_stacked:
@@ -138,7 +138,8 @@ def plan(
     3. Shorten the other text columns.
     4. Drop other columns from the right.
 
-    The first column stays, cut if necessary. Columns of sentences are neither cut nor dropped.
+    The first column is never dropped, but it is cut if necessary. Columns of sentences are neither
+    cut nor dropped.
 
     Args:
         columns: All columns.

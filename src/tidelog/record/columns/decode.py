@@ -6,7 +6,7 @@ of a group are uncompressed and of magic 2, their bodies are decoded in place. O
 of the group are first written to scratch buffers (`batch_table`), so that one kernel decodes them
 all.
 
-Columns (only requested ones are computed):
+Columns (only requested columns are computed):
 
 | column | type | null where |
 |---|---|---|
@@ -396,9 +396,10 @@ def decode(  # noqa: PLR0913 - one keyword for each property of the result
         CorruptBatch, CorruptRecord: A frame, an offset, a checksum, a compressed stream or a record
             is wrong; everything before it was yielded. `at` counts from the buffer's first byte.
         UnsupportedCompression: The codec is undefined.
-        InvalidRequest: At the first step: a column is unknown or listed twice, or `rows` is out of
-            range.
-        MissingDependency: At the first step: `views` is True, and this pyarrow has no views.
+        InvalidRequest: Raised when the first batch is requested: a column is unknown or listed
+            twice, or `rows` is out of range.
+        MissingDependency: Raised when the first batch is requested: `views` is True, and this
+            pyarrow has no views.
     """
     kind = schema(columns, views=views)
     if not 1 <= rows <= INT64_MAX:

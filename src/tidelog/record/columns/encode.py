@@ -336,9 +336,9 @@ def encode_table(
         timestamp_type: Source of the visible timestamps: the producer or the log.
 
     Raises:
-        InvalidRequest: At the first step: a column is unknown or of a wrong type, `batch_bytes` is
-            out of range, or the codec does not support the level. Later: a time in ms exceeds 64
-            bits.
+        InvalidRequest: Raised when the first batch is requested: a column is unknown or of a wrong
+            type, `batch_bytes` is out of range, or the codec does not support the level. Raised
+            later: a time in ms exceeds 64 bits.
         InvalidRecord: A record has a header without a key, has too many headers, or exceeds 2 GiB;
             earlier batches were yielded.
         InvalidTimestamp: A time is before 1970; earlier batches were yielded.
