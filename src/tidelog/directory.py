@@ -189,7 +189,9 @@ class Directory(FrontDoor):
         self._log_dir.delete_topic(name)
 
     def alter_config(self, name: str, changes: Mapping[str, str | None]) -> list[ConfigNote]:
-        """Change a topic's settings; None resets a setting; values may have a unit (`7d`).
+        """Change a topic's settings.
+
+        None resets a setting. Values may have a unit (`7d`).
 
         Raises:
             UnknownTopic, ConfigError, ReadOnly, StorageFailure: Nothing was changed.

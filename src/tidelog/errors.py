@@ -317,7 +317,7 @@ class OffsetsGone(RequestError):
 
 
 class UnknownTopic(RequestError):
-    """There is no topic or partition of that name; the text may suggest a similar name."""
+    """A topic or partition does not exist. The text may suggest a similar name."""
 
     code: ClassVar[int | None] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -350,7 +350,7 @@ class GroupActive(RequestError):
 
 
 class UnknownGroup(RequestError):
-    """There is no consumer group of that name."""
+    """A consumer group does not exist."""
 
     code: ClassVar[int | None] = ErrorCode.GROUP_ID_NOT_FOUND
 

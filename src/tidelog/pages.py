@@ -123,7 +123,7 @@ class Table:
     hidden: Sequence[str] = ()
 
     def html(self) -> str:
-        """Return the table as HTML; only the first rows are unfolded."""
+        """Return the table as HTML; all rows except the first `ROWS_FIRST` are folded."""
         if not self.rows:
             return f"<p>{html_text(self.nothing)}</p>"
         aligned, is_wide = self.aligned or self._by_cells(), self._is_wide()
@@ -370,7 +370,7 @@ def plot_by_hour(
             since the epoch in UTC. A bar of joined hours shows the sum of their counts.
         y_title: Meaning of the counts.
         title: Title above the plot; `{step}` becomes the length of a step.
-        zone: Zone of the times at the axis, and of the days that hours are joined to; UTC if None.
+        zone: Zone of the times at the axis, and of the days to which hours are joined; UTC if None.
     """
     axes, drawn = {}, {}
     for panel, series in panels.items():

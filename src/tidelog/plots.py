@@ -1,8 +1,8 @@
 """Plots for pages: series of values by time or by number, drawn by matplotlib as SVG text.
 
-The module has the data of a plot (`Plot`), its steps of time in a zone, the choice of its axes,
-and the drawing. matplotlib is imported when a plot is drawn. Each panel is drawn twice, for wide
-and for narrow screens, so that text keeps its size; the page's style sheet shows one of the two
+The module has the data of a plot (`Plot`), its steps of time in a zone, the choice of its axes, and
+the drawing. matplotlib is imported when a plot is drawn. Each panel is drawn twice, for wide and
+for narrow screens, so that text keeps its size. The page's style sheet shows one of the two
 pictures. Small panels are drawn once.
 
 Colors are placeholders that become CSS variables of the page, so one picture serves the light and

@@ -96,7 +96,10 @@ def doctor(
 
 
 def _find_target(surroundings: Surroundings, target: str | None, data: str | None) -> _Target:
-    """Return the directory `target` or the topic `target` in `data`; without `target`, `data`."""
+    """Return what to check: directory `target`, or topic `target` in `data`.
+
+    Without `target`, the directory `data` is checked.
+    """
     from tidelog.storage.checks import Selection
 
     fs = surroundings.env.files

@@ -22,7 +22,7 @@ _NAMED_MAX: Final = 3
 class Limits(NamedTuple):
     """Limits [start, end) of a requested range of times (ms) and of offsets; None for no limit.
 
-    Unlike `tidelog.scan.RequestedRange`, it loads no planner of scans.
+    Unlike `tidelog.scan.RequestedRange`, this class can be imported without the planner of scans.
     """
 
     start_ms: int | None = None

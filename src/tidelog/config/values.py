@@ -44,7 +44,7 @@ INTEGER_MAX: Final = {name: last for name, (_, last) in _RANGES.items()}
 
 
 class CompressionType(StrEnum):
-    """Codec of the batches in a log; the values are Kafka's words."""
+    """Codec of the batches in a log. The values are the words of Kafka's setting."""
 
     UNCOMPRESSED = "uncompressed"
     ZSTD = "zstd"

@@ -256,7 +256,7 @@ class BlockReader:
         self._behind = -1  # index of the block after the last fetched block
 
     def pread(self, size: int, position: int) -> bytes:
-        """Return at most `size` bytes; fewer only at the object's end. Raises errors of `fetch`."""
+        """Return `size` bytes, fewer only at the object's end; raises the errors of `fetch`."""
         end, block_bytes = min(position + size, self.size_bytes), self._block_bytes
         if end <= position:
             return b""

@@ -465,7 +465,7 @@ def env_for(path: str, env: Env | None = None, options: Mapping[str, str] | None
             read the path.
 
     Raises:
-        InvalidRequest, ConfigError, MissingDependency, StorageFailure: From `open_store`.
+        InvalidRequest, ConfigError, MissingDependency, StorageFailure: Raised by `open_store`.
     """
     result = env or os_env()
     if options:

@@ -170,7 +170,10 @@ def connect_socket(
     timeout_s: float = TIMEOUT_S,
     is_stopped: Callable[[], bool] = never,
 ) -> Transport:
-    """Open a TCP connection; `timeout_s` also applies to its requests. Raises OSError."""
+    """Open a TCP connection; raises OSError.
+
+    `timeout_s` applies to connecting and to each request on the connection.
+    """
     patience = Patience(timeout_s=timeout_s, is_stopped=is_stopped)
     deadline = patience.deadline()
     failure = OSError(f"host {host} has no IP address")

@@ -163,7 +163,7 @@ class RemoteDirectory(FrontDoor):
 
         Raises:
             InvalidTopic, TopicExists, InvalidPartitions, InvalidRequest, ConfigError,
-                PolicyViolation: Nothing was changed.
+                PolicyViolation: The request is refused because of an argument. Nothing was changed.
             NotAuthorized, ClusterFailure: The cluster refuses, or can't be reached.
         """
         if exist_ok and name in self._cluster.topics():

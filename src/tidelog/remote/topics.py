@@ -142,7 +142,7 @@ def create(client: "Cluster", name: str, *, partitions: int, config: Mapping[str
 
     Raises:
         InvalidTopic, TopicExists, InvalidPartitions, InvalidRequest, ConfigError, PolicyViolation:
-            Nothing was changed.
+            The request is refused because of an argument. Nothing was changed.
         NotAuthorized, ClusterFailure: The cluster refuses, or can't be reached.
     """
     from confluent_kafka.admin import NewTopic

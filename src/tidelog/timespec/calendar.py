@@ -104,7 +104,7 @@ def unit_starts(first_ms: int, end_ms: int, unit: CalendarUnit, zone: tzinfo = U
     """Return the starts of all units with instants in [first_ms, end_ms), in ms.
 
     Raises:
-        InvalidRequest: From `ensure_countable`.
+        InvalidRequest: Raised by `ensure_countable`.
     """
     ensure_countable(first_ms, end_ms, unit)
     starts = [unit_start(first_ms, unit, zone)]
@@ -144,13 +144,13 @@ def unit_ranges(
     requested end, the last range is the unit that contains the content's last instant.
 
     Args:
-        requested: Start and end in ms, None for an open side.
-        content: First instant and end of the content in ms, for the open sides.
+        requested: Start and end in ms; None for a missing start or end.
+        content: First instant and end of the content in ms, used for a missing start or end.
         unit: The unit.
         zone: Its time zone.
 
     Raises:
-        InvalidRequest: From `ensure_countable`; or a unit does not begin at a multiple of
+        InvalidRequest: Raised by `ensure_countable`. Or a unit does not begin at a multiple of
             `QUARTER_MS`.
     """
     first_ms, end_ms = requested

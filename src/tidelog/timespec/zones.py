@@ -102,7 +102,7 @@ def zone_of(zone: tzinfo | str | None) -> tzinfo | None:
     """Return the zone for a zone or the name of a zone; None for None.
 
     Raises:
-        InvalidTime: From `parse_zone`.
+        InvalidTime: Raised by `parse_zone`.
     """
     return _zone_named(zone) if isinstance(zone, str) else zone
 

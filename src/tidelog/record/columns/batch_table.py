@@ -139,8 +139,8 @@ def _record_row(batch: "Longs", record: Record) -> "Longs":
 SCAN_BATCHES: Final = 4096
 
 # Number of bytes to checksum and then decode in one group. The number is small enough that the
-# bytes are still in a CPU cache when they are decoded. Each group costs about 0.1 ms in Python; in
-# smaller groups this would cost more than cache misses.
+# bytes are still in a CPU cache when they are decoded. Each group takes about 0.1 ms in Python. If
+# groups were smaller, this time would exceed the time that cache misses take.
 GROUP_BYTES: Final = 4 << 20
 
 # Number of bytes to decode in one group if the decoder itself checks each batch just before it

@@ -380,7 +380,8 @@ def decode(  # noqa: PLR0913 - one keyword for each property of the result
 
     Args:
         buffer: Consecutive batches of any magic and codec; an incomplete batch at the end is left
-            out. The iterator keeps a reference to the buffer; with `views`, so do the results.
+            out. The iterator keeps a reference to the buffer. With `views`, the results keep a
+            reference too.
         selection: Which records to return.
         columns: Names from `ALL_COLUMNS`, in the requested order.
         append_times: Two int64 arrays for the column `appendTimestamp`: first offset (ascending)
@@ -501,9 +502,9 @@ def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
 # record whose value is null, -1 if there is no such record.
 LatestRecord: TypeAlias = tuple[bytes, bytes | None, int, int]
 
-# Maximum number of records in the data; data with more records is processed by plain Python code.
-# This bounds the memory for rows, which is 64 bytes for each record; 16 MiB of ordinary records are
-# below the maximum.
+# Maximum number of records in the data. Data with more records is processed by plain Python code.
+# The maximum bounds the memory for rows, which is 64 bytes for each record. 16 MiB of ordinary
+# records are below the maximum.
 RECORDS_MAX: Final = 1 << 19
 
 SECRET_BYTES: Final = 16

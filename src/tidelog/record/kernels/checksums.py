@@ -229,7 +229,7 @@ def count_chained(rows: Bytes, row_size: int, crc: int, table: Longs) -> int:
 
     Shape:
         rows: uint8[n * row_size]; the last 4 bytes of a row are its checksum.
-        crc: The checksum that the first row's checksum continues.
+        crc: Checksum of the bytes before the first row. The first row's checksum continues it.
         table: Filled by `fill_tables`.
     """
     at = 0
@@ -264,7 +264,7 @@ def chain_rows(rows: Bytes, row_size: int, crc: int, table: Longs) -> int:
 
     Shape:
         rows: uint8[n * row_size]; the last 4 bytes of a row are written.
-        crc: The checksum that the first row's checksum continues.
+        crc: Checksum of the bytes before the first row. The first row's checksum continues it.
         table: Filled by `fill_tables`.
 
     Returns:

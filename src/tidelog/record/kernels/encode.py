@@ -34,7 +34,8 @@ class BinarySource(NamedTuple):
     """An Arrow binary column to read.
 
     Shape:
-        ends: int32[rows + 1]; value n is `data[ends[n]:ends[n + 1]]`. Empty: all null.
+        ends: int32[rows + 1]; value n is `data[ends[n]:ends[n + 1]]`. If `ends` is empty, all
+            values are null.
         data: uint8[...].
         valid: uint8[...], one bit per value; empty if no value is null.
         valid_at: Index of the bit of value 0 in `valid`.

@@ -107,7 +107,7 @@ def index_rows(table: Longs, count: int, index: Ints) -> None:
     """Add the first `count` rows, which have different keys, to an empty index.
 
     Shape:
-        index: int32[a power of two over `count`]: 0, or the number of a row plus 1.
+        index: int32[a power of two over `count`]: 0, or a row's index plus 1.
     """
     mask = index.size - 1
     for row in range(count):
@@ -271,8 +271,8 @@ class KeyRows(NamedTuple):
 
     Shape:
         rows: int64[capacity * ROW_WORDS].
-        slots: int32[a power of two], the index, initially zeros: 0, or the number of a row plus 1;
-            never more than half full.
+        slots: int32[a power of two], the index, initially zeros: 0, or a row's index plus 1; never
+            more than half full.
         window: int64[WINDOW_ROWS * WINDOW_WORDS].
         state: int64[ROW_STATE], initially zeros except `SPAN_LAST`, which is -1.
         spans: int64[SPANS, SPAN_FIELDS], initially zeros.

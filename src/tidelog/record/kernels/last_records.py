@@ -75,7 +75,7 @@ class WinnerMap(NamedTuple):
     """Hash map of winning records.
 
     Shape:
-        slots: int32[a power of two, at least twice the entries], number of an entry or -1.
+        slots: int32[a power of two, at least twice the entries], index of an entry or -1.
         hashes: int64[entries].
         key_ends: int64[entries + 1], end of each entry's key in `keys`; the first is 0.
         keys: uint8[], room for keys.
@@ -246,7 +246,7 @@ class LatestRows(NamedTuple):
     """Output of `find_latest`; the caller allocates it.
 
     Shape:
-        slots: int32[a power of two above the rows], initially -1; the number of a key's row.
+        slots: int32[a power of two above the rows], initially -1; the index of a key's row.
         rows: int64[maximum number of keys, ROW_FIELDS], in the order of the keys' first records.
         facts: int64[FACT_FIELDS], initially zeros.
     """

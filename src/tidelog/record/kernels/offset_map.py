@@ -306,7 +306,7 @@ class KeyMap(NamedTuple):
         numbers: int64[slots], the number of the key's latest record, or OUTSIDE.
         versions: int64[slots], the versions of the records in `numbers`; or empty.
         key_positions: int64[slots], positions of the keys in `arena`; or empty.
-        arena: uint8[...], each key after its length as an int32; or empty.
+        arena: uint8[...], the keys, each preceded by its length as an int32; or empty.
         state: int64[STATE_FIELDS].
         window: int64[WINDOW_SIZE].
         key_limit: Maximum number of keys, less than the number of slots.

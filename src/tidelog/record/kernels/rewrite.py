@@ -124,7 +124,7 @@ class Sources(NamedTuple):
 
     Shape:
         log: uint8[...], contains the batches at POSITION and SIZE.
-        bodies: uint8[...], contains the bodies at BODY_START and BODY_END, of batches to filter.
+        bodies: uint8[...], contains the bodies of the batches to filter, at BODY_START to BODY_END.
         table: int64[batches, BATCH_FIELDS].
         plan: int64[batches, PLAN_FIELDS].
         lost: One bit for each record, set if the record is superseded.
