@@ -64,9 +64,8 @@ class Partition:
     def copy(self, count: int) -> Longs:
         """Return the numbers of the copy's records in order.
 
-        `count` keys are missing, `count` keys lack their last record, and `count
-
-        2` pairs of records are swapped.
+        `count` keys are missing, `count` keys lack their last record, and `count // 2` pairs of
+        records are swapped.
         """
         order = np.arange(len(self.keys))
         reversed_keys = self.keys[::-1]

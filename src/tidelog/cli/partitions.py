@@ -169,7 +169,7 @@ def _checked_target(options: DeleteRecordsOptions) -> tuple[str, int | None]:
 def _amount(
     directory: "Directory | RemoteDirectory", place: Place, deleted: Ranges, fetched: Counts
 ) -> str:
-    """Return how many records are deleted, as text; if unknown, return how many offsets.
+    """Return the number of deleted records as text; if unknown, the number of offsets.
 
     Args:
         directory: The directory, in which records are counted, or the cluster.

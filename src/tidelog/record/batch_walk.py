@@ -31,7 +31,7 @@ _MAGIC_LENGTH_MIN = (*MESSAGE_LENGTH_MIN, BATCH_LENGTH_MIN)
 
 
 def frame_size(buffer: Buffer, at: int, end: int) -> int | None:
-    """Return the size in bytes of the batch at `at`; None if the batch does not end before `end`.
+    """Return the size in bytes of the batch at `at`; None if the batch extends beyond `end`.
 
     Args:
         buffer: Bytes to examine.

@@ -79,8 +79,7 @@ def build_batch(  # noqa: PLR0913 - one keyword for each thing that a batch's he
         transactional: Whether the batch belongs to a transaction.
         control: Whether the batch contains control records instead of data.
         delete_horizon_ms: Time in ms since 1970 from which tombstones or markers may be removed.
-        offset_deltas: Offset - base_offset of each record, ascending; None for the deltas 0, 1, 2,
-            ...
+        offset_deltas: Offset - base_offset of each record, ascending; None for 0, 1, 2, ...
         last_offset_delta: Offset delta of the batch's last offset; None for the last record's
             offset delta.
         default_timestamp: Time in ms for records whose timestamp is None.

@@ -581,7 +581,7 @@ class Cluster(Closing, Client):
         for at in range(0, len(groups), _GROUPS_AT_ONCE):
             chosen = groups[at : at + _GROUPS_AT_ONCE]
             # Without a coordinator, a request for offsets crashes the process (librdkafka 2.16
-            # dereferences a null pointer); So the groups' descriptions are requested first. This
+            # dereferences a null pointer). So the groups' descriptions are requested first. This
             # request fails without a crash if there is no coordinator.
             self._describe_groups(chosen)
             results |= self.retry(partial(request, chosen), unready=codes.COORDINATOR_COMES)

@@ -55,7 +55,7 @@ def load_once(
     Raises:
         InvalidRequest: The source has fewer rows than were already loaded from it; nothing was
             appended.
-        NotAuthorized, ClusterFailure, TidelogError: See `RemoteDirectory.append`; The transaction
+        NotAuthorized, ClusterFailure, TidelogError: See `RemoteDirectory.append`. The transaction
             of the failed rows is aborted.
     """
     check_source(source)

@@ -495,7 +495,7 @@ class PartitionFetch:
         raise failure
 
     def _forget_leader(self, reason: ClusterFailure) -> None:
-        """Pause, so that the next request looks up the leader again; raises permanent errors."""
+        """Forget the leader and pause; the next request looks it up. Raises permanent errors."""
         if reason.error_code is not None and reason.error_code not in codes.LEADER_CHANGES:
             raise reason
         if reason.error_code == ErrorCode.KAFKA_STORAGE_ERROR and not self._has_replicas:
@@ -507,7 +507,7 @@ class PartitionFetch:
         self._seams.pause(_PAUSE_S)
 
     def _damaged(self) -> ClusterFailure:
-        """Return the error for a failed disk of the only broker that has the partition."""
+        """Return the error for a storage failure at the only broker that has the partition."""
         assert self._leader is not None
         code = ErrorCode.KAFKA_STORAGE_ERROR
         return ClusterFailure(

@@ -84,7 +84,7 @@ class Layout:
         widths: Widths of the shown columns.
         is_stacked: Whether each word of a heading is on a separate line.
         is_short: Whether the table has the short form: `without_days` shortens the cells, and the
-            the headings of all time columns but the first omit the zone if the zone would widen the
+            headings of all time columns but the first omit the zone if the zone would widen the
             column.
     """
 

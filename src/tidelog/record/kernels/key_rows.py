@@ -188,7 +188,7 @@ def _plain(partition: int) -> int:
 
 @inlined
 def _beats(rows: Longs, at: int, table: Longs, row: int) -> bool:
-    """Whether the last record of a row of another partition replaces the table's; see `merge`."""
+    """Whether a row of another partition has the winning record of its key; see `merge`."""
     if rows[at, TIME] != table[row, TIME]:
         return bool(rows[at, TIME] > table[row, TIME])
     return bool(_plain(rows[at, PARTITION]) > _plain(table[row, PARTITION]))
@@ -372,7 +372,7 @@ def take_window(into: KeyRows) -> int:
     """Move the window's rows to the table.
 
     Returns:
-        DONE if the window is empty, or FULL if the table or the index is full.
+        DONE if all rows were moved, or FULL if the table or the index is full.
     """
     rows, index, window, state = into.rows, into.slots, into.window, into.state
     mask, limit = index.size - 1, min(rows.size // ROW_WORDS, index.size // 2)
@@ -461,7 +461,7 @@ def fold_batches(
         progress: See `records.decode_batches`; its fields about columns stay unchanged.
 
     Returns:
-        A status and a position, as in `records.decode_batches`. After FULL the caller makes room in
+        A status and a number, as in `records.decode_batches`. After FULL the caller makes room in
         the table, stores and clears the spans, and calls again.
     """
     while progress[BATCH] < table.shape[0]:

@@ -281,7 +281,7 @@ def _search_batches(
 def _check_order(
     log: Bytes, at: int, size: int, status: int, next_offset: int, end_offset: int
 ) -> tuple[int, int]:
-    """Return a batch's last offset, and `status` or BAD_ORDER.
+    """Return `status` or BAD_ORDER, and the batch's last offset.
 
     If the batch may contain the result, the next batch is examined too.
     """
