@@ -323,7 +323,7 @@ class Members:
             len(epochs) == 1
             and epochs.pop() > self._settled
             and sum(each.count for each in members) == self._partitions
-            # The newest member has no partitions until other members have revoked some.
+            # The newest member has no partitions until other members have revoked some partitions.
             and min(each.count for each in members) >= self._partitions // len(members)
         )
 

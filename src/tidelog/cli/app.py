@@ -207,8 +207,9 @@ def spark() -> None:
 
 
 _STDOUT: Final = 1
-# An unknown option counts as a misspelling of an option that is at least this similar, from 0 to 1.
-# It counts as an abbreviation if it has at least this number of letters.
+# An unknown option counts as a misspelling of an option if their similarity, from 0 to 1, is at
+# least `_NEAR`. It counts as an abbreviation of an option if it has at least `_START_LEAST`
+# letters.
 _NEAR: Final = 0.75
 _START_LEAST: Final = 3
 

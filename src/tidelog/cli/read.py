@@ -60,7 +60,7 @@ _OFFSETS: Final = re.compile(r"(-?\d{1,19})?\.\.(-?\d{1,19})?", re.ASCII)
 # Errors that end the read of one partition; other partitions are still read.
 _UNREADABLE: Final = (CorruptData, OffsetsGone, StorageFailure, UnsupportedCompression)
 
-# Maximum number of records that plain reads read faster than Arrow and kernels are loaded.
+# Up to this number of records, a plain read takes less time than loading Arrow and the kernels.
 _PLAIN_RECORDS: Final = 10_000
 # Number of offsets in the first window of a read in order of time, if the read is by columns. Every
 # window needs its own plan, so these windows are larger than windows of plain reads.

@@ -314,7 +314,8 @@ def start_compiler(folder: Path) -> "Popen[bytes] | None":
     Args:
         folder: Folder for a small log; the process creates it.
     """
-    if is_cached(map_batches):  # the last kernel that `compile_code` compiles
+    # `compile_code` compiles this kernel last, so all kernels are compiled
+    if is_cached(map_batches):
         return None
     command = [sys.executable, "-m", __name__, str(folder)]
     nowhere = subprocess.DEVNULL

@@ -193,7 +193,7 @@ def _md5(data: Bytes, at: int, size: int, hasher: Hasher) -> tuple[int, int]:
     """Return the md5 of the seed and `data[at:at + size]`."""
     a, b, c, d = _MD5_A, _MD5_B, _MD5_C, _MD5_D
     total = hasher.seed.size + size
-    # Whole blocks are filled by the message, a byte 0x80, zeros, and 8 bytes of length.
+    # The message, a byte 0x80, zeros, and 8 bytes of length together fill whole blocks.
     blocks = (total + 9 + _BLOCK - 1) // _BLOCK
     for number in range(blocks):
         for word in range(16):

@@ -61,9 +61,9 @@ from tidelog.types import INT64_MAX, NO_TIMESTAMP
 HASH_HIGH: Final = 0
 
 HASH_LOW: Final = 1
-OFFSET: Final = 2  # of the last record
-TIME: Final = 3  # its create time in ms, -1 if unknown
-VALUE: Final = 4  # digest of its value, 0 for null
+OFFSET: Final = 2  # offset of the last record
+TIME: Final = 3  # create time of the last record in ms, -1 if unknown
+VALUE: Final = 4  # digest of the last record's value, 0 for null
 COUNT: Final = 5  # records
 SET: Final = 6
 ORDER: Final = 7

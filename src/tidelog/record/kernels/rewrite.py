@@ -417,7 +417,7 @@ INDEXED_POSITION: Final = 0
 
 LARGEST_TIMESTAMP: Final = 1
 LARGEST_OFFSET: Final = 2
-ENTRY_TIMESTAMP: Final = 3  # of the last time index entry
+ENTRY_TIMESTAMP: Final = 3  # timestamp of the last time index entry
 OFFSET_ENTRIES: Final = 4  # entries in the whole index
 TIME_ENTRIES: Final = 5
 INDEX_FIELDS: Final = 6
