@@ -229,6 +229,8 @@ def _spans_to_read(
 def _zones_of(reader: LogView, segment: Segment, cache: ZoneCache | None) -> ZoneMap | None:
     reader.append_times_of(segment)
     zones = segment.zones_on(ClockName.APPEND)
+    if zones is not None and not zones.is_readable:
+        zones = None
     if zones is None and cache is not None:
         zones = load_or_build(segment, cache)
     if zones is not None:

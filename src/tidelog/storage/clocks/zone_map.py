@@ -412,6 +412,11 @@ class ZoneMap:
         """Size of the log file in bytes; the zones may end before a torn tail."""
         return self.identity.log_size
 
+    @property
+    def is_readable(self) -> bool:
+        """Whether the footer is undamaged; an object's footer is read for this."""
+        return True  # the constructor has checked it
+
     @cached_property
     def siblings(self) -> Mapping[str, FileSum]:
         """By suffix, length and checksum of each file beside the log when the map was built."""

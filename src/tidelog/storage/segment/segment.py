@@ -420,7 +420,7 @@ class Segment(ABC):
         if data is None:
             return AppendTimes(self.base_offset, context.topic_id)
         proven, zones = None, self.loaded_zones
-        if zones is not None:
+        if zones is not None and zones.is_readable:
             # The map was built from checked rows. So comparing the map's checksum of the file
             # suffices, which takes a hundredth of the time of checking each row.
             written = zones.siblings.get(files.APPEND_TIME_SUFFIX)

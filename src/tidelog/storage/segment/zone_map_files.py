@@ -70,7 +70,7 @@ def load_or_build(segment: Segment, cache: "ZoneCache | None" = None) -> ZoneMap
             at the damage.
     """
     zone_map = segment.zones
-    if zone_map is not None and knows_times_of(zone_map, segment):
+    if zone_map is not None and zone_map.is_readable and knows_times_of(zone_map, segment):
         return zone_map
     if cache is not None:
         zone_map = cache.load(segment)

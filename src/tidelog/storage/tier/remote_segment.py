@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Final, TypeVar
 
 from tidelog.env import FileStat
-from tidelog.errors import CorruptData, CorruptIndex, UnsupportedVersion
+from tidelog.errors import CorruptData, CorruptIndex, MissingFile, UnsupportedVersion
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.batch_walk import Batch
 from tidelog.storage import files
@@ -26,6 +26,7 @@ from tidelog.storage.segment.retention import SegmentTimes
 from tidelog.storage.segment.roll import SegmentNote
 from tidelog.storage.segment.segment import SegmentContext
 from tidelog.storage.segment.txn_index import TxnIndex
+from tidelog.storage.segment.zone_map_files import NOT_USED
 from tidelog.storage.tier.manifest import TierSegment
 from tidelog.storage.tier.tier_files import tier_path
 from tidelog.types import ClockName
@@ -269,46 +270,61 @@ class RemoteSegment(ClosedSegment):
                     f" {self.context.topic_id} expected"
                 ).located(path)
 
-        return RemoteZones(
-            self.row, read, check, lambda text: self.context.report(f"{path}: {text}")
-        )
+        return RemoteZones(self.row, path, read, check, self.context.report)
 
 
 class RemoteZones(ZoneMap):
     """A zone map whose total is known before a byte of it is read; the footer is read on use.
 
-    If the object is damaged, the total is used as one zone: more data than necessary is then read.
+    If the object is missing or damaged, this is reported, and the total is used as one zone: more
+    data than necessary is then read.
     """
 
     def __init__(
-        self, row: TierSegment, read: ReadBytes, check: CheckMap, report: Callable[[str], None]
+        self,
+        row: TierSegment,
+        path: str,
+        read: ReadBytes,
+        check: CheckMap,
+        report: Callable[[str], None],
     ) -> None:
         self.total = row.total
         self.bytes_read = 0
         self._size_bytes = row.objects[files.ZONES_SUFFIX].size_bytes
-        self._read_object, self._check, self._say = read, check, report
-        self._is_damaged = False
+        self._path, self._read_object, self._check, self._say = path, read, check, report
 
     def __getattr__(self, name: str) -> object:
         """Read the footer at its first use."""
         if name not in _OF_FOOTER:
             raise AttributeError(name)
         total = self.total
-        super().__init__(self._read_object, self._size_bytes, report=self._say)
+        super().__init__(
+            self._read_object,
+            self._size_bytes,
+            report=lambda text: self._say(f"{self._path}: {text}"),
+        )
         self.total = total
         self._check(self)
         return self.__dict__[name]
 
     @cached_property
-    def _entries(self) -> list[Entry]:
+    def is_readable(self) -> bool:
+        """Whether the object exists and its footer is undamaged; reported if not."""
         try:
-            return self.read_entries()
-        except (CorruptData, UnsupportedVersion) as error:
-            self._say(f"{error}; not used")
-            self._is_damaged = True
-            return [Entry(self.total, 0, 0, 0)]
+            self.read_entries()
+        except CorruptData as error:
+            self._say(f"{error.located(self._path)}; {NOT_USED}")
+        except MissingFile as error:
+            self._say(f"{error}; {NOT_USED}")
+        except UnsupportedVersion as error:
+            self._say(f"{self._path}: {error}; {NOT_USED}")
+        else:
+            return True
+        return False
+
+    @cached_property
+    def _entries(self) -> list[Entry]:
+        return self.read_entries() if self.is_readable else [Entry(self.total, 0, 0, 0)]
 
     def _zones_of(self, entry: Entry) -> list[Zone]:
-        if self._is_damaged:
-            return [entry.total]
-        return super()._zones_of(entry)
+        return super()._zones_of(entry) if self.is_readable else [entry.total]

@@ -1,5 +1,8 @@
 """Plans and reads over local files and the tier give the rows of one log, by few requests."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 from tests.unit.storage.tiers.tiered import Tiered, values
 from tests.worlds.directories.logs import PATH, TOPIC
@@ -9,6 +12,7 @@ from tidelog.errors import CorruptFile, MissingFile
 from tidelog.scan import ReadOptions, RequestedRange
 from tidelog.scan.latency import latency
 from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.topic_retention import explain
 from tidelog.storage.files import read_file, write_atomically
 from tidelog.storage.tier.tier_files import record_path
 from tidelog.types import ClockName
@@ -128,6 +132,41 @@ def test_latency_is_the_same_over_both() -> None:
     found = latency(PATH, TOPIC, env=tiered.env)[TOPIC]
     expected = latency(PATH, TOPIC, env=plain.env)[TOPIC]
     assert dict(found.by_hour.items()) == dict(expected.by_hour.items())
+
+
+def _flipped(data: bytes) -> bytes:
+    return data[:-1] + bytes([data[-1] ^ 1])
+
+
+def _spoil(tiered: Tiered, suffix: str, change: Callable[[bytes], bytes] | None) -> list[str]:
+    """Change, or remove, all objects with the suffix; return their keys."""
+    keys = [key for key in tiered.store.objects if key.endswith(suffix)]
+    for key in keys:
+        data, etag, modified_ms = tiered.store.objects.pop(key)
+        if change is not None:
+            tiered.store.objects[key] = change(data), etag, modified_ms
+    return keys
+
+
+@pytest.mark.parametrize("change", [None, _flipped, lambda data: data[:-1]])
+def test_segments_are_read_if_their_zone_maps_in_the_store_are_missing_or_damaged(
+    change: Callable[[bytes], bytes] | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain, tiered = _pair()
+    expected = latency(PATH, TOPIC, env=plain.env)[TOPIC]
+    keys = _spoil(tiered, ".zones", change)
+    for cache in (None, str(tmp_path)):
+        caplog.clear()
+        found = latency(PATH, TOPIC, zone_cache=cache, env=tiered.env)[TOPIC]
+        reports = [text for text in caplog.messages if ".zones" in text]
+        if cache is not None:
+            assert found.from_zone_maps == expected.from_zone_maps
+        assert dict(found.by_hour) == dict(expected.by_hour)
+        names = [key.rpartition("/")[2] for key in keys]
+        assert [name for name in names if not any(name in text for text in reports)] == []
+        assert [text for text in reports if text.count(".zones") != 1] == []
+    stories = [explain(one.reader(), one.log.context.config).segments for one in (plain, tiered)]
+    assert len({tuple(segment.records for segment in story) for story in stories}) == 1
 
 
 @pytest.mark.parametrize("damage", [None, b"\xee" * 7])
