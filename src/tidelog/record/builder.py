@@ -65,8 +65,7 @@ def build_batch(  # noqa: PLR0913 - one keyword for each thing that a batch's he
 
     Args:
         records: The records in offset order. Headers and nulls are kept.
-        base_offset: Offset of the first record. If `offset_deltas` is given, the offset of a record
-            with delta 0.
+        base_offset: Offset of the first record, or with `offset_deltas`, of a record with delta 0.
         leader_epoch: Epoch of the leader that appends the batch, -1 if unknown.
         codec: Compression of the records.
         level: The codec's level, None for Kafka's default.

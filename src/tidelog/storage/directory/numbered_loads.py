@@ -123,8 +123,7 @@ def load_once(  # noqa: PLR0913 - the keywords of `Directory.load_once`
         records: All rows of the source, from the first one.
         source: Name of the source.
         group: Groups rows by partition.
-        codec: Compression codec; if the topic's `compression.type` names a codec, that codec is
-            used instead.
+        codec: Compression codec; a codec that the topic's `compression.type` names has precedence.
         batch_bytes: Size in bytes, before compression, at which a batch is closed.
 
     Raises:
