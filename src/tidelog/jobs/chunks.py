@@ -1,13 +1,13 @@
-"""Division of a replay's offsets into chunks, and the limit of its rate.
+"""Division of a replay's offsets into chunks, and the rate limit of a replay.
 
 The spans of offsets are planned once, when a replay starts. Each chunk has offsets of every
-partition that is not finished. A partition's number of offsets in a chunk is about proportional to
-its number of remaining offsets, so all partitions end at about the same time. A chunk never
+partition that is not finished. The more offsets of a partition remain, the more of its offsets are
+in a chunk (about proportionally), so all partitions end at about the same time. A chunk never
 contains a gap between two spans of a partition, because the plan excludes the offsets in the gap.
 
-The rate is an average number of records or bytes per second since the start of the replay. Before
-each chunk the pacer waits until everything written so far is within the rate. So the amount written
-exceeds the amount that the rate allows by at most one chunk.
+The limited rate is the average number of records or bytes per second since the start of the replay.
+Before each chunk, the pacer waits until the average of everything written so far is at most the
+limit. So the amount written exceeds the amount that the rate allows by at most one chunk.
 
 This module does no I/O. The clock and the wait function are arguments, so tests need not wait.
 """
@@ -81,7 +81,7 @@ class Pacer:
     def __init__(
         self, rate: Rate | None, clock: Clock, wait: Callable[[float], None] = wait_seconds
     ) -> None:
-        """Create the pacer. The rate counts from now on, so the first chunk is not delayed.
+        """Create the pacer. The average counts from now on, so the first chunk is not delayed.
 
         Args:
             rate: The limit; None for no limit.
@@ -100,7 +100,7 @@ class Pacer:
             self._used += size_bytes if self._rate.is_bytes else records
 
     def hold(self) -> float:
-        """Wait until everything written so far is within the rate; return the waited seconds."""
+        """Wait until the average since the start is within the rate; return the waited seconds."""
         if self._rate is None:
             return 0.0
         due_ms = self._start_ms + 1000 * self._used / self._rate.per_second
@@ -116,8 +116,8 @@ class Pacer:
 CHUNK_SECONDS: Final = 2.0
 
 # Approximate number of offsets in a chunk if the rate is not limited, and the approximate maximum
-# if the rate is limited. A restart may write one chunk again; a small chunk limits this repeated
-# work.
+# if the rate is limited. A restarted replay may write one chunk again. Small chunks limit this
+# repeated work.
 CHUNK_RECORDS: Final = 2_000_000
 
 # Record size in bytes that is assumed before the first chunk is written.
@@ -206,7 +206,7 @@ def _span(row: object) -> OffsetRange:
 
 
 def offsets_options(spans: Sequence[OffsetRange]) -> dict[str, str]:
-    """Return a source's options for reading exactly these offsets.
+    """Return the options with which the Spark source reads exactly these offsets.
 
     Args:
         spans: The offsets; at most one span for each partition.
@@ -228,8 +228,8 @@ def offsets_options(spans: Sequence[OffsetRange]) -> dict[str, str]:
 def thinned(spans: Sequence[OffsetRange], per_partition: int) -> Spans:
     """Fill the smallest gaps between spans until no partition has more than `per_partition` spans.
 
-    Each chunk is a Spark job of its own, so it is faster to read a small gap and filter its records
-    than to skip the gap.
+    Each chunk is a Spark job of its own. So it is faster to read a small gap and to filter out its
+    records than to run separate jobs before and after the gap.
     """
     by_partition: dict[TopicPartition, list[OffsetRange]] = {}
     for span in joined(spans):

@@ -1,4 +1,6 @@
-"""Audit of two places: compares all keys, and finds keys whose last record a group has not read.
+"""Audit of two directories or clusters, key by key.
+
+An audit compares all keys of both places, and finds keys whose last record a group has not read.
 
 The records of both places (side A and side B) are read once: one task for each split reduces the
 split's records to one row per key. Then other tasks compare the rows of both sides; each task
@@ -6,8 +8,8 @@ compares one range of the keys' hashes (see `key_verdicts` for the kinds of diff
 contain hashes of keys instead of the keys. After the comparison, other tasks read the keys of the
 listed differences from the log. The audit compares all records, not a sample. Two different keys,
 or two different compared values, count as equal only if their hashes collide (see
-`AuditResults.chance`). If the option `state` names a folder, a later audit with this folder reuses
-its rows, and compares new records without reading the old ones again.
+`AuditResults.chance`). If the option `state` names a folder, the rows stay in this folder. A later
+audit with this folder reuses the rows, so it reads only new records from the logs.
 """
 
 from collections.abc import Iterator
@@ -55,10 +57,11 @@ class Audit:
         differences: One row for each key that differs, at most `keys_max` for each kind and topic;
             see `DIFFERENCES_SCHEMA`.
         topics: One row for each topic, with the number of keys for each kind; see `TOPICS_SCHEMA`.
-        buckets: One row for each span of create time in a topic or a partition, also for spans in
-            which A and B are equal; see `BUCKETS_SCHEMA`.
+        buckets: One row for each time span of create times in a topic or a partition. Spans in
+            which A and B are equal have rows, too. See `BUCKETS_SCHEMA`.
         cuts: The compared offsets of each partition; see `CUTS_SCHEMA`.
-        found: The result as plain objects, with figures and notes that the DataFrames don't have.
+        found: The result as plain objects. It also has figures and notes that the DataFrames don't
+            have.
         is_equal: Whether the audit found no difference.
     """
 
@@ -87,7 +90,7 @@ def audit(
 
     Raises:
         UnknownTopic, UnknownGroup, InvalidRequest, InvalidTime: An argument is invalid, or another
-            audit uses the state's folder; no record was read.
+            audit uses the state's folder. No record was read.
         FileNotFoundError, CorruptFile: The offset map can't be read.
         UnsupportedVersion: The offset map or the state has a version that this release can't read.
         ClusterFailure: Brokers can't be reached, or refuse a request.
@@ -140,7 +143,7 @@ def measure(spark: "SparkSession", plan: AuditPlan, *, rows_max: int | None = No
 
 
 def _is_local(spark: "SparkSession") -> bool:
-    """Return whether Spark's workers run on this machine; False if Spark doesn't report where."""
+    """Return whether Spark's workers run on this machine; False if the master is unknown."""
     context = context_of(spark)
     return context is not None and str(context.master).startswith("local")
 
@@ -149,8 +152,8 @@ def _is_local(spark: "SparkSession") -> bool:
 def _folder(env: Env, state: str | None) -> Iterator[str]:
     """Yield the folder for files of rows.
 
-    This is the folder `state`, which stays locked in the block. If `state` is None, it is a
-    temporary folder, which is removed at the end.
+    If `state` is a path, yield this folder, and lock it until the block ends. If `state` is None,
+    yield a temporary folder, and remove it when the block ends.
     """
     if state is None:
         with TemporaryDirectory(prefix="tidelog-audit-") as folder:

@@ -1,10 +1,12 @@
-"""Rules by which an audit compares a key's rows of both sides. Pure; reads no records.
+"""Rules by which an audit compares the two rows of a key, one from each side.
+
+The functions read only these rows, no records.
 
 A key's row contains the key's last record (partition, offset, create time, digest of the value),
 the number of the key's records, and two digests of all these records. One digest depends on the
-order of the records, the other digest does not. A key is of the first kind below that applies; if
-none applies, the key is equal. But some equal keys are `reordered` too, because the last records of
-several keys in a partition are in another order (see `displaced`).
+order of the records, the other digest does not. A key is of the first kind below that applies. If
+none applies, the key is equal. Exception: a key whose rows are equal is still `reordered` if the
+last records of several keys in a partition are in another order on B than on A (see `displaced`).
 
 | kind | when |
 |---|---|
@@ -48,20 +50,21 @@ if TYPE_CHECKING:
 # keys is computed. In a larger range, all keys whose two ranks differ are displaced.
 BLOCK_MAX: Final = 1 << 20
 
-# Value of a key's number of records if the number is unknown.
+# Count of a key's records if the count is unknown.
 UNKNOWN: Final = -1
 
-# Indexes of fields in a row of differences: the kind's number, the first field of A's row, and the
-# first field of B's row. DIFFERENCE_FIELDS is the number of fields in the row. If a side does not
-# have the key, the number of records in its row is 0.
+# Indexes of fields in a row of differences: the index of the kind in `KINDS`, the first field of
+# A's row, and the first field of B's row. DIFFERENCE_FIELDS is the count of fields in the row. If a
+# side does not have the key, the count of records in its row is 0.
 KIND: Final = 0
 
 A_AT: Final = 1
 B_AT: Final = 1 + key_rows.FIELDS
 DIFFERENCE_FIELDS: Final = 1 + 2 * key_rows.FIELDS
 
-# Indexes of fields in a pair: partition and offset of an equal key's last record on A and on B, the
-# record's create time and value digest, and the key's number of records on A.
+# Indexes of fields in a pair (one row for an equal key): partition and offset of the key's last
+# record on A, the same on B, the create time and value digest of the last record on A, and the
+# count of the key's records on A.
 PAIR_A_PARTITION: Final = 0
 
 PAIR_A_OFFSET: Final = 1
@@ -88,10 +91,10 @@ class KeyComparison:
     """Result of the comparison of two tables of keys.
 
     Attributes:
-        differences: int64[n, DIFFERENCE_FIELDS], one row for each key that differs, without
-            superseded keys.
-        pairs: int64[m, PAIR_FIELDS], one row for each equal key that is in only one partition on
-            each side, except the keys in `unsure`.
+        differences: int64[n, DIFFERENCE_FIELDS], one row for each key that differs; superseded keys
+            have no row.
+        pairs: int64[m, PAIR_FIELDS], one row for each equal key whose records are in only one
+            partition on each side. Keys in `unsure` have no row.
         deleted: Number of keys that count as equal because one side has deleted them and the other
             doesn't have them.
         superseded: Number of keys that differ but are not in `differences`, because some of their
@@ -113,8 +116,8 @@ def compare(
         a: The keys of A.
         b_rows: int64[n, FIELDS], one row for each key of B.
         history: Whether the records before a key's last record are compared, too.
-        unsure: Keys of records that are not compared, but may be the reason why records of A or B
-            were compacted away; None if there are none.
+        unsure: Keys of records that are not compared. Compaction may have removed records of A or B
+            in favor of these records. None if there are no such keys.
     """
     a_rows, numbers = a.rows, a.find(b_rows)
     in_both = numbers >= 0
@@ -144,7 +147,7 @@ def compare(
 def _are_in(rows: "Longs", keys: KeyTable | None) -> "Mask":
     """Return a mask of the rows whose key is in a table.
 
-    A row whose number of records is 0 stands for a missing key; the mask is False for it.
+    If a row's count of records is 0, the side does not have the key, and the mask is False.
     """
     if keys is None:
         return np.zeros(len(rows), np.bool_)
@@ -153,10 +156,11 @@ def _are_in(rows: "Longs", keys: KeyTable | None) -> "Mask":
 
 
 def _alone(rows: "Longs", *, history: bool) -> "tuple[Longs, int]":
-    """Return the rows that are differences, and the number of other rows.
+    """Return the rows that are differences, and how many rows are not.
 
-    Each row is the row of a key that only one side has. Without `history`, a key that this side has
-    deleted is not a difference.
+    Each row is the row of a key that only one side has. All these rows are differences if `history`
+    is true. Otherwise, a row is not a difference if the key's last record on this side is a
+    tombstone.
     """
     if history:
         return rows, 0
@@ -176,7 +180,7 @@ def _difference_rows(kinds: "Longs", left: "Longs", right: "Longs") -> "Longs":
 
 
 def _kinds(left: "Longs", right: "Longs", *, history: bool) -> "Longs":
-    """Return for each key the number of its kind of difference; -1 if the key is equal."""
+    """Return for each key the index in `KINDS` of its kind; -1 if the key is equal."""
     a_ms, b_ms = left[:, key_rows.TIME], right[:, key_rows.TIME]
     knows_both = (a_ms != NO_TIMESTAMP) & (b_ms != NO_TIMESTAMP)
     older, newer = knows_both & (b_ms < a_ms), knows_both & (b_ms > a_ms)
@@ -219,7 +223,7 @@ def _pairs(left: "Longs", right: "Longs") -> "Longs":
 
 
 def differences_of_pairs(pairs: "Longs") -> "Longs":
-    """Return rows of differences for displaced pairs, with UNKNOWN as B's number of records."""
+    """Return rows of differences for displaced pairs; B's count of records in them is UNKNOWN."""
     left = np.zeros((len(pairs), key_rows.FIELDS), np.int64)
     right = np.zeros_like(left)
     for fields, rows in ((_PAIR_OF_A, left), (_PAIR_OF_B, right)):
@@ -275,7 +279,11 @@ def displaced(pairs: "Longs") -> "Longs":
 
 
 def _displaced(offsets: "Longs") -> "Longs":
-    """Return the indexes of displaced offsets; all offsets are distinct, ascending if in order."""
+    """Return the indexes of displaced offsets.
+
+    `offsets` has the offsets of the last records on B, in the order of the last records on A. All
+    offsets are distinct. If they ascend, no offset is displaced.
+    """
     if len(offsets) < 2 or (np.diff(offsets) > 0).all():
         return np.empty(0, np.int64)
     ranks = np.empty(len(offsets), np.int64)
@@ -310,9 +318,9 @@ def _displaced_in(block: "Longs") -> "Longs":
 
 
 def _out_of_order(numbers: Sequence[int]) -> list[int]:
-    """Return the indexes of a smallest set of numbers without which the other numbers ascend."""
-    smallest_ends: list[int] = []  # at n: smallest end of n + 1 ascending numbers
-    end_indexes: list[int] = []  # index of each of these ends
+    """Return the indexes of a smallest set of numbers whose removal leaves the others ascending."""
+    smallest_ends: list[int] = []  # at n: smallest last number of n + 1 ascending numbers
+    end_indexes: list[int] = []  # index in `numbers` of each smallest last number
     before = [-1] * len(numbers)
     for index, number in enumerate(numbers):
         length = bisect_left(smallest_ends, number)

@@ -1,4 +1,4 @@
-"""Options of `audit`, and kinds of differences; `key_verdicts` determines the kind for a key."""
+"""Options of `audit`, and the kinds of differences (`key_verdicts` determines a key's kind)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
@@ -12,7 +12,7 @@ from tidelog.types import HOUR_MS, Isolation, IsolationLevel
 
 
 class Kind(StrEnum):
-    """Kind of difference of a key: between A and B, or between a side and a group."""
+    """Kind of difference: how a key differs between A and B, or what a group has not read."""
 
     MISSING = "missing"
     EXTRA = "extra"
@@ -25,7 +25,7 @@ class Kind(StrEnum):
     UNDELIVERED = "undelivered"
 
 
-# Kinds of differences; the index of a kind is its number in rows of differences.
+# All kinds of differences. Rows of differences contain the index of a kind in this tuple.
 KINDS: Final = tuple(Kind)
 
 

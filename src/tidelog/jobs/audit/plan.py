@@ -6,15 +6,15 @@ by key. Runs and their file are defined in `state`, the order of the steps in `r
 
 Records are compared up to the partition's end at the time of the plan; records that are appended
 later are not compared. With an offset map, records are compared up to the end in the map. Valid
-runs of earlier audits are reused; only the compared offsets that no reused run covers are read.
+runs of earlier audits are reused. Only the compared offsets that no reused run covers are read.
 
-A run of brokers is valid as long as the topic has the same id. A run of a directory is valid as
-long as the log also has the bytes that the run was computed from. A finished segment is identified
-by base offset, size and, if there are zone maps, the checksum of all its bytes. Each segment,
-finished or not, is also identified by the checksum of the last bytes before the end of the run.
-This is sufficient because a log is append-only. If the segment is rewritten (by compaction, or by a
-truncation followed by other records), these bytes are moved, or replaced by another batch with
-another checksum.
+If a run was read from brokers, it is valid as long as the topic has the same id. If a run was read
+from a directory, the log must also still have the bytes that the run was computed from. A finished
+segment is identified by base offset, size and, if there are zone maps, the checksum of all its
+bytes. Each segment, finished or not, is also identified by the checksum of the last bytes before
+the end of the run. This is sufficient because a log is append-only. If compaction rewrites the
+segment, or if the segment is truncated and other records are appended, these bytes move, or another
+batch with another checksum replaces them.
 """
 
 import json
@@ -54,7 +54,7 @@ TAIL_BYTES: Final = 4096
 
 
 def mark_of(segment: "Segment", start: int, end: int) -> Mark:
-    """Return a mark that identifies the bytes [start, end) of a segment as they are now."""
+    """Return a mark that identifies the current bytes [start, end) of a segment."""
     zones = None if segment.is_active else segment.zones
     return Mark(
         base_offset=segment.base_offset,
@@ -87,7 +87,7 @@ def still_fits(segment: "Segment", mark: Mark) -> bool:
 def valid_runs(
     log_dir: "LogDir", runs: Iterable[Run], bounds: Mapping[TopicPartition, tuple[int, int]]
 ) -> Iterator[Run]:
-    """Yield the runs that are still valid, are inside their partition's bounds and lost no offsets.
+    """Yield the runs that are still valid, are inside their partition's bounds and lack no offsets.
 
     Args:
         log_dir: The directory.
@@ -112,7 +112,7 @@ def _is_valid(log_dir: "LogDir", run: Run) -> bool:
 
 
 def topic_id_of(log_dir: "LogDir", topic: str) -> str:
-    """Return a topic's id as 32 hexadecimal digits, as in splits; "" if the topic has no id."""
+    """Return a topic's id as 32 hexadecimal digits (the form in splits); "" if it has no id."""
     topic_id = log_dir.topic(topic).topic_id
     return "" if topic_id is None else topic_id.hex
 
@@ -137,7 +137,8 @@ def gaps(runs: Sequence[Run], start: int, end: int) -> list[tuple[int, int]]:
 
 OffsetRanges = dict[TopicPartition, tuple[int, int]]
 
-# Checksum that matches no bytes, for a file that was replaced while the plan was made.
+# Checksum that matches no bytes. A mark has this checksum if the segment's file was replaced while
+# the plan was made, so that the run is not reused.
 _NO_SUM: Final = -1
 
 
@@ -151,7 +152,7 @@ class ReadScope:
         isolation: READ_COMMITTED reads up to the last stable offset, without records of aborted
             transactions.
         split_bytes: Approximate maximum number of bytes of log per task.
-        tasks: Approximate minimum number of tasks for each side, if there is enough to read.
+        tasks: Approximate minimum number of tasks for each side; fewer if there is little to read.
     """
 
     start_ms: int | None
@@ -173,7 +174,7 @@ class Side:
     Attributes:
         letter: `a` or `b`.
         place: Directory or cluster of the side.
-        limits: Offsets [start, end) to which the reads of a partition are limited; a partition
+        limits: Offsets [start, end) of each partition to which reads are limited. A partition
             without an entry is not limited.
     """
 
@@ -184,7 +185,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class ReadPart:
-    """Input of one task.
+    """Input of a task that reads a part of one side.
 
     `run` is the run that the task computes. `split` is the split to read, as JSON; None for
     brokers.
@@ -204,13 +205,14 @@ class SidePlan:
 
     Attributes:
         cuts: Compared offsets [start, end) of each partition.
-        reused_runs: Runs of earlier audits that are still valid, and don't overlap.
+        reused_runs: Runs of earlier audits that are still valid. They don't overlap.
         parts: Inputs of the tasks, which read the compared offsets that no reused run covers.
         compacted: Compacted topics, in which older records of a key may be missing.
-        stamped: Topics whose log overwrites timestamps (LogAppendTime), so that create times may be
-            lost.
-        log_bytes: Number of bytes in all log files of these partitions; 0 for brokers.
-        reports: One line for each damage and for each range of lost offsets that planning found.
+        stamped: Topics with message.timestamp.type=LogAppendTime. Their logs overwrite timestamps,
+            so create times may be lost.
+        log_bytes: Number of bytes in all log files of the partitions in `cuts`; 0 for brokers.
+        reports: One line for each damaged place in a log, and one for each range of lost offsets,
+            that planning found.
     """
 
     cuts: OffsetRanges = field(default_factory=dict)
@@ -223,10 +225,11 @@ class SidePlan:
 
 
 def chosen(names: Iterable[str], patterns: Sequence[str] | None) -> set[str]:
-    """Return the names that patterns select, except names that begin with `__`; None selects all.
+    """Return the names that patterns select. Names that begin with `__` are never selected.
 
-    If a pattern equals a name, the pattern selects only this name. Otherwise it selects the names
-    that it matches as a whole.
+    If `patterns` is None, all other names are selected. If a pattern equals a name, the pattern
+    selects only this name. Otherwise the pattern is a regular expression, and selects the names
+    that it matches from the first character to the last.
 
     Raises:
         InvalidRequest: A pattern is not a valid regular expression.
@@ -326,7 +329,7 @@ def _plan_directory(
 
 
 def _note_settings(side_plan: SidePlan, configs: Mapping[str, TopicConfig]) -> None:
-    """Add to the plan the topics whose settings may cause a loss of records or of create times."""
+    """Set `compacted` and `stamped`: topics whose settings may lose records or create times."""
     stamp = TimestampType.LOG_APPEND_TIME
     side_plan.compacted = {name for name, config in configs.items() if config.is_compacted}
     side_plan.stamped = {
@@ -378,7 +381,7 @@ def _add_splits(
 
 
 def _run_of(log_dir: "LogDir", side: Side, split: Split) -> Run:
-    """Return the run that a task computes from a split, with marks of the current bytes."""
+    """Return the run that a task will compute from a split, with marks of the current bytes."""
     from tidelog.scan.pieces import identity_text
 
     segments = {s.base_offset: s for s in log_dir.reader(split.topic, split.partition).segments}
@@ -457,14 +460,14 @@ def _topic_ids(cluster: "Cluster", topics: Sequence[str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Names of a topic on both sides; None for a side that does not have the topic."""
+    """Names of a topic on A and on B; the name is None if the side does not have the topic."""
 
     a: str | None
     b: str | None
 
     @property
     def name(self) -> str:
-        """Name in the results: the name on A or, if A does not have the topic, on B."""
+        """Name of the topic in the results: on A or, if A does not have the topic, on B."""
         name = self.a if self.a is not None else self.b
         assert name is not None
         return name
@@ -477,14 +480,14 @@ class Pair:
 def pairs_of(
     a: Side, b: Side | None, patterns: Sequence[str] | None, rename: Mapping[str, str]
 ) -> list[Pair]:
-    """Return the chosen topics with their names on both sides.
+    """Return the topics that `patterns` choose, with their names on both sides.
 
     Args:
         a: Side A.
         b: Side B; None if only a group is checked.
         patterns: Names or regular expressions; None for all topics. A pattern is compared with the
             name on A or, if A does not have the topic, with the name on B.
-        rename: For topics with different names: the name on B, by the name on A.
+        rename: Names on B by names on A, for topics whose names differ.
 
     Raises:
         UnknownTopic: No topic of either side matches.
@@ -512,8 +515,8 @@ def _sides(
 ) -> tuple[dict[str, Side], dict[str, str]]:
     """Return the sides, and a mapping from names on A to names on B for topics whose names differ.
 
-    With the offset map of a mirror, only two kinds of offsets are compared: on A, the offsets that
-    the mirror has read; on B, the offsets before the ends in the map.
+    With the offset map of a mirror, the sides have limits: on A, only the offsets that the mirror
+    has read are compared; on B, only the offsets before the ends in the map.
 
     Raises:
         CorruptFile, UnsupportedVersion, OSError: The offset map can't be read.
@@ -613,7 +616,7 @@ class AuditPlan:
 
 @takes_options(AuditOptions)
 def plan_audit(env: Env, a: Place, b: Place | None, **options: Unpack[AuditOptions]) -> AuditPlan:
-    """Check the options, and look up the topics and the group; does not need Spark.
+    """Check the options, look up the topics and the group, and return the plan, without Spark.
 
     Raises:
         UnknownTopic, UnknownGroup, InvalidRequest, InvalidTime, CorruptFile, UnsupportedVersion,

@@ -58,12 +58,15 @@ def audited(plan: AuditPlan, outcome: AuditOutcome) -> AuditResults:
 
 
 def _chance(keys: int) -> float:
-    """Return an upper bound, valid for any records, of the probability of a missed difference.
+    """Return an upper bound of the probability that the audit missed a difference.
 
-    The bound is the sum of the probabilities of three causes. Two keys have the same hash of 128
-    bits: keys^2 / 2^129. One of four digests of 64 bits is equal although its input differs: a
-    key's last value, the sum and the order of a key's records, or the sum of the records without a
-    key. Two different values have equal sums before they are hashed.
+    The bound is valid for any records.
+
+    It is the sum of the probabilities of three causes. First, two keys have the same hash of 128
+    bits: keys^2 / 2^129. Second, one of four digests of 64 bits is equal on both sides although its
+    input differs: the digest of a key's last value, the digest of the sum or of the order of a
+    key's records, or the digest of the sum of the records without a key. Third, two different
+    values have equal sums before the sums are hashed.
     """
     return keys * keys / 2.0**129 + 5 * (keys + 1) / 2.0**64
 
@@ -158,7 +161,11 @@ def _last(row: Sequence[int]) -> Last | None:
 
 
 def _buckets(plan: AuditPlan, runs: Sequence[Run], pair: Pair) -> Iterator[Bucket]:
-    """Yield a topic's time spans, by partition if the same partitions were read on both sides."""
+    """Yield a topic's time spans.
+
+    If the same partitions were read on both sides, each partition has its own spans. Otherwise,
+    each span covers all partitions.
+    """
     if "b" not in plan.sides:
         return
     both = [_runs(runs, letter, pair) for letter in _SIDES]
@@ -193,7 +200,7 @@ def _compared(
 
 
 def _added(runs: Iterable[Run], span_ms: int) -> TimeSpans:
-    """Return the sum of the runs' time spans.
+    """Return the time spans of all runs, added up.
 
     The spans of the result are as long as the longest span of a run, but at least `span_ms`.
     Exception: the spans are longer if there would be more than `TimeSpans.LIMIT` spans.

@@ -1,4 +1,4 @@
-"""Results of an audit: as objects, as rows of tables, and as a sentence."""
+"""Results of an audit: as plain objects, as rows of the DataFrames, and as a sentence."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -42,7 +42,7 @@ class Last:
         partition: Partition of the record.
         offset: Offset of the record.
         create_ms: Create time of the record in ms, -1 if unknown.
-        records: Number of records of the key, -1 if unknown.
+        records: Number of the key's records on this side, -1 if unknown.
         is_deleted: Whether the record's value is null.
     """
 
@@ -65,9 +65,10 @@ class Difference:
             record. For ahead and duplicated keys, and for keys that A does not have, this is the
             last record on B; for all other keys, the last record on A. None if the create time is
             unknown.
-        a: Last record of the key on A; None if A has none, or if the kind is undelivered and there
-            is a side B. Without a side B, this is the record that the group has not read.
-        b: Last record of the key on B; None if B has none, or if there is no side B.
+        a: Last record of the key on A; None if A does not have the key, or if the kind is
+            undelivered and there is a side B. Without a side B, this is the record that the group
+            has not read.
+        b: Last record of the key on B; None if B does not have the key, or if there is no side B.
     """
 
     topic: str
@@ -80,13 +81,13 @@ class Difference:
 
 @dataclass(slots=True, kw_only=True)
 class TopicFigures:
-    """Figures of one topic; a pair of numbers contains the number of A, then the number of B.
+    """Figures of one topic; a pair has the figure of A, then the figure of B.
 
     Attributes:
         topic: The topic's name on A or, if A does not have it, on B.
         keys: Number of distinct keys.
         records: Number of records.
-        unkeyed: Number of records without a key, which an audit by key can't compare one by one.
+        unkeyed: Number of records without a key. An audit can't compare these records one by one.
         unkeyed_equal: Whether both sides have the same records without a key; None if this was not
             compared.
         deleted: Number of keys that count as equal because one side has deleted them and the other
@@ -115,13 +116,13 @@ class TopicFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """A span of create time.
+    """Time span of create times, with the records of both sides in it.
 
     A span belongs to one partition or, if A and B have different partitions, to all partitions.
 
     Attributes:
         topic: Name of the topic.
-        partition: Number of the partition; None for all.
+        partition: Number of the partition; None if the span belongs to all partitions.
         start_ms: Start of the span in ms, inclusive; None for records without a create time.
         span_ms: Length of the span in ms.
         records: Number of records on A and on B.
@@ -144,7 +145,7 @@ class AuditResults:
         differences: Keys that differ; at most `keys_max` of each kind in each topic.
         topics: Figures of each topic. They count all differences, also those that `differences`
             does not list.
-        buckets: Spans of create time; empty if there is only one side.
+        buckets: Time spans of create times; empty if there is only one side.
         cuts: Compared offsets [start, end) by side and partition.
         log_bytes: Number of bytes of log that were read from directories.
         state_bytes: Size in bytes of the rows of all runs in the state.
@@ -230,7 +231,7 @@ def cut_rows(
 class KindTexts(NamedTuple):
     """Texts for a kind of difference.
 
-    `words` is a phrase to put after a number of keys; `meaning` defines the kind.
+    `words` is a phrase that follows a count of keys. `meaning` defines the kind.
     """
 
     words: str
@@ -265,7 +266,8 @@ KIND_TEXTS: Final = {
 def audit_verdict(audited: AuditResults, a: str, b: str) -> str:
     """Return a sentence which states that two places are equal, or how many keys differ, by kind.
 
-    Topics whose records without a key differ are counted too.
+    If records without a key differ, the sentence also has the number of topics in which they
+    differ.
 
     Args:
         audited: The results.
@@ -293,7 +295,7 @@ def _keys(topic: TopicFigures) -> int:
     """Return the number of distinct keys on both sides together.
 
     These are A's keys, and B's keys that A lacks (kind `extra`). A key that A lacks is not counted
-    as `extra` if the kind is ignored, or if the key is deleted or superseded. Therefore the number
-    of B's keys is a lower bound of the result.
+    as `extra` if the kind is ignored, or if the key is deleted or superseded. In these cases the
+    sum can be too low, so the result is at least the number of B's keys.
     """
     return max(topic.keys[0] + topic.kinds.get(Kind.EXTRA, 0), topic.keys[1])

@@ -1,4 +1,4 @@
-"""Steps of an audit: read new records, compare rows, check the order of keys, and read keys.
+"""Steps of an audit: reduce new records to rows, compare rows, check orders, and read keys.
 
 This module runs the steps in order, repeats them if files of rows are damaged, and adds up the
 results of the tasks by topic (`TopicResult`). The tasks are in `work`, the plan of reads in `plan`.
@@ -6,24 +6,25 @@ results of the tasks by topic (`TopicResult`). The tasks are in `work`, the plan
 Rows of keys are in a folder that the driver and all workers share. If a file in the folder is
 damaged, the run that it belongs to is read again.
 
-An audit compares the records before an offset, or in a time range. If a log was compacted beyond
-these records, compaction may have removed a key's compared record in favor of a later record that
-is not compared. In that case, the key seems to be missing, or to have an older value. The later
-record is still in the log, or compaction has removed it in favor of an even later record. So the
-log has a record of the affected key that is not compared. Exception: if the key's last record was a
-tombstone that has been removed, the key is reported as a difference. Therefore an audit also reads
-the records that it does not compare, up to the log end. If a cleaning has gone beyond this log end
-in the meantime, the records after this log end are read, too (`read_later_records`). If a differing
-key has a record that is not compared, the key is counted as `superseded`, not reported as a
-difference.
+An audit compares only the records before an offset, or in a time range. If compaction went beyond
+these records, it may have removed a record of a key in the compared range, because the key has a
+later record outside the range. In that case, the key seems to be missing, or to have an older
+value. The later record is still in the log, or compaction has removed it because of an even later
+record. So the log has a record of this key outside the compared range. Exception: if the key's last
+record was a tombstone that has been removed, the key is reported as a difference. Therefore an
+audit also reads the records that it does not compare, up to the log end. If compaction has gone
+beyond this log end in the meantime, the records after this log end are read, too
+(`read_later_records`). If a differing key has a record that is not compared, the key is counted as
+`superseded`, not reported as a difference.
 
 tidelog's cleaner stores a history, which has the offset up to which a partition was compacted.
-Later records are read if this offset is after the end of the compared offsets; with a time range,
-if it is after the start of the compared offsets. Apache Kafka's cleaner stores no history. For logs
-of Apache Kafka, later records are not read in two cases: the log has a record at every offset
-before the end of the compared offsets; or there is no time range, and this end is in the last
-segment. Brokers don't report any of this, so later records of each compacted topic with a
-difference are read from brokers.
+Without a time range, later records are read if this offset is after the end of the compared
+offsets. With a time range, later records are read if this offset is after the start of the compared
+offsets. Apache Kafka's cleaner stores no history. For logs of Apache Kafka, later records are read
+except in two cases. In the first case, the log has a record at every offset before the end of the
+compared offsets. In the second case, there is no time range, and the end of the compared offsets is
+in the last segment. Brokers report neither the history nor the segments, so for brokers the later
+records of each compacted topic with a difference are read.
 """
 
 import json
@@ -84,15 +85,16 @@ if TYPE_CHECKING:
 
 Times = tuple[int | None, int | None]
 
-# Function that reads parts of a side and returns their runs. The time range [start, end) applies
-# only to brokers, because splits of directories contain their time range.
+# Function that reads parts of a side, and returns the runs that the parts were reduced to. The time
+# range [start, end) applies only to brokers, because splits of directories contain their time
+# range.
 Read = Callable[[Sequence[ReadPart], Times], list[Run]]
 
 # Maximum number of rounds in which later records are read (see `read_later_records`). Records that
 # arrive during the last round are not read. These records are only seconds old, so it is unlikely
-# that a cleaning has removed other records in favor of these records. For a log that stores the
-# offset up to which it was cleaned, a second round is needed only after a cleaning that ended
-# during the first round.
+# that compaction has already removed earlier records of the same keys. If a log stores the offset
+# up to which it was compacted, a second round is needed only if a compaction ended during the first
+# round.
 _ROUNDS: Final = 5
 
 _NO_TIMES: Final[Times] = (None, None)
@@ -102,9 +104,9 @@ _NOTHING: Final = (0, 0)
 def read_later_records(
     side: Side, plan: SidePlan, topics: Collection[str], scope: ReadScope, read: Read
 ) -> list[Run]:
-    """Read later records, which may be the reason why compared records were compacted away.
+    """Read later records, because of which compaction may have removed compared records.
 
-    These are the records of one side after the compared offsets, or outside the time range.
+    Later records are the records of one side after the compared offsets, or outside the time range.
 
     Args:
         side: The side.
@@ -114,7 +116,7 @@ def read_later_records(
         read: Function that reads parts of a side.
 
     Returns:
-        Runs of the records that were read.
+        The runs that the later records were reduced to.
 
     Raises:
         UnknownTopic, CorruptData, ClusterFailure, StorageFailure: The topics can't be read.
@@ -171,7 +173,7 @@ def _doubtful(
     ends: Mapping[TopicPartition, int],
     times: ReadScope | None,
 ) -> list[TopicPartition]:
-    """Return partitions where compared records may have been compacted away for later records."""
+    """Return the partitions in which compaction may have removed compared records."""
     if side.place.is_broker or not cuts:
         return sorted(cuts)
 
@@ -189,7 +191,7 @@ def _may_lack(
     if not fs.exists(f"{directory}/{HISTORY_FILE}"):
         # Apache Kafka's cleaner stores the offset that it has reached at the end of a cleaning, so
         # this offset may be too low. But the cleaner doesn't clean the last segment, and removes no
-        # record in favor of a record in the last segment.
+        # record because of a record in the last segment.
         if times is None and reader.segments[-1].base_offset <= end:
             return False
         before = [each for each in reader.segments if each.base_offset < end]
@@ -205,8 +207,8 @@ def _may_lack(
     return reached > start
 
 
-# Section of a file of pairs: file name, index of the first pair, number of pairs, and their
-# checksum.
+# Section of a file of pairs: file name, index of the first pair, count of pairs, and checksum of
+# these pairs.
 Section = tuple[str, int, int, int]
 
 
@@ -216,10 +218,11 @@ class TopicResult:
 
     Attributes:
         history: Whether the records before a key's last record were compared, too.
-        counts: Values of `a_keys`, `b_keys`, `deleted` and `superseded`, and the number of keys for
-            each kind.
+        counts: Counts by name: `a_keys`, `b_keys`, `deleted`, `superseded`, and the count of
+            differing keys under the name of each kind.
         differences: Rows of keys that differ; fields as in `key_verdicts`.
-        sections: Sections of files with the pairs of equal keys, by partition on A and on B.
+        sections: Sections of files with the pairs of equal keys, by the partition on A and the
+            partition on B.
     """
 
     history: bool
@@ -240,7 +243,7 @@ class TopicResult:
         return np.concatenate(kinds)
 
     def add(self, counts: dict[str, object], differences: bytes, ignore: frozenset[Kind]) -> None:
-        """Add the result of one task, without differences of the kinds in `ignore`."""
+        """Add the result of one task, except differences of the kinds in `ignore`."""
         pairs = counts.pop("pairs", None)
         self.counts.update({name: int(str(n)) for name, n in counts.items() if name not in ignore})
         rows = np.frombuffer(differences, np.int64).reshape(-1, DIFFERENCE_FIELDS)
@@ -254,8 +257,8 @@ class TopicResult:
                 first += count
 
 
-# Approximate maximum number of rows that a task compares. This number of rows needs 144 MB, in
-# addition to a table of one side's rows.
+# Approximate maximum number of rows that a task compares. So many rows need 144 MB. The task also
+# needs a table of one side's rows.
 _ROWS_PER_TASK: Final = 2_000_000
 
 _ROWS_WORTH_A_TASK: Final = 100_000
@@ -264,8 +267,8 @@ _ROWS_WORTH_A_TASK: Final = 100_000
 # check their order, one task for each pair of a partition on A and a partition on B.
 _PAIRS_ON_DRIVER_MAX: Final = 4 << 20
 
-# Maximum number of keys in a pair of partitions. One task needs 3.8 GB for this number of keys, so
-# the order of more keys is not checked.
+# Maximum number of keys in a pair of partitions (one on A, one on B). One task needs 3.8 GB for so
+# many keys. If a pair of partitions has more keys, their order is not checked.
 _PAIRS_MAX: Final = 64 << 20
 
 _TRIES: Final = 3
@@ -311,11 +314,11 @@ class AuditOutcome:
     Attributes:
         plans: Plans of the sides, by letter.
         state: State to store for the next audit.
-        reused_count: Number of runs that were reused.
+        reused_count: Number of runs of earlier audits that were reused.
         results: Result of each topic, in the order of the pairs.
-        keys: Key of each listed difference, by the position of its record; a record that was
-            deleted before its key was read has no entry.
-        log_bytes: Bytes of log that were read.
+        keys: Key of each listed difference, by the position of the key's last record. If this
+            record was deleted before the key was read, there is no entry.
+        log_bytes: Number of bytes of log that were read.
         notes: Notes for the user.
     """
 
@@ -337,8 +340,7 @@ def run_audit(work: AuditWork, state: State) -> AuditOutcome:
 
     Raises:
         UnknownTopic, InvalidRequest, ClusterFailure: The topics can't be read.
-        StorageFailure: Files of rows were damaged repeatedly, each time after they had been
-            written.
+        StorageFailure: Files of rows were damaged again each time that they had been rewritten.
     """
     notes: list[str] = []
     log_bytes = 0
@@ -391,7 +393,7 @@ def _others(work: AuditWork, state: State) -> list[Run]:
 
 
 def _reduce(work: AuditWork, plans: Mapping[str, SidePlan], state: State) -> list[Run]:
-    """Read the ranges that no reused run covers, and return their runs."""
+    """Read the offsets that no reused run covers, and return the runs they were reduced to."""
     parts = [part for plan in plans.values() for part in plan.parts]
     work.plan.options["listener"].note(f"reading {len(parts)} parts of {len(plans)} places")
     scope = work.scope
@@ -401,8 +403,8 @@ def _reduce(work: AuditWork, plans: Mapping[str, SidePlan], state: State) -> lis
 def _read(work: AuditWork, state: State, parts: Sequence[ReadPart], times: Times) -> list[Run]:
     """Read the parts in Spark tasks, and return the `Run`s that the tasks have written.
 
-    `times` limits only reads from brokers: a directory's part has a split, which contains its time
-    range.
+    `times` limits only reads from brokers. A part of a directory has a split, which contains the
+    time range.
     """
     start, end = times
     bounds = (INT64_MIN if start is None else start, INT64_MAX if end is None else end)
@@ -449,13 +451,14 @@ def _compare(
     state: State,
     behind: Sequence[Run],
 ) -> tuple[list[TopicResult], set[str]]:
-    """Compare the rows of all topics; return the results, and the names of damaged files.
+    """Compare the rows of all topics; return one result per topic, and the names of damaged files.
 
     Args:
         work: Values that the steps share.
         plans: Plans of the sides, by letter.
         state: State with the runs to compare.
-        behind: Runs of later records, which are not compared.
+        behind: Runs of later records. Their keys are not compared, but can make a difference
+            superseded.
     """
     results = [TopicResult(_has_history(work, plans, state, pair)) for pair in work.plan.pairs]
     parts, numbers = [], []
@@ -482,9 +485,9 @@ def _has_history(work: AuditWork, plans: Mapping[str, SidePlan], state: State, p
     """Return whether all records of a key are compared, not only the last record.
 
     The option `history` determines this if it is given. Otherwise, only the last record is compared
-    in two cases: a log is compacted, or one log has overwritten create times that the other log
-    still has. In the second case the digests of all records differ, because digests contain the
-    create times.
+    if a side's topic is compacted. It is also the only compared record if one log has overwritten
+    create times that the other log still has. Then the digests of a key's records always differ,
+    because these digests contain the create times.
     """
     if (history := work.plan.options["history"]) is not None:
         return history
@@ -497,9 +500,9 @@ def _has_history(work: AuditWork, plans: Mapping[str, SidePlan], state: State, p
 
 
 def _positions_in(pair: Pair, work: AuditWork) -> Mapping[int, int] | None:
-    """Return a group's positions by partition of B, or of A if there is no B.
+    """Return the group's committed offsets by partition of B, or of A if there is no B.
 
-    Returns None without a group, or if that side does not have the topic.
+    Returns None if no group is checked, or if that side does not have the topic.
     """
     topic, positions = pair.on("b" if "b" in work.plan.sides else "a"), work.plan.positions
     if positions is None or topic is None:
@@ -540,7 +543,7 @@ def _runs_of(state: State, letter: str, topic: str | None) -> list[Run]:
 
 
 def _files_of(runs: Sequence[Run]) -> list[tuple[int, list[str]]]:
-    """Return the names of files for each partition, ordered by offset."""
+    """Return each partition with the names of its files of rows, ordered by offset."""
     files: dict[int, list[str]] = {}
     for run in runs:
         files.setdefault(run.partition, []).extend(run.files)
@@ -586,7 +589,7 @@ def _pairs(data: bytes) -> "Longs":
 
 
 def position_of(row: Sequence[int], work_sides: Mapping[str, Side], pair: Pair) -> RecordPosition:
-    """Return the position of the last record of a row's key: on A or, if A has none, on B."""
+    """Return the position of the last record of a row's key: on A or, if A lacks the key, on B."""
     has_a = row[A_AT + key_rows.COUNT] != 0
     at = A_AT if has_a else B_AT
     letter = "a" if has_a or "b" not in work_sides else "b"

@@ -1,11 +1,11 @@
 """State of an audit: runs of records that were already reduced to files of rows.
 
-A run is a range of offsets in one partition of one side, reduced to rows by key. A run can be used
-instead of the records as long as the log still has the bytes that the run was computed from. Marks
-in the state identify these bytes. `audit.json` in the state's folder is replaced atomically at the
-end of an audit. Then all files of rows that the new `audit.json` does not name are removed. These
-are files of unfinished audits, of runs that are no longer valid, and of steps whose rows are not
-reused.
+A run is a range of offsets in one partition of one side, reduced to rows by key. A later audit can
+use a run instead of reading the records, as long as the log still has the bytes that the run was
+computed from. Marks in the state identify these bytes. `audit.json` in the state's folder is
+replaced atomically at the end of an audit. Then all files of rows that the new `audit.json` does
+not name are removed. The removed files belong to unfinished audits, to runs that are no longer
+valid, and to steps whose rows are not reused.
 """
 
 import json
@@ -24,7 +24,8 @@ from tidelog.lazy_dataclass import dataclass
 NOTE: Final = "audit.json"
 ROWS_SUFFIX: Final = ".rows"
 
-# Number of bytes in the seed: five words of 64 bits, written as hexadecimal digits in the file.
+# Number of bytes in the seed. The seed is five words of 64 bits; the file has it as hexadecimal
+# digits.
 SEED_BYTES: Final = 40
 
 PROGRESS_FILE: Final = ProgressFile(
@@ -61,7 +62,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A range of offsets that was reduced to rows by key.
+    """Range of offsets in one partition, with the names of the files that have its keys' rows.
 
     Attributes:
         side: `a` or `b`.
@@ -77,7 +78,8 @@ class Run:
         unkeyed_sum: Sum of the digests of records without a key, modulo 2^64.
         untimed: Number of records without a create time.
         span_ms: Length of a time span in ms.
-        spans: For each time span its number, its number of records, and the sum of their digests.
+        spans: For each time span: its start divided by `span_ms`, the count of its records, and the
+            sum of these records' digests.
         log_bytes: Number of bytes of log that were read for the run.
         marks: Identification of the bytes that the run was computed from; empty for brokers.
         lost: One line for each range of offsets that no longer existed when the range was read.
@@ -138,7 +140,7 @@ class State:
 
     Attributes:
         seed: Seed of the hashes, `SEED_BYTES` long; different for each state.
-        question: Values that must be the same in all audits with this state; see
+        question: Values that must be the same in all audits that use this state; see
             `AuditPlan.requested`.
         runs: Runs of earlier audits and of this audit, to be reused by later audits.
     """
@@ -154,7 +156,7 @@ def new_state(env: Env, question: Mapping[str, object]) -> State:
 
 
 def read_state(env: Env, folder: str, question: Mapping[str, object]) -> State:
-    """Read the state in a folder; return a new state if it is missing, damaged or too old.
+    """Read the state in a folder; return a new state if the file is missing, damaged or too old.
 
     Raises:
         InvalidRequest: The state belongs to an audit with another `question`.

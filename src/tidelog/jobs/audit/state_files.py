@@ -1,4 +1,4 @@
-"""Files with rows of keys, in a folder that the driver and all workers share.
+"""Files of rows (one row per key), in a folder that the driver and all workers share.
 
 Rows are ordered by the hashes of their keys, and divided into chunks by the upper bits of the hash.
 Each chunk has a checksum of its own, so that a task can read only the chunks that it compares. All
@@ -50,7 +50,7 @@ def write_rows(env: Env, path: str, rows: "Longs") -> None:
     Args:
         env: File system.
         path: Path of the file.
-        rows: int64[n, fields], ordered by the hash: the first field, as an unsigned number.
+        rows: int64[n, fields], ordered by the first field (the hash) as an unsigned number.
     """
     chunk_numbers = rows[:, 0].copy().view(np.uint64) >> np.uint64(64 - CHUNK_BITS)
     counts = np.bincount(chunk_numbers.astype(np.int64), minlength=CHUNKS)

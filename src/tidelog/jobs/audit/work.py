@@ -1,7 +1,8 @@
 """Tasks of an audit: reduce records to rows by key, compare rows, and read keys of differences.
 
 1. `ReducePart` reads a part of one side and reduces it to rows by key. The task writes the rows to
-   the audit's folder, and returns only the run to the driver.
+   files in the audit's folder, and returns only the run (range of offsets, file names and counts)
+   to the driver.
 2. `ComparePart` compares some chunks of both sides; `OrderPart` checks the order of keys. A task's
    chunks contain a range of hashes in all files of all partitions, so each key is compared by one
    task.
@@ -86,7 +87,7 @@ class ReducePart:
     def __call__(self, part: str) -> tuple[object, ...]:
         """Run one task; `part` is a JSON list of the run and the run's split (null for brokers).
 
-        Returns the run with its files and counts.
+        Returns one cell: the run as JSON, with its files and counts.
         """
         prepare_digests()
         fields, split = json.loads(part)
@@ -116,7 +117,7 @@ class ReducePart:
 
 
 class _Files:
-    """Writer of files of rows, with random names: a repeated task does not overwrite a file."""
+    """Writer of files of rows. File names are random, so a repeated task overwrites no file."""
 
     def __init__(self, env: Env, folder: str) -> None:
         self._env, self._folder = env, folder
@@ -159,7 +160,7 @@ def broker_task(  # noqa: PLR0913 - the place, the offsets, and how they are rea
 ) -> "BrokerTask":
     """Return a task that reads the offsets [start, end) of a run's partition from brokers.
 
-    By default lost offsets are an error, because an audit must read all records.
+    By default, reading raises an error if offsets are lost, because an audit must read all records.
     """
     from tidelog.spark.broker_tasks import BrokerTask
     from tidelog.spark.options import SourceOptions
@@ -190,7 +191,8 @@ class ComparePart:
     """Task that compares some chunks of a topic; implements `Work`.
 
     Attributes:
-        folder: Folder with the files of rows; the files of pairs are written to it, too.
+        folder: Folder with the files of rows. The task also writes its file of pairs to this
+            folder.
         keys_max: Maximum number of keys of each kind that a task returns. The counts include all
             keys.
         wants_order: Whether a later step checks the order of keys.
@@ -205,12 +207,12 @@ class ComparePart:
 
         The fields of `part` are:
 
-        - `files`: for each side a list of partitions, each with its number and its files ordered by
-          offset; null for a missing side;
+        - `files`: for each side, a list of partitions (partition number, names of files ordered by
+          offset); null for a missing side;
         - `chunks`: [start, end);
         - `history`: see `key_verdicts.compare`;
-        - `positions`: a group's position by partition of B, or of A if there is no B; null without
-          a group;
+        - `positions`: the group's committed offset by partition of B, or of A if there is no B;
+          null without a group;
         - `behind`: files of later records that are not compared, see `run`.
         """
         fields, env = json.loads(part), os_env()
@@ -283,7 +285,7 @@ class ComparePart:
         return self._limited(np.concatenate(differences), counts)
 
     def _limited(self, differences: "Longs", counts: dict[str, object]) -> "Longs":
-        """Add the number of differences by kind to `counts`; return at most `keys_max` of each."""
+        """Add the count of each kind to `counts`; return at most `keys_max` differences of each."""
         limited = []
         for number, kind in enumerate(KINDS):
             of_kind = differences[differences[:, KIND] == number]
@@ -294,9 +296,9 @@ class ComparePart:
     def _write_pairs(self, env: Env, pairs: "Longs") -> list[object]:
         """Write the rows of equal keys to a file; return the file's name and its sections.
 
-        A section contains the rows with the same partition on A and the same partition on B. A
-        section is returned as a list: both partitions' numbers, the number of rows, and their
-        checksum.
+        A section contains all rows that have the same partition on A and the same partition on B. A
+        section is returned as a list: partition on A, partition on B, count of rows, and checksum
+        of the rows.
         """
         order = np.lexsort(
             (pairs[:, key_verdicts.PAIR_B_PARTITION], pairs[:, key_verdicts.PAIR_A_PARTITION])
@@ -320,7 +322,7 @@ class ComparePart:
 
 
 def _table_of(rows: "Longs") -> KeyTable | None:
-    """Return a table of the rows that finds a row by its key; None if there are no rows."""
+    """Return a table that finds the rows by key; None if there are no rows."""
     if not len(rows):
         return None
     table = KeyTable(len(rows))
@@ -333,7 +335,7 @@ ORDERED: Final = "displaced binary"
 
 @dataclass(frozen=True, slots=True)
 class OrderPart:
-    """Task that checks the order of keys in one pair of partitions; implements `Work`."""
+    """Task that checks the order of keys in a partition of A and one of B; implements `Work`."""
 
     folder: str
 
@@ -365,7 +367,7 @@ assert key_rows.FIELDS * 2 + 1 == key_verdicts.DIFFERENCE_FIELDS
 
 KEYS: Final = "keys string, log_bytes bigint"
 
-# Maximum number of records whose keys one task reads; all of them are in one partition.
+# Maximum number of records whose keys one task reads. All these records are in one partition.
 OFFSETS_AT_ONCE: Final = 500
 
 _COLUMNS: Final = ("offset", "createTimestamp", "key")
@@ -383,7 +385,7 @@ class RecordPosition(NamedTuple):
 def key_parts(
     records: Sequence[RecordPosition], topic_ids: Mapping[tuple[str, str], str]
 ) -> list[str]:
-    """Return the inputs with which `KeyPart` reads the keys of these records.
+    """Return the inputs of the `KeyPart` tasks that read the keys of these records.
 
     Args:
         records: The records.
@@ -495,7 +497,7 @@ def _text(key: bytes | None) -> str | None:
 
 
 def read_cells(text: str) -> Iterator[tuple[RecordPosition, int | None, bytes | None]]:
-    """Yield position, create time and key of each record in the result of `KeyPart`."""
+    """Yield position, create time in ms and key of each record in a result of `KeyPart`."""
     for side, topic, partition, offset, create_ms, key in json.loads(text):
         content = None if key is None else base64.b64decode(key)
         yield RecordPosition(side, topic, partition, offset), create_ms, content

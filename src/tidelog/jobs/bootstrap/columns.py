@@ -1,9 +1,9 @@
-"""Conversion of a table's columns to a record's key, value, create time, headers and partition.
+"""Conversion of a table's columns to key, value, create time, headers and partition of records.
 
-This module creates Spark's column expressions for records. Before the write, this module also
-counts the records before given times, the records of each hour, and the records without a key. The
-counts need one pass over the table, which uses only the columns of key, time and partition. Sorting
-and writing are in `job`.
+This module creates Spark's column expressions for records. It also counts, before the write, the
+records before given times, the records of each hour, and the records without a key. Counting reads
+the table once, and uses only the columns of key, time and partition. `job` sorts and writes the
+records.
 
 In keys and values, text and bytes stay unchanged. Arrays, maps and structs become JSON. SQL's cast
 converts other values to text. Creating the expressions reads no rows.
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
 
 _HEADERS: Final = "array<struct<key:string,value:binary>>"
 
-# The JSON contains null fields, too. Without these fields, a row could look like a row of another
-# table.
+# The JSON contains null fields, too. Without the null fields, a row could look like a row of a
+# table with other columns.
 _JSON: Final = {"ignoreNullFields": "false"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordColumns:
-    """Names of the table's columns for the parts of a record; None for a part without a column.
+    """For each part of a record, the name of the table's column; None for a part without a column.
 
     Attributes:
         key: Column with the record's key.
         time: Column with the create time: a timestamp, a date, integer ms since the epoch, or text
             that SQL casts to a timestamp in the session's time zone. If the create time is null,
             the record gets the time of the commit.
-        value: Column with the value; None for the whole row as JSON.
+        value: Column with the value; None if the value is the whole row as JSON.
         headers: Column with the headers: a map, or an array of structs (key, value).
         partition: Column with the number of the partition; None to choose it by key.
     """
@@ -83,7 +83,7 @@ def to_records(table: "DataFrame", columns: RecordColumns) -> "DataFrame":
 
 
 def _quoted(name: str) -> str:
-    """Return a column's name in Spark's quotes, so that dots are part of the name."""
+    """Return a column's name in backquotes, so that Spark reads dots as part of the name."""
     return f"`{name.replace('`', '``')}`"
 
 
@@ -146,7 +146,7 @@ def _headers(name: str, kind: "DataType") -> "Column":
 
 
 def with_partitions(records: "DataFrame", count: int) -> "DataFrame":
-    """Add a column with each record's partition, chosen as by Kafka's clients: murmur2 of the key.
+    """Add a column with each record's partition: murmur2 of the key, as in Kafka's clients.
 
     For records without a key, a hash of the value chooses the partition, so that the partition is
     the same in each attempt. A row that already has a partition keeps its partition.
@@ -175,8 +175,9 @@ def _by_key(count: int) -> "Column":
     return chosen
 
 
-# First and last hour since the epoch that are counted separately. These bounds limit the counts to
-# a few million rows. Times outside this range are counted in the first or the last hour.
+# First and last hour (since the epoch) that have a count of their own. These bounds limit the
+# counts to a few million rows. Earlier times are counted in the first hour, later times in the last
+# hour.
 _HOUR_MIN, _HOUR_MAX = -25_000 * 24, 85_000 * 24
 
 
@@ -185,10 +186,11 @@ class TableFacts:
     """Counts of the records that are made from a table's rows.
 
     Attributes:
-        records: Number of records in the table.
+        records: Number of all records.
         without_time: Number of records whose create time is null.
         null_keys: Number of records without a key.
-        below: For each threshold in ms, the number of records with an earlier create time.
+        below: For each threshold in ms, the number of records whose create time is before the
+            threshold.
         hours: For each hour since the epoch, the number of records with a create time in that hour.
         min_ms: Earliest create time in ms; None if no record has one.
         max_ms: Latest create time in ms; None if no record has one.
@@ -212,13 +214,14 @@ class TableFacts:
         return Count(max(end - start, 0), is_exact=True)
 
     def load(self, partitions: int | None) -> ExpectedWrite:
-        """Return the counts as the input of a target's check.
+        """Return the counts in the form that the check of a target topic takes.
 
         Args:
-            partitions: Number of partitions that the topic must have; None if no row has a
+            partitions: Least number of partitions that the topic must have; None if no row has a
                 partition.
         """
-        # Rows without a time get the time of the commit, which every setting accepts.
+        # A row without a create time gets the time of the commit. Every setting of the topic
+        # accepts this time, so only rows with a create time are checked.
         return ExpectedWrite(
             records=Count(self.records, is_exact=True),
             between=self.between,
@@ -229,12 +232,12 @@ class TableFacts:
 
 
 def table_facts(records: "DataFrame", thresholds: Sequence[int]) -> tuple[TableFacts, int]:
-    """Return the counts of records, and the largest partition number; -1 if no row has a partition.
+    """Return the counts, and the largest partition of a row, which is -1 if no row has a partition.
 
     Args:
         records: Result of `to_records`.
-        thresholds: Times in ms. For each of these times, the records with an earlier create time
-            are counted.
+        thresholds: Times in ms. For each threshold, the records whose create time is before it are
+            counted.
     """
     from pyspark.sql import functions as f
 
@@ -277,7 +280,7 @@ def _fact_columns(records: "DataFrame") -> "list[Column]":
     hour = f.greatest(
         f.lit(_HOUR_MIN), f.least(f.lit(_HOUR_MAX), f.floor(ms / f.lit(HOUR_MS)).cast("long"))
     )
-    # Spark's greatest and least ignore nulls, but here null has to stay null.
+    # Spark's functions greatest and least ignore nulls, but the hour of a null time must be null.
     return [
         ms.alias("ms"),
         f.when(ms.isNotNull(), hour).alias("hour"),

@@ -1,7 +1,7 @@
-"""`bootstrap`: loads a table into a topic, as segments built in parallel, in one commit.
+"""`bootstrap`: builds segments from a table in parallel, and adds them to a topic in one commit.
 
-This module has the public function, its run, and the lookup of the offsets that a job has written.
-The directory stores these offsets with each commit.
+This module has the public function `bootstrap`, the class of one run, and the lookup of the offsets
+that a job has written. The directory stores these offsets with each commit.
 
 1. The settings of the existing topic, or of the topic to create, are checked against the table
    (`target_check`). Then a missing topic is created.
@@ -64,16 +64,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionResult:
-    """Outcome of one partition.
+    """Records that a bootstrap has loaded into one partition.
 
     Attributes:
         partition: Number of the partition.
         first_offset: First loaded offset, inclusive.
         end_offset: End of the loaded offsets, exclusive.
-        size_bytes: Size in bytes of the log files with loaded records, without files that were
-            deleted meanwhile.
-        segments: Number of these files.
-        append_ms: Append time of all records in ms, -1 without an append clock.
+        size_bytes: Total size in bytes of the log files with loaded records. Files that were
+            deleted meanwhile are not included.
+        segments: Number of the log files in `size_bytes`.
+        append_ms: Append time in ms of all loaded records, -1 if the topic has no append clock.
     """
 
     partition: int
@@ -110,7 +110,7 @@ def written_before(path: str, topic: str, writer: str, *, env: Env) -> Done | No
 
 
 def written_now(path: str, topic: str, writer: str, *, env: Env) -> tuple[PartitionResult, ...]:
-    """Return a result for each partition of a writer's last commit; empty without a commit."""
+    """Return a result for each partition of a writer's last commit; empty if it has no commit."""
     mark = commits.find_topic_mark(commits.read_marks(env.files, path), writer, topic, 0)
     if mark is None:
         return ()
@@ -153,7 +153,8 @@ class BootstrapOutcome:
     """Outcome of a bootstrap.
 
     Attributes:
-        job_id: Id of the job. The directory's entry for the commit contains this id.
+        job_id: Id of the job. The name of the writer that the directory stores with the commit
+            contains this id.
         partitions: Outcome for each partition.
         facts: Counts of the table; None if the table was not counted.
         seconds: Duration of the run in seconds.
@@ -197,7 +198,7 @@ def bootstrap(
 
 
 def partition_rows(topic: str, outcome: BootstrapOutcome) -> Iterator[tuple[str | int, ...]]:
-    """Yield the outcome as rows of the summary, one for each partition."""
+    """Yield the rows of the summary, one row for each partition."""
     for one in outcome.partitions:
         yield (
             topic,
@@ -297,7 +298,7 @@ class Bootstrap:
         return f"app/{self._app_id}"
 
     def _clear(self) -> None:
-        """Remove files that earlier drivers of this job have staged and not committed."""
+        """Remove the files that earlier runs of this job have staged but not committed."""
         from tidelog.spark.directory_sink import numbered_commit_id
 
         drop_staging(
@@ -324,7 +325,7 @@ class Bootstrap:
         return facts, findings
 
     def _report(self, target: "Target", facts: TableFacts | None) -> None:
-        """Report notes to the listener that are neither findings nor errors."""
+        """Report to the listener: a topic that is not empty, and rows without a create time."""
         if target.end_offset:
             self._listener.note(f"{target} already has records: the table is appended after them")
         if facts is not None and facts.without_time and self._columns.time is not None:
@@ -359,15 +360,15 @@ class Bootstrap:
 
 
 def ordered(records: "DataFrame", partitions: int, order: str, tasks: int | None) -> "DataFrame":
-    """Return the records in the requested order, which holds across all tasks.
+    """Return the records, sorted across all tasks in the requested order.
 
-    Segments are attached in the order of the tasks, so the records of a partition have this order.
+    The sink attaches segments in the order of the tasks, so the log of a partition has this order.
 
     Args:
         records: Result of `to_records`.
         partitions: Number of the topic's partitions.
         order: An `Order`.
-        tasks: Number of tasks; None to leave it to Spark.
+        tasks: Number of tasks; None if Spark chooses the number.
     """
     if order == Order.NONE:
         return records if tasks is None else records.repartition(tasks)

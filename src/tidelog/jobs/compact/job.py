@@ -5,26 +5,28 @@ parallel.
 
 The driver holds the directory's lock from the first inspection to the last swap. For each
 partition, the driver creates a cleaning job and divides it into parts, one for each task. Each task
-makes the same map of keys, with the same seed and from all segments that the job maps. By this map,
-the task rewrites its own groups of segments. So the result has exactly the records that a single
-cleaner would keep. After the last task has ended, the new segments are swapped in group by group,
-each group in one step. After a kill, the next run starts again from the cleaner's checkpoint;
-segments that were already swapped in stay in place.
+makes the same map from a key to its last offset, with the same seed and from all segments that the
+job maps. With this map, the task rewrites its own groups of segments. So the result has exactly the
+records that a single cleaner would keep. After the last task has ended, the driver replaces the old
+segments with the new segments group by group, each group in one step. After a kill, the next run
+starts again from the cleaner's checkpoint. Segments that have already replaced old segments stay in
+place.
 
-If a broker has locked the directory, the broker creates the job and swaps in the segments; the
-driver requests this through the broker's control channel (`lend`, `take_back`). The tasks write
-`.cleaned` files next to the partition's segments.
+If a broker has locked the directory, the broker creates the job and later replaces the old
+segments. The driver requests both through the broker's control channel: `lend` returns a job, and
+`take_back` hands the result to the broker. The tasks write `.cleaned` files next to the partition's
+segments.
 
 A job is divided if its segments are known to have no records of transactions, and if offsets, not
 versions, decide which record of a key is the latest. Otherwise, one task does the whole job. A job
 with transactions is not divided, because earlier records of the log determine whether the marker of
 a transaction is kept. `SparkWorker.clean` describes why a job with versions is not divided. Workers
-must be able to open the directory under its path.
+must be able to open the directory under the same path as the driver.
 
-For the tier of a partition, the driver also changes the manifest. A task reads its part of the log
-from the store, cleans it in a temporary folder on its machine, and copies the result to the store
-under random names, which are different in each attempt. Objects that no task has reported to the
-driver are orphans, which `tidelog tier --collect` removes. Parts run in rounds, oldest offsets
+If a partition has a tier, the driver also changes the tier's manifest. A task reads its part of the
+log from the store, cleans it in a temporary folder on its machine, and copies the result to the
+store under random names, which are different in each attempt. Objects that no task has reported to
+the driver are orphans, which `tidelog tier --collect` removes. Parts run in rounds, oldest offsets
 first, and the objects of a round are added to the manifest before the next round begins. So after a
 kill, the tier is compacted up to the last complete round, and the next run continues from there.
 Tasks need access to the store, and to the directory under its path, from which they read the
@@ -74,8 +76,9 @@ if TYPE_CHECKING:
 
 _REWRITTEN: Final = "rewritten string"
 
-# Number of parts in a round, per task that can run in parallel. With more parts in a round, the
-# time that other tasks wait for a slow part is a smaller share of the round.
+# Number of parts in a round for each task that can run in parallel. A round ends when its slowest
+# part has ended. The more parts a round has, the smaller is the share of its time in which tasks
+# wait for the slowest part.
 _ROUND: Final = 4
 
 # Minimum number of parts in a round, since the number of parallel tasks is unknown over Spark
@@ -85,7 +88,7 @@ _ROUND_MIN: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class TierTasks:
-    """Worker that runs compaction jobs of tiers by tasks of Spark; implements `TierWorker`.
+    """Runs compaction jobs of tiers in Spark tasks; implements `TierWorker`.
 
     Attributes:
         spark: The session.
@@ -128,7 +131,7 @@ def _is_plain(job: CleaningJob, segments: Mapping[int, RemoteSegment]) -> bool:
 
 
 def _encode(part: CleaningJob, segments: Mapping[int, RemoteSegment]) -> str:
-    """Return a part of a job as JSON, with the manifest's rows of its source segments.
+    """Return a part of a job as JSON, with the manifest's rows of the part's source segments.
 
     The rows are included because they may be removed from the manifest before the task runs.
     """
@@ -138,7 +141,7 @@ def _encode(part: CleaningJob, segments: Mapping[int, RemoteSegment]) -> str:
 
 @contextmanager
 def failing_with_our_words(job: CleaningJob) -> Iterator[None]:
-    """Raise CleaningFailed with the message of a task's TidelogError instead of Spark's error."""
+    """If the block fails with a task's TidelogError, raise CleaningFailed with its message."""
     try:
         yield
     except Exception as error:
@@ -150,7 +153,7 @@ def failing_with_our_words(job: CleaningJob) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class TierPart:
-    """Task that rewrites a part of a tier's job; implements `Work`.
+    """Task that rewrites a part of a tier's compaction job; implements `Work`.
 
     Attributes:
         directory: The directory of topics.
@@ -213,22 +216,22 @@ def compact(
     topics: Sequence[str | TopicPartition] | None = None,
     **options: Unpack[CompactOptions],
 ) -> Compaction:
-    """Clean finished segments by the topics' settings: keep only the last record of each key.
+    """Clean finished segments as the topics' settings define: keep only each key's last record.
 
     Args:
         spark: The session. Its workers must be able to open the directory under this path.
         directory: A directory of topics. If a broker has locked the directory, the broker creates
-            the cleaning jobs and lends them to Spark.
+            the cleaning jobs, and Spark tasks run them.
         topics: Topics or partitions; None for all compacted topics.
         **options: Options, see `CompactOptions`.
 
     Raises:
-        DirectoryLocked: Another process has locked the directory and doesn't lend jobs; nothing was
-            changed.
+        DirectoryLocked: Another process has locked the directory, and doesn't support `lend`.
+            Nothing was changed.
         UnknownTopic, InvalidRequest: A topic does not exist or is not compacted; a topic of a
             running broker has a tier; or the directory is in an object store.
         CleaningFailed, CorruptData, StorageFailure, TierConflict: Cleaning failed, in the directory
-            or in a tier; segments that were already swapped in stay in place.
+            or in a tier. Segments that have already replaced old segments stay in place.
     """
     reports = run(spark, directory, topics, **options)
     return Compaction(
@@ -243,7 +246,7 @@ def run(
     topics: Sequence[str | TopicPartition] | None = None,
     **options: Unpack[CompactOptions],
 ) -> list[CleaningReport]:
-    """Run a compaction like `compact`; return plain objects."""
+    """Run a compaction like `compact`, but return the reports without a DataFrame."""
     part_bytes, roll, listener = options["part_bytes"], options["roll"], options["listener"]
     store = options["store"]
     check_directory(directory)
@@ -259,7 +262,7 @@ def run(
                 log = log_dir.log(name.topic, name.partition)
                 if roll:
                     log.roll(RollReason.REQUEST)
-                log.flush()  # no record is removed before the later record of its key is durable
+                log.flush()  # a record is removed only after the later record of its key is durable
                 with described(spark, "compact", [name]):
                     if log.tier is None:
                         worker = SparkWorker(spark, log, part_bytes)
@@ -286,7 +289,7 @@ def run(
 
 
 def lender(directory: str) -> "ControlClient | None":
-    """Return a client of the broker that has locked the directory; None if no broker lends jobs."""
+    """Return a client of the directory's broker; None without a broker that supports `lend`."""
     from tidelog.control.client import find_holder
 
     holder = find_holder(directory)
@@ -297,7 +300,7 @@ def lender(directory: str) -> "ControlClient | None":
 
 
 class BrokerPartition:
-    """Partition of a running broker: the broker creates jobs and swaps in the results of tasks.
+    """Partition of a running broker, which creates cleaning jobs and applies the tasks' results.
 
     Implements `CleaningTarget`.
     """
@@ -324,19 +327,19 @@ class BrokerPartition:
         self._must_roll = roll
 
     def inspect(self, *, is_asked: bool) -> "tuple[CleaningDecision, CleaningJob | None]":
-        """Request the broker's decision and a job; the job is None if the broker will not clean."""
+        """Request the broker's decision and a job; the job is None if there is nothing to clean."""
         from tidelog.control.verbs import compact_arguments, read_lent
 
         request = compact_arguments(self.name, roll=self._must_roll, is_asked=is_asked)
-        self._must_roll = False  # later passes clean the same head
+        self._must_roll = False  # roll only in the first pass
         return read_lent(self._holder.call("lend", request))
 
     def clean(self, job: CleaningJob) -> CleaningResult:
-        """Clean by tasks, and request the broker to swap in the result.
+        """Clean in Spark tasks, and request that the broker replaces the old segments.
 
         Raises:
-            CleaningAborted: The broker does not lend this job any more; the caller may request
-                another.
+            CleaningAborted: The broker no longer accepts the result of this job. The caller may
+                request another job.
             CleaningFailed: A task failed after its retries.
         """
         from tidelog.control.verbs import take_back
@@ -346,9 +349,9 @@ class BrokerPartition:
         return cleaned
 
     def _clean(self, job: CleaningJob) -> CleaningResult:
-        """Run the job by tasks.
+        """Run the job in Spark tasks.
 
-        The tasks use this process's path of the directory; the job has the broker's path.
+        The tasks open the directory under this process's path. `job` has the broker's path.
         """
         partition_path = f"{self._directory}/{files.partition_dir_name(self.name)}"
         rules = replace(job.rules, dedupe_buffer_bytes=self._options.dedupe_buffer_bytes)
@@ -420,7 +423,7 @@ def row_of(report: CleaningReport) -> tuple[object, ...]:
 
 
 class SparkWorker:
-    """Worker that runs jobs of the cleaner by tasks of Spark; implements the cleaner's `Worker`."""
+    """Runs cleaning jobs in Spark tasks; implements the cleaner's `Worker`."""
 
     def __init__(self, spark: "SparkSession", log: "LogView", part_bytes: int) -> None:
         self._spark, self._log, self._part_bytes = spark, log, part_bytes
@@ -431,9 +434,9 @@ class SparkWorker:
         Raises:
             CleaningFailed: A task failed after its retries; the message has the task's error.
         """
-        # If versions decide which record is the latest, a record of the tail may have a higher
-        # version than a record of the head, and replace it. So a task that rewrites a part of the
-        # head has to compare that part with the whole tail.
+        # If versions decide which record of a key is the latest, a record of the tail (the part
+        # that was already cleaned) may have a higher version than a record of the head, and replace
+        # it. So a task that rewrites a part of the head must compare that part with the whole tail.
         is_divisible = _is_plain_partition(self._log, job) and not job.rules.has_versions
         limit = self._part_bytes if is_divisible else None
         parts = [part.to_json() for part in parts_of(job, limit)]
@@ -459,12 +462,12 @@ def _is_plain_partition(log: "LogView", job: CleaningJob) -> bool:
 
 
 class AttemptFiles(OsFileSystem):
-    """The machine's file system, except that `NAME.cleaned` becomes `NAME.ATTEMPT.cleaned`.
+    """The machine's file system, which accesses `NAME.ATTEMPT.cleaned` instead of `NAME.cleaned`.
 
-    A task that Spark has given up may continue to write while another attempt runs. So each attempt
-    uses its own names, and the driver renames the files of the attempt whose result it has received
-    (`_rename_files`). When the directory is next opened for writing, the files of all other
-    attempts are removed.
+    An attempt of a task that Spark has given up may continue to write while another attempt runs.
+    So each attempt uses its own file names. The driver renames the files of the attempt whose
+    result it has received (`_rename_files`). When the directory is next opened for writing, the
+    files of all other attempts are removed.
     """
 
     def __init__(self, attempt: str) -> None:

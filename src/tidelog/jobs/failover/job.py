@@ -1,19 +1,21 @@
-"""Plan of a failover: positions on A, the margin, corresponding partitions, and starts on B.
+"""Plan of a failover: positions on A, margin, mapping of partitions, and starts on B.
 
-This module makes the plan (`plan_failover`), takes starts from the offset map of the mirror that
-copies A to B, and commits a plan (`execute`). The proof that starts found by time miss no record is
-in `rules`, the measurement of latencies in `measure`, and the check of a plan by records in
-`verify`.
+A failover moves a consumer group from cluster A to cluster B. A start is the offset at which the
+group continues in a partition of B. This module makes the plan (`plan_failover`), takes starts from
+the offset map of the mirror that copies A to B, and commits a plan (`execute`). `rules` has the
+proof that starts found by time miss no record. `measure` measures latencies, and `verify` checks a
+plan by reading records.
 
 The mirror has stored the offsets that A's records have on B (`offset_map`). With this map, the
-start on B for a position on A is found without a measured latency. All unconsumed records are at or
-after the position on A. The map has an offset on B, and all copies of these records are at or after
-this offset. A map may describe another topic or cluster, contain offsets after the end of a log, or
-begin after the group's position. In these cases, the starts of the affected partitions are searched
-by time instead, and the plan contains the reason.
+start on B for a position on A is found without a measured latency: All unconsumed records are at or
+after the position on A, and the map has an offset on B such that all copies of these records are at
+or after this offset. But a map may describe another topic or cluster, contain offsets after the end
+of a log, or begin after the group's position. In these cases, the starts of the affected partitions
+are searched by time instead, and the plan contains the reason.
 
-Invariants: positions are read first. So records that the group consumes afterwards are consumed
-again on B, and the group misses no record. Only `execute` changes anything.
+Invariants: positions are read first. So records that the group consumes on A after the positions
+were read are consumed again on B, and the group misses no record. Only `execute` changes anything
+on a cluster.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -62,8 +64,8 @@ class ByMap:
     """Starts from an offset map.
 
     Attributes:
-        starts: Start by partition of B. Only partitions that have a start in the map are listed.
-        refusals: For each other partition of B, the reason why the map has no start in it.
+        starts: Start by partition of B. It has only the partitions for which the map has a start.
+        refusals: For each other partition of B, the reason why the map can't be used.
     """
 
     starts: Mapping[TopicPartition, Start] = field(default_factory=dict)
@@ -71,10 +73,10 @@ class ByMap:
 
 
 def topics_on_b(offset_map: OffsetMap | None, topics: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Return the source topics on A by topic on B.
+    """Return a mapping from each topic on B to its source topics on A.
 
-    If the map has exactly one target topic for a topic, the topic has the target topic's name on B.
-    Otherwise the topic has the same name on both clusters.
+    If the map has exactly one target topic for a topic on A, this is the topic on B. Otherwise, the
+    topic has the same name on both clusters.
 
     Args:
         offset_map: The map; None without one.
@@ -105,8 +107,8 @@ def starts_by_map(
         origins: Source topics on A, by topic on B.
         positions: The group's positions by partition of A; or a time in ms, if the group has
             consumed everything that A appended before that time.
-        margin: If `positions` is a time, the margin's skew is subtracted from it, since the clocks
-            of A and the mirror may differ by this skew.
+        margin: If `positions` is a time, the margin's skew is subtracted from the time, because the
+            clocks of A and the mirror may differ by this skew.
 
     Raises:
         ClusterFailure: A cluster can't be reached.
@@ -148,7 +150,7 @@ def check_target(offset_map: OffsetMap, b: ClusterView, topic: str) -> None:
 
 
 def check_end(offset_map: OffsetMap, partition: TopicPartition, marks: Watermarks) -> None:
-    """Raise OutsideMap if the map has no end of a partition of B, or an end after the log end."""
+    """Raise OutsideMap if the map has no end for a partition of B, or an end after the log end."""
     end = offset_map.ends.get(partition)
     if end is None:
         raise OutsideMap(f"the map has no entry for {partition} on B")
@@ -168,7 +170,7 @@ def _source(offset_map: OffsetMap, a: ClusterView | None, topic: str) -> int:
 def _by_time(
     offset_map: OffsetMap, numbers: Mapping[str, int], time_ms: int
 ) -> "list[_SourceStarts]":
-    """Return each source topic's starts on B for all records that A appended from a time on."""
+    """Return each source topic's starts on B for the records that A appended at a time or later."""
     reason = (
         "by the mirror's map, no record that A appended at the time of --at or later is before this"
         " offset"
@@ -235,14 +237,14 @@ def _check_source(
 
 @dataclass(frozen=True, slots=True)
 class _SourceStarts:
-    """Starts on B of the unconsumed records of one source.
+    """Starts on B for the unconsumed records of one source on A.
 
     Attributes:
         source: Partition of A; None for all partitions of a topic.
         starts: Start by partition of B; None if the map has no starts for the source.
-        reason: Reason for the starts. If `source` is a partition of A, this is only the position,
-            such as `offset 5 of orders-0`. If `starts` is None, the reason why the map has no
-            starts.
+        reason: Text for the reason of a start. If `starts` is None, it is the reason why the map
+            has no starts. Otherwise, if `source` is a partition of A, it is only the position, such
+            as `offset 5 of orders-0`.
     """
 
     source: TopicPartition | None
@@ -253,7 +255,7 @@ class _SourceStarts:
 def _sources_of(
     offset_map: OffsetMap, partition: TopicPartition, sources: Iterable[_SourceStarts]
 ) -> list[_SourceStarts]:
-    """Return the sources whose records may be in a partition of B."""
+    """Return the sources whose copied records may be in a partition of B."""
     if offset_map.partitioning is not Partitioning.KEPT:
         return list(sources)
     number = partition.partition
@@ -266,7 +268,7 @@ def _start(
     sources: Iterable[_SourceStarts],
     marks: Watermarks,
 ) -> Start:
-    """Return the smallest start of several sources; raises OutsideMap if a source has no starts."""
+    """Return the smallest start that any source has; raises OutsideMap if a source has none."""
     end = TargetOffset(offset_map.ends[partition], is_exact=True)
     best, reason = end, "the mirror has copied no unconsumed record to this partition"
     for source in sources:
@@ -317,7 +319,7 @@ class FailoverRequest:
         latency_ms: L in ms (see `rules`). If it is None and a search by time needs L, L is measured
             on both clusters.
         skew_ms: Lower bound of S in ms (see `rules`); a larger measured skew replaces this bound.
-        sampling: Duration of the measurement, and minimum number of records.
+        sampling: Duration of the latency measurement, and its minimum number of records.
         mapping: How partitions on A and B correspond; AUTO to determine this from keys.
         offset_map: Offset map of the mirror that copies A to B; None without one.
     """
@@ -340,13 +342,13 @@ class FailoverPlan:
         request: The request for the failover.
         positions: The group's positions by partition of A; None for a partition without a commit.
             Empty if A was not read.
-        references: Times of these positions, by partition of A.
-        margin: Margin that was subtracted from the times.
+        references: Times that correspond to `positions`, by partition of A (see `rules.Reference`).
+        margin: Margin that was subtracted from these times for the search on B.
         latencies: Samples from which the latency was measured; empty if no latency was measured.
         mapped: How partitions correspond, by topic of B.
         starts: Start in each partition of B, in order of partitions.
-        committed: The group's commits on B.
-        origins: Source topics on A, by topic on B; a topic that is missing here has the same name
+        committed: The group's committed offsets on B before the failover.
+        origins: Source topics on A, by topic on B. A topic that is missing here has the same name
             on both clusters.
     """
 
@@ -393,9 +395,8 @@ def plan_failover(
     """Find the offsets on B from which a group can continue without missing records.
 
     Args:
-        a: Cluster that the group moves from. It may be None in two cases: the request has `at_ms`,
-            topics and a latency; or the request has `at_ms` and topics, and no search needs a
-            latency.
+        a: Cluster that the group moves from. It may be None if the request has `at_ms`, topics, and
+            a latency. The latency is not needed if no start is searched by time.
         b: Cluster that the group moves to.
         request: The request.
         clock: Clock of this machine.
@@ -419,7 +420,7 @@ def plan_failover(
         for partition in _partitions(b, rest)
         if partition not in by_map.starts
     }
-    # Measuring a latency may take long, and only a search by time needs one.
+    # Measuring a latency may take long, and only a search by time needs a latency.
     searched = [partition for partition, source in sources.items() if is_searched(source)]
     margin, latencies = _margin(a, b, rest, searched, by_map, request, clock)
     now_ms = clock.now_ms()
@@ -466,7 +467,7 @@ def _has_all_starts(by_map: ByMap, b: MeasuredCluster, topic: str) -> bool:
 
 
 def refuse_unknown(request: FailoverRequest) -> None:
-    """Raise InvalidRequest if a time or topics are missing, which are needed without cluster A."""
+    """Raise InvalidRequest if a request without cluster A has no time, or has no topics."""
     missing = [
         *(["--at TIME"] if request.at_ms is None else []),
         *([] if request.topics else ["--topic T"]),
@@ -481,7 +482,7 @@ def refuse_unknown(request: FailoverRequest) -> None:
 
 
 def _positions(a: MeasuredCluster | None, request: FailoverRequest) -> tuple[list[str], Positions]:
-    """Return the topics, sorted, and the group's commits for them on A."""
+    """Return the topics, sorted, and the group's committed offsets on A for these topics."""
     if a is None:
         refuse_unknown(request)
         return sorted(set(request.topics)), {}
@@ -525,7 +526,7 @@ def _margin(  # noqa: PLR0913 - what the latency depends on, and why it is neede
     request: FailoverRequest,
     clock: Clock,
 ) -> tuple[Margin, Latencies]:
-    """Return the margin for partitions on B that are searched by time, and the measured latencies.
+    """Return the margin for a search by time on B, and the measured latencies.
 
     Latencies are measured only if the request has no latency and a partition is searched by time.
     """
@@ -550,9 +551,10 @@ def _margin(  # noqa: PLR0913 - what the latency depends on, and why it is neede
 
 
 def _latency_reason(searched: Sequence[TopicPartition], by_map: ByMap) -> str:
-    """Return a clause for errors: which partitions on B need a latency, and why the map is unused.
+    """Return a clause for errors: partitions on B that need a latency, and why no map was used.
 
-    The clause is empty if there is no map, or if the map has a start for all of these partitions.
+    The clause is empty if the map has refused none of the searched partitions, for example because
+    there is no map.
     """
     refused = [partition for partition in searched if partition in by_map.refusals]
     if not refused:

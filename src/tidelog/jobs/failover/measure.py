@@ -5,20 +5,21 @@ This module has the samples (`TopicLatency`), and checks whether a sample is lar
 
 Kafka's brokers don't store the append times of a CreateTime topic. A consumer at the tail (the log
 end) receives a record soon after the append, so arrival time minus create time is the latency plus
-a short delay. If the clocks agree, this difference is never less than the latency. This measurement
-takes the whole sampling time.
+a short delay. If the clocks agree, this difference is never less than the latency. Measuring at the
+tail takes the whole sampling time.
 
 For a LogAppendTime topic, a broker writes the append time into a batch's header and leaves the
-producer's times in the records. Consumers don't return these times, but the batches contain them,
-so latencies of existing records are measured exactly and at once. Exception: a conversion or a
-compaction may have replaced the create times by the append time. So if all create times of a batch
-equal its append time, the create times count as lost. Batches are fetched with the requests of a
-follower, without TLS and SASL. If batches can't be fetched, the error of `judge` says so.
+producer's times in the records. Consumers don't return the producer's times, but the batches
+contain them. So latencies of existing records are measured exactly and without waiting. Exception:
+a conversion or a compaction may have replaced the create times by the append time. So if all create
+times of a batch equal its append time, the create times count as lost. Batches are fetched with
+requests like a follower's, without TLS and SASL. If batches can't be fetched, `judge` raises an
+error that says so.
 
 At the tail, arrival times are from this machine's clock instead of the brokers' clocks. If the
-clocks differ by a constant, all latencies shift by this constant. The largest latency grows by as
-much as the skew (the largest negative latency) shrinks, or the reverse. So the margin, which is the
-sum of latency and skew, does not change.
+clocks differ by a constant, all latencies shift by this constant. If the largest latency grows, the
+skew (the largest negative latency) shrinks by the same amount, and the reverse. So the margin,
+which is the sum of latency and skew, does not change.
 """
 
 from array import array
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from tidelog.remote.cluster import Cluster
 
 
-# Number of records after which no further batches of a partition are fetched. The partition's later
+# After this number of records, no further batches of a partition are fetched. The partition's later
 # records are not measured.
 _RECORDS_MAX: Final = 1_000_000
 
@@ -55,7 +56,7 @@ _LIMITS: Final = FetchLimits(max_wait_ms=100, partition_max_bytes=4 * 1024 * 102
 
 
 class StampedRecord(NamedTuple):
-    """Offset of a record, with its append time and create time in ms."""
+    """Record's offset, append time in ms, and create time in ms."""
 
     offset: int
     append_ms: int
@@ -91,8 +92,8 @@ class BrokerLog:
     def records(self, partition: TopicPartition, start: int, end: int) -> Iterator[StampedRecord]:
         """Yield both times of the records with offsets in [start, end).
 
-        Leaves out records whose batches don't have both times. Stops after the response in which a
-        total of `_RECORDS_MAX` records is reached.
+        Records whose batches don't have both times are left out. The last fetched response is the
+        one with which the count of yielded records reaches `_RECORDS_MAX`.
 
         Raises:
             UnknownTopic: The topic or partition does not exist.
@@ -215,12 +216,13 @@ class TopicLatency:
         topic: The topic.
         for_ms: Duration of the sample in ms.
         count: Number of records with a create time.
-        append_timed: Number of records whose timestamp is an append time instead of a create time.
+        append_timed: Number of records without a create time, because their timestamp is an append
+            time.
         is_exact: Whether each latency is append time minus create time. Otherwise each latency is
             the arrival time at this process minus the create time.
-        max_ms: Largest latency in ms; 0 if none is positive.
-        skew_ms: Largest lead in ms of a create time over the record's append time (arrival time if
-            `is_exact` is false); 0 if no create time was ahead.
+        max_ms: Largest latency in ms; 0 if no latency is positive.
+        skew_ms: Largest difference in ms by which a create time is later than the record's append
+            time (arrival time if `is_exact` is false); 0 if no create time is later.
     """
 
     cluster: str
@@ -275,7 +277,7 @@ def measure(
     Args:
         watched: The clusters.
         topics: The topics.
-        sampling: Duration, and minimum number of records.
+        sampling: Duration of the sample, and minimum number of records.
         now_ms: Current time in ms. For LogAppendTime topics, the sample is the period from `for_ms`
             before this time to the log end.
 
@@ -297,7 +299,7 @@ def measure(
 
 
 def _by_kind(cluster: MeasuredCluster, topics: list[str]) -> tuple[list[str], list[str]]:
-    """Return two lists: topics whose batches can be read and have both times, and other topics."""
+    """Return two lists: topics whose batches can be fetched and have both times, and the others."""
     if cluster.stamped is None:
         return [], topics
     kind = TimestampType.LOG_APPEND_TIME.config_name
@@ -308,8 +310,8 @@ def _by_kind(cluster: MeasuredCluster, topics: list[str]) -> tuple[list[str], li
 def _exact(cluster: MeasuredCluster, topic: str, sampling: Sampling, now_ms: int) -> TopicLatency:
     """Measure the latency of records in batches that were appended in the last `for_ms`.
 
-    The timestamps of these batches are append times, so the broker finds them by a search on either
-    clock.
+    The timestamps of these batches are append times. So the broker's search by timestamp finds the
+    first batch that was appended in this period.
     """
     assert cluster.stamped is not None
     latency = TopicLatency(cluster.name, topic, sampling.for_ms, is_exact=True)
@@ -326,7 +328,7 @@ def _exact(cluster: MeasuredCluster, topic: str, sampling: Sampling, now_ms: int
 def _at_tail(
     cluster: MeasuredCluster, topics: list[str], sampling: Sampling
 ) -> Iterator[TopicLatency]:
-    """Measure the latency of records that arrive within `for_ms`; without topics, don't wait."""
+    """Measure the latency of records that arrive within `for_ms`; return at once without topics."""
     by_topic = {topic: TopicLatency(cluster.name, topic, sampling.for_ms) for topic in topics}
     partitions = [p for topic in topics for p in cluster.view.partitions(topic)]
     if partitions:
@@ -336,7 +338,7 @@ def _at_tail(
 
 
 def judge(latency: TopicLatency, sampling: Sampling) -> None:
-    """Raise TooFewRecords if a sample has too few records, or mostly append times."""
+    """Raise TooFewRecords if a sample has too few records, or more append than create times."""
     log_text = f"{latency.topic} on {latency.cluster}"
     if latency.append_timed > latency.count:
         raise TooFewRecords(
@@ -382,7 +384,7 @@ class ConsumerTail:
             yield from self._until(poll, first, self._clock.monotonic_ms() + for_ms)
 
     def _warm_up(self, poll: "_Poll", partition_count: int) -> None:
-        """Poll until each partition has responded, at most for the timeout of a request."""
+        """Poll until the consumer has read from each partition, at most for a request's timeout."""
         left_s = self._cluster.deadline()
         while len(poll.responsive_partitions) < partition_count and left_s() > 0:
             poll.next()
@@ -397,7 +399,7 @@ class ConsumerTail:
 
 
 class _Poll:
-    """Polls for single messages, and stores which partitions have responded."""
+    """Polls for single messages, and stores from which partitions the consumer has read."""
 
     def __init__(self, cluster: "Cluster", consumer: "ck.Consumer", clock: Clock) -> None:
         self._cluster = cluster
@@ -406,7 +408,7 @@ class _Poll:
         self.responsive_partitions: set[TopicPartition] = set()
 
     def next(self) -> Arrival | None:
-        """Return the next record; None at a partition's end, or if none comes within `_POLL_S`."""
+        """Return the next record; None at a partition's end, or if no record came for `_POLL_S`."""
         with self._cluster.typed("read the tail"):
             message = self._consumer.poll(_POLL_S)
         if message is None:

@@ -1,8 +1,9 @@
-"""Proof of a failover: from a group's position on cluster A to starts on B that miss no record.
+"""Proof that a failover by time misses no record, and the rules that find its starts on B.
 
-This module computes the time from which B must be read, and checks whether partition n has the same
-keys on both clusters. Latencies are measured in `measure`, the plan is made in `job`, and `verify`
-checks the plan by records.
+A group has a position (next offset to read) in each partition of cluster A. This module computes
+the time from which cluster B must be read, finds the first offset to read in each partition of B
+(the start), and checks whether partition n has the same keys on both clusters. `measure` measures
+latencies, `job` makes the plan, and `verify` checks the plan by reading records.
 
 Each cluster has its own order of a topic's records, because producers write to both clusters or a
 mirror copies the records. So offsets can't be compared across clusters, but times can. For a record
@@ -16,8 +17,8 @@ r:
 Let p be the group's position on A, and r a record that the group has not consumed. The start on B
 does not miss r, because:
 
-1. r is at or after p on A, or is not on A yet and will be appended after all existing records. So
-   a(r) >= a(q). Here q is the record at p or, if p is the log end, the last record before p.
+1. r is at or after p on A, or is not on A yet and will be appended after all existing records. Let
+   q be the record at p or, if p is the log end, the last record before p. Then a(r) >= a(q).
 2. If A returns append times (LogAppendTime), let R = a(q). Otherwise only c(q) is known; since
    a(q) >= c(q) - S, let R = c(q) - S. In both cases a(r) >= R.
 3. c(r) >= a(r) - L >= R - L: no unconsumed record was created before R - L.
@@ -25,33 +26,34 @@ does not miss r, because:
    (in a LogAppendTime topic, or on a tidelog broker with `tidelog.lookup.clock=append`), the search
    finds r with b(r) >= c(r) - S >= R - L - S. So the time of r in a search on B is at least T = R -
    L - S.
-5. A search returns the FIRST offset whose time is >= T, so every record before it has a time < T.
-   So r is not before that offset, whatever the order of records on B is. B's own latency does not
-   matter.
+5. A search returns the FIRST offset whose time is >= T, so every record before this offset has a
+   time < T. So r is not before this offset, in whatever order the records are on B. B's own latency
+   does not matter.
 
-The reordering case of KIP-33 is covered by step 5: m1 may be before m2 on B and after m2 on A; both
-have a time >= T on B. A start at c(m2) alone, without L, would skip m1. L is a bound of A's
-latency, but the larger of the measured latencies on A and B is used, as in the proposal's
-MaxLatencyOfCluster. The reason is that both samples are of the same producers, and a finite sample
-of one cluster may miss the largest latency. With the larger latency, the group may read more
-records twice, but misses no record.
+Step 5 covers the reordering case of KIP-33, in which m1 is before m2 on B and after m2 on A, and m2
+is the first unconsumed record on A. Both have a time >= T on B. A search for c(m2) without
+subtracting L could skip m1. L is a bound of A's latency only. But the larger of the latencies that
+were measured on A and on B is used, as in the KIP's MaxLatencyOfCluster. The reason is that the
+same producers write the records of both samples, and the sample of one cluster may not contain the
+largest latency. With the larger latency, the group may read more records twice, but misses no
+record.
 
-If one clock differs from all other clocks by a constant, L + S stays right: L increases by as much
-as S decreases, or L decreases by as much as S increases.
+If one clock differs from all other clocks by a constant, L + S stays right, because this constant
+is added to one of L and S and subtracted from the other.
 
-No margin covers a record with a latency above L, because the record may be before T. Nor does a
-margin cover a record that never reached A, or a create time that is ahead by more than S. `verify`
-looks for such records. If R is unknown, the group starts at the beginning of B's log. For example,
-R is unknown if nothing was committed, if records were deleted before they were read, or if there is
-no timestamp.
+Three kinds of records may be missed with any margin: a record with a latency above L (its time may
+be before T), a record that never reached A, and a record whose create time is ahead by more than S.
+`verify` looks for such records. If R is unknown, the group starts at the beginning of B's log. For
+example, R is unknown if nothing was committed, if records were deleted before they were read, or if
+there is no timestamp.
 
 Equal partition numbers prove nothing: producers may hash keys differently (Java's murmur2,
-librdkafka's crc32), and records without a key go to any partition. If the same function of the key
-explains the partitions of a sample on both clusters, partition n on A corresponds to partition n on
-B. Otherwise a record of any partition of A may be in any partition of B, so the earliest time of
-all partitions of A is used for each partition of B. The sample contains only the last records of
-each partition, so it may not be typical. `verify` finds records that a start misses for this
-reason.
+librdkafka's crc32), and records without a key go to any partition. A sample of keys is read on both
+clusters. If the same function of the key gives the right partition for all sampled keys on both
+clusters, partition n on A corresponds to partition n on B. Otherwise, a record of any partition of
+A may be in any partition of B. So for each partition of B, the earliest time of all partitions of A
+is used. The sample contains only the last records of each partition, so it may not be typical.
+`verify` finds records that a start misses for this reason.
 
 Source: KIP-33, use case 3; KIP-79.
 """
@@ -68,9 +70,9 @@ from tidelog.remote.time_lookup import searched_by_append
 from tidelog.remote.view import ClusterView, Committed, RemoteRecord, Watermarks
 from tidelog.types import ClockName, TimestampType, TopicPartition
 
-# Number of offsets directly before a position that are first searched for the last record before
-# it. If these offsets have no record, the search continues in twice as many offsets directly before
-# them, and so on.
+# The search for the last record before a position first reads this number of offsets directly
+# before the position. If they have no record, the search reads twice as many offsets before them,
+# and so on.
 _STEP_BACK: Final = 64
 
 # Maximum accepted difference in ms between this machine's clock and other clocks.
@@ -99,11 +101,12 @@ class Reference:
     """Time of a group's position in a partition of A.
 
     Attributes:
-        time_ms: Time in ms of the record at the position or, at the log end, of the last record
-            before it; None if unknown.
+        time_ms: Time in ms of the record at the position or of the last record before it (see
+            `_reference`); None if unknown.
         clock: Clock of that time: create time (`record`), or append time on A (`append`).
         reason: The record that the time belongs to, or why the time is unknown.
-        is_bare: Whether the partition on A never had a record, so the group can't have missed one.
+        is_bare: Whether the partition on A never had a record, so that the group can miss no record
+            of it.
     """
 
     time_ms: int | None
@@ -120,14 +123,14 @@ class Reference:
         return min(self.time_ms, now_ms) - margin.skew_ms
 
     def is_from_future(self, margin: Margin, now_ms: int) -> bool:
-        """Return whether the record's create time is further in the future than S explains."""
+        """Return whether the create time is later than now by more than S and CLOCKS_APART_MS."""
         if self.time_ms is None or self.clock is ClockName.APPEND:
             return False
         return self.time_ms - margin.skew_ms > now_ms + CLOCKS_APART_MS
 
 
 class StartKind(StrEnum):
-    """How a start was determined: by time, from a map, or as the log's beginning or end."""
+    """How a start was found: by a search by time, by a map, or as the log's beginning or end."""
 
     TIME = "time"
     BEGINNING = "beginning"
@@ -144,7 +147,7 @@ class Start:
         offset: The first offset to read.
         time_ms: Time in ms of the record at the offset; None if unknown. For a start from an offset
             map, the earliest create time of the unconsumed records in the map.
-        search_ms: T in ms, the time that was searched for; None for the kinds BEGINNING and MAP.
+        search_ms: T in ms, the time for which B was searched; None for the kinds BEGINNING and MAP.
         kind: How the start was determined.
         reason: Reason for this offset.
     """
@@ -158,22 +161,22 @@ class Start:
 
     @property
     def since_ms(self) -> int | None:
-        """Time in ms; no unconsumed record was created before it. None if unknown."""
+        """Time in ms such that no unconsumed record was created before; None if unknown."""
         return self.time_ms if self.kind is StartKind.MAP else self.search_ms
 
 
 def search_time(references: Iterable[Reference], margin: Margin, *, now_ms: int) -> int | None:
-    """Return T for a partition of B that may contain records of the references' partitions.
+    """Return T for a partition of B, from the references of the partitions on A.
 
     Args:
-        references: Times of the group's positions on A. If partitions correspond, only the time for
-            the corresponding partition of A.
+        references: Times of the group's positions in all partitions of A whose records may be in
+            the partition of B.
         margin: L and S.
         now_ms: Current time in ms. It replaces a create time that is later.
 
     Returns:
-        Time in ms to search for; None if the group has to start at the beginning of the log. There
-        are two such cases: the time of a reference that is not bare is unknown or too far in the
+        Time in ms to search for. None means that the group must start at the beginning of the log.
+        This has two causes: the time of a reference that is not bare is unknown or too far in the
         future; or no partition of A ever had a record.
     """
     lowest: list[int] = []
@@ -189,10 +192,10 @@ def search_time(references: Iterable[Reference], margin: Margin, *, now_ms: int)
 
 
 def is_searched(references: Iterable[Reference]) -> bool:
-    """Return whether a partition of B can be searched by time if the margin's skew is sufficient.
+    """Return whether a partition of B can be searched by time, if no reference is in the future.
 
-    This requires that at least one reference is not bare, and that all references that are not bare
-    have a time.
+    A search needs at least one reference that is not bare, and a time of each reference that is not
+    bare.
     """
     have_times = [ref.time_ms is not None for ref in references if not ref.is_bare]
     return bool(have_times) and all(have_times)
@@ -208,7 +211,8 @@ def read_references(
 
     Args:
         view: Cluster A.
-        positions: Commits of the group; None for partitions without one.
+        positions: The group's committed offset by partition; None for a partition without a
+            committed offset.
     """
     marks = view.watermarks(positions)
     inside = {
@@ -229,7 +233,7 @@ def read_references(
 
 
 def _refusal(committed: Committed, marks: Watermarks) -> str | None:
-    """Return why the time of a position can't be found; None if a record may have this time."""
+    """Return why no record on A can give the time of a position; None if a record may give it."""
     if committed.offset < marks.start:
         return (
             f"records from offset {committed.offset} to before offset {marks.start} were deleted on"
@@ -263,10 +267,10 @@ def _records_before(
     offsets: Mapping[TopicPartition, int],
     marks: Mapping[TopicPartition, Watermarks],
 ) -> dict[TopicPartition, RemoteRecord | None]:
-    """Return the last data record before each offset; None if there is none.
+    """Return the last data record before each offset; None if no such record exists.
 
-    Usually this record is at the offset directly before the given offset. So one request for all
-    partitions tries these offsets first.
+    Usually, the record is at the offset directly before the given offset. So one request for all
+    partitions reads these offsets first.
     """
     near = view.first_records({p: at - 1 for p, at in offsets.items() if at > marks[p].start})
     records: dict[TopicPartition, RemoteRecord | None] = {}
@@ -281,7 +285,7 @@ def _records_before(
 def last_before(
     view: ClusterView, partition: TopicPartition, start: int, offset: int
 ) -> RemoteRecord | None:
-    """Return the last data record in [start, offset); None if there is none.
+    """Return the last data record in the offsets [start, offset); None if there is no record.
 
     Compaction and transaction markers leave offsets without a data record, so the search goes back
     in growing steps. It reads each range of offsets only once.
@@ -299,11 +303,11 @@ def last_before(
 
 
 def _reference(at: RemoteRecord | None, before: RemoteRecord | None) -> Reference:
-    """Return a reference, made from the record at the position and the last record before it.
+    """Return a reference from the record at the position and the last record before the position.
 
-    Step 1 of the proof holds for both records. The earlier of their create times is used. So a
-    create time from a clock that is far ahead makes the group miss no record. But the group may
-    read more records twice.
+    Step 1 of the proof holds for both records. If a record has an append time, this time is used.
+    Otherwise, the earlier of the two create times is used. So a create time from a clock that is
+    far ahead does not make the group miss a record. But the group may read more records twice.
     """
     for record in (at, before):
         if record is not None and record.timestamp_type is TimestampType.LOG_APPEND_TIME:
@@ -339,15 +343,16 @@ def find_starts(
     times: Mapping[TopicPartition, int | None],
     reasons: Mapping[TopicPartition, str],
 ) -> list[Start]:
-    """Return the start on B for each partition: the first offset of a record with time T or later.
+    """Return the start in each partition of B: the first offset with a time of T or later.
 
-    If no record has such a time, the start is the log end. If B's search finds no record, but B
-    reports a latest timestamp of T or later for the partition, the start is the beginning.
+    If no record has such a time, the start is the log end. If T is None, the start is the beginning
+    of the log. The start is also the beginning if B's search finds no record, although B reports
+    that the partition's latest timestamp is T or later.
 
     Args:
         view: Cluster B.
         times: T in ms by partition; None to start at the beginning.
-        reasons: Reason for each time, or why it is unknown.
+        reasons: Reason for each time, or why the time is unknown.
     """
     # The ends are requested first, so records that are appended between the two requests are after
     # the start.
@@ -356,8 +361,8 @@ def find_starts(
         partition: time_ms for partition, time_ms in times.items() if time_ms is not None
     }
     answers = view.offsets_for_times(search_times)
-    # A tidelog broker searches all records, so if its search by append time finds no record, there
-    # is none.
+    # A tidelog broker's search by append time covers all records. So if it finds no record, no
+    # record has such a time.
     by_append = searched_by_append(view, {p.topic for p in search_times if answers[p] is None})
     unsure = [p for p in search_times if answers[p] is None and p.topic not in by_append]
     latest = view.max_timestamps(unsure)
@@ -410,7 +415,7 @@ def _beginning(partition: TopicPartition, marks: Watermarks, reason: str) -> Sta
 
 
 def deleted_note(marks: Watermarks, offset: int) -> str:
-    """Return a clause on deleted records if a start is B's log start; "" if B has deleted none."""
+    """Return a clause for a start at B's log start if B has deleted records; "" otherwise."""
     if offset > marks.start or marks.start == 0:
         return ""
     return f"; B has deleted all records before offset {marks.start}, perhaps also unconsumed ones"
@@ -424,7 +429,7 @@ _SAMPLE_PER_PARTITION: Final = 100
 
 
 class PartitionMapping(StrEnum):
-    """Correspondence of the partitions of A and B, as requested or as determined."""
+    """How partitions of A and B correspond, as the user requested or as the keys show."""
 
     AUTO = "auto"
     SAME = "same"
@@ -441,7 +446,7 @@ class TopicMapping:
 
     @property
     def sentence(self) -> str:
-        """Sentence for the user: which times count for a partition of B, and why."""
+        """Sentence for the user: how the start in a partition of B is found, and why."""
         if self.mapping is PartitionMapping.SAME:
             return f"partition N on B corresponds to partition N on A: {self.reason}"
         if self.mapping is PartitionMapping.MAP:
@@ -508,7 +513,7 @@ def sample_keys(view: ClusterView, topic: str) -> list[SampledKey]:
 def judge_keys(
     a: Iterable[SampledKey], b: Iterable[SampledKey], partition_count: int
 ) -> TopicMapping:
-    """Return SAME if one function of the key explains both samples, otherwise ANY.
+    """Return SAME if one function gives the partitions of all keys in both samples, otherwise ANY.
 
     The result has the reason.
     """
@@ -536,7 +541,7 @@ def judge_keys(
 
 
 def partitioner_of(sample: Iterable[SampledKey], partition_count: int) -> str | None:
-    """Return the name of a function that explains the partitions of all keys; None without one."""
+    """Return the name of a function that gives the partitions of all keys; None if none does."""
     keys = {(sampled.partition, sampled.key) for sampled in sample if sampled.key is not None}
     for name, function in PARTITIONERS.items():
         if all(function(key, partition_count) == partition for partition, key in keys):
@@ -556,7 +561,7 @@ def sources_of(
         partition: The partition of B.
         mapped: How the topic's partitions on A and B correspond.
         on_a: Partitions of A.
-        topics: Topics on A whose records are in B's topic.
+        topics: Topics on A whose records are copied to the topic on B.
     """
     sources = [source for source in on_a if source.topic in topics]
     if mapped.mapping is PartitionMapping.SAME:

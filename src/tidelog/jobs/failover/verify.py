@@ -1,9 +1,10 @@
 """Check of a failover: compares records of both clusters, and counts missed and repeated records.
 
-This module has the comparison (`verify`), and its counts of digests in bounded memory
-(`DigestCounts`). The checked starts are computed in `job`. Only committed records count. Records
-are divided by the group's position on A and the group's start on B, not by partition. A record at
-the position or start counts as after it:
+This module has the comparison (`verify`), and a counter of digests that needs bounded memory
+(`DigestCounts`). `job` computes the checked starts. Only committed records count. The records of a
+topic on A are divided at the group's positions, and the records on B at the group's starts. A
+record at the position or start counts as after it. Records of different partitions are counted
+together:
 
     A: consumed | position > unconsumed           B: before | start > after
 
@@ -13,20 +14,20 @@ the position or start counts as after it:
     only on B   after the start on B, and not on A
     never on A  before the start on B, and not on A, so the group can't have consumed the record
 
-Two records match if key, value and create time are equal. If a topic has append times as timestamps
-on one of the clusters, consumers don't get create times, so only key and value must match. If a
-record occurs several times, each occurrence counts.
+Two records match if key, value and create time are equal. If the timestamps of a topic are append
+times on one of the clusters, consumers don't get create times, so only key and value must match. If
+equal records occur several times, each occurrence counts.
 
 The records are read in three steps:
 
 1. Unconsumed records on A, and records after the start on B.
-2. Records before the start on B, from `look_back_ms` before the time that was searched for. For a
-   start from an offset map, this time is the earliest create time of the unconsumed records in the
-   map. Exception: if some unconsumed records are not after the start, this step begins at the
-   earliest time of the unconsumed records if that time is earlier; or, if create times can't be
-   compared, at the log start.
-3. Consumed records on A, from the earliest time of the records that were read on B. If create times
-   can't be compared, the margin is subtracted from this time.
+2. Records before the start on B. Reading begins `look_back_ms` before the time for which B was
+   searched. For a start from an offset map, this time is the earliest create time of the unconsumed
+   records in the map. Exception: if step 1 found unconsumed records that are not after the start,
+   reading begins at the earliest time of the unconsumed records if this is earlier, or at the log
+   start if create times can't be compared.
+3. Consumed records on A. Reading begins at the earliest time of the records that were read on B. If
+   create times can't be compared, the margin is subtracted from this time.
 
 Records are not stored: each becomes a digest of 16 bytes. Digests are divided into buckets by their
 first bytes. Buckets stay in memory up to `BUFFER_BYTES` (64 MB) in total. Above this size, each
@@ -67,15 +68,15 @@ _ENTRY: Final = Struct(f">{DIGEST_SIZE}sB")
 _ENTRY_SIZE: Final = _ENTRY.size
 _READ_ENTRIES: Final = 65_536
 
-# Number of bits of a count. The four counts of a digest are packed into one int. 40 bits are enough
-# for the number of records in any log.
+# Number of bits of a count. The four counts of a digest (one for each `Side`) are packed into one
+# int. A count of 40 bits is enough for the records of any log.
 _COUNT_BITS: Final = 40
 
 _COUNT_MASK: Final = (1 << _COUNT_BITS) - 1
 
 
 class Side(IntEnum):
-    """Cluster of a record, and whether the record is before the group's position or start.
+    """Cluster of a record, and whether the record is before or after the position or start.
 
     A record at the position or start counts as after it.
     """
@@ -90,7 +91,7 @@ _ONES: Final = tuple(1 << _COUNT_BITS * side for side in Side)
 
 
 class Counts(NamedTuple):
-    """Number of times that a record was read on each side."""
+    """For each side, how many records with one digest were read."""
 
     a_after: int
     a_before: int
@@ -104,7 +105,8 @@ class Spill:
 
     Attributes:
         env: Access to files.
-        folder: Path of the folder, which is created when it is needed, and removed at the end.
+        folder: Path of the folder. It is created when digests are first written, and removed at the
+            end.
         buffer_bytes: Maximum number of bytes of digests in memory.
     """
 
@@ -117,7 +119,7 @@ class DigestCounts(Closing):
     """Counts of digests by side."""
 
     def __init__(self, spill: Spill, *, expected: int) -> None:
-        """Create the counts without a file; full buffers are written to files later.
+        """Create empty counts. No file is created before the buffers are full.
 
         Args:
             spill: Folder for the files.
@@ -143,13 +145,13 @@ class DigestCounts(Closing):
             self._spill()
 
     def walk(self) -> Iterator[tuple[bytes, Counts]]:
-        """Yield each digest once, with its number of records on each side, in any order."""
+        """Yield each digest once, with its count on each side, in any order."""
         for bucket in range(len(self._buffers)):
             for digest, packed in self._counted(bucket).items():
                 yield digest, _unpacked(packed)
 
     def tally(self) -> dict[Counts, int]:
-        """Return for each combination of counts that occurs how many digests have these counts."""
+        """Return how many digests have each combination of counts; only combinations that occur."""
         tallies: Counter[int] = Counter()
         for bucket in range(len(self._buffers)):
             tallies.update(self._counted(bucket).values())
@@ -198,7 +200,7 @@ class DigestCounts(Closing):
         return f"{self._folder}/{bucket:04d}"
 
     def close(self) -> None:
-        """Remove the files; a second call does nothing."""
+        """Remove the files and the folder; a second call does nothing."""
         buckets, self._spilled_buckets = self._spilled_buckets, set()
         for bucket in buckets:
             if self._files.exists(self._path(bucket)):
@@ -215,8 +217,8 @@ _COMMITTED: Final = IsolationLevel.READ_COMMITTED
 _TIMESTAMP_TYPE: Final = "message.timestamp.type"
 _EXAMPLES: Final = 5
 
-# Values of the earliest time of a set of records: `_NOTHING` if the set is empty, `_UNKNOWN` if a
-# record in it has no time.
+# Special values for the earliest time of a set of records: `_NOTHING` if the set is empty,
+# `_UNKNOWN` if a record in the set has no time.
 _NOTHING: Final = math.inf
 
 _UNKNOWN: Final = -math.inf
@@ -234,7 +236,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Result of the comparison of one topic; counts are numbers of records.
+    """Result of the comparison of one topic. All attributes of type int are counts of records.
 
     Attributes:
         topic: The topic.
@@ -243,8 +245,8 @@ class Verdict:
         after: Records on B at or after the start.
         missed: Unconsumed records that are on B only before the start.
         absent: Unconsumed records that are not on B.
-        duplicates: Consumed records that are on B after the start.
-        only_on_b: Records on B after the start that are not on A.
+        duplicates: Records after the start on B that match consumed records on A.
+        only_on_b: Records after the start on B that are not on A.
         never_on_a: Records on B before the start, in the compared range, that are not on A.
         examples: At most five of the missed records.
     """
@@ -290,9 +292,9 @@ def verify(
         b: Cluster that the group moves to.
         plan: The group's positions on A and starts on B.
         spill: Folder for data that does not fit into memory.
-        look_back_ms: To find records that never reached A, B is also read before the start. This
-            read begins this many ms before the time that was searched for. None for the margin's
-            latency plus twice the margin's skew.
+        look_back_ms: B is also read before the start, to find records that never reached A. This
+            read begins this many ms before the time for which B was searched. None means the
+            margin's latency plus twice the margin's skew.
 
     Raises:
         InvalidRequest: The plan has no positions on A.
@@ -392,7 +394,7 @@ class _Comparison:
         return self._since(self._b, self._ranges.b_before, back)
 
     def _back_on_a(self, earliest_ms: float) -> list[Range]:
-        """Return the ranges of consumed records on A that may match records that were read on B.
+        """Return the ranges of consumed records on A that may match the records read on B.
 
         Args:
             earliest_ms: Earliest time in ms of the records read on B.
@@ -410,8 +412,8 @@ class _Comparison:
 
         The part begins at the first record whose time is at or after the partition's time in
         `times`. The part is empty if the partition has no such record. If a topic's brokers search
-        by append time, the whole range is returned, because `times` are record timestamps, which
-        this search ignores.
+        by append time, the whole range is returned, because `times` are record timestamps, and this
+        search ignores record timestamps.
         """
         by_append = searched_by_append(view, {p.topic for p in times})
         search_times = {
@@ -469,8 +471,8 @@ def _back_to(start: Start, look_back_ms: int) -> float:
     """Return the time in ms from which records before a start on B are compared."""
     if start.since_ms is not None:
         return start.since_ms - look_back_ms
-    # If a start from a map is at the log end, no unconsumed record was copied to the partition. So
-    # the start has no time, and the search needs no time.
+    # If a start from a map has no time, the mirror has copied no unconsumed record to the
+    # partition. So no record before the start needs to be read.
     return _NOTHING if start.kind is StartKind.MAP else _UNKNOWN
 
 
@@ -506,10 +508,10 @@ def _shows_create_times(view: ClusterView, topic: str) -> bool:
 
 
 def digest_of(record: RemoteRecord, *, by_time: bool) -> bytes:
-    """Return 16 bytes that depend on key, value and, with `by_time`, the create time.
+    """Return a hash of 16 bytes of the key, the value and, if `by_time`, the create time.
 
-    Lengths are hashed before contents, so that bytes can't move between key and value without
-    changing the digest.
+    The length of the key and of the value is hashed before its bytes. So two records whose key and
+    value have the same bytes in total, but divided at another place, have different digests.
     """
     state = hashlib.blake2b(digest_size=DIGEST_SIZE)
     for part in (record.key, record.value):

@@ -1,4 +1,4 @@
-"""`lag`: lag of consumer groups, by partition, and by hour on both clocks.
+"""`lag`: lag of consumer groups by partition, and unread records by hour on both clocks.
 
 Positions of groups are read from the cluster, from a broker's files (`__consumer_offsets`), from a
 standby's `tidelog-groups.json`, or from a table of the caller. The lag of a partition is computed
@@ -58,9 +58,9 @@ Name = tuple[str, int]
 def cuts_of(observed: Mapping[str, Sequence[Observation]]) -> dict[Name, tuple[int, ...]]:
     """Return the offsets that divide each partition into intervals.
 
-    Each group with unread records in a partition adds two offsets: its position, and the
-    partition's end that was observed for the group. Partitions that all groups have read completely
-    are left out.
+    For each group with unread records in a partition, the result has two offsets: the group's
+    position, and the partition's end that was observed for the group. Partitions that all groups
+    have read completely are left out.
     """
     offsets: dict[Name, set[int]] = {}
     for observations in observed.values():
@@ -73,7 +73,7 @@ def cuts_of(observed: Mapping[str, Sequence[Observation]]) -> dict[Name, tuple[i
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """Counter of records that groups haven't read yet."""
+    """Counts the records that groups haven't read yet, in Spark tasks."""
 
     spark: "SparkSession"
     place: Place
@@ -86,7 +86,7 @@ class Counting:
         cuts: Mapping[Name, tuple[int, ...]],
         own: set[TopicPartition],
     ) -> tuple[work.Counts, Mapping[Name, int]]:
-        """Return counts by interval, clock and hour, and each partition's end of counted offsets.
+        """Return the counts by `Cell`, and for each partition the end of the counted offsets.
 
         Args:
             cuts: Offsets that divide each partition into intervals; see `cuts_of`.
@@ -169,7 +169,7 @@ HOURS_SCHEMA: Final = (
     "group string, topic string, clock string, hour timestamp, hour_ms bigint, records bigint"
 )
 
-# Number of records by topic, clock and start of the hour in ms. For records without a time on that
+# Count of records by topic, clock and start of the hour in ms. For records without a time on this
 # clock, the start of the hour is None.
 Hours = dict[tuple[str, str, int | None], int]
 
@@ -218,8 +218,8 @@ def lag(
     Args:
         spark: The session, whose workers read the directory or the brokers.
         source: A cluster, or a directory of topics. The groups of a directory are known in three
-            cases: the directory has the files of a broker of Kafka or tidelog; it is a standby; or
-            `positions` are given.
+            cases: the directory is the data directory of a broker (Kafka or tidelog); the directory
+            is a standby; or `positions` are given.
         groups: Names of groups; None for all groups with committed offsets.
         topics: Names of topics; None for all topics in which the groups have committed offsets.
         **options: Options, see `LagOptions`.
@@ -247,7 +247,7 @@ def measure(
     topics: Sequence[str] | None = None,
     **options: Unpack[LagOptions],
 ) -> list[GroupLag]:
-    """Compute the lag like `lag`; return plain objects."""
+    """Compute the lag like `lag`, but return plain objects instead of DataFrames."""
     data, table, listener = options["data"], options["positions"], options["listener"]
     positions = None if table is None else read_positions(table)
     isolation = level_of(options["isolation"])
@@ -275,10 +275,10 @@ def _group_lag(
     counts: Mapping[Name, work.Counts],
     counted_ends: Mapping[Name, int],
 ) -> GroupLag:
-    """Return a group's lag as a number of records, from the counts, instead of a number of offsets.
+    """Return a group's lag in records (from the counts of records) instead of in offsets.
 
-    If the partition has offsets after the counted records, the number of these offsets is added,
-    and the sum is not exact.
+    If a partition has offsets after the counted records, the number of these offsets is added to
+    the lag, and the lag is marked as not exact.
     """
     result, hours = GroupLag(group), Counter[tuple[str, str, int | None]]()
     for one in observations:
@@ -334,7 +334,7 @@ def partition_rows(
 def hour_rows(groups: Iterable[GroupLag]) -> Iterator[tuple[object, ...]]:
     """Yield the rows of `HOURS_SCHEMA` of each group, sorted by topic, clock and hour.
 
-    The row for records without a time comes first for each topic and clock.
+    For each topic and clock, the row for records without a time comes first.
     """
     for group in groups:
         rows = sorted(group.hours.items(), key=_by_hour)

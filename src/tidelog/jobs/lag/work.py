@@ -1,11 +1,11 @@
 """Positions of consumer groups, and counts of their unread records by hour and clock.
 
 Positions are read from a cluster, from a directory with groups, or from a DataFrame. Records are
-counted in Spark's workers (`CountSplit`, `CountRows`). The report is made in `job`.
+counted in Spark's workers (`CountSplit`, `CountRows`). `job` makes the report.
 
 Groups have different positions in a partition, and the partition's end was observed at a different
-moment for each group. The partition is divided at all of these positions and ends, and each record
-is counted once, in the interval that contains it. A group's unread records are the records in the
+time for each group. These positions and ends divide the partition into intervals. Each record is
+counted once, in the interval that contains it. A group's unread records are the records in the
 intervals from the group's position to the end that was observed for the group.
 """
 
@@ -103,9 +103,9 @@ def observe_cluster(
     positions: Positions | None,
     isolation: IsolationLevel,
 ) -> tuple[dict[str, list[Observation]], set[TopicPartition]]:
-    """Return each group's observations, and the observed partitions that the directory `data` has.
+    """Return each group's observations, and the observed partitions that are in `data`.
 
-    The second result is empty if `data` is None.
+    `data` is the cluster's own directory. The set of partitions is empty if `data` is None.
 
     Raises:
         InvalidRequest: `positions` are given; or a topic of the directory has the name of a topic
@@ -179,8 +179,8 @@ def _committed_partitions(
 ) -> list[TopicPartition]:
     """Return all partitions of the topics in which a group has committed offsets.
 
-    Topics that don't exist are left out, as are topics that are not in `topics`. If `topics` is
-    None, no existing topic is left out.
+    Topics that don't exist are left out. If `topics` is not None, topics that are not in `topics`
+    are left out, too.
     """
     names = {name.topic for name in cluster.committed(group)}
     if topics is not None:
@@ -235,7 +235,7 @@ def _stored_positions(
     groups: Sequence[str] | None,
     listener: Listener,
 ) -> Positions:
-    """Return the groups' positions that a directory stores, for the partitions that it has."""
+    """Return the groups' positions that a directory stores, for the directory's partitions only."""
     groups_read = read_groups(directory, env)
     if groups_read is None:
         raise InvalidRequest(
@@ -262,7 +262,7 @@ def _stored_positions(
 def _present(
     directory: Directory, offsets: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Return the positions of partitions that the directory has."""
+    """Return only the positions in partitions that the directory has."""
     topics = directory.topics()
     return {
         name: offset
@@ -280,14 +280,14 @@ _SPAN_MAX: Final = 1 << 20
 
 
 class Cell(NamedTuple):
-    """Partition, interval, clock and hour of a count.
+    """Key of a count of records: partition, interval, clock and hour.
 
     Attributes:
         topic: Topic of the records.
         partition: Number of the partition.
-        interval: Number of the interval between two cuts.
+        interval: Index of the interval; interval 0 begins at the first cut.
         clock: Clock of the hour: `append` or `record`.
-        hour_ms: Start of the hour in ms; None for records without a time on that clock.
+        hour_ms: Start of the hour in ms; None for records without a time on this clock.
     """
 
     topic: str
@@ -343,9 +343,9 @@ class CountSplit:
 
 @dataclass(frozen=True, slots=True)
 class CountRows:
-    """Function that counts rows that Spark has read from brokers.
+    """Function for `mapInArrow` that counts rows which Spark has read from brokers.
 
-    In rows from brokers, only records with the timestamp type LogAppendTime have an append time.
+    In rows from brokers, a record has an append time only if its timestamp type is LogAppendTime.
 
     Attributes:
         cuts: Offsets that divide each partition into intervals, by topic and partition.
@@ -385,7 +385,7 @@ def _broker_times(batch: "pa.RecordBatch") -> "dict[ClockName, Longs]":
 
 
 def _times(column: "pa.Array[pa.Scalar[pa.DataType]]") -> "Longs":
-    """Return times as integers in the column's unit; a negative number for null."""
+    """Return times as integers in the column's unit; NO_TIMESTAMP (-1) for null."""
     import pyarrow as pa
 
     return _longs(column.cast(pa.int64()).fill_null(NO_TIMESTAMP))
@@ -410,10 +410,10 @@ def count_rows(
     Args:
         name: Topic and partition.
         offsets: int64[n], ascending.
-        times: For each clock int64[n] in ms, negative if unknown.
+        times: For each clock, int64[n]: the records' times in ms, negative if unknown.
         cuts: Offsets that divide the partition into intervals, ascending. Records before the first
             of these offsets are not counted.
-        counts: Counts to which the numbers of records are added.
+        counts: Counts by `Cell`, to which this function adds.
     """
     import numpy as np
 
@@ -440,7 +440,7 @@ def _hours(times_ms: "Longs") -> list[tuple[int, int]]:
 
 
 def by_partition(counts: Counts) -> dict[tuple[str, int], Counts]:
-    """Return the counts divided by topic and partition."""
+    """Return for each topic and partition only the counts of this partition."""
     partitioned: dict[tuple[str, int], Counts] = {}
     for cell, number in counts.items():
         partitioned.setdefault((cell.topic, cell.partition), Counter())[cell] = number
@@ -448,7 +448,7 @@ def by_partition(counts: Counts) -> dict[tuple[str, int], Counts]:
 
 
 def unread_by_hour(counts: Counts, start: int, end: int) -> dict[tuple[str, int | None], int]:
-    """Return the number of records by clock and hour in intervals [start, end) of a partition."""
+    """Return the count of records by clock and hour, for the intervals [start, end)."""
     unread: Counter[tuple[str, int | None]] = Counter()
     for cell, number in counts.items():
         if start <= cell.interval < end:

@@ -1,18 +1,19 @@
-"""Latency from create time to append time by topic and hour, and records that watermarks drop.
+"""`latency`: latency from create to append by topic and hour, and records that watermarks drop.
 
 This module has the public function, for directories and brokers, and its tasks. Histograms are in
 `tidelog.storage.clocks.latency`, lateness in `tidelog.scan.latency`, and the division of a
 partition's lateness among tasks in `tidelog.scan.split_times`. Latencies are counted by hour of
 append time, and by hour of create time.
 
-Tasks return histograms and counts instead of records. For a directory, one task reads each split.
-The lateness of records at the beginning of a split (its head) depends on the earlier splits of the
-partition. So a second, small job reads some heads again. From brokers, one task reads a whole
-partition, so no record's lateness depends on another task.
+Tasks return histograms and counts instead of records. For a directory, one task reads each split. A
+record is late if an earlier record of the partition has a later create time. So the lateness of
+records at the beginning of a split (the head) also depends on the earlier splits of the partition,
+and a second, small job reads some heads again. From brokers, one task reads a whole partition, so
+no record's lateness depends on another task.
 
-Percentiles have a relative error of at most `RELATIVE_ERROR`. Many splits don't increase the error,
-because the job adds histograms and computes percentiles from the sum. Counts, minima, maxima and
-the numbers of records that watermarks drop are exact.
+Percentiles have a relative error of at most `RELATIVE_ERROR`. The error does not grow with the
+number of splits, because the job adds the histograms of all splits and computes percentiles from
+the sum. Counts, minima, maxima and the numbers of records that watermarks drop are exact.
 
 Apache Kafka's brokers return append times for topics with LogAppendTime, not for other topics.
 tidelog's brokers return append times for all topics, but only over plaintext connections. Brokers
@@ -93,13 +94,13 @@ def measure_brokers(
     delays_ms: tuple[int, ...],
     requested_range: RequestedRange,
 ) -> LatencyResult:
-    """Measure the topics of a cluster; topics without records are left out.
+    """Measure the topics of a cluster; the result has no topics without records.
 
     Args:
         spark: The session.
         place: The cluster.
-        topics: Topics or single partitions. None for all topics; with a range, None for all topics
-            that brokers can search by append time.
+        topics: Topics or single partitions. None means all topics or, if a range is given, all
+            topics that the brokers can search by append time.
         delays_ms: Watermark delays in ms, ascending.
         requested_range: Range of append times. All brokers can search topics with LogAppendTime by
             append time; tidelog's brokers can also search topics with
@@ -157,7 +158,7 @@ def _has_range(time_range: RequestedRange) -> bool:
 def _range(time_range: RequestedRange) -> dict[str, str]:
     """Return read options for a range of append times.
 
-    Append times that brokers know never decrease along a partition, so a range of append times is
+    Append times that brokers return never decrease along a partition, so a range of append times is
     also a range of offsets.
     """
     if not _has_range(time_range):
@@ -202,7 +203,7 @@ def _choice(topics: Sequence[str | TopicPartition] | None) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class ReduceRows:
-    """Function that summarizes the rows of a task, one result for each partition.
+    """Function for `mapInArrow` that yields one summary of times for each partition of a task.
 
     Attributes:
         delays_ms: Watermark delays in ms, ascending.
@@ -211,7 +212,7 @@ class ReduceRows:
     delays_ms: tuple[int, ...]
 
     def __call__(self, batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-        """Yield the results.
+        """Yield one row for each partition; columns as in `_BROKER_REDUCED`.
 
         Args:
             batches: Rows with the columns of `_BROKER_COLUMNS`: one partition after the other, each
@@ -237,7 +238,7 @@ class ReduceRows:
 
 
 def _parts(batch: "pa.RecordBatch") -> "Iterator[pa.RecordBatch]":
-    """Divide a batch into parts of one partition each."""
+    """Divide a batch into parts; each part has consecutive rows of one partition."""
     import numpy as np
 
     numbers = np.asarray(batch.column("partition"))
@@ -282,7 +283,7 @@ class Latency:
         topics: One row for each topic; see `TOPICS_SCHEMA`.
         found: The same result by topic, as plain objects.
         log_bytes: Number of bytes read from log files; 0 for a cluster.
-        notes: One line for each damage that was found, for each range of records that were deleted
+        notes: One line for each damaged place in a log, for each range of records that were deleted
             before they were read, and for each topic that was left out.
     """
 
@@ -334,7 +335,7 @@ def measure(
     topics: TopicChoice = None,
     **options: Unpack[LatencyOptions],
 ) -> LatencyResult:
-    """Measure latency and lateness like `latency`; return plain objects."""
+    """Measure like `latency`, but return plain objects instead of DataFrames."""
     delays_ms, listener = options["delays_ms"], options["listener"]
     if any(delay < 0 for delay in delays_ms):
         raise InvalidRequest(f"delays_ms={list(delays_ms)}: delays must be 0 or more")
@@ -375,7 +376,7 @@ def measure(
 
 
 def whole_hours(start_ms: int | None, end_ms: int | None) -> RequestedRange:
-    """Return the range, extended to whole hours, as `tidelog.scan.latency` does."""
+    """Return the range, extended to whole hours as in `tidelog.scan.latency`."""
     start = None if start_ms is None else start_ms - start_ms % HOUR_MS
     end = None if end_ms is None else min(-(-end_ms // HOUR_MS) * HOUR_MS, INT64_MAX)
     return RequestedRange(start_ms=start, end_ms=end)
@@ -397,7 +398,7 @@ class ReduceSplit:
     place: Place
 
     def __call__(self, part: str) -> tuple[object, ...]:
-        """Run one task; `part` is a split as JSON. Returns the split's times, encoded."""
+        """Run one task; `part` is a split as JSON. Returns the cells of `_REDUCED`."""
         from tidelog.scan.split_times import encode_times, reduce_split
 
         split = decode_split(part)
@@ -441,7 +442,7 @@ def _true_late(
     split_times: Sequence["SplitTimes"],
     work: ReduceSplit,
 ) -> "list[Late]":
-    """Return the late records of each split, corrected by the create times of earlier splits."""
+    """Return each split's counts of late records, corrected by create times of earlier splits."""
     from tidelog.scan.split_times import correct, decode_late
 
     each_late = [one.late for one in split_times]
@@ -470,10 +471,10 @@ def _bytes(cell: object) -> bytes:
 def _heads(
     splits: Sequence[Split], split_times: Sequence["SplitTimes"]
 ) -> Iterator[tuple[int, tuple[int, int]]]:
-    """Yield the splits in whose head late records must be counted again.
+    """Yield the splits whose head has late records that must be counted again.
 
-    Each item is the number of a split, the largest create time before the split, and the end offset
-    of the split's head.
+    Each item has the index of a split in `splits`, and a pair: the largest create time in ms in
+    earlier splits of the partition, and the end offset of the split's head.
     """
     numbered = groupby(enumerate(splits), key=lambda each: each[1].topic_partition)
     for _, group in numbered:

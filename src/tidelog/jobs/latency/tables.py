@@ -1,4 +1,4 @@
-"""Latencies of topics, and rows for the three tables of a latency report."""
+"""Summaries of topics' times, and rows for the three tables of a latency report."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
@@ -38,10 +38,10 @@ class TopicTimes:
 
     Attributes:
         records: Number of data records.
-        without: Number of records that lack at least one of the two times.
+        without: Number of records without an append time, without a create time, or without both.
         by_append: Latencies by hour of append time.
         by_create: The same latencies by hour of create time.
-        late: Late records, and the number of records that each watermark delay would drop.
+        late: Counts of late records, and of records that each watermark delay would drop.
     """
 
     records: int = 0
@@ -52,7 +52,7 @@ class TopicTimes:
 
     @property
     def skew_ms(self) -> int | None:
-        """Largest lead of a producer's clock over a broker's, in ms; None if none was ahead."""
+        """Largest time in ms by which a create time is after its append time; None if none is."""
         return skew_ms(self.by_append.total())
 
 
@@ -78,7 +78,8 @@ def joined(
         names: Names of all topics.
         of: Topic of each split.
         split_times: Summary of each split.
-        each_late: Late records of each split, corrected by the create times of earlier splits.
+        each_late: Counts of late records of each split, corrected by the create times of earlier
+            splits.
         delays_ms: Watermark delays in ms.
     """
     topics = {
@@ -100,9 +101,9 @@ def joined(
 
 
 def skew_ms(histogram: LatencyHistogram) -> int | None:
-    """Return the largest lead of a producer's clock over a broker's, in ms; None if none was ahead.
+    """Return the largest lead in ms of a create time over its append time; None if none leads.
 
-    The lead is the absolute value of the smallest latency if this latency is negative.
+    This is the absolute value of the smallest latency if this latency is negative.
     """
     return -histogram.min_ms if histogram.min_ms < 0 else None
 

@@ -1,28 +1,29 @@
-"""Commits a mirror's batch as its tasks reported it: to the target, then to the offset map.
+"""Commit of a mirror's batches: each is written to the target, then to the offset map.
 
 This module has both kinds of target (`DirectoryTarget`, `BrokerTarget`), the order of the two
 writes (`Batches`: first the target, then the map), and the batches of a Spark Connect server
-(`ServerBatches`, `ClientBatches`). The tasks are in `work`, the query is in `run`.
+(`ServerBatches`, `ClientBatches`). `work` has the tasks, `run` has the query.
 
 At a directory, one commit attaches the segments of all tasks. The commit contains the batch's
 number and the batch's rows of the offset map. The target offsets of these rows are relative to the
-first offset that the commit assigns in each partition. A batch that is repeated after a crash is
-not attached again; instead, the directory returns the offsets and rows of the first commit. With
-brokers, the tasks' reports have the final offsets.
+first offset that the commit assigns in each partition. If a batch is repeated after a crash, its
+segments are not attached again. Instead, the directory returns the offsets and rows of the first
+commit. If the target is a cluster, the tasks' reports have the final offsets.
 
-Over Spark Connect, the client plans, starts the query and waits. The server runs each batch in a
-separate Python process. This process gets the plan and the options from the pickled function, and
-everything else from the checkpoint. So the checkpoint must be a folder that client and server see
-under the same path. Before the server writes anything to the target, the server checks that the
-checkpoint is the client's. A process holds `mirror.batch.lock` while it writes a batch, and the
-client holds this lock while it stops the query. If another process tries to write a batch while the
-lock is held, the other process gets DirectoryLocked, and its batch is repeated later.
-`batches.json` lists the last batches, so that the client can report them.
+Over Spark Connect, the client makes the plan, starts the query and waits for its end. The server
+writes the batches in a separate Python process. This process gets the plan and the options from the
+pickled function, and everything else from the checkpoint. So the checkpoint must be a folder that
+client and server see under the same path. Before the server writes anything to the target, the
+server checks that its checkpoint has the same mirror id as the client's. A process holds
+`mirror.batch.lock` while it writes a batch, and the client holds this lock while it stops the
+query. If another process tries to write a batch while the lock is held, DirectoryLocked is raised
+in the other process, and its batch is repeated later. `batches.json` lists the last batches, so
+that the client can report them.
 
-Spark waits ten seconds for the start of the Python process of a stream's source, and over Spark
-Connect also for the start of the process that writes the batches. No setting changes this limit,
-and on a busy machine the start may take longer. Then the query fails. The checkpoint stays valid,
-so the query is restarted and continues from the checkpoint (`RestartingQuery`).
+Spark waits at most ten seconds until the Python process of a stream's source has started. Over
+Spark Connect, the same limit applies to the process that writes the batches. No setting changes
+this limit. On a busy machine the start may take longer, and then the query fails. The checkpoint
+stays valid, so the query is restarted and continues from the checkpoint (`RestartingQuery`).
 """
 
 import json
@@ -80,8 +81,9 @@ if TYPE_CHECKING:
     from tidelog.env import LockHandle
 
 
-# Maximum number of map rows that the commit of a batch stores, beyond which older rows are merged.
-# At least one row remains for each pair of a source partition and a target partition.
+# Maximum number of map rows that the commit of a batch stores. If a batch has more rows,
+# neighboring rows are merged. At least one row remains for each pair of a source partition and a
+# target partition.
 BATCH_ROWS_MAX: Final = 4_096
 
 
@@ -102,7 +104,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryTarget:
-    """Directory of topics as target of a mirror; writes each batch once, in order.
+    """Directory of topics as target of a mirror. It takes each batch once, in order.
 
     Attributes:
         options: Options of the sink.
@@ -119,8 +121,8 @@ class DirectoryTarget:
 
         Either all of the batch's records become visible, or none.
         """
-        # The id is the same whenever the batch is repeated, so that staged files of a crashed
-        # driver are removed.
+        # The id of a repeated batch is the same, so that this attempt finds and removes the files
+        # that a crashed driver has staged.
         commit_id = batch_commit_id(StreamBatch(self.mirror_id, batch_id))
         earlier = self._find(batch_id)
         if earlier is not None:
@@ -167,7 +169,7 @@ class DirectoryTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerTarget:
-    """Topics of a cluster as target of a mirror; writes each batch once, in order.
+    """Topics of a cluster as target of a mirror. They take each batch once, in order.
 
     Attributes:
         options: Options of the sink.
@@ -182,7 +184,8 @@ class BrokerTarget:
     def write(self, rows: "DataFrame", batch_id: int) -> Written:
         """Write a batch unless it was written before.
 
-        Each task writes one transaction, so the tasks' rows become visible one task after another.
+        Each task writes its rows in one transaction, so the rows of one task become visible
+        together, but the tasks' rows do not become visible at the same time.
         """
         task = MirrorBrokerTask(
             options=self.options,
@@ -208,9 +211,8 @@ def relative_to_batch(reports: Sequence[Report], routes: Routes) -> LedgerRows:
     """Join the map rows of all tasks, and make target offsets relative to the batch.
 
     In the reports, target offsets are relative to the task's first record in each partition. In the
-    result, target offsets are relative to the batch's first record in each partition. This is
-    possible because segments are attached in the order of the tasks: a task's records are after the
-    records of all earlier tasks.
+    result, target offsets are relative to the batch's first record in each partition. Segments are
+    attached in the order of the tasks, so a task's records follow the records of all earlier tasks.
     """
     before: dict[tuple[int, int], int] = {}
     numbers = routes.target_numbers()
@@ -233,7 +235,7 @@ def with_final_offsets(
     routes: Routes,
     now_ms: int,
 ) -> LedgerRows:
-    """Return map rows with the offsets that the directory has assigned.
+    """Return map rows with the target offsets that the directory has assigned.
 
     Args:
         noted: Map rows with target offsets relative to the batch's first record in each partition.
@@ -258,7 +260,7 @@ def with_final_offsets(
 
 
 def map_batch(batch_id: int, noted: LedgerRows, ends: Mapping[TopicPartition, int]) -> MapBatch:
-    """Return what a batch adds to an offset map."""
+    """Return the copied ranges, ends and rows that a batch adds to an offset map."""
     copied = {
         SourcePartition(pair, partition): CopiedRange(start, end)
         for (pair, partition), (start, end) in noted.copied.items()
@@ -278,7 +280,7 @@ def batch_ends(noted: LedgerRows, routes: Routes) -> dict[TopicPartition, int]:
     return ends
 
 
-# Maximum number of finished batches that a mirror lists; older batches are dropped from the list.
+# Maximum number of finished batches in a mirror's list. Older batches are removed from the list.
 BATCHES_MAX: Final = 10_000
 
 
@@ -308,7 +310,7 @@ def target_of(
 
 @dataclass(slots=True)
 class Batches:
-    """Writer of a query's batches, in order.
+    """Writer of a query's batches; writes them in order.
 
     Spark calls the writer on the driver, in a separate thread.
 
@@ -317,7 +319,7 @@ class Batches:
         offset_map: Current offset map.
         path: Path of the offset map's file.
         env: Files and clock of the driver.
-        watch: Function that is called after each batch.
+        watch: Function that is called after each finished batch.
         growth: Copies new topics, partitions and settings; None for a mirror that copies only the
             topics and partitions that existed at its start.
         done: The last finished batches.
@@ -345,7 +347,7 @@ class Batches:
         """Write a batch to the target, then add it to the offset map."""
         with self.busy:
             if self.is_closed:
-                # After a normal return, Spark would treat the batch as written.
+                # If this call returned normally, Spark would treat the batch as written.
                 raise InvalidRequest(f"stopped before batch {batch_id}, which will be retried")
             self._write(rows, batch_id)
 
@@ -355,7 +357,7 @@ class Batches:
             self.is_closed = True
 
     def release(self) -> None:
-        """Do nothing, because there is no lock to release after the query has ended."""
+        """Do nothing, because this writer holds no lock after the query has ended."""
 
     def report_done(self) -> None:
         """Do nothing, because each batch was reported when it was finished."""
@@ -363,7 +365,7 @@ class Batches:
     def keep_up(self) -> tuple[str, ...]:
         """Copy new topics, partitions and settings of the sources to the target.
 
-        Also add the topics and partitions to the offset map. Returns notes for the user.
+        Also add the new topics and partitions to the offset map. Returns notes for the user.
         """
         if self.growth is None:
             return ()
@@ -401,7 +403,7 @@ class Batches:
         write_map(self.env.files, self.path, self.offset_map)
 
 
-# Maximum number of starts of a query in a row, if a Python process starts late each time.
+# Maximum number of successive attempts to start a query, if a Python process is late each time.
 STARTS: Final = 10
 
 _LATE: Final = (
@@ -416,7 +418,7 @@ def is_late(error: Exception) -> bool:
 
 
 class RestartingQuery:
-    """A query that is restarted if a Python process starts late; at most `STARTS` starts in a row.
+    """A query that is restarted, at most `STARTS` times in a row, if a Python process starts late.
 
     Not thread-safe.
 
@@ -473,8 +475,8 @@ class RestartingQuery:
 LOCK_FILE: Final = "mirror.batch.lock"
 DONE_FILE: Final = "batches.json"
 
-# Maximum number of batches in `batches.json`; older batches are left out. The client reads the file
-# each second.
+# Maximum number of batches in `batches.json`. Older batches are left out, because the client reads
+# the file each second.
 _LISTED_MAX: Final = 1_000
 
 _LOOK_SECONDS: Final = 0.2
@@ -482,7 +484,7 @@ _LOOK_SECONDS: Final = 0.2
 
 @dataclass(slots=True, kw_only=True)
 class ServerBatches:
-    """Writer of a query's batches on a Spark Connect server; the client sends the writer pickled.
+    """Writer of a query's batches on a Spark Connect server; the client sends it pickled.
 
     Attributes:
         plan: Plan of the client.
@@ -516,7 +518,7 @@ class ServerBatches:
             )
 
     def _open(self, env: Env) -> Batches:
-        """Return the writer of batches, with the offset map as it is in the map's file now.
+        """Return the writer of batches, with the current offset map from the map's file.
 
         The file is read for each batch, because another query may have changed it.
         """
@@ -556,16 +558,16 @@ def _write_done(env: Env, checkpoint: str, done: "deque[BatchDone]") -> None:
 
 @dataclass(slots=True, kw_only=True)
 class ClientBatches:
-    """The batches that a Spark Connect server writes, as the client sees them. Not thread-safe.
+    """Client's view of the batches that a Spark Connect server writes. Not thread-safe.
 
     Attributes:
-        plan: Plan at the start.
+        plan: Plan of the mirror at its start.
         path: Path of the offset map's file.
         env: Access to the files of the checkpoint.
-        watch: Called for each finished batch.
-        started: Spark's query; None before its start.
-        after: Number of the last batch that was already reported or that an earlier run has
-            written.
+        watch: Function that is called for each finished batch.
+        started: The query; None before the query has started.
+        after: Id of the last batch that this client has reported or that an earlier run has
+            written; -1 if there is none.
         done: The last finished batches.
     """
 
@@ -606,7 +608,7 @@ class ClientBatches:
                 self.watch(done)
 
     def close(self) -> None:
-        """Wait for the batch that is being written, and prevent later batches."""
+        """Wait until no batch is being written. Then hold the lock to prevent later batches."""
         while self._lock is None and self.started is not None and self.started.current.isActive:
             try:
                 self._lock = self.env.files.lock(f"{self._checkpoint}/{LOCK_FILE}")

@@ -1,9 +1,9 @@
 """`mirror`: copies topics from clusters and directories to another place, once or continuously.
 
-Records keep key, value, headers and, if the source returns it, their create time; offsets and
-append times are assigned by the target. The offset map contains the offsets at the target
-(`jobs.offset_map`); `tidelog failover` uses it to move groups. docs/mirror.md describes the
-guarantees, and what is not copied. The summary of a run has one row for each partition of a source.
+Records keep their key, value, headers and, if the source returns it, create time. The target
+assigns offsets and append times. The offset map (`jobs.offset_map`) contains the offsets at the
+target. `tidelog failover` uses the map to move groups. docs/mirror.md describes the guarantees, and
+lists what is not copied. The summary of a run has one row for each partition of a source.
 """
 
 import json
@@ -55,9 +55,9 @@ class SummaryRow(NamedTuple):
 def summary_rows(started: Mirror, env: Env) -> list[SummaryRow]:
     """Return one row for each source partition: the offsets that this run copied, and the lag.
 
-    Offsets without a record (markers, records removed by compaction) count as copied if they are
-    before the last copied record. So a lag of a few offsets may consist of offsets without a
-    record.
+    Offsets without a record (of transaction markers, or of records that compaction has removed)
+    count as copied only if they are before the last copied record. So even if all records are
+    copied, the lag may be a few offsets.
     """
     plan = started.plan
     rows: list[SummaryRow] = []
@@ -92,7 +92,7 @@ def summary_rows(started: Mirror, env: Env) -> list[SummaryRow]:
 
 
 def lags_by_batch(query: "StreamingQuery") -> dict[int, int]:
-    """Return the number of uncopied offsets in all sources after each recent batch, by batch id."""
+    """Return, by id of recent batches, how many offsets of all sources were still not copied."""
     lag_sums: dict[int, int] = {}
     for progress in query.recentProgress:
         fields = json.loads(progress.json)

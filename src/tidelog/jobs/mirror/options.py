@@ -11,12 +11,12 @@ from tidelog.jobs.offset_map import Partitioning
 from tidelog.jobs.options import FORCE, SINK, Option, isolation
 from tidelog.lazy_dataclass import dataclass
 
-# Placeholder for the name of the source topic in names at the target.
+# Placeholder in a target topic's name. It stands for the name of the source topic.
 TOPIC_WORD: Final = "{topic}"
 
 
 class Settings(StrEnum):
-    """Handling of settings that differ between a topic and its copy."""
+    """Handling of settings whose values differ between a topic and its copy."""
 
     REPORT = "report"
     SYNC = "sync"
@@ -24,7 +24,7 @@ class Settings(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchDone:
-    """A finished batch, passed to the function that watches the mirror.
+    """A finished batch. The mirror passes it to the function in the option `watch`.
 
     Attributes:
         batch_id: Number of the batch.
