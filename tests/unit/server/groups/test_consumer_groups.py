@@ -386,6 +386,39 @@ def test_policy_keeps_groups_as_they_are() -> None:
     assert world.group.members
 
 
+def test_a_group_of_the_maximum_size_changes_its_protocol() -> None:
+    world = World(group_consumer_max_size="1", group_max_size="1")
+    world.make_topics(routes=5)
+    (classic,) = world.join_all([world.ask_join(protocols=[("range", subscription())])])
+    world.ask_sync(classic, {classic.member_id: b"\0\0\0\0\0\0\xff\xff\xff\xff"})
+    Member(world, classic.member_id)
+    assert world.consumers.members.keys() == {classic.member_id}
+    world = World(group_max_size="1")
+    world.make_topics(routes=5)
+    new = Member(world, "A")
+    classic = join(world)
+    new.leave()
+    assert world.group.members.keys() == {classic.member_id}
+
+
+def test_a_group_above_the_maximum_size_keeps_its_protocol() -> None:
+    world = World(group_consumer_max_size="1")
+    world.make_topics(routes=5)
+    asked = [world.ask_join(protocols=[("range", subscription())]) for _ in range(2)]
+    first, _ = world.join_all(asked)
+    beat = HeartbeatRequest(
+        group_id=GROUP, member_id=first.member_id, rebalance_timeout_ms=1, owned={}
+    )._replace(topics=frozenset({"routes"}))
+    assert world.heartbeats.beat(beat).value.code is ErrorCode.GROUP_ID_NOT_FOUND
+    assert len(world.group.members) == 2
+    world = World(group_max_size="1")
+    world.make_topics(routes=5)
+    new = Member(world, "A")
+    members = {join(world).member_id, join(world).member_id}
+    new.leave()
+    assert world.consumers.members.keys() == members
+
+
 def test_removing_members_by_instance(world: World) -> None:
     member = Member(world, "A", instance_id="seat")
     assert world.members.leave(GROUP, [MemberRef("", "seat"), MemberRef("x")]) == [

@@ -1,6 +1,6 @@
 """Static members of a group are identified by instance id, replaced, fenced and removed."""
 
-from tests.worlds.brokers.groups import GROUP, REBALANCE_MS, World
+from tests.worlds.brokers.groups import GROUP, REBALANCE_MS, SESSION_MS, World
 
 from tidelog.error_codes import ErrorCode
 from tidelog.server.groups.classic_group import GroupState
@@ -74,6 +74,17 @@ class TestStaticMembers:
         world.refuse_records(refuse=False)
         assert world.heartbeat(first, "seat") is ErrorCode.NONE
         assert not world.group.awaiting_join
+
+    def test_a_member_whose_new_id_cannot_be_written_is_removed_after_its_session(self) -> None:
+        world = World()
+        (first,) = world.form(1, ["seat"])
+        world.refuse_records()
+        self.come_back(world)
+        world.refuse_records(refuse=False)
+        world.wait(SESSION_MS - 1)
+        assert world.group.members.keys() == {first.member_id}
+        world.wait(1)
+        assert not world.group.members
 
     def test_static_member_keeps_its_place_in_a_rebalance_that_it_misses(self) -> None:
         world = World()
