@@ -5,8 +5,9 @@ from typing import cast
 import pytest
 
 from tidelog.errors import CorruptMessage
-from tidelog.spark.broker_sink import Claim, ClaimedTopics
-from tidelog.spark.sink_options import AppVersion, log_skipped
+from tidelog.spark import broker_sink
+from tidelog.spark.broker_sink import Claim, ClaimedTopics, WriteOutcome
+from tidelog.spark.sink_options import AppVersion, SinkOptions, log_skipped
 from tidelog.spark.transaction_markers import (
     Marker,
     Markers,
@@ -65,6 +66,32 @@ def test_a_topic_is_identified_by_its_name_if_its_id_is_unknown(
     by_row: bool,
 ) -> None:
     assert with_ids(Marker(7, "", marked_id), topic_id, by_row=by_row)[0]
+
+
+def test_tasks_and_topics_of_a_batch_write_have_transactional_ids_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    claims = list[Claim]()
+
+    def sent(_options: SinkOptions, _rows: object, *, task: int, claim: Claim) -> WriteOutcome:
+        claims.append(claim)
+        return WriteOutcome(task)
+
+    monkeypatch.setattr(broker_sink, "send", sent)
+    for task in range(2):
+        monkeypatch.setattr(broker_sink, "task_number", lambda task=task: task)
+        for topic in ("a", "b", None):
+            options = SinkOptions(
+                bootstrap="east:9092",
+                topic=topic,
+                exactly_once=True,
+                txn=AppVersion("app", 3),
+            )
+            broker_sink.BrokerWriter(options).write(iter(()))
+    assert len({claim.transactional_id for claim in claims}) == 6
+    keys = [claim.topics_of for claim in claims]
+    assert keys == ["tidelog/app/0"] * 3 + ["tidelog/app/1"] * 3
+    assert {claim.batch for claim in claims} == {3}
 
 
 def test_of_the_markers_of_a_key_those_of_the_newest_topic_count() -> None:

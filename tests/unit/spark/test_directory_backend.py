@@ -16,7 +16,7 @@ from tidelog.errors import InvalidRequest, InvalidTime, UnknownTopic
 from tidelog.spark.directory_backend import open_backend
 from tidelog.spark.options import read_source_options
 from tidelog.spark.pushdown import NO_LIMITS, NO_PARTITION, NO_RANGE, FilterLimits
-from tidelog.spark.source import plan_batch, plan_splits
+from tidelog.spark.source import TidelogReader, plan_batch, plan_splits
 from tidelog.spark.stream_log import StreamLog
 from tidelog.spark.stream_offset import Extent
 from tidelog.spark.tasks import BatchPlan, WhyEmpty
@@ -173,6 +173,27 @@ def test_empty_ranges_have_a_reason(tmp_path: Path) -> None:
         assert plan(tmp_path).empty[0].why is WhyEmpty.DELETED
     (found,) = plan_batch({"path": str(tmp_path), "subscribe": TOPIC}).empty
     assert (found.name, found.start, found.end) == (NAME, 12, 12)
+
+
+def test_a_batch_read_warns_of_lost_and_perhaps_deleted_records(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def warnings(**options: str) -> list[str]:
+        given = {"path": str(tmp_path), "subscribe": TOPIC, "failOnDataLoss": "false", **options}
+        caplog.clear()
+        TidelogReader(read_source_options(given), ("offset",)).partitions()
+        return [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+
+    with live(tmp_path) as log_dir:
+        put(log_dir, 6)
+        log_dir.log(TOPIC, 0).roll()
+        put(log_dir, 6)
+        log_dir.log(TOPIC, 0).delete_records(4)
+    assert warnings() == []
+    (doubtful,) = warnings(endingTimestamp=str(T0))
+    assert "the log starts at offset 4" in doubtful
+    (lost,) = warnings(startingOffsets=by_partition({"0": 2}))
+    assert lost.startswith("not in the log: ")
 
 
 def test_a_start_after_the_last_record_follows_the_strategy(tmp_path: Path) -> None:

@@ -85,6 +85,16 @@ def test_each_opening_for_writing_is_an_epoch_of_its_own(root: Path, scheme: str
     assert StreamOffset.decode(query.offset).positions[at(0)].epoch > places[at(0)].epoch
 
 
+def test_a_position_has_the_epoch_of_the_last_record_before_it(root: Path) -> None:
+    append(root, 5)
+    query = Query(root, maxOffsetsPerTrigger="10")
+    epochs = []
+    for expected in (range(10), range(10, 15)):
+        assert query.offsets() == list(expected)
+        epochs.append(StreamOffset.decode(query.offset).positions[at(0)].epoch)
+    assert epochs[0] < epochs[1]
+
+
 def test_a_rewritten_tail_of_a_log_is_a_loss(root: Path) -> None:
     query = Query(root)
     query.offsets()
