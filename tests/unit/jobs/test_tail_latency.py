@@ -1,7 +1,9 @@
 """Latency in the tail of a log: records that are measured, and the error if they are too few."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from tests.worlds.clusters.two_clusters import (
@@ -12,7 +14,9 @@ from tests.worlds.clusters.two_clusters import (
     watched,
 )
 
+from tidelog.env import ManualClock
 from tidelog.jobs.failover.measure import (
+    ConsumerTail,
     Latencies,
     MeasuredCluster,
     Sampling,
@@ -20,7 +24,11 @@ from tidelog.jobs.failover.measure import (
     TooFewRecords,
     measure,
 )
-from tidelog.types import TimestampType, TopicPartition
+from tidelog.remote.view import Watermarks
+from tidelog.types import IsolationLevel, TimestampType, TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.remote.cluster import Cluster
 
 TOPIC = "orders"
 P0 = TopicPartition(TOPIC, 0)
@@ -104,3 +112,66 @@ def test_records_without_a_time_do_not_count() -> None:
     tail = MemoryTail([(P0, None, 10_000)] * 10)
     with pytest.raises(TooFewRecords, match="0 records"):
         measured(watched("A", MemoryCluster("A:1").create(TOPIC), tail))
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A record with create time 0 as the client library passes it."""
+
+    at: int
+
+    def offset(self) -> int:
+        return self.at
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, 0
+
+    def nothing(self) -> None: ...
+
+    headers = leader_epoch = key = value = nothing
+
+
+class ConnectingCluster:
+    """A cluster to which two records are appended while the consumer connects.
+
+    Each poll takes 100 ms and returns the next record.
+    """
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self.ends = [5, 7]
+        self.next = 5
+
+    def watermarks(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Watermarks]:
+        return dict.fromkeys(partitions, Watermarks(0, self.ends.pop(0)))
+
+    @contextmanager
+    def consumer_at(
+        self, offsets: Mapping[TopicPartition, int], _isolation: IsolationLevel
+    ) -> "Iterator[ConnectingCluster]":
+        assert offsets == {P0: 5}
+        yield self
+
+    def poll(self, _timeout_s: float) -> Message:
+        self.clock.advance(100)
+        self.next += 1
+        return Message(self.next - 1)
+
+    def typed(self, _operation: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def deadline(self) -> Callable[[], float]:
+        return lambda: 1.0
+
+    def partition_of(self, _message: Message) -> TopicPartition:
+        return P0
+
+    def is_record(self, _message: Message, _next_offset: int) -> bool:
+        return True
+
+
+def test_records_that_are_appended_while_the_consumer_connects_are_not_measured() -> None:
+    clock = ManualClock(0)
+    tail = ConsumerTail(cast("Cluster", ConnectingCluster(clock)), clock)
+    found = [(each.offset, each.arrival_ms) for each in tail.arrivals([P0], 400)]
+    assert found == [(7, 300), (8, 400), (9, 500)]

@@ -51,6 +51,14 @@ def test_a_percentile_is_off_by_the_stated_error_at_most(known: list[int], perce
     assert histogram.percentile(100) == max(known)
 
 
+@pytest.mark.parametrize("latency", [*bucket_bounds(bucket_of(10_000)), -9_999])
+def test_no_percentile_is_outside_the_known_latencies(latency: int) -> None:
+    """Equal latencies may be at either bound of their bucket."""
+    histogram = LatencyHistogram()
+    histogram.add(latency, 3)
+    assert histogram.percentiles((0, 50, 67, 100)) == [latency] * 4
+
+
 def test_a_percentile_of_an_empty_histogram_is_none() -> None:
     assert LatencyHistogram().percentile(50) is None
 

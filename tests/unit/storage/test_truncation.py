@@ -14,6 +14,7 @@ from tests.worlds.directories.logs import (
     SMALL,
     TOPIC,
     WRITABLE,
+    bases,
     batch,
     fill,
     names,
@@ -74,6 +75,16 @@ class TestRemovedFiles:
         directory.close()
         _, log = reopen(env)
         assert offsets(log.records()) == [0]
+
+    def test_an_emptied_segment_has_the_age_of_its_next_record(self) -> None:
+        _, _, log = new_log({"segment.ms": "1000"})
+        put(log, 0)
+        log.truncate_to(0)
+        put(log, 5_000)
+        put(log, 6_000)
+        assert bases(log) == [0]
+        put(log, 6_001)
+        assert bases(log) == [0, 2]
 
     def test_below_the_log_start(self) -> None:
         env, directory, log = new_log(SMALL)
