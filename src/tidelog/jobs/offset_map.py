@@ -300,10 +300,13 @@ class OffsetMap:
     # -- lookups -----------------------------------------------------------------------------
 
     def source_number(self, topic: str, topic_id: str | None = None, place: str = "") -> int:
-        """Return a source topic's index: by id, or by name and, if that is ambiguous, by place.
+        """Return the index of a source topic, found by id or by name.
+
+        If several source topics have the name, the place decides.
 
         Raises:
-            OutsideMap: No source has this name, several have it, or its id differs.
+            OutsideMap: No source topic has this name and id; or several have it, and the place does
+                not decide.
         """
         named = [n for n, source in enumerate(self.sources) if source.topic == topic]
         if topic_id:
@@ -332,7 +335,7 @@ class OffsetMap:
     def starts(
         self, source_partition: SourcePartition, offset: int
     ) -> dict[TopicPartition, TargetOffset]:
-        """Return, by target partition, the starts that miss no record from a source offset on.
+        """Return for each target partition the start that misses no record from a source offset on.
 
         Args:
             source_partition: The source partition.

@@ -45,7 +45,8 @@ class Option:
         choices: Allowed values, as an enumeration or as words.
         least: Smallest allowed number.
         sets: Value that is set by a flag without an argument.
-        read: Function that parses each text of an option that can be repeated; None for text.
+        read: Function that parses each value of an option that can be repeated; None if the values
+            are text.
         shows_default: Whether the command's help shows the default if the default is text or an
             integer.
     """

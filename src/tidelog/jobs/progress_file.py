@@ -86,9 +86,9 @@ class ProgressFile:
         """Return the state in a file; None if the file does not exist.
 
         Raises:
-            CorruptFile: The file is damaged; the error has its path.
-            UnsupportedVersion: The file has another version (see `decode`); the message has its
-                path.
+            CorruptFile: The file is damaged; the error names the file's path.
+            UnsupportedVersion: The file has another version (see `decode`); the message names the
+                file's path.
         """
         try:
             return read_decoded(

@@ -210,7 +210,7 @@ def ensure_keeps(
 def count_text(count: Count | None) -> str:
     """Return a number of records as text, such as `12 records` or `up to 12 records`.
 
-    An estimate is `about 12 records`; an unknown number is `records`.
+    An estimate becomes `about 12 records`, and an unknown number becomes `records`.
     """
     if count is None:
         return "records"
@@ -372,7 +372,7 @@ def lines(findings: Iterable[Finding]) -> list[str]:
     return [f"{finding.effect.value}: {finding}" for finding in findings]
 
 
-# Setting that describes the retention of Kafka's brokers: it uses record timestamps, even
+# Setting that describes the retention of Kafka's brokers, which compares record timestamps, even
 # timestamps in the future.
 _BROKER_CLOCK = {"tidelog.retention.clock": "record"}
 
@@ -598,7 +598,7 @@ def _drop_at_brokers(place: Place, topic: str) -> bool:
 def rollback_of_topics(place: Place, topics: Collection[str], env: Env) -> Iterator[None]:
     """If the block raises an exception, delete the new topics that never had a record.
 
-    For each topic, a note on the error states whether it was deleted.
+    For each topic, a note on the error states whether the topic was deleted.
 
     Args:
         place: The directory or cluster.
@@ -628,7 +628,8 @@ def _of_cluster(cluster: "Cluster", place: Place, topic: str) -> Target:
 
 def config_of_broker(settings: Mapping[str, str]) -> TopicConfig:
     """Return the settings of a topic from a broker's response; unknown names are ignored."""
-    # A topic's own settings must not have unknown names, but a broker may be of a later release.
+    # The settings are parsed as broker defaults, because a topic's own settings must not have
+    # unknown names, and a broker of a later release returns names that this release does not know.
     return TopicConfig.parse({}, broker=_BROKER_CLOCK | dict(settings))[0]
 
 

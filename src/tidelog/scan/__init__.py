@@ -1,11 +1,11 @@
-"""Scans: plan a read, hand its splits to tasks, and read the splits to Arrow.
+"""Scans: plan a read, pass its splits to tasks, and read the splits to Arrow.
 
 `plan` reads names, indexes, zone maps and append times, and makes splits; `read` turns one split
 into record batches. Directories that other programs wrote, or are writing to, are read like
 directories of tidelog. A scan writes nothing to these directories.
 
-Planning needs neither Arrow nor Numba, because Spark plans in processes that live for one query
-only. Arrow and Numba are imported at their first use.
+Planning needs neither Arrow nor Numba, because Spark plans in processes that run for only one
+query. Arrow and Numba are imported at their first use.
 """
 
 import importlib
@@ -59,7 +59,7 @@ _LATER: Final = {
 
 
 def __getattr__(name: str) -> object:
-    """Import a name of a module that needs Arrow and Numba when it is first used.
+    """Import a public name at its first use, if its module needs Arrow and Numba.
 
     Raises:
         MissingDependency: pyarrow, numpy or numba is not installed.

@@ -1,8 +1,9 @@
-"""Finds batches of a split that need not be decoded: aborted, or outside the append time range.
+"""Finds batches of a split that are aborted, or outside the range of append times.
 
-Works on batch tables (`tidelog.record.kernels.layout`). Also finds the end of fetched batches, and
-the offsets of aborted transactions among them. Reads only the headers of batches, except of control
-batches.
+These batches need not be decoded. The module works on batch tables
+(`tidelog.record.kernels.layout`). Also finds the end of fetched batches, and the offsets of aborted
+transactions among them. Only the headers of batches are read. Exception: control batches are read
+as a whole.
 """
 
 from bisect import bisect_right
@@ -35,7 +36,7 @@ _DATA_BITS: Final = TRANSACTIONAL_BIT | CONTROL_BIT
 
 
 class AbortedBatches:
-    """Transactional batches whose transaction was aborted."""
+    """Filter for the batches of aborted transactions."""
 
     def __init__(self, spans: "Sequence[AbortedSpan]") -> None:
         # One producer's transactions don't overlap, so binary search finds the span of an offset.
@@ -64,7 +65,7 @@ class AbortedBatches:
 
 
 class UnstampedBatches:
-    """Filter for a piece without append times: only LogAppendTime batches have known times.
+    """Filter for a piece without stored append times, where only LogAppendTime batches have times.
 
     Attributes:
         without_time: Number of records with an offset in the piece and an unknown append time. The
@@ -107,7 +108,7 @@ def piece_filter(
 ) -> "tuple[DropBatch | None, UnstampedBatches | None]":
     """Return the filter for a piece's batches, and the counter of records without an append time.
 
-    Each is None if the piece doesn't need it.
+    Each of the two is None if the piece doesn't need it.
     """
     unstamped = None
     if piece.is_unknown and split.time_range is not None:

@@ -53,7 +53,7 @@ class RangeSource(Protocol):
 
 
 class Ranges(Protocol):
-    """A store of files."""
+    """Interface to the files of a scan."""
 
     def open(self, piece: Piece) -> RangeSource:
         """Open the piece's log file.
@@ -84,7 +84,7 @@ class _MappedSource:
 
 
 class _FileSource:
-    """File that its writer may truncate, or with a small piece: reads copy bytes."""
+    """File that its writer may truncate, or file of a small piece. Reads copy bytes."""
 
     read_bytes = READ_BYTES
 
@@ -101,7 +101,7 @@ class _FileSource:
 
 
 class LocalRanges:
-    """Local files."""
+    """`Ranges` of local files."""
 
     def __init__(self, env: Env) -> None:
         self._files = env.files
@@ -199,7 +199,7 @@ class RemoteSource:
         return self._data[start - self._start : end - self._start]
 
     def _advance(self, start: int) -> None:
-        """Drop the bytes before `start`, append the next range, and prefetch the one after it."""
+        """Drop the bytes before `start`, append the next range, and prefetch the range after it."""
         assert start <= self._behind, "a read must not skip bytes"
         rest = self._data[start - self._start :]
         assert self._next is not None
@@ -263,7 +263,7 @@ class TierSource(RemoteSource):
 
 
 class TierRanges:
-    """Pieces in a tier; all other pieces are read by the directory's own `Ranges`."""
+    """`Ranges` of a tier; pieces outside the tier are read by the directory's own `Ranges`."""
 
     def __init__(self, env: Env, below: Ranges) -> None:
         self._env = env

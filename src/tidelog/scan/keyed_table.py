@@ -266,7 +266,7 @@ def header_versions(headers: "Column", name: str) -> "Longs":
     is_version = np.array([value is not None and len(value) == _VERSION_SIZE for value in values])
     whole = [value for value in values if value is not None and len(value) == _VERSION_SIZE]
     own_versions = np.frombuffer(b"".join(whole), ">i8")
-    # Any version, even the smallest, beats a missing one, as in compaction.
+    # Any version, even the smallest, wins against a missing version, as in compaction.
     versions[records[is_version]] = np.maximum(own_versions, MISSING_VERSION + 1)
     return versions
 

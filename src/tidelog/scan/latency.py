@@ -379,7 +379,7 @@ def read_times(
         offsets: [start, end).
         append_range: Range of append times, [start, end) in ms; all records if None.
         stats: Updated while reading.
-        columns: Columns of the batches: both times, and others.
+        columns: Columns of the batches, which must include both times.
     """
     try:
         from tidelog.scan.reader import ReadOptions, to_reader

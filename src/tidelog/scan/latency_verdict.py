@@ -41,7 +41,7 @@ def latency_verdict(name: str, total: LatencyHistogram) -> str:
 def worst_line(
     name: str, by_hour: Mapping[int, LatencyHistogram], step_ms: int, zone: str | None
 ) -> str:
-    """Return a line about the hour with the largest P99; empty if there is no late hour to choose.
+    """Return a line about the hour with the largest P99; "" for one hour, or if no P99 is positive.
 
     If only spans of several hours are known, the line names such a span by its start and end.
 
@@ -84,7 +84,7 @@ def capped_text(ms: int, total: LatencyHistogram) -> str:
 
 
 def clock_ahead_ms(histogram: LatencyHistogram) -> int | None:
-    """Return by how much the most negative latency is below 0, None if none is negative."""
+    """Return the absolute value of the most negative latency; None if no latency is negative."""
     return -histogram.min_ms if histogram.min_ms < 0 else None
 
 

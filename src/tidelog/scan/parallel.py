@@ -91,7 +91,7 @@ class _Lane:
 
 
 class _Stop(Exception):
-    """Ends a thread whose result is no longer needed."""
+    """Raised to end a thread whose result is no longer needed."""
 
 
 class _Pool:

@@ -32,7 +32,7 @@ from tidelog.types import NO_TIMESTAMP, ClockName, IsolationLevel, TopicPartitio
 # Seconds between two checks for new records, because a process that appends sends no notification.
 FOLLOW_SECONDS: Final = 0.2
 
-# Yields partitions, each with its records and their append times (ms), in order of offsets.
+# Generator of partitions, each with its records and their append times (ms), in order of offsets.
 Parts: TypeAlias = Generator[tuple[TopicPartition, Iterator[Timed]], None, None]
 
 
@@ -285,7 +285,7 @@ def _ranges(
         return sorted(timed + append_times.unknown_in(first, last))
     if NO_TIMESTAMP < segment.largest_timestamp < times[0]:
         return []
-    # No record up to an entry's offset has a larger timestamp than the entry.
+    # No record up to the offset of a time index entry has a larger timestamp than the entry.
     floor_ms, offset = time_floor(segment, times[0] - 1)
     first = first if floor_ms == NO_TIMESTAMP else max(first, offset + 1)
     return [(first, last)] if first < last else []

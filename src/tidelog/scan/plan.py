@@ -38,8 +38,8 @@ from tidelog.types import (
 _TARGET_BYTES_MIN: Final = 1 << 10
 APPEND_TIME_COLUMN: Final = "appendTimestamp"
 
-# Maximum number of attempts, because a segment may be deleted between listing and opening, but
-# hardly in each attempt.
+# Maximum number of attempts. A segment may be deleted between listing and opening, but hardly in
+# each attempt.
 _TRIES: Final = 5
 
 _Result = TypeVar("_Result")
@@ -57,8 +57,8 @@ class ScanPlan:
         bounds: By partition: the requested offsets [start, end) that are in the log.
         log_bytes: Size of all log files of the planned partitions.
         sidecar_bytes: Bytes of zone maps read for the plan.
-        has_skipped: Whether batches are skipped by their largest time alone; records without a time
-            in them are not counted.
+        has_skipped: Whether batches are skipped by their largest time alone. Records without a time
+            in these batches are not counted.
         reports: Messages about damage in the directory, and about records without an append time.
     """
 

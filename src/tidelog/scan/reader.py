@@ -112,8 +112,8 @@ def lost_behind(
     return (lost_gap(split.topic_partition, start, end),) if is_loss else ()
 
 
-# Maximum number of attempts, because compaction or deletion may interrupt a reader repeatedly, but
-# not forever.
+# Maximum number of attempts to read a split. Compaction or deletion may interrupt a reader several
+# times, but hardly in each attempt.
 _REPLANS_MAX: Final = 10
 
 

@@ -45,7 +45,7 @@ _Result = TypeVar("_Result")
 
 
 def timestamp_counts(records: Iterable[Record]) -> tuple[int, int]:
-    """Return the number of records, and of those without a timestamp."""
+    """Return how many records there are, and how many of them have no timestamp."""
     number = untimed = 0
     for record in records:
         number += 1
@@ -160,8 +160,8 @@ class RecordSource(ABC):
     ) -> int | None:
         """Return the number of records in a range that have no time on the clock.
 
-        `stats` are the statistics of a complete read of the range. None if brokers don't report the
-        number.
+        `stats` are the statistics of a complete read of the range. Returns None if brokers don't
+        report the number.
         """
 
     # -- tables by key -------------------------------------------------------------------------

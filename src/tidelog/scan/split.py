@@ -140,8 +140,8 @@ class Split:
         start_offset: First offset to read, inclusive.
         end_offset: End of the offsets to read, exclusive.
         directory: The directory of topics, for planning again if files are gone.
-        topic_id: The topic's id as 32 hexadecimal digits, "" if it has none; distinguishes it from
-            another topic of the same name.
+        topic_id: The topic's id as 32 hexadecimal digits, "" if it has none. The id distinguishes
+            the topic from another topic of the same name.
         pieces: Location of the offsets at planning time, in order.
         clock: Clock of `time_range`.
         time_range: Times in ms, [start, end); None for all.

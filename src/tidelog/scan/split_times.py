@@ -283,7 +283,7 @@ def recount(
     end_offset: int,
     env: Env | None = None,
 ) -> tuple[Late, Late]:
-    """Return a split head's late records: as if no record preceded the split, and as they are.
+    """Return the late records of a split's head, without and with the records before the split.
 
     Args:
         split: The split.

@@ -81,7 +81,7 @@ def _since(doubts: "Sequence[Doubt]") -> int | None:
 
 
 def deleted_doubt(name: TopicPartition, log_start_offset: int) -> Doubt | None:
-    """Return the doubt about a log whose start was deleted, None if no record was."""
+    """Return the doubt about a log whose start was deleted; None if no record was deleted."""
     if not log_start_offset:
         return None
     return Doubt(
@@ -187,7 +187,7 @@ def _time(ms: int) -> str:
 STRATEGY_KEY: Final = "tidelog.compaction.strategy"
 HEADER_KEY: Final = "tidelog.compaction.strategy.header"
 
-# A record with a version wins against all records without one.
+# A record with a version wins against all records without a version.
 MISSING_VERSION: Final = INT64_MIN
 
 

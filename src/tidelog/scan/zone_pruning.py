@@ -224,7 +224,7 @@ class _Collector:
         return True
 
     def begin(self, part: Zone, without_time: int) -> None:
-        """Start a range with the next part, after `finish` has yielded the one before it."""
+        """Start a range with the next part, after `finish` has yielded the previous range."""
         self._open, self._opens_all = (part, part), without_time > 0
 
     def reads_all_of(self, block: Zone) -> bool:

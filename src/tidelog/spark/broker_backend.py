@@ -91,7 +91,7 @@ class BrokerEpochs:
     def ends_of(
         self, epochs: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """Return each partition's largest epoch at or below the given one, and that epoch's end.
+        """Return for each partition the largest epoch up to the given epoch, and its end offset.
 
         The end is an exclusive offset. If epoch and end are unknown, the result is (-1, -1).
 
@@ -356,7 +356,7 @@ class BrokerBackend(Closing):
     def first_times(
         self, _offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, tuple[int | None, int | None]]:
-        """Return an empty dict: brokers report no times of offsets; see `Backend.first_times`."""
+        """Return an empty dict, because brokers report no times; see `Backend.first_times`."""
         return {}
 
     def leader_epochs(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:

@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Identity of a task's rows (transactional id and batch), so that they are written only once.
+    """Transactional id and batch of a task's rows, by which the rows are written only once.
 
     Attributes:
         transactional_id: Transactional id of the task, the same for all batches of its writer.
@@ -179,7 +179,7 @@ class ClaimedTopics:
         return self._done.get(self._key)
 
 
-# Maximum number of records that wait to be sent; a task blocks while the queue is full.
+# Maximum number of records in the queue of unsent records; a task waits while the queue is full.
 QUEUE_MESSAGES: Final = 200_000
 
 LINGER_MS: Final = 20
@@ -311,7 +311,7 @@ class _Task:
         return settings
 
     def _on_delivery(self, error: "ck.KafkaError | None", message: "ck.Message") -> None:
-        """Call `on_sent` for a delivered row; store the first failure, which may cause others."""
+        """Call `on_sent` for a delivered row; store the first failure, which may cause more."""
         if error is None:
             offset = message.offset()
             if offset is None:
@@ -405,7 +405,10 @@ class _Task:
         return claim.note()
 
     def _mark(self, markers: Markers, claimed: ClaimedTopics, note: str) -> None:
-        """Queue the markers after all rows: a marker blocks readers until the transaction ends."""
+        """Queue the markers after all rows.
+
+        A marker blocks the readers of its partition until the transaction ends.
+        """
         partition_key, marks = claimed.marks(note)
         number, now_ms = markers.partition_of(partition_key), self._clock.now_ms()
         for key, value in marks:

@@ -122,7 +122,7 @@ def ensure_reachable(options: "SinkOptions") -> None:
 
 
 def is_committed(options: "SinkOptions", version: WriterVersion) -> bool:
-    """Return whether all topics of a numbered write already have the write's number or a later one.
+    """Return whether all topics of a numbered write already have its number or a later number.
 
     Returns False if the write is being committed now, or if the write's topics are not known yet.
     """
@@ -343,8 +343,8 @@ if TYPE_CHECKING:
 # large, so that record batches are full.
 ENCODE_BYTES: Final = 1 << 20
 
-# Number of bytes of collected rows of all partitions together above which all collected rows are
-# encoded.
+# Maximum number of bytes of collected rows in all partitions together. Above this size, all
+# collected rows are encoded.
 WAITING_BYTES_MAX: Final = 64 << 20
 
 

@@ -1,4 +1,4 @@
-"""Calls of the kernels that Spark's tasks use, with a few records, to compile these kernels."""
+"""Compiles the kernels that Spark's tasks use, by a call of each kernel with a few records."""
 
 from typing import Final
 
@@ -26,7 +26,7 @@ def run_encoders() -> None:
 
 
 def run_decoders() -> None:
-    """Run the kernels that decode records, with and without compression, of each timestamp type."""
+    """Run the kernels that decode records of each timestamp type, with and without compression."""
     for codec in Codec.NONE, Codec.LZ4:
         for kind in TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME:
             _decode(_batch(codec, kind))
@@ -50,7 +50,7 @@ def run_digests() -> None:
 
 
 def _batch(codec: Codec, kind: TimestampType) -> bytes:
-    """Return a batch of three records, built without the encoder, which reads don't compile."""
+    """Return a batch of three records, built without the encoder because reads don't compile it."""
     records = [
         NewRecord(key=b"k", value=b"v", timestamp=_NOW_MS, headers=(Header("h", b"1"),)),
         NewRecord(key=None, value=b"vv", timestamp=-1),

@@ -197,7 +197,7 @@ def _spread(what: str, values: PartitionValues, snapshot: LogSnapshot) -> dict[T
     """Return an option's value for each partition.
 
     Raises:
-        InvalidRequest: The option lacks a partition, or has one that is not read.
+        InvalidRequest: The option lacks a partition, or has a partition that is not read.
     """
     assert values is not None
     if isinstance(values, int):
@@ -319,7 +319,7 @@ class MicroBatches:
         *,
         has_to_move: bool,
     ) -> dict[TopicPartition, int]:
-        """Return the batch's end in each partition, equal to its start if the batch is delayed."""
+        """Return the batch's end in each partition; a delayed batch ends where it starts."""
         backlogs = {name: max(snapshot.extents[name].end - at, 0) for name, at in begins.items()}
         backlog = sum(backlogs.values())
         # With AvailableNow, the backlog never grows, so a wait for more records would be useless.

@@ -5,11 +5,11 @@ all partitions, or one value for each partition. Options of streams are in `stre
 of sinks in `sink_options`, and settings of clients in `broker_settings`.
 
 Invariants: an option that means the same as an option of Spark's Kafka connector has the same name.
-Names are case-insensitive. An unknown option is an error. Otherwise, a query with a misspelled
-option could read a whole topic, or write to another place. The message suggests a similar known
-option, if any. A date or a local time needs a zone; numbers are times in ms, as in the Kafka
-connector. An option that applies only to directories or only to brokers is refused for the other
-kind of source, with the reason.
+Names are case-insensitive. An unknown option is an error, because a query with a misspelled option
+could read a whole topic, or write to another place. The message suggests a similar known option, if
+any. A date or a local time needs a zone; numbers are times in ms, as in the Kafka connector. An
+option that applies only to directories or only to brokers is refused for the other kind of source,
+with the reason.
 """
 
 import difflib
@@ -480,7 +480,7 @@ class SourceOptions:
         topics: Names of topics; empty if chosen by `pattern` or `assigned`.
         pattern: Regular expression that matches whole names of topics; None if the option is not
             given.
-        if_there: Whether topics that don't exist are ignored, instead of an error.
+        if_there: Whether topics that don't exist are ignored. If false, they are an error.
         assigned: Partitions to read; empty if chosen by `topics` or `pattern`.
         start_offsets: Start offset, inclusive: one for all partitions, or one for each; None for
             the earliest.
@@ -555,7 +555,11 @@ class SourceOptions:
     time_texts: Mapping[int, str] = field(default_factory=dict)
 
     def write_time(self, time_ms: int) -> str:
-        """Return a time as the user gave it; another time as date or ms, like the user's times."""
+        """Return a time as the user wrote it.
+
+        A time that the user did not write is returned as date and time if the user wrote a time as
+        text, and otherwise in ms.
+        """
         if time_ms in self.time_texts:
             return self.time_texts[time_ms]
         try:

@@ -1,9 +1,10 @@
-"""Work on parts in parallel. Each part is described by a text, and a worker makes one row of it.
+"""Runs a job's work on many parts in parallel.
 
-The texts are plain data (usually JSON), so only tidelog's own functions are pickled. Spark gets a
-range of numbers, one for each part, and runs a task for each number. Such a range works in local
-mode, on clusters and over Spark Connect. A job reports its progress to a `Listener`, which displays
-the progress.
+A text describes each part. A worker processes the part and returns one row for it. The texts are
+plain data (usually JSON), so only tidelog's own functions are pickled. Spark gets a range of
+numbers, one for each part, and runs a task for each number. Such a range works in local mode, on
+clusters and over Spark Connect. A job reports its progress to a `Listener`, which displays the
+progress.
 """
 
 import threading

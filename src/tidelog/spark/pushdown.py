@@ -285,7 +285,8 @@ def scan_ranges(
     """Return the requested range of each partition that the limits don't exclude.
 
     Raises:
-        InvalidRequest: An option by partition lacks a partition, or has one that is not read.
+        InvalidRequest: An option by partition lacks a partition, or has a partition that is not
+            read.
     """
     sides = {
         "start_offset": _spread("startingOffsets", options.start_offsets, names),
@@ -312,7 +313,7 @@ def _spread(what: str, values: PartitionValues, names: list[TopicPartition]) -> 
     """Return an option's value for each partition.
 
     Raises:
-        InvalidRequest: The option lacks a partition, or has one that is not read.
+        InvalidRequest: The option lacks a partition, or has a partition that is not read.
     """
     if values is None or isinstance(values, int):
         return [values] * len(names)

@@ -27,8 +27,8 @@ class Progress:
             append time. 0 if no record is unread; None if the age is unknown.
         rows_read: Number of rows read in the micro-batches that Spark still reports (the last 100
             by default).
-        rows_written: Number of rows that the sink reports as written in the same micro-batches;
-            If the sink reports no number, as sinks in Python, this is `rows_read`.
+        rows_written: Number of rows that the sink reports as written in the same micro-batches.
+            Sinks in Python report no number; then this is `rows_read`.
         lost: Ranges of offsets that were lost in the same micro-batches, as text; at most 20 of
             each micro-batch.
     """

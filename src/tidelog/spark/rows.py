@@ -5,9 +5,9 @@ partition for each row that is written (`Router`). Neither creates an object for
 
 Invariants: every record batch has exactly Spark's schema (names, order, types, nullability),
 because Spark compares the first batch with its own schema and doesn't check later batches. Times
-are converted to microseconds. A time that does not fit into 64 bits as microseconds (some 292,000
-years away) raises an error with partition and offset. With `mode=permissive`, the time is null
-instead, and the row has the reason.
+are converted to microseconds. A time that does not fit into 64 bits as microseconds (more than some
+292,000 years from 1970) raises an error with partition and offset. With `mode=permissive`, the time
+is null instead, and the row has the reason.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

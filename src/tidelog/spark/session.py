@@ -5,11 +5,11 @@ another Python. That Python may lack tidelog, and Spark's own error does not say
 sets PYSPARK_PYTHON for its sessions. For other sessions, `setup` sets PYSPARK_PYTHON for workers
 that start afterwards, and checks the Python of a worker.
 
-The data source is tested with the supported versions and refuses all others. The reason is that
-Spark's Python data sources change from one version to the next, so with another version a query
-could fail only at run time. Each process that imports pyspark knows Spark's version. If there is a
-session, Spark reports Java's version (`check_session`), also over Spark Connect. Otherwise, Java's
-version is read from the process that started Spark's Python (`driver_java`).
+The data source is tested with the supported versions and refuses all other versions. The reason is
+that Spark's Python data sources change from one version to the next, so with another version a
+query could fail only at run time. Each process that imports pyspark knows Spark's version. If there
+is a session, Spark reports Java's version (`check_session`), also over Spark Connect. Otherwise,
+Java's version is read from the process that started Spark's Python (`driver_java`).
 
 Python and packages of the workers are handled in `workers`.
 """

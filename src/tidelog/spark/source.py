@@ -74,7 +74,7 @@ class TidelogSource(DataSource):
         return row_type(options.columns, options.serdes)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return a reader of the columns in `schema`, perhaps fewer columns than in the options."""
+        """Return a reader of the columns in `schema`, which may be fewer than in the options."""
         check_driver()
         from tidelog.spark.rows import check_row_type
 
@@ -148,7 +148,7 @@ class PushdownReader(TidelogReader):
     """Reader for sessions in which Spark pushes filters down."""
 
     def pushFilters(self, filters: "list[Filter]") -> "Iterable[Filter]":
-        """Convert filters on names, offsets and times; return the filters left to Spark."""
+        """Convert filters on names, offsets and times; return the filters that Spark must apply."""
         maker = LimitMaker(self._options)
         maker.take(filters)
         self._limits = maker.limits

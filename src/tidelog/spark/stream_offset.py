@@ -271,7 +271,8 @@ class StreamCheck:
     Attributes:
         positions: Position of each partition that still exists.
         moved: Partitions whose position the check has changed.
-        lost: Ranges of offsets that are no longer in the log. They may have been read before.
+        lost: Ranges of offsets that are no longer in the log. Some of these offsets may have been
+            read before.
     """
 
     positions: dict[TopicPartition, Position] = field(default_factory=dict)

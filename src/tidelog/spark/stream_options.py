@@ -181,7 +181,7 @@ def refuse_stream_options(texts: Mapping[str, str]) -> None:
 
 
 def read_common_options(texts: Mapping[str, str], env: Env | None = None) -> SourceOptions:
-    """Parse the options of a read, without options for the start and options only for streams.
+    """Parse the options that batch reads and streams share, without the options for the start.
 
     Raises:
         InvalidRequest, InvalidTime: An option is missing, unknown or has an invalid value.

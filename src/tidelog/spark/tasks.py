@@ -89,7 +89,7 @@ class LogFacts:
         end: Log end offset (for brokers, the high watermark).
         visible: End of the readable offsets, exclusive, which depends on isolation and `readUntil`.
         first_ms: Time in ms of the first record that has a time on the query's clock; None if no
-            record has one, or if it is unknown.
+            record has such a time, or if the time is unknown.
         last_ms: The largest record timestamp in ms; None if unknown.
     """
 
@@ -119,7 +119,7 @@ def explain(
         name: The partition.
         requested: The requested range.
         bounds: The range after comparison with the log.
-        facts: Known facts of the log.
+        facts: Known offsets and times of the partition.
         write: Function that returns the text of a time in ms.
     """
     why, reason = (
@@ -360,7 +360,7 @@ class Backend(AbstractContextManager["Backend"], Protocol):
 
 
 def matching_topics(options: SourceOptions, topics: Iterable[str]) -> Sequence[str]:
-    """Return the topics in `subscribe` or `topic`, or those that match `subscribePattern`.
+    """Return the topics in `subscribe` or `topic`, or the topics that match `subscribePattern`.
 
     A pattern never matches internal topics, as in the Kafka connector.
 

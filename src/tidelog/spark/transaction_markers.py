@@ -240,7 +240,7 @@ class Markers:
         )
 
     def _end_of(self, message: "ck.Message") -> int | None:
-        """Return the offset in a message that reports the partition's end; None if it is a record.
+        """Return the offset in a message that reports the partition's end; None for a record.
 
         Raises ClusterFailure, or a more specific type, for a message that reports another error.
         """

@@ -81,7 +81,7 @@ CLOCKS_APART_MS: Final = 60_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Margin:
-    """Duration that is subtracted from the time of a group's position before the search.
+    """Durations L and S, which are subtracted from the time of a group's position.
 
     Attributes:
         latency_ms: L in ms, the largest latency from create time to append time; not negative.
@@ -172,7 +172,7 @@ def search_time(references: Iterable[Reference], margin: Margin, *, now_ms: int)
         references: Times of the group's positions in all partitions of A whose records may be in
             the partition of B.
         margin: L and S.
-        now_ms: Current time in ms. It replaces a create time that is later.
+        now_ms: Current time in ms. It is used instead of a create time that is later.
 
     Returns:
         Time in ms to search for. None means that the group must start at the beginning of the log.
@@ -247,9 +247,9 @@ def _refusal(committed: Committed, marks: Watermarks) -> str | None:
 def _unknown(
     partition: TopicPartition, committed: Committed | None, marks: Watermarks
 ) -> Reference:
-    """Return a reference without a time, with the reason why it is unknown.
+    """Return a reference whose time is None, with the reason why the time is unknown.
 
-    The reason names the partition of A, which may have another number than the partition of B.
+    The reason names the partition of A, because the partition of B may have another index.
     """
     if committed is None and marks.end == 0:
         reason = f"nothing was ever appended to {partition} on A"
@@ -354,8 +354,8 @@ def find_starts(
         times: T in ms by partition; None to start at the beginning.
         reasons: Reason for each time, or why the time is unknown.
     """
-    # The ends are requested first, so records that are appended between the two requests are after
-    # the start.
+    # The log ends are requested before the search. So if a start is the log end, records that are
+    # appended between the two requests are after the start.
     marks = view.watermarks(times)
     search_times = {
         partition: time_ms for partition, time_ms in times.items() if time_ms is not None
@@ -421,8 +421,8 @@ def deleted_note(marks: Watermarks, offset: int) -> str:
     return f"; B has deleted all records before offset {marks.start}, perhaps also unconsumed ones"
 
 
-# Minimum number of keys in a sample. If a topic has two partitions, a wrong partitioning
-# function gives the right partitions of 20 keys by chance once in a million cases.
+# Minimum number of keys in a sample. In a topic with two partitions, a wrong partitioning function
+# gives the right partition for all of 20 keys by chance once in a million cases.
 KEYS_MIN: Final = 20
 
 _SAMPLE_PER_PARTITION: Final = 100
@@ -466,7 +466,7 @@ class SampledKey:
 
 
 def _crc32(key: bytes, partition_count: int) -> int:
-    """Return the partition by librdkafka's consistent_random. Source: its CONFIGURATION.md."""
+    """Return a key's partition by librdkafka's `consistent_random`; see its CONFIGURATION.md."""
     return zlib.crc32(key) % partition_count
 
 
@@ -484,7 +484,7 @@ def map_partitions(
     *,
     topic_on_b: str | None = None,
 ) -> TopicMapping:
-    """Return how a topic's partitions correspond.
+    """Return how a topic's partitions on A and B correspond.
 
     `requested` applies only if A and B have the same number of partitions.
     """

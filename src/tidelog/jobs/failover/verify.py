@@ -36,8 +36,8 @@ are evenly distributed. The number of buckets is chosen so that each bucket has 
 of the expected digests, because the counts of 65,536 different digests need 16 MB. But there are at
 most 4,096 buckets, so buckets are larger if more than 268 million records are expected.
 
-Life cycle of the counts: add* -> walk -> add* -> walk ... -> close, best used in a `with` block.
-Not thread-safe.
+Life cycle of `DigestCounts`: add* -> walk -> add* -> walk ... -> close, best in a `with` block. Not
+thread-safe.
 """
 
 import hashlib
@@ -240,7 +240,7 @@ class Verdict:
 
     Attributes:
         topic: The topic.
-        by_time: Whether create times were compared, too.
+        by_time: Whether create times were compared, in addition to keys and values.
         unconsumed: Records on A at or after the group's position.
         after: Records on B at or after the start.
         missed: Unconsumed records that are on B only before the start.
@@ -344,7 +344,7 @@ class _Ranges:
 
 
 def _inside(position: Committed | None, marks: Watermarks) -> int:
-    """Return the first unconsumed offset, limited to the offsets of the log."""
+    """Return the first unconsumed offset, at least the log start and at most the log end."""
     if position is None:
         return marks.start
     return min(max(position.offset, marks.start), marks.end)

@@ -1,11 +1,11 @@
 """`lag`: lag of consumer groups by partition, and unread records by hour on both clocks.
 
 Positions of groups are read from the cluster, from a broker's files (`__consumer_offsets`), from a
-standby's `tidelog-groups.json`, or from a table of the caller. The lag of a partition is computed
-as in `tidelog lag` (`tidelog.remote.group_lag`). Unread records are counted by hour. Each record is
-read only once, even if many groups have not read it. If the directory (the source, or the option
-`data`) has a partition, the partition's records are read from the directory. Otherwise they are
-read from the brokers.
+standby's `tidelog-groups.json`, or from a DataFrame that the caller gives. The lag of a partition
+is computed as in `tidelog lag` (`tidelog.remote.group_lag`). Unread records are counted by hour.
+Each record is read only once, even if many groups have not read it. If the directory (the source,
+or the option `data`) has a partition, the partition's records are read from the directory.
+Otherwise they are read from the brokers.
 """
 
 import json

@@ -187,7 +187,7 @@ def verify_zones(
     Nothing is written.
 
     If the cache has no zone map for a segment, the zone map next to the segment's log is compared
-    instead. If neither zone map exists, this is a finding.
+    instead. If neither zone map exists, a finding is added.
     """
     cache = ZoneCache(env.files, cache_folder)
 
@@ -286,7 +286,7 @@ def _each_segment(
 
 
 def grouped(sizes: Sequence[tuple[int, int]], group_bytes: int) -> Iterator[list[int]]:
-    """Divide (base offset, size) pairs of segments into groups of about `group_bytes` of log."""
+    """Yield the base offsets of segments, in groups of about `group_bytes` bytes of log."""
     group: list[int] = []
     total = 0
     for base, size in sizes:

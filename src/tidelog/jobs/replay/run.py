@@ -219,7 +219,7 @@ class Journal:
 
 _COLUMNS: Final = ("key", "value", "headers", "topic", "partition", "timestamp", "offset")
 
-# Maximum number of tasks for ordering rows.
+# Maximum number of tasks that divide a chunk's rows in order to sort them.
 _TASKS_MAX: Final = 64
 
 # Largest time in ms that Spark can read, because Spark's times are 64 bits of microseconds.
@@ -309,7 +309,7 @@ class Replay:
         self._wait = wait
         self._findings: tuple[Finding, ...] = ()
         self._is_new = False  # whether the target has to be created
-        self._load = ExpectedWrite()  # facts of the records that were checked last
+        self._load = ExpectedWrite()  # the expected records of the last check
         self._check_options()
 
     def _check_options(self) -> None:
@@ -360,7 +360,7 @@ class Replay:
     # -- planning ----------------------------------------------------------------------------
 
     def _begin(self) -> Progress:
-        """Plan the offsets to read, and check the target."""
+        """Plan the offsets to read, check the target, and return the state of a new replay."""
         now_ms = self._env.clock.now_ms()
         times = _times(self._options["start"], self._options["end"], now_ms)
         facts = find(self._question(times), env=self._env)
@@ -380,7 +380,7 @@ class Replay:
         )
 
     def _resume(self, earlier: Progress) -> Progress:
-        """Continue with the offsets that earlier starts have not written."""
+        """Check the request, and check the target for the remaining offsets; return the state."""
         earlier.ensure_same_request(self._requested())
         if earlier.is_done:
             self._listener.note("an earlier run has written all records; nothing to do")
@@ -512,7 +512,7 @@ class Replay:
         *,
         is_doubtful: bool,
     ) -> _Written:
-        """Read, filter and write the chunk in the journal; return numbers of records and bytes."""
+        """Read, filter and write the chunk in the journal; return how many records and bytes."""
         from pyspark.sql import Observation
 
         rows = _read_chunk(spark, question, progress.chunk, target.columns)

@@ -56,7 +56,7 @@ class ReplayTarget(Protocol):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns that the target writes in addition to the columns of every target."""
+        """Columns that the target writes in addition to the columns that all targets write."""
         ...
 
     def arrange(self, rows: "DataFrame", tasks: int) -> "DataFrame":
@@ -98,7 +98,7 @@ class TopicTarget:
         return in_order(rows, tasks) if self.place.is_broker else rows
 
     def write(self, chunk: Chunk) -> None:
-        """Write a chunk once, by its number as the sink's `txnVersion`; see `ReplayTarget`."""
+        """Write a chunk once; the sink detects a repeated write by the chunk's number."""
         dropped = ["topic"] if self.keeps_partitions else ["topic", "partition"]
         options = {
             **self.place.options(),
