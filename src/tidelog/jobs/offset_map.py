@@ -1,11 +1,11 @@
-"""Offset map of a mirror, and its file: ranges of source offsets, with their offsets at the target.
+"""Offset map of a mirror, and its file: which target offsets have the records of source offsets.
 
 A mirror writes records at new offsets. For each pair of a source partition and a target partition,
 the map has ranges of source offsets and the target offsets of their records. The job `failover`
 uses the map to convert groups' positions. This module has the rows (`MapRow`), functions that merge
 and thin rows, the lookups (`OffsetMap`), and the file's format. `mirror.commit` and `mirror.run`
-write the file; `failover.job` decides whether a map is used. Only `read_map` and `write_map` do
-I/O.
+write the file. `failover.job` decides whether a failover uses a map. Only `read_map` and
+`write_map` do I/O.
 
 Invariants, for a record r that the mirror copied from offset s to offset t:
 
@@ -15,20 +15,20 @@ Invariants, for a record r that the mirror copied from offset s to offset t:
 2. In a row that is dense (flag `DENSE`), each offset of the source range has a record, and t - s is
    the same for all these records. So t is known exactly.
 3. r's create time is from `create_ms_min` to `create_ms_max` of its row, inclusive. If
-   `create_ms_max` is -1, some record of the row has no create time. r had arrived at the target by
-   `arrival_ms`, so the mirror had read r before that time.
+   `create_ms_max` is -1, some record of the row has no create time. At the time `arrival_ms` of the
+   row, r was already at the target, so the mirror had read r before that time.
 4. A record that the mirror has not copied yet will get an offset at or after its target partition's
    end in `ends`.
 
 So a group at offset s of a source partition can start in a target partition as follows, and misses
 no record. Among the rows for these two partitions with `source_end` > s, the start is the smallest
 `target_start`. If there is no such row, the start is the target partition's end in `ends`. Rows are
-merged to limit the map's size. All invariants also hold for merged rows. Merged rows have larger
-ranges, so a group reads more records again. Exception: a row that is merged from two adjacent dense
-rows is dense, so it loses no precision.
+merged to limit the map's size. All invariants also hold for merged rows. A merged row has larger
+ranges, so a group that starts in these ranges reads more records twice. Exception: a row that is
+merged from two adjacent dense rows is dense, and as precise as these two rows.
 
-The map describes only the mirror's writes. The map contains neither writes of other producers to
-the target topics nor later deletions.
+The map describes only the mirror's writes. It shows neither records that other producers have
+written to the target topics nor records that were deleted later.
 
 The file consists of one header, rows of equal size, and one checksum. The file is replaced as a
 whole by a rename, so a reader gets the map of one batch or of the next batch. All numbers are
@@ -63,7 +63,7 @@ DENSE: Final = 1
 
 
 class MapRow(NamedTuple):
-    """A range of source offsets, and the range in one target partition that has their records.
+    """A range of source offsets, and the range of target offsets that has their records.
 
     Attributes:
         source: Index of the source topic in `OffsetMap.sources`.
@@ -74,8 +74,8 @@ class MapRow(NamedTuple):
         source_end: End of the source offsets, exclusive.
         target_start: First target offset, inclusive.
         target_end: End of the target offsets, exclusive.
-        create_ms_min: Earliest create time in ms, -1 if no record has one.
-        create_ms_max: Latest create time in ms, -1 if any record has none.
+        create_ms_min: Earliest create time in ms, -1 if no record has a create time.
+        create_ms_max: Latest create time in ms, -1 if any record has no create time.
         arrival_ms: Time in ms at which all records were at the target.
     """
 
@@ -103,7 +103,7 @@ class MapRow(NamedTuple):
 
 
 def append_rows(rows: Iterable[MapRow], more: Iterable[MapRow]) -> tuple[MapRow, ...]:
-    """Append rows; a dense row that continues its group's last row is merged into that row.
+    """Append rows. A dense row that continues the last row of its group is merged with that row.
 
     Only rows with the same arrival time are merged. Rows with different arrival times stay separate
     until `thin` merges them, because searches by arrival time are more precise with separate rows.
@@ -121,9 +121,9 @@ def append_rows(rows: Iterable[MapRow], more: Iterable[MapRow]) -> tuple[MapRow,
 
 
 def continues(first: MapRow, second: MapRow) -> bool:
-    """Return whether both rows are dense, and the second row begins where the first row ends.
+    """Return whether both rows are dense, and `second` begins where `first` ends.
 
-    This applies to the source range and to the target range, so t - s is the same for all records
+    Both the source range and the target range must continue, so t - s is the same for all records
     of both rows.
     """
     return (
@@ -156,7 +156,7 @@ def merge(first: MapRow, second: MapRow) -> MapRow:
 
 
 def thin(rows: tuple[MapRow, ...], rows_max: int) -> tuple[MapRow, ...]:
-    """Merge rows of the same group in pairs, older rows first, until at most `rows_max` are left.
+    """Merge pairs of rows of a group, older rows first, until at most `rows_max` rows are left.
 
     Returns more rows than `rows_max` only if each row has a group of its own.
     """
@@ -193,7 +193,7 @@ ROWS_MAX: Final = 65_536
 
 
 class OutsideMap(InvalidRequest):
-    """Raised if the map has no answer to a lookup; the message has the reason."""
+    """Raised if the map can't be used for a lookup; the message has the reason."""
 
 
 class Partitioning(StrEnum):
@@ -205,7 +205,7 @@ class Partitioning(StrEnum):
 
 
 class SourcePartition(NamedTuple):
-    """A partition of a source topic: the topic's index in the map, and the partition's number."""
+    """Partition of a source topic: the topic's index in `OffsetMap.sources`, and the partition."""
 
     source: int
     partition: int
@@ -216,7 +216,7 @@ class SourceTopic:
     """A source topic that the mirror copies.
 
     Attributes:
-        place: Where the topic is: brokers `host:port[,...]`, or a directory.
+        place: Place of the topic: brokers as `host:port[,...]`, or a directory.
         topic: Name at the source.
         topic_id: Id as Kafka prints it; "" if the topic has none.
         target: Name of the topic at the target.
@@ -237,12 +237,12 @@ class CopiedRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapBatch:
-    """Additions of one batch of a mirror to the map.
+    """Copied ranges, ends and rows that one batch of a mirror adds to the map.
 
     Attributes:
         batch_id: Number of the batch; the numbers of consecutive batches differ by 1.
         copied: Source offsets that the batch has read, by source partition.
-        ends: End offsets after the batch, for each target partition that the batch has written to.
+        ends: End offset after the batch, for each target partition that the batch has written to.
         rows: Rows for the batch's records. Rows with the same `MapRow.group` are ordered by source
             offset.
     """
@@ -357,10 +357,10 @@ class OffsetMap:
         return self._first(source_partition.source, rows, offset)
 
     def starts_by_arrival(self, source: int, time_ms: int) -> dict[TopicPartition, TargetOffset]:
-        """Return the starts that miss no record appended to a source at `time_ms` or later.
+        """Return, by target partition, starts that miss no record appended at `time_ms` or later.
 
-        A record arrives at the target after the append to the source. So a row whose records had
-        all arrived before `time_ms` has no record that was appended at `time_ms` or later. The
+        A record arrives at the target after it was appended to the source. So a row whose records
+        had all arrived before `time_ms` has no record that was appended at `time_ms` or later. The
         result assumes that all clocks agree. If the clocks may differ, subtract the maximum
         difference from `time_ms` first.
         """
@@ -370,7 +370,7 @@ class OffsetMap:
     def starts_by_create_time(
         self, source: int, time_ms: int
     ) -> dict[TopicPartition, TargetOffset]:
-        """Return the starts that miss no record of a source with create time `time_ms` or later."""
+        """Return, by target partition, starts that miss no record created at `time_ms` or later."""
         rows = (
             row
             for row in self.rows
@@ -422,7 +422,7 @@ class OffsetMap:
     def _first(
         self, source: int, rows: Iterable[MapRow], offset: int | None = None
     ) -> dict[TopicPartition, TargetOffset]:
-        """Return the smallest start in each target partition; without a row, the partition's end.
+        """Return the smallest start in each target partition; its end if it has none of the rows.
 
         Args:
             source: Index of the source topic.

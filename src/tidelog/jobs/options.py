@@ -43,7 +43,7 @@ class Option:
         keyword: Description in the function's docstring, if it differs from `text`.
         metavar: Placeholder for the value in the help.
         choices: Allowed values, as an enumeration or as words.
-        least: Smallest allowed number.
+        least: Smallest allowed value of an option that is a number.
         sets: Value that is set by a flag without an argument.
         read: Function that parses each value of an option that can be repeated; None if the values
             are text.
@@ -92,8 +92,8 @@ COMPRESSION: Final = Option(
 )
 
 # Options of a sink that a job passes on. These options determine how records are written, but not
-# the place and topic of the target. The last two options determine where a repeated write finds its
-# markers.
+# the place and topic of the target. The last two options determine where a repeated write looks for
+# the markers of an earlier attempt.
 SINK_OPTIONS: Final = (
     *("kafka.*", "compression", "batchBytes", "keyAs", "valueAs", "clock.ms", "lockWaitMs"),
     *("markerTopic", "transactionalIdPrefix"),
@@ -147,7 +147,7 @@ _OF_TARGET: Final = (
 
 
 def isolation(default: Isolation, text: str = "") -> Option:
-    """Return an option for the isolation level; without `text`, it has a standard description."""
+    """Return an option for the isolation level; `text` replaces its standard description."""
     return Option(
         text or "read_committed leaves out open and aborted transactions.",
         "--isolation",

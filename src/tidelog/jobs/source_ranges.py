@@ -3,8 +3,8 @@
 Offsets are planned once, when a replay starts. These offsets contain all records of the time range,
 and may contain other records. Each chunk filters out the other records by their times on the
 range's clock, so the result is exact for any order of records. The plan for a directory skips
-offsets that zone maps and indexes exclude. Brokers return only the first offset for a time, so this
-offset and all later offsets are read.
+offsets that zone maps and indexes exclude. Brokers return only the first offset whose record has a
+given time or a later time. So this offset and all later offsets are read.
 """
 
 from collections.abc import Mapping
@@ -70,8 +70,8 @@ class SourceFacts:
         spans: Offsets that contain all records of the time range.
         config: Settings that apply to the topic.
         size_bytes: Number of bytes of log at these offsets; None if unknown.
-        between: Function that returns the number of expected records with create times in a range;
-            see `Between`.
+        between: Function that returns how many of the expected records have a create time in a
+            range; see `Between`.
     """
 
     partitions: int
@@ -259,9 +259,9 @@ def _first_offsets(
 ) -> dict[TopicPartition, int]:
     """Return the offset of each partition's first record at or after a time.
 
-    If there is no such record, the result is the partition's end. If the topic's brokers search by
-    append time, the result is the log start, because such a search ignores the record timestamps by
-    which a replay filters.
+    If a partition has no such record, its offset is the partition's end. If the topic's brokers
+    search by append time, the result is the log start, because such a search ignores the record
+    timestamps by which a replay filters.
     """
     by_append = searched_by_append(cluster, {name.topic for name in marks})
     searched = {name: mark for name, mark in marks.items() if name.topic not in by_append}

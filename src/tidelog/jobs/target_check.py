@@ -95,8 +95,8 @@ class ExpectedWrite:
         null_keys: Number of records without a key.
         size_bytes: Approximate size in bytes of all records as batches.
         batch_bytes_max: Maximum size of a batch in bytes.
-        partitions: Number of partitions that the topic must have so that records can keep their
-            partition's number; None if records need not keep this number.
+        partitions: Number of partitions that the topic needs at least, so that records can keep
+            their partition's number; None if records need not keep this number.
         has_times: Whether at least one record has a create time of its own. A record without a
             create time gets the time of the write.
     """
@@ -153,7 +153,7 @@ class TargetLoses(InvalidRequest):
 
 
 def check(target: Target, load: ExpectedWrite, now_ms: int) -> list[Finding]:
-    """Return findings on the target's settings for the expected records, losses first.
+    """Return findings on what the target's settings do to the expected records, losses first.
 
     Args:
         target: The target topic.
@@ -172,8 +172,8 @@ def check(target: Target, load: ExpectedWrite, now_ms: int) -> list[Finding]:
 def thresholds(config: TopicConfig, now_ms: int) -> list[int]:
     """Return the bounds in ms of the time ranges in which `check` counts records.
 
-    A job needs these bounds if it counts the records of all ranges in one pass before it calls
-    `check`.
+    A job that counts records itself needs these bounds before it calls `check`, so that one pass
+    counts the records of all ranges.
     """
     times: list[int] = []
 

@@ -1,17 +1,17 @@
-"""Topics, offsets and settings at a mirror's sources and target, and their changes.
+"""Topics, offsets and settings of a mirror's sources and target, and copying of their changes.
 
-Before a mirror starts, this module reads the checkpoint, topics and settings, without Spark. The
-module finds or creates the topics at the target, checks them against the expected records, and
-creates the first offset map. While the mirror runs, `Growth` copies changes: new topics that match
-a pattern, new partitions, and changed settings.
+Before a mirror starts, this module reads the checkpoint, topics and settings, without Spark. It
+finds or creates the topics at the target, checks whether these topics would refuse or lose the
+expected records, and creates the first offset map. While the mirror runs, `Growth` copies changes:
+new topics that match a pattern, new partitions, and changed settings.
 
 The module `plan` chooses the names at the target, `commit` writes batches, and `offset_map` has the
 rules of offset maps.
 
-Invariants: changes are looked up before each batch is written. A batch's records existed when the
-batch was planned, so all topics and partitions of its rows are known when the batch is written. A
-new topic gets its number in the offset map before its first row is written, and a restart reads the
-number from the map, so the number never changes.
+Invariants: changes are looked up before each batch is written. All records of a batch existed when
+Spark planned the batch, so all topics and partitions of these records are known when the batch is
+written. A new topic gets its number in the offset map before its first row is written, and a
+restart reads the number from the map, so the number never changes.
 """
 
 import dataclasses
@@ -69,7 +69,7 @@ class TopicFacts:
     """Current properties of a topic.
 
     Attributes:
-        topic_id: Id as Kafka prints it; "" if the topic has none.
+        topic_id: Id as Kafka prints it; "" if the topic has no id.
         config: Settings that apply to the topic.
         starts: Log start offset of each partition.
         ends: End offset of each partition at the requested isolation level.
@@ -149,9 +149,9 @@ def first_map(
 
     Args:
         plan: The plan.
-        sources: Properties of the source topics, by number of the pair.
+        sources: Properties of the source topics, by the pair's index in `plan.pairs`.
         targets: Properties of the target topics, by name.
-        starts: Start offsets as (pair, partition, offset).
+        starts: Start offsets as (index of the pair, partition, offset).
     """
     return OffsetMap(
         target=str(plan.target),
@@ -171,7 +171,7 @@ def first_map(
 def first_offsets(
     plan: MirrorPlan, sources: Mapping[int, TopicFacts]
 ) -> tuple[tuple[int, int, int], ...]:
-    """Return the start offsets of a new mirror as (pair, partition, offset)."""
+    """Return the start offsets of a new mirror as (index of the pair, partition, offset)."""
     return tuple(
         (number, partition, offset)
         for number, facts in sources.items()
@@ -180,7 +180,7 @@ def first_offsets(
 
 
 def as_mapped(plan: MirrorPlan, offset_map: OffsetMap) -> MirrorPlan:
-    """Return the plan with topics in the map's order: named topics, then topics found by patterns.
+    """Return the plan with topics in the order of the map: first named topics, then found topics.
 
     Raises:
         CorruptData: The offset map belongs to another mirror.
@@ -193,7 +193,7 @@ def as_mapped(plan: MirrorPlan, offset_map: OffsetMap) -> MirrorPlan:
     named = pairs[: len(plan.named)]
     if sorted(named) != sorted(plan.named) or any(pair.source < 0 for pair in pairs):
         raise CorruptData(f"the offset map is not of this mirror: its sources are {pairs}")
-    # The names may be given in another order than at the first start.
+    # The user may give the names in another order than at the mirror's first start.
     sources = tuple(
         dataclasses.replace(
             source, topics={pair.topic: pair.target for pair in named if pair.source == number}
@@ -213,9 +213,9 @@ def widened(
 
     Args:
         offset_map: The map.
-        plan: The plan with all pairs.
-        sources: Properties of source topics that are new or have new partitions, by number of the
-            pair.
+        plan: The plan, including the new pairs.
+        sources: Properties of source topics that are new or have new partitions, by the pair's
+            index in `plan.pairs`.
         targets: Properties of the target topics of all topics in `sources`.
 
     Raises:
@@ -301,7 +301,7 @@ _TIMESTAMP_TYPE: Final = "message.timestamp.type"
 # Prefixes of settings that Kafka doesn't know, or knows only in some configurations.
 _OURS: Final = ("tidelog.", "internal.")
 
-# Settings for a cluster's own brokers and tiers, which have no meaning elsewhere.
+# Settings that concern a cluster's own brokers and tiers. They have no meaning at another place.
 _OF_A_CLUSTER: Final = frozenset(
     {
         "min.insync.replicas",
@@ -324,17 +324,17 @@ def find_targets(
     force: bool,
     is_new_from: int | None,
 ) -> tuple[dict[str, TopicFacts], list[Finding]]:
-    """Return the target topics' properties; create missing topics if `create` is true.
+    """Find the target topics, and check them; create missing topics if `create` is true.
 
     Args:
         plan: The plan.
-        sources: Properties of the source topics to check, by number of the pair.
+        sources: Properties of the source topics to check, by the pair's index in `plan.pairs`.
         env: Files and clock.
         create: Whether to create missing topics and, if records keep their partition's number,
             missing partitions.
         force: Whether to continue even if records or their times would be lost.
-        is_new_from: Number of the first new pair; None if no pair is new. For new pairs, the
-            existing records are checked, too. Losses are refused only for new pairs, because losses
+        is_new_from: Index of the first new pair; None if no pair is new. For new pairs, the
+            existing records are checked, too. Losses are errors only for new pairs, because losses
             of earlier pairs were accepted when these pairs were new.
 
     Returns:
@@ -375,7 +375,7 @@ def _check_planned(
     Nothing is changed.
 
     Returns:
-        The target topics, and the function that checked each of them.
+        The target topics by name, and the function that checks a target topic.
 
     Raises:
         UnknownTopic, InvalidRequest, TargetLoses: See `find_targets`.
@@ -390,8 +390,8 @@ def _check_planned(
             findings = check_pair(plan, number, sources[number], one, env, loads[number])
             is_forced = force or number not in new
             ensure(_target(plan, number, one), findings, force=is_forced)
-            # Records of earlier pairs are not counted by time. So notes on these pairs would only
-            # state that the number of records is unknown.
+            # Records of earlier pairs are not counted by time. So findings on these pairs that are
+            # not losses would only state that the number of records is unknown.
             reported += [finding for finding in findings if number in new or finding.is_loss]
         return reported
 
@@ -419,7 +419,7 @@ def check_targets(
 
 
 def _numbers(plan: MirrorPlan, topic: str, sources: Mapping[int, TopicFacts]) -> list[int]:
-    """Return the numbers of the pairs in `sources` whose target is `topic`."""
+    """Return the indexes of the pairs in `sources` whose target is `topic`."""
     return [number for number in sorted(sources) if plan.pairs[number].target == topic]
 
 
@@ -495,7 +495,7 @@ def _as_planned(
 
 
 def settings_like(config: TopicConfig, target: Place) -> dict[str, str]:
-    """Return settings for a copy: the source's settings that are not defaults, and CreateTime.
+    """Return settings for a copy: the source's settings that are not defaults, with CreateTime.
 
     Settings that a mirror does not copy to this target are left out.
     """
@@ -593,7 +593,7 @@ def _target(plan: MirrorPlan, number: int, target: _Planned) -> Target:
 
 
 def _load(plan: MirrorPlan, number: int, source: TopicFacts, *, is_new: bool) -> ExpectedWrite:
-    """Return properties of the expected records.
+    """Return what is known about the records that the mirror will write for a pair.
 
     Existing records are counted only for a new pair, and only if the mirror copies them.
     """
@@ -610,19 +610,19 @@ def _load(plan: MirrorPlan, number: int, source: TopicFacts, *, is_new: bool) ->
     return find(question).load(keeps_partitions=keeps)
 
 
-# Minimum interval in ms between two reads of all topics' settings. One read takes longer than all
+# Minimum interval in ms between two reads of all topics' settings. A read takes longer than all
 # other work for a small batch.
 SETTINGS_EVERY_MS: Final = 60_000
 
-# Setting whose value may be empty, which means that nothing is deleted.
+# Setting that may have an empty value. The empty value means that nothing is deleted.
 _MAY_BE_EMPTY: Final = "cleanup.policy"
 
 
 def with_topics(plan: MirrorPlan, env: Env) -> MirrorPlan:
-    """Return the plan with all topics that match its patterns at the moment.
+    """Return the plan with all existing topics that match its patterns.
 
     Raises:
-        InvalidRequest: No topic is named, and none matches a pattern.
+        InvalidRequest: No topic is named, and no topic matches a pattern.
         InvalidTopic: A new topic's name at the target is not valid.
         ClusterFailure: A cluster can't be reached.
     """
@@ -634,7 +634,7 @@ def with_topics(plan: MirrorPlan, env: Env) -> MirrorPlan:
 
 
 def _counts(plan: MirrorPlan, env: Env) -> list[Mapping[str, int]]:
-    """Return the number of partitions of each topic, for each source."""
+    """Return for each source the number of partitions by topic."""
     return [partition_counts(source.place, env) for source in plan.sources]
 
 
@@ -656,7 +656,8 @@ class Growth:
         create: Whether to create missing topics at the target and, if records keep their
             partition's number, missing partitions.
         force: Whether to continue even if the target would lose records or their times.
-        settings: Whether settings that differ are only reported, or are set at the target.
+        settings: REPORT if settings that differ are only reported, SYNC if they are also set at the
+            target.
     """
 
     plan: MirrorPlan
@@ -751,7 +752,7 @@ class Growth:
 
 
 def growth_of(plan: MirrorPlan, options: MirrorOptions, env: Env) -> Growth:
-    """Return the object that copies changes, configured by the mirror's options."""
+    """Return a `Growth` with the mirror's options."""
     return Growth(
         plan=plan,
         env=env,
@@ -762,14 +763,14 @@ def growth_of(plan: MirrorPlan, options: MirrorOptions, env: Env) -> Growth:
 
 
 def _set_to(name: str, text: str) -> str | None:
-    """Return the value to set at the target; None to reset it, because the source has no value."""
+    """Return the value for a setting at the target; None to reset it if the source has no value."""
     return text if text or name == _MAY_BE_EMPTY else None
 
 
 def _changed(
     plan: MirrorPlan, counts: Sequence[Mapping[str, int]], offset_map: OffsetMap
 ) -> list[int]:
-    """Return the numbers of pairs that are, or have partitions that are, missing in the map."""
+    """Return the indexes of pairs that are not in the map, or have partitions not in the map."""
     mapped_counts = Counter(name.source for name in offset_map.copied)
     return [
         number
@@ -796,7 +797,7 @@ def _note(plan: MirrorPlan, number: int, facts: TopicFacts, first_new: int) -> s
 def read_sources(plan: MirrorPlan, env: Env) -> dict[int, TopicFacts]:
     """Return the properties of source topics, by their pair's index in `plan.pairs`.
 
-    A deleted topic is left out if a pattern had matched it.
+    A deleted topic is left out if it had been found by a pattern.
 
     Raises:
         UnknownTopic: A topic that was named does not exist.
@@ -817,14 +818,14 @@ def read_sources(plan: MirrorPlan, env: Env) -> dict[int, TopicFacts]:
 def check_start(plan: MirrorPlan, checkpoint: str, env: Env, *, create: bool, force: bool) -> None:
     """Check that a mirror can start; changes nothing.
 
-    If the checkpoint exists, the only check is that it belongs to the same request.
+    If the checkpoint exists, the only check is that it belongs to the same mirror.
 
     Args:
         plan: The plan.
         checkpoint: Path of the checkpoint's folder.
         env: Files and clock.
         create: Whether the mirror will create missing topics at the target.
-        force: Whether the mirror may lose records or their times.
+        force: Whether the mirror may start even if records or their times would be lost.
 
     Raises:
         UnknownTopic, InvalidRequest, TargetLoses, CorruptFile, UnsupportedVersion, ClusterFailure:

@@ -1,8 +1,8 @@
 """Plan of a mirror: which source topics go into which target topics.
 
-This module checks the options and chooses the topics (`plan_mirror`), and has the names of the
-checkpoint's files and the state in `mirror.json` (`MirrorState`). Sources and target are read in
-`places`. Only `read_state` and `MirrorState.save` do I/O.
+This module checks the options and chooses the topics (`plan_mirror`). It also has the names of the
+checkpoint's files, and the state in `mirror.json` (`MirrorState`). `places` reads the sources and
+the target. In this module, only `read_state` and `MirrorState.save` do I/O.
 
 Topics are either named or found by a pattern. Topics found by a pattern are numbered after the
 named topics, in the order in which they were found.
@@ -84,15 +84,17 @@ _OF_MIRROR: Final = (
     }
 )
 
-# If the target is a cluster, a repeated batch skips the tasks that have already written. These
-# tasks are identified by number. If records of a partition were deleted between the attempts, a
-# task with other rows could get the number of a task that has already written.
+# If the target is a cluster, a repeated batch skips the tasks that have already written their rows.
+# A task is identified by its index in the batch. If records of a partition were deleted between the
+# attempts, a task with other rows could get the index of a task that has already written, and its
+# rows would be skipped.
 _OF_MIRROR_TO_BROKERS: Final = {
     "failOnDataLoss": "would change which records a repeated task writes to brokers: leave it out,"
     " and begin after lost records with a new checkpoint and start='latest'"
 }
 
-# Options of a sink that determine where a repeated batch finds its markers.
+# Options of the sink that determine where a repeated batch looks for the markers of its first
+# attempt.
 _MARKER_OPTIONS: Final = {name.lower(): name for name in ("markerTopic", "transactionalIdPrefix")}
 
 # Internal topics of brokers and of writers, which patterns never match.
@@ -126,7 +128,7 @@ class MirrorSource:
 
     @property
     def expression(self) -> str | None:
-        """Regular expression for named topics and the pattern's matches; None without a pattern."""
+        """Regular expression for named and matching topics; None if the source has no pattern."""
         if self.pattern is None:
             return None
         named = "".join(f"|{re.escape(topic)}" for topic in self.topics)

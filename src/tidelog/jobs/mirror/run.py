@@ -8,15 +8,14 @@ need. The checkpoint is a folder that the driver can write to:
     spark/         Spark's own checkpoint: the offsets of each batch
     mirror.lock    lock that a driver holds while it runs the mirror
 
-Batches are written in `commit`, the plan is made in `plan`, and sources and target are read in
-`places`.
+`commit` writes batches, `plan` makes the plan, and `places` reads the sources and the target.
 
-Invariants: before a batch runs, Spark stores the batch's offsets. After the run, Spark stores that
-the batch is done. In between, the batch is written to the target, then added to the offset map.
-After a kill before Spark has stored that the batch is done, Spark repeats the same batch. The
-target knows whether it already has the batch, so each record is written once. In any case, the
-target returns the batch's offsets, so the map gets the batch's rows. Over Spark Connect, the server
-writes the batches (see `commit`).
+Invariants: before a batch runs, Spark stores the batch's source offsets in its checkpoint. Then the
+mirror writes the batch to the target, and adds it to the offset map. After that, Spark stores that
+the batch is done. After a kill before Spark has stored that the batch is done, Spark repeats the
+same batch. The target knows whether it already has the batch, so each record is written once. In
+any case, the target returns the batch's offsets, so the map gets the batch's rows. Over Spark
+Connect, the server writes the batches (see `commit`).
 """
 
 import json
@@ -76,9 +75,9 @@ if TYPE_CHECKING:
 _COLUMNS: Final = (*RECORD, "topic", "partition", "offset", "timestampType")
 _CREATE_TIME: Final = "createTimestamp"
 
-# Split size in bytes. It is so large that one task reads a whole partition. In a mirror from a
-# directory to brokers, this keeps the order of records. If the target is a directory, the commit
-# orders the segments instead.
+# Split size in bytes for mirrors from a directory to brokers. It is so large that one task reads a
+# whole partition, which keeps the order of the partition's records. If the target is a directory,
+# the commit orders the segments instead.
 _ONE_TASK_BYTES: Final = str(1 << 58)
 
 
@@ -113,8 +112,8 @@ def _subscribed(source: MirrorSource) -> dict[str, str]:
 def starting_offsets(plan: MirrorPlan, number: int, state: MirrorState) -> str:
     """Return the start offsets of one source: `earliest`, or offsets as JSON.
 
-    With the start `latest`, these offsets are the log ends at the mirror's first start. Topics and
-    partitions that were added later start at the offsets in the offset map.
+    If the mirror's option `start` is `latest`, the offsets are the log ends at the mirror's first
+    start. Topics and partitions that were added later start at the offsets in the offset map.
     """
     if plan.start == "earliest":
         return "earliest"
@@ -157,7 +156,7 @@ def read_rows(
 
 
 def select(rows: "DataFrame", partitioning: Partitioning) -> "DataFrame":
-    """Select the columns that tasks need; raises InvalidRequest if one is missing."""
+    """Select the columns that tasks need; raises InvalidRequest if a column is missing."""
     needed = [*ORIGIN, *RECORD]
     if partitioning is Partitioning.ANY:
         needed.append(TARGET_PARTITION)
@@ -178,7 +177,7 @@ class Mirror:
 
     Attributes:
         started: Spark's query, which may be restarted.
-        batches: Writer of the batches. It also lists the last batches.
+        batches: Writer of the batches, which also has a list of the last batches.
         findings: Findings of the target's checks before the start.
         notes: Notes on new topics and partitions, and on settings that differ, at the start.
         start_map: Offset map at the start.
@@ -211,7 +210,7 @@ class Mirror:
         """Wait for the end of the mirror; raises the query's error.
 
         Args:
-            stopped: Event that ends a continuous mirror after the batch that is being written.
+            stopped: Event that stops the mirror after the batch that is being written.
         """
         while not self.started.has_ended(1):
             self.batches.report_done()
@@ -242,7 +241,8 @@ def running(
 
     Raises:
         DirectoryLocked: Another driver runs this mirror.
-        InvalidRequest: A path is relative, which a Spark Connect server can't use.
+        InvalidRequest: A path is relative, and the session is a Spark Connect client, whose server
+            can't use relative paths.
         TargetLoses, InvalidRequest, UnknownTopic, ClusterFailure: See `find_targets`.
     """
     check_shared_places(spark, [*(source.place for source in plan.sources), plan.target])
@@ -269,7 +269,7 @@ def running(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Opened:
-    """Checkpoint that was opened or created.
+    """Content of a checkpoint that was opened or created.
 
     Attributes:
         plan: The plan, including every topic that the offset map lists.
@@ -382,7 +382,10 @@ def _begin(
     sources: Mapping[int, TopicFacts],
     targets: Mapping[str, TopicFacts],
 ) -> tuple[MirrorState, OffsetMap]:
-    """Create a checkpoint. The state is written last, because it makes the checkpoint valid."""
+    """Create a checkpoint; return its state and its offset map.
+
+    The state is written last, because a checkpoint without a state counts as new.
+    """
     check_empty(options["checkpoint"], env)
     starts = first_offsets(plan, sources)
     offset_map = first_map(plan, sources, targets, starts)

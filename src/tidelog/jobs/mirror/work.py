@@ -1,17 +1,17 @@
-"""Tasks of a mirror: write rows of a micro-batch to the target, and report their offsets.
+"""Tasks of a mirror: write a micro-batch's rows to the target, and report the rows' offsets.
 
-Tasks run in `mapInArrow`. Each task returns one small report; the rows stay in the workers. For a
-directory, a task stages segments, and the driver attaches the segments of all tasks together. For
-brokers, a task writes its rows and a marker in one transaction; the marker contains the task's rows
-of the offset map. If the task is repeated, it finds the marker, writes nothing, and reports these
-rows again.
+Tasks run in `mapInArrow`. Each task returns one small report; the rows stay in the workers. If the
+target is a directory, a task stages segments, and the driver attaches the segments of all tasks
+together. If the target is a cluster, a task writes its rows and a marker in one transaction. The
+marker contains the rows that the task adds to the offset map. A repeated task finds the marker,
+writes nothing, and reports the map rows in the marker again.
 
-`Ledger` makes the rows of the offset map. A run of consecutive offsets becomes one dense row.
-Exception: the offsets of a record batch have too many gaps, or several records of the batch have
-the same source offset. Then the batch gets only one row for each pair of a source partition and a
+`Ledger` makes the rows of the offset map. A range of consecutive offsets becomes one dense row.
+Exception: if the offsets of a record batch have too many gaps, or if several records of the batch
+have the same source offset, the batch gets only one row for each pair of a source partition and a
 target partition. No object is created for a single record.
 
-The batch and the map are committed in `commit`.
+`commit` commits the batch, and writes the map.
 """
 
 import base64
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     Longs: TypeAlias = npt.NDArray[np.int64]
 
 
-# Maximum number of runs of consecutive offsets in a record batch that get separate rows.
+# Maximum number of ranges of consecutive offsets in a record batch that get separate rows.
 RUNS_MAX: Final = 32
 
 # Maximum number of rows that a task returns to the driver. If a task has more rows, older rows are
@@ -58,7 +58,7 @@ class RoutedRows:
     """Rows of one record batch, in the order in which they are written.
 
     Attributes:
-        source: Number of the pair of topics, int32[n].
+        source: Index of the pair of topics, int32[n].
         partition: Partition of the source, int32[n].
         offset: Offset at the source, int64[n].
         create_ms: Create time in ms, -1 for none, int64[n].
@@ -86,7 +86,7 @@ def rows_of_group(
         source: Offsets at the source, int64[n], n > 0.
         target: Offsets at the target, int64[n].
         create_ms: Create times in ms, -1 for none, int64[n].
-        arrival_ms: Time in ms at which all of the records were at the target.
+        arrival_ms: Time in ms at which the last of these records was at the target.
     """
     if len(source) > 1 and (np.diff(source) < 0).any():
         order = np.argsort(source, kind="stable")
@@ -132,14 +132,14 @@ class Ledger:
     """Collector of one task's rows for the offset map. Not thread-safe.
 
     `take` numbers the records of each target partition from 0, in order. These numbers are the
-    target offsets, relative to the task's first record in the partition. A subclass can use the
-    final target offsets instead of these numbers.
+    target offsets relative to the task's first record in the partition. A subclass can use the
+    final target offsets instead.
 
     Attributes:
-        topics: Number of the target topic, by number of the pair.
+        topics: Index of the target topic, by the pair's index.
         arrival_ms: Arrival time of the rows in ms; 0 if not known yet.
         rows: Rows of the map so far.
-        counts: Number of records so far, by the target topic's number and the target partition.
+        counts: Count of records so far, by the target topic's index and the target partition.
         copied: For each pair of source and target topic, and each source partition: the first
             copied offset, and the offset after the last copied offset, at the source.
         records: Number of records so far.
@@ -184,7 +184,7 @@ class Ledger:
         return target_offsets
 
     def offsets_of(self, topic: int, partition: int, start: int, count: int) -> "Longs":  # noqa: ARG002 - for subclasses
-        """Return the target offsets of `count` records of a partition, from number `start` on."""
+        """Return the target offsets of records [start, start + count) of a partition."""
         return np.arange(start, start + count)
 
     def _note_copied(self, source_partition: tuple[int, int], start: int, end: int) -> None:
@@ -195,7 +195,7 @@ class Ledger:
 def _unique_rows(
     keys: "npt.NDArray[np.int32]",
 ) -> "tuple[list[tuple[int, ...]], npt.NDArray[np.intp]]":
-    """Return a table's distinct rows, and for each row of the table its index in these rows."""
+    """Return the distinct rows, and for each row of `keys` its index among the distinct rows."""
     if (keys == keys[0]).all():
         return [tuple(keys[0].tolist())], np.zeros(len(keys), np.intp)
     unique_keys, inverse = np.unique(keys, axis=0, return_inverse=True)
@@ -203,7 +203,7 @@ def _unique_rows(
 
 
 def moved(row: MapRow, by: int, arrival_ms: int) -> MapRow:
-    """Return the row with target offsets that are larger by `by`, and with this arrival time."""
+    """Return the row with `by` added to the target offsets, and with this arrival time."""
     return row._replace(
         target_start=row.target_start + by, target_end=row.target_end + by, arrival_ms=arrival_ms
     )
@@ -214,7 +214,7 @@ def moved(row: MapRow, by: int, arrival_ms: int) -> MapRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerRows:
-    """Rows of the offset map, copied offsets and number of records of one task or of a batch.
+    """Rows, copied offsets and count of records that a task or a batch adds to the map.
 
     Attributes:
         rows: Rows for the offset map.
@@ -286,8 +286,8 @@ class Routes:
     """Target topics of the source topics, in the form that tasks need.
 
     Attributes:
-        pairs: One item for each source topic, at the index of the pair's number. An item is the
-            number of the source, the name of the source topic, and the name of the target topic.
+        pairs: One item for each pair of topics, in the order of the plan. An item has the index of
+            the source, the name of the source topic, and the name of the target topic.
         counts: Number of partitions of each target topic.
         partitioning: How the partition of a record is chosen.
     """
@@ -302,7 +302,7 @@ class Routes:
         return [name for name, _ in self.counts]
 
     def target_numbers(self) -> dict[int, int]:
-        """Return the number of the target topic for each pair."""
+        """Return the index of the target topic, by the pair's index."""
         return {n: self.targets.index(pair[2]) for n, pair in enumerate(self.pairs)}
 
 
@@ -314,10 +314,10 @@ class Origins:
 
         Args:
             routes: Target topics of the source topics.
-            task: Number of the task. If keys choose the partition, all records without a key in one
+            task: Index of the task. If keys choose the partition, all records without a key in one
                 record batch go to one partition, and the records without a key in the next record
-                batch go to the next partition. The task's number determines the first of these
-                partitions.
+                batch go to the next partition. The partition for the first record batch depends on
+                the task's index.
         """
         self._routes = routes
         numbers = routes.target_numbers()
@@ -348,7 +348,7 @@ class Origins:
         return rows, self._for_sink(batch, rows)
 
     def _pairs(self, batch: pa.RecordBatch) -> "npt.NDArray[np.int32]":
-        """Return the number of the pair for each row."""
+        """Return the index of the pair for each row."""
         sources = _ints(batch, "source")
         pairs = np.full(len(sources), -1, np.int32)
         topics = batch.column("topic")
@@ -380,7 +380,7 @@ class Origins:
     def _for_sink(self, batch: pa.RecordBatch, rows: RoutedRows) -> pa.RecordBatch:
         """Return columns for the sink.
 
-        A missing time is -1 ms, since the sink would replace null by the current time.
+        A missing time is -1 ms, because the sink would replace null by the current time.
         """
         names = self._routes.targets
         dictionary = pa.DictionaryArray.from_arrays(self._target_of[rows.source], pa.array(names))
@@ -396,7 +396,7 @@ class Origins:
 
 
 def _create_ms(batch: pa.RecordBatch) -> "npt.NDArray[np.int64]":
-    """Return create times in ms, rounded down; -1 for null, which stands for a missing time."""
+    """Return create times in ms, rounded down; -1 for null (no create time)."""
     column = batch.column("timestamp").cast(pa.timestamp("us", "UTC"))
     micros = np.asarray(column.cast(pa.int64()).fill_null(0))
     wrong = np.flatnonzero(micros < 0)
@@ -419,11 +419,12 @@ class Report:
     """Message from a task to the driver.
 
     Attributes:
-        task: Number of the task, which determines the order of segments.
-        noted: Map rows with offsets at the target. For a directory, these offsets are relative to
-            the task's first record in each partition. For brokers, these are the final offsets.
+        task: Index of the task. Segments are attached in the order of the tasks' indexes.
+        noted: Map rows with target offsets. If the target is a directory, the offsets are relative
+            to the task's first record in each partition. If the target is a cluster, the offsets
+            are final.
         staged: Segments that the task has staged; empty for brokers.
-        counts: Number of records, by the target topic's number and the target partition.
+        counts: Items (index of the target topic, target partition, count of records).
         was_done: Whether an earlier attempt had already written all of the task's rows.
     """
 
@@ -491,7 +492,7 @@ class DirectoryTask:
     commit_id: str
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Stage the rows and yield one report; after a failure the staged files are removed."""
+        """Stage the rows and yield one report; if staging fails, the staged files are removed."""
         from tidelog.spark.directory_sink import stage
 
         task, ledger = task_number(), Ledger(self.routes.target_numbers())
@@ -530,7 +531,7 @@ class SentLedger:
             self._offsets[key].append(offset)
 
     def noted(self, arrival_ms: int) -> LedgerRows:
-        """Return the map rows for all sent rows, which must have been acknowledged."""
+        """Return the map rows for all sent rows; all of them must have been acknowledged."""
         offsets = {
             key: np.frombuffer(reported, np.int64) for key, reported in self._offsets.items()
         }
@@ -541,7 +542,7 @@ class SentLedger:
 
 
 class AcknowledgedLedger(Ledger):
-    """Ledger that uses the offsets that brokers have acknowledged, instead of relative offsets."""
+    """Ledger with the offsets that brokers have acknowledged, instead of relative offsets."""
 
     def __init__(
         self,

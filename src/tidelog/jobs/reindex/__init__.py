@@ -1,1 +1,1 @@
-"""Reindex: rebuilds derived files by Spark."""
+"""Reindex: rebuilds derived files in Spark tasks."""

@@ -1,12 +1,12 @@
 """`reindex`: builds or verifies indexes and zone maps of whole directories, in parallel on Spark.
 
 The mode `verify` checks each partition like `tidelog doctor`, and only reads. The mode `build`
-repairs derived files of directories that tidelog wrote, and adds missing zone maps. In this mode,
-the driver holds the directory's lock until the last task has ended. A directory that another
-program wrote, or a directory in an object store, is never changed. Instead, its zone maps are
-written to a separate folder (`zone_cache`), where readers find them. If this folder is given, both
-modes process only zone maps, and `build` writes only to this folder. With this folder, neither mode
-locks the directory, so a broker can use the directory at the same time.
+repairs derived files of directories that tidelog wrote, and adds missing zone maps. While it
+builds, the driver holds the directory's lock until the last task has ended. A directory that
+another program wrote, or a directory in an object store, is never changed. Instead, its zone maps
+are written to a separate folder (`zone_cache`), where readers find them. If the option `zone_cache`
+is given, both modes process only zone maps, `build` writes only to this folder, and neither mode
+locks the directory. So a broker can use the directory at the same time.
 """
 
 import json
@@ -78,7 +78,8 @@ class Reindex:
         findings: One row for each finding, whose state is `repaired` or `open`; see
             `FINDINGS_SCHEMA`.
         done: The same result by partition, as plain objects.
-        top: Findings that are still open in the files at the top of the directory.
+        top: Findings on the files at the top of the directory (outside partitions) that are still
+            open.
         outcome: State of the directory after the job.
         problems: One line for each file that could not be built or checked.
     """
@@ -154,7 +155,7 @@ def run(
     topics: TopicChoice = None,
     **options: Unpack[ReindexOptions],
 ) -> ReindexResult:
-    """Build or verify like `reindex`; return plain objects."""
+    """Build or verify like `reindex`, but return plain objects instead of DataFrames."""
     mode, zone_cache, group_bytes = options["mode"], options["zone_cache"], options["group_bytes"]
     env, path = check_arguments(place, topics, mode, zone_cache)
     job = _Job(spark, env, replace(place, address=path), options["listener"])
@@ -326,7 +327,7 @@ class DoPart:
 
 
 def _by_partition(names: Iterable[TopicPartition], parts: Iterable[PartDone]) -> list[PartDone]:
-    """Combine the parts of each partition; includes partitions without a finished segment."""
+    """Combine the results of each partition. Partitions without a finished segment are included."""
     merged = {name: PartDone(topic=name.topic, partition=name.partition) for name in names}
     for part in parts:
         one = merged[TopicPartition(part.topic, part.partition)]
@@ -357,8 +358,9 @@ def partition_rows(result: ReindexResult) -> Iterator[tuple[object, ...]]:
 def finding_rows(result: ReindexResult) -> Iterator[tuple[object, ...]]:
     """Yield the rows of `FINDINGS_SCHEMA`.
 
-    For each partition, the findings of the first check come first, then the findings that are new
-    after the repair. The findings at the top of the directory come last.
+    For each partition, the findings of the first check come first. They are followed by findings
+    that only the check after the repair has. The findings on files at the top of the directory come
+    last.
     """
     for one in result.done:
         open_paths = {finding.path for finding in one.left}

@@ -1,7 +1,8 @@
 """Tasks of a reindex: check or repair one partition, or build zone maps of some segments.
 
-This module needs no Spark. Only two functions write to a directory: `check_partition` with `mends`,
-and `build_zones` without a cache. The caller of these functions holds the directory's lock.
+This module needs no Spark. Only two functions write to a directory: `check_partition` if `mends` is
+true, and `build_zones` if no cache is given. In these two cases, the caller holds the directory's
+lock.
 """
 
 import json
@@ -41,7 +42,7 @@ class PartDone:
         left: Findings that are still open after the repair.
         maps_built: Number of zone maps that were written.
         built: Paths of zone maps that were written next to their logs.
-        maps_there: Number of zone maps that existed and were correct.
+        maps_there: Number of zone maps that already existed and were correct.
         problems: One line for each file that could not be built or checked.
         is_blind: Whether a file could not be checked.
         log_end: Offset after the last undamaged batch; 0 if the task did not check the log.
@@ -91,7 +92,7 @@ def _finding(fields: Mapping[str, object]) -> Finding:
 
 
 def check_partition(env: Env, directory: str, name: TopicPartition, *, mends: bool) -> PartDone:
-    """Check a partition like `tidelog doctor`; with `mends`, rebuild damaged derived files.
+    """Check a partition like `tidelog doctor`; if `mends` is true, rebuild damaged derived files.
 
     Missing zone maps are not built here, but by `build_zones`, segment by segment. With `mends`,
     the caller holds the directory's lock.
@@ -155,8 +156,8 @@ def build_zones(
         directory: The directory of topics.
         name: The partition.
         bases: Base offsets of the segments.
-        cache_folder: Folder for the maps. None to write them next to the logs, under the
-            directory's lock.
+        cache_folder: Folder for the maps. If it is None, the maps are written next to the logs, and
+            the caller holds the directory's lock.
     """
     cache = None if cache_folder is None else ZoneCache(env.files, cache_folder)
 

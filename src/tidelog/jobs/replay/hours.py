@@ -1,8 +1,8 @@
-"""Counts of records by hour on both clocks, and sizes by partition, computed by Spark's tasks.
+"""Counts of records by hour on both clocks, and sizes by partition, computed in Spark tasks.
 
-Each task reads the needed columns at its offsets, and yields a few rows of counts for each record
-batch. Spark adds up the counts of all tasks, so the driver gets one sum for each partition, clock
-and hour, however many records there are.
+Each task reads only the needed columns of its offsets, and yields a few rows of counts for each
+record batch. Spark adds up the counts of all tasks. So the driver gets only one sum for each
+partition, clock and hour.
 """
 
 from collections.abc import Iterator, Mapping
@@ -100,7 +100,8 @@ def tally(
     Args:
         rows: Records with keys, values, partitions and times.
         times: The range [start, end) in ms; None for an open side.
-        on_append: Whether the range is on the append clock, not on the record clock.
+        on_append: Whether the range is a range of append times (true) or of record timestamps
+            (false).
     """
     clocks = {RECORD: _micros(rows, "timestamp")}
     if "appendTimestamp" in rows.schema.names:

@@ -1,8 +1,8 @@
-"""One run of a replay: starts or resumes it, writes chunk after chunk, and keeps the journal.
+"""One run of a replay: starts or resumes the replay, writes its chunks, and keeps its journal.
 
 This module has the loop over chunks (`Replay`), and the journal file (`Journal`, `Progress`) with
-the request, the remaining offsets, and the chunk that is being written. Chunks and rate are
-computed in `chunks`; `targets` writes the chunks.
+the request, the remaining offsets, and the chunk that is being written. `chunks` divides offsets
+into chunks and limits the rate. `targets` writes the chunks.
 
 Invariants: a chunk is added to the journal before the target receives the chunk, and is removed
 from the journal after the target has written it. If the journal contains a chunk, a restart writes
@@ -100,8 +100,8 @@ class Progress:
         planned: All offsets of the replay, as planned by the first start.
         left: Offsets that are not written yet, except those in `chunk`.
         chunk: Offsets of the chunk that is being written; empty if no chunk is being written.
-        number: Number of the chunk that is being written. If no chunk is being written, number of
-            the next chunk. The first chunk has number 0.
+        number: Index of the chunk that is being written or, if no chunk is being written, of the
+            next chunk. The first chunk has index 0.
         records: Number of records written, except those in `chunk`.
         size_bytes: Number of bytes in the keys and values of these records.
     """
@@ -123,7 +123,7 @@ class Progress:
         return not self.left and not self.chunk
 
     def ensure_same_request(self, question: Mapping[str, str]) -> None:
-        """Raise InvalidRequest if the request differs from that of the first start."""
+        """Raise InvalidRequest if `question` differs from the request of the first start."""
         for name in sorted(self.question.keys() | question.keys()):
             before, now = self.question.get(name, ""), question.get(name, "")
             if before != now:
@@ -175,7 +175,7 @@ def _journal_times(value: object) -> tuple[int | None, int | None]:
 
 @dataclass(slots=True)
 class Journal:
-    """Journal of one replay, in a file or, without a path, only in memory.
+    """Journal of one replay, in a file; only in memory if there is no path.
 
     Attributes:
         progress: State in the journal; None if the replay was never started.
@@ -240,11 +240,11 @@ class ReplayOutcome:
         to: Target of the records: a place, `parquet:PATH` or `console`.
         to_topic: Topic at the target.
         planned: All offsets of the replay.
-        records: Number of records that this and earlier starts have written.
+        records: Number of records that this run and earlier runs of the replay have written.
         size_bytes: Number of bytes in the keys and values of these records.
-        chunks: Number of chunks that this and earlier starts have written.
-        seconds: Duration of this start in seconds.
-        was_resumed: Whether the replay was started before.
+        chunks: Number of chunks that this run and earlier runs of the replay have written.
+        seconds: Duration of this run in seconds.
+        was_resumed: Whether an earlier run had started the replay.
         findings: Findings of the target's checks.
     """
 
@@ -462,7 +462,7 @@ class Replay:
         target = self._writer(progress)
         pacer = Pacer(self._rate, self._env.clock, self._wait)
         planned = total(progress.planned)
-        # An earlier start may have written the chunk in the journal.
+        # An earlier run may have written the chunk that is in the journal.
         is_doubtful = bool(progress.chunk)
         while not progress.is_done:
             if not progress.chunk:
@@ -574,7 +574,7 @@ def _keeps(requested: str | None, partitions: int, target: "Target | None") -> b
 
 
 def _amounts(columns: list[str]) -> "list[Column]":
-    """Return columns that count the written rows, and the bytes in their keys and values."""
+    """Return two columns: the count of written rows, and of the bytes in their keys and values."""
     from pyspark.sql import functions as f
 
     size = f.lit(0).cast("long")

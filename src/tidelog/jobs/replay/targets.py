@@ -36,13 +36,13 @@ CONSOLE_RECORDS: Final = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """Rows of one chunk.
+    """A chunk that a target writes.
 
     Attributes:
         rows: Rows to write.
         job_id: Id of the replay.
         number: Number of the chunk.
-        may_be_there: Whether a killed job may have written the chunk.
+        may_be_there: Whether a killed job may have written the chunk to the target.
     """
 
     rows: "DataFrame"
