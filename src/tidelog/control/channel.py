@@ -47,7 +47,7 @@ class FrameReader:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Message]:
-        """Add bytes; iterate over the messages that are complete.
+        """Add bytes, and yield the messages that are now complete.
 
         Raises:
             CorruptMessage: A frame is too long or not a JSON object; the connection must be closed.
@@ -81,8 +81,8 @@ def _message(body: bytes) -> Message:
 
 CONTROL_VERSION: Final = 1
 
-# Names of the constructor's arguments, in order, of errors whose constructor takes more than a
-# text. "" stands for the text.
+# Errors whose constructor takes more than a text, each with the names of the constructor's
+# arguments, in order. "" stands for the text.
 _FIELDS: Final[Mapping[type[TidelogError], tuple[str, ...]]] = {
     errors.StorageFailure: ("path", "operation", "reason"),
     errors.ClockJump: ("last_ms", "now_ms", ""),

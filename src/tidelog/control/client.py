@@ -114,7 +114,7 @@ class ControlClient(Closing):
         return verbs.read_exchanged(self.call("swap", arguments))
 
     def erase(self, topic: str, key: bytes, *, execute: bool) -> Mapping[str, object]:
-        """Erase a key of a topic, or, without `execute`, find its records; return the receipt.
+        """Erase all records of a key or, without `execute`, only find them; return the receipt.
 
         Raises:
             ControlFailure: There was no usable response; the key may be erased partly or fully.

@@ -50,7 +50,8 @@ class _Connection:
     def receive(self) -> None:
         """Read available bytes.
 
-        The end, an error or invalid bytes mark the connection as broken.
+        The connection is marked as broken if the client has closed it, after an error, or if the
+        bytes are invalid.
         """
         try:
             data = self.link.recv(_READ_BYTES)
@@ -139,11 +140,10 @@ class ControlServer:
         self._waker.send(b"\0")
 
     def run_pending(self) -> int:
-        """Execute one request of each connection without an unsent response.
+        """Execute one request of each connection that has no unsent response.
 
-        Return the number of requests.
-
-        A `TidelogError` of a request becomes its response; other errors are raised.
+        Returns the number of executed requests. If a request raises a `TidelogError`, the error is
+        its response. Other errors are raised.
         """
         pending = [c for c in self._connections.values() if c.requests and not c.outgoing]
         for connection in pending:
@@ -211,7 +211,7 @@ class ControlServer:
         connection.link.close()
 
     def retire(self, timeout_s: float = _RETIRE_S) -> None:
-        """Accept no more requests and remove the socket; send pending responses.
+        """Remove the socket, accept no more requests, and send pending responses.
 
         Call it before the directory's lock is released. Connections stay open until `close`. When
         its connection ends, a client knows that the directory has been released.

@@ -417,7 +417,7 @@ def encode_lent(decision: CleaningDecision, job: CleaningJob | None) -> Result:
 def read_lent(response: Mapping[str, object]) -> tuple[CleaningDecision, CleaningJob | None]:
     """Decode a decision and its cleaning job, which may be None.
 
-    Raises CorruptMessage if invalid.
+    Raises CorruptMessage if the response is invalid.
     """
     try:
         match response:

@@ -1,7 +1,7 @@
 """Generated Python source of readers and writers, and the errors that the compiled code raises.
 
-Names in the source come from declarations and counters. Values enter only as objects of the
-namespace, so no outside input becomes code.
+Names in the source come from declarations and counters. Values are used only as objects of the
+source's namespace, so no outside input becomes code.
 """
 
 from collections.abc import Callable, Iterator
@@ -94,7 +94,7 @@ class Source:
         return name
 
     def layout(self, letters: str, method: str) -> str:
-        """Return the name in the source of a method of the `Struct` with the format `letters`."""
+        """Return the source's name for a method of the `Struct` with the format `letters`."""
         name = f"{method}_{letters.replace('?', 't')}"
         if name not in self._names:
             self._names[name] = getattr(Struct(f">{letters}"), method)
@@ -119,7 +119,7 @@ _BITS: Final = {
 
 
 def cut(what: str, at: int, end: int) -> CorruptMessage:
-    """Build the error for a message that ends before its fields do."""
+    """Build the error for a message that ends before its last field is complete."""
     return CorruptMessage(f"{what}: only {max(end - at, 0)} bytes remain, more are needed", at=at)
 
 

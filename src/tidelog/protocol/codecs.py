@@ -2,18 +2,18 @@
 
 A reader or writer is one Python function per message, without calls between structs.
 
-- Reading: neighboring values of fixed size are unpacked together, with the lengths and counts
-  before them. If a buffer ends early, the unpacking fails. Lengths and counts are compared with the
-  remaining bytes before anything is sliced or allocated.
+- Reading: neighboring values of fixed size are unpacked together with the length or count that
+  follows them. If a buffer ends early, the unpacking fails. Lengths and counts are compared with
+  the remaining bytes before anything is sliced or allocated.
 - Allowance: objects take more memory than their encoded bytes (a list of empty strings takes eight
   times as much). So each object is charged to a limit: lists and structs before their allocation,
   strings, bytes and ids right after their allocation. The objects of a request may take 7 bytes of
   memory per byte of the request, plus nearly 1 MiB (16 MiB in the sliced form). The maximum is 128
   MiB. The objects of a response may take 63 bytes per byte of the response plus nearly 1 MiB.
   Strings count four times their length, for the widest characters.
-- Long messages: if a message has more list elements than `Reader.items`, TooManyItems is raised
-  before the elements are read. The sliced form of a reader or writer is a generator that yields
-  after every `SLICE_ITEMS` elements, so that an event loop can do other work.
+- Long messages: if a message has more list elements and tagged fields than `Reader.items`,
+  TooManyItems is raised before the elements are read. The sliced form of a reader or writer is a
+  generator that yields after every `SLICE_ITEMS` elements, so that an event loop can do other work.
 - Writing: neighboring values are packed together into small pieces; record batches are added
   without a copy. A writer can also take a list whose elements are already encoded (`WrittenItems`).
 

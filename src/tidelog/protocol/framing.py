@@ -211,7 +211,7 @@ class Frames:
         Call `lone` instead of `filled`; if it returns None, call `filled`.
 
         Args:
-            count: Number of bytes that were put into the room.
+            count: Number of bytes that were put into the buffer that `room` returned.
 
         Returns:
             The frame without its length. If the bytes are not exactly one small frame, None; in
@@ -229,7 +229,7 @@ class Frames:
         return memoryview(chunk)[LENGTH_BYTES:count]
 
     def filled(self, count: int) -> None:
-        """Record that `count` bytes were put into the room."""
+        """Record that `count` bytes were put into the buffer that `room` returned."""
         if self._foreseen is not None:
             self._settle(self._foreseen, count)
         elif self._large is None:
@@ -287,7 +287,7 @@ class Frames:
             self._move_chunk(have + max(room_bytes, _ROOM_BYTES_MIN), have)
 
     def _begin_again(self) -> None:
-        """Receive at the beginning of the chunk again. If the chunk was full, make a larger one."""
+        """Receive at the beginning of the chunk again. A full chunk is replaced by a larger one."""
         size = self._next_size()
         if size != len(self._chunk):
             self._chunk = bytearray(size)

@@ -1,8 +1,8 @@
 """Request and response headers and correlation ids, for clients and for a broker.
 
 `ClientConnection` encodes requests, and decodes responses in the order of the requests.
-`read_request` and `write_response` are the broker's side. Nothing here owns a socket: bytes come in
-by `feed` and go out as pieces that the caller sends in order.
+`read_request` and `write_response` are the broker's side. No object of this module owns a socket.
+The caller gives received bytes to `feed`, and sends the returned pieces in order.
 
 The methods of a ClientConnection may be called in any order; after a CorruptMessage the connection
 can't be used any more.
@@ -210,7 +210,7 @@ def read_request(
 ) -> ReceivedRequest:
     """Decode the request in a frame. Bytes and records in the request are views of the frame.
 
-    Bytes after the message are ignored, as in Kafka, because librdkafka sends some.
+    Bytes after the message are ignored, as in Kafka, because librdkafka sends such bytes.
 
     Args:
         frame: Frame without its length.

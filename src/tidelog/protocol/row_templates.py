@@ -1,4 +1,4 @@
-"""Row templates, by which requests that a client repeats are decoded and encoded faster.
+"""Row templates, by which repeated requests are decoded and their responses encoded faster.
 
 A consumer or producer sends the same request again and again. Only the rows differ. A row is a
 partition of a topic, with an offset, a time or a batch. A `Template` keeps the bytes before and
@@ -487,11 +487,11 @@ class Template:
         self.header_bytes = response.header_bytes
 
     def use_partition(self, key: bytes, index: int) -> None:
-        """Set the partition of the records. `lead` ends with its topic's key and its number."""
+        """Set the partition of the records. `lead` ends with the topic's key and the index."""
         self._one = key, index
 
     def rows(self, frame: Buffer) -> list[RequestTopic] | None:
-        """Return the topics of a frame, with rows; None if other bytes differ from the template."""
+        """Return the topics of a frame, with rows; None if bytes outside the rows differ."""
         try:
             if self._one is not None:
                 return self._records(frame, *self._one)

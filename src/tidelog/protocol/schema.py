@@ -48,7 +48,7 @@ Pieces: TypeAlias = Buffer | Sequence[Buffer] | None
 
 
 class Form(Enum):
-    """Encoding of a type. The value of a member for a fixed size is a format of `struct`."""
+    """Encoding of a type. The value of a member of fixed size is a format of `struct`."""
 
     INT8 = "b"
     INT16 = "h"

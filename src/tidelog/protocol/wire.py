@@ -96,7 +96,7 @@ class Reader:
         return value
 
     def skip_tags(self) -> None:
-        """Skip a section of tagged fields if the message's version declares none."""
+        """Skip a section of tagged fields, in a version that declares no tagged fields."""
         at = self.at
         try:
             # The section is nearly always empty.
@@ -167,7 +167,7 @@ def varint_bytes(value: int) -> bytes:
     """Encode a number of at most 32 bits as a varint.
 
     Raises:
-        InvalidRequest: The number is negative or larger.
+        InvalidRequest: The number is negative or has more than 32 bits.
     """
     if not 0 <= value <= UINT32_MAX:
         raise InvalidRequest(f"{value!r} does not fit into a varint of 32 bits")

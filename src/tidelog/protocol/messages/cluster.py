@@ -317,7 +317,7 @@ class ListedTopic:
 
 @message
 class ListPartitionReassignmentsRequest:
-    """Request for partitions that are being reassigned. If `topics` is null, for all of them."""
+    """Request for partitions that are being reassigned; null `topics` mean all topics."""
 
     timeout_ms: int = wire(INT32, default=60000)
     topics: list[ListedTopic] | None = wire(nullable_array(struct(ListedTopic)))

@@ -28,7 +28,7 @@ from tidelog.types import (
     MAX_TIMESTAMP,
 )
 
-# Special time -> first version of the request that allows it.
+# Special times, each with the first version of the request that allows it.
 SPECIAL_SINCE: Final = {
     LATEST_TIMESTAMP: 0,
     EARLIEST_TIMESTAMP: 0,

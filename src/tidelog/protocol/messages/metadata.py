@@ -249,7 +249,7 @@ class DescribableLogDirTopic:
 
 @message
 class DescribeLogDirsRequest:
-    """Request for the partitions in each log directory. If `topics` is null, for all of them."""
+    """Request for the partitions in each log directory; null `topics` mean all topics."""
 
     topics: list[DescribableLogDirTopic] | None = wire(
         nullable_array(struct(DescribableLogDirTopic))

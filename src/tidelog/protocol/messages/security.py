@@ -23,7 +23,7 @@ from tidelog.types import Buffer
 
 @message
 class DescribeAclsRequest:
-    """Request for the ACLs that match a filter. A null name or principal matches any."""
+    """Request for the ACLs that match a filter. A null name, principal or host matches all."""
 
     resource_type_filter: int = wire(INT8)
     resource_name_filter: str | None = wire(nullable_string())
@@ -102,7 +102,7 @@ class CreateAclsResponse:
 
 @message
 class DeleteAclsFilter:
-    """Filter for ACLs. A null name or principal matches any."""
+    """Filter for ACLs. A null name, principal or host matches all."""
 
     resource_type_filter: int = wire(INT8)
     resource_name_filter: str | None = wire(nullable_string())
