@@ -156,13 +156,12 @@ def cases(quick: bool) -> Iterator[Case]:
             case=f"CPU to the first record, first broker in a process, {client}",
             unit="CPU ms to the first record",
             ours=partial(_process_ms, client, 1),
-            note="of the whole process, the client's threads included: what other programs on the"
-            " machine take is not in it",
+            note="CPU time of the whole process with the client's threads, not of other programs",
         )
-    later = 3 if quick else _NTH
+    later, ordinal = (3, "3rd") if quick else (_NTH, f"{_NTH}th")
     for client in _CLIENTS:
         yield Case(
-            case=f"first record of a group, broker number {later} in a process, {client}",
+            case=f"first record of a group, {ordinal} broker in a process, {client}",
             unit="ms to the first record",
             ours=partial(_wall_ms, client, later),
             goal=f"ours <= {_GOAL_MS}",

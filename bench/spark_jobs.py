@@ -120,7 +120,8 @@ def slice_cases(spark: "SparkSession", topic: ranges.Topic) -> Iterator[Case]:
         note="times of the whole queries",
     )
     yield Case(
-        case="speed of that query relative to the whole range, without the fixed cost of a query",
+        case="speed of the query over 1 % relative to the query over the whole range, both without"
+        " the fixed cost of a query",
         unit="times",
         ours=times_faster,
         goal="ours >= 20",
