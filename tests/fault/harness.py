@@ -16,7 +16,7 @@ Promise = TypeVar("Promise")
 
 
 class Story(Generic[Promise]):
-    """The promise after each step, with the number of calls that are recorded by then."""
+    """The promise after each step, and how many calls the journal has after this step."""
 
     def __init__(self, files: DamageFileSystem, start: Promise) -> None:
         self._files = files
@@ -34,7 +34,7 @@ class Story(Generic[Promise]):
         return self._promises[-1]
 
     def step_at(self, moment: int) -> int:
-        """Return the number of the last step that ended within the first `moment` calls."""
+        """Return the index of the last step that ended within the first `moment` calls."""
         return bisect_right(self._moments, moment) - 1
 
     def around(self, moment: int) -> tuple[Promise, Promise]:

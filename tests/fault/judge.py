@@ -45,7 +45,7 @@ def recover(files: DamageFileSystem) -> LogDir:
 
 
 def judge_directory(directory: LogDir, before: DirPromise, after: DirPromise) -> None:
-    """Compare every topic; leave the directory open, as after a crash."""
+    """Compare every topic with its promise; leave the directory open, as after a crash."""
     names = set(directory.topics())
     allowed = before.topics | after.topics
     needed = before.topics & after.topics
@@ -85,7 +85,7 @@ def _expect_unknown(directory: LogDir, name: str) -> None:
 
 
 def judge_log(log: Log, versions: Sequence[LogPromise]) -> LogPromise:
-    """Assert that the log has a promise's content up to the end of a batch; return the promise."""
+    """Assert that the log has a promise's content up to a batch's end; return this promise."""
     start, end = log.log_start_offset, log.log_end_offset
     durable = min(version.durable_end for version in versions)
     assert end >= durable, f"the log ends at {end}, everything below {durable} was synced"
@@ -126,7 +126,7 @@ def _facts(record: object) -> tuple[object, ...]:
 
 
 def judge_batches(log: Log, version: LogPromise, epoch: int) -> None:
-    """Assert that batches and epoch file have the records' epochs, and the log has a new epoch."""
+    """Assert that batches and epoch file have the promised epochs, and the log has a new epoch."""
     epochs = {kept.offset: kept.leader_epoch for kept in version.records}
     previous = -1
     for part in log.slices():
@@ -165,7 +165,7 @@ def judge_append_times(log: Log, there: Sequence[Kept | Marker]) -> None:
 
 
 def judge_duplicates(log: Log, version: LogPromise) -> None:
-    """Assert that a batch sent again gets its old offset, and nothing is written."""
+    """Assert that a batch that is sent again gets its old offset, and is not written again."""
     start, end = log.log_start_offset, log.log_end_offset
     for sent in version.last_sent(end).values():
         if sent.first_offset < start:
@@ -178,7 +178,7 @@ def judge_duplicates(log: Log, version: LogPromise) -> None:
 
 
 def judge_lookups(log: Log, there: Sequence[Kept | Marker]) -> None:
-    """Compare searches by time with a scan of all records, also of control records as in Kafka."""
+    """Compare searches by time with a scan of all data and control records, as in Kafka."""
     own = [(record.offset, record.timestamp) for record in there]
     times = [(record.offset, log.append_time_of(record.offset)) for record in there]
     known = [(offset, ms) for offset, ms in times if ms is not None]
@@ -191,7 +191,7 @@ def judge_lookups(log: Log, there: Sequence[Kept | Marker]) -> None:
 
 
 def _targets(times: Sequence[int]) -> list[int]:
-    """Return the first, middle and last times, and their neighbors."""
+    """Return 0, the first, middle and last times, and 1 ms after each of these."""
     known = sorted({time for time in times if time >= 0})
     picked = known[:1] + known[len(known) // 2 : len(known) // 2 + 1] + known[-1:]
     return sorted({0, *(time + step for time in picked for step in (0, 1))})

@@ -18,7 +18,7 @@ class Kept:
         offset: Logical offset.
         timestamp: Record time in ms, -1 for none.
         key: Its key.
-        value: Its value; no two records of a workload have the same.
+        value: Its value, which no other record of the workload has.
         append_ms: Its append time.
         leader_epoch: Leader epoch of its append.
         producer_id: Producer of its transaction, -1 for none.
@@ -35,7 +35,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """The end of a transaction: a control record, which searches by time find like any record."""
+    """The end of a transaction: a control record. Searches by time return it like a data record."""
 
     offset: int
     timestamp: int
@@ -192,8 +192,8 @@ class DirPromise:
 
     Attributes:
         logs: The promise of each partition.
-        is_commit: Whether the last step was a commit to several partitions; after a crash either
-            all of them have the commit, or none.
+        is_commit: Whether the last step was a commit to several partitions. After a crash during
+            this step, either all of them have the commit, or none.
     """
 
     logs: Mapping[TopicPartition, LogPromise] = field(default_factory=dict)

@@ -19,7 +19,7 @@ LINE_SIZE = 12
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The writer's promise: a number of lines, and a checkpoint."""
+    """The writer's promise: how many lines survive, and the checkpoint that survives."""
 
     lines: int = 0
     checkpoint: int = 0
@@ -110,7 +110,7 @@ def run(writer_type: type[TinyWriter]) -> tuple[DamageFileSystem, Story[Kept]]:
 
 
 def read_lines(files: FileSystem, path: str) -> list[bytes]:
-    """Return the lines before the first invalid one; none without a file."""
+    """Return the lines before the first invalid line; an empty list if there is no file."""
     if not files.exists(path):
         return []
     data = files.open(path).pread(1 << 20, 0)
@@ -145,7 +145,7 @@ def look(writer_type: type[TinyWriter]) -> Survey:
 def test_right_writer_survives_every_crash() -> None:
     result = look(TinyWriter)
     assert result.drawn == len(SEEDS)
-    assert result.judged > 50  # the states differ, so the test could find faults
+    assert result.judged > 50  # different states were judged, so the test could find faults
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def clean(env: SeededEnv, log_dir: LogDir, make_worker: MakeWorker = PlainWorker
 
 
 def judge(files: DamageFileSystem, env: SeededEnv, before: Seen, *, goes_on: bool) -> int:
-    """Assert that nothing is lost, and that the log accepts records and can be cleaned.
+    """Assert that no record is lost, and that the log accepts records and can be cleaned.
 
     Returns the number of records after recovery.
     """
@@ -166,7 +166,7 @@ def test_power_loss_in_seeded_ways(make_worker: MakeWorker) -> None:
     env, before = done_once(make_worker)
     states = env.files.crash_states(range(60))
     left = {judge(reopen(state), env, before, goes_on=False) for state in states}
-    assert len(left) >= 3  # states after none, some and all of the groups
+    assert len(left) >= 3  # states after the swap of no group, of some groups, and of all groups
 
 
 class PowerLoss(BaseException):
@@ -213,7 +213,7 @@ def test_a_reopened_partition_has_no_old_swap_that_a_later_start_would_repeat(
 @pytest.mark.parametrize("kind", [FaultKind.EIO, FaultKind.NO_SPACE])
 @pytest.mark.parametrize("step", [13, pytest.param(1, marks=pytest.mark.slow)])
 def test_every_call_fails_once(step: int, kind: FaultKind, make_worker: MakeWorker) -> None:
-    """The failure is reported, and nothing is lost; a log that stays online can be cleaned."""
+    """The failure is reported, no record is lost, and a log that stays online can be cleaned."""
     env = seeded_env(1)
     make(env)
     before = seen(env)

@@ -31,7 +31,7 @@ STATES = 700
 
 
 class DeferringWorkload(Workload):
-    """A `Workload` whose log defers work; separate steps do parts of this work."""
+    """A `Workload` whose log defers work. Additional steps do parts of this work."""
 
     def __init__(self, seed: int, files: DamageFileSystem | None = None) -> None:
         super().__init__(seed, files)
@@ -43,7 +43,7 @@ class DeferringWorkload(Workload):
         return self.laters[-1]
 
     def weighted(self) -> list[tuple[int, Callable[[], None]]]:
-        """Return the steps of every workload, and steps for deferred work."""
+        """Return the steps of `Workload`, and the steps that do deferred work."""
         return [*super().weighted(), (6, self.work), (4, self.flush_later)]
 
     def _after_roll(self, promise: LogPromise) -> LogPromise:
@@ -52,7 +52,7 @@ class DeferringWorkload(Workload):
         return replace(promise, durable_end=durable_end)
 
     def work(self) -> None:
-        """Do some of the deferred work."""
+        """Do the next few jobs of the deferred work."""
         for later in self.laters:
             later.work(self.draw.randrange(1, 4))
         self._tell(self.promise)

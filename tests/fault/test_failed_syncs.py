@@ -1,4 +1,4 @@
-"""A sync fails, whatever its reason: the next start on this machine must not trust the page cache.
+"""After a failed sync, the next start on this machine must not trust the page cache.
 
 After a failed sync the system may treat the unwritten pages as written. So the failure leaves a
 mark file, and the next process rewrites the files in doubt. A write that failed for lack of space
@@ -51,7 +51,7 @@ def cut(log: Log, offset: int) -> None:
 
 
 def failing(env: SeededEnv, call: int, do: Callable[[], None], kind: FaultKind) -> str | None:
-    """Run `do` with one failing call; return the call's operation and path, None if none failed."""
+    """Run `do` with one failing call; return its operation and path, None if no call failed."""
     env.files.writes.fault = Fault(env.files.calls + call, kind)
     known = len(env.files.writes.failed)
     with suppress(StorageFailure):
@@ -158,7 +158,7 @@ def test_a_full_disk_after_such_an_append_leaves_no_mark() -> None:
 
 
 def test_a_failed_sync_without_a_callback_leaves_a_mark() -> None:
-    """Abandoning the log drops the sync's callback; then the sync fails."""
+    """The log is abandoned, which drops the sync's callback. Then the sync fails."""
     env, later = seeded_env(1), Later()
     _, log = durable_first(env, later=later)
     append(log, SECOND)

@@ -42,7 +42,7 @@ NEVER_WORKING = LogDirOptions(create=True, deferrals=Later)
 
 
 class KilledWorkload(DeferringWorkload):
-    """A `DeferringWorkload` that is sometimes killed: its pending deferred work then never runs."""
+    """A `DeferringWorkload` that is sometimes killed; work that is then pending never runs."""
 
     def weighted(self) -> list[tuple[int, Callable[[], None]]]:
         """Return the steps of `DeferringWorkload`, and the kill."""
@@ -201,7 +201,7 @@ def _sync(fs: DamageFileSystem, path: str) -> None:
 def with_a_failed_sync(
     end: Callable[[LogDir], None], call: int
 ) -> tuple[SeededEnv, list[bytes | None]]:
-    """Return a directory in which the sync of the last append failed, and all appended values."""
+    """Return a directory whose last append's sync failed, and the values of all appends."""
     env = seeded_env(1)
     directory, log = partition_at(env)
     log.append([NewRecord(value=b"synced")])
@@ -212,7 +212,7 @@ def with_a_failed_sync(
     with pytest.raises(StorageFailure):
         log.flush()
     env.files.writes.fault = None
-    with suppress(StorageFailure):  # a close reports the failure again
+    with suppress(StorageFailure):  # `close` reports the failed sync again
         end(directory)
     return env, [b"synced", b"written"]
 

@@ -58,7 +58,7 @@ def test_seeded_states(seed: int) -> None:
     states = done.files.crash_states(range(STATES_PER_WORKLOAD))
     result = survey(done.files, done.story, states, judge_quickly)
     assert result.drawn == STATES_PER_WORKLOAD
-    # Many moments of a crash have few different states.
+    # Crashes at many calls leave only few different states.
     assert result.judged > STATES_PER_WORKLOAD // 4
 
 
@@ -92,7 +92,7 @@ def test_crash_during_recovery_of_several_partitions(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [SEEDS[0], rarely(SEEDS[1])])
 def test_seeded_states_in_full(seed: int) -> None:
-    """Each state is recovered twice; the second recovery must not change anything."""
+    """Each state is recovered twice. The second recovery must not change anything."""
     done = at_work(seed)
     states = done.files.crash_states(thinned(range(STATES_IN_FULL)))
     survey(done.files, done.story, states, judge)
@@ -194,7 +194,7 @@ def test_many_more_workloads(seed: int) -> None:
 def test_append_times_are_mostly_known() -> None:
     """All append times are known after a clean stop, and most of them after a kill.
 
-    Without this test, a log that knows no append times would pass: it never has a wrong one.
+    Without this test, a log that knows no append times would pass, because no append time is wrong.
     """
     for done in [*map(at_work, SEEDS), *map(widely_at_work, WIDE_SEEDS)]:
         last = len(done.files.journal)

@@ -28,7 +28,7 @@ RUNS = (
 
 @cache
 def undisturbed(seed: int) -> tuple[list[DirPromise], int]:
-    """Return the promise after each step of a run without failures, and the number of calls."""
+    """Return the promise after each step of a run without failures, and how many calls it made."""
     workload = Workload(seed)
     promises = []
     for step in workload.steps(STEP_COUNT):
@@ -38,7 +38,7 @@ def undisturbed(seed: int) -> tuple[list[DirPromise], int]:
 
 
 def run_until_failure(seed: int, fault: Fault) -> tuple[Workload, int | None]:
-    """Run until a step fails; return the workload and that step's number, None if none failed."""
+    """Run until a step fails; return the workload and that step's index, None if no step failed."""
     workload = Workload(seed, DamageFileSystem(fault=fault))
     for number, step in enumerate(workload.steps(STEP_COUNT)):
         try:
@@ -88,7 +88,7 @@ def expect_readable(workload: Workload, log: Log, intended: LogPromise) -> None:
 
 
 def check_call(seed: int, call: int, kind: FaultKind) -> None:
-    """Let one call fail; assert that the failure is reported and the state is right afterwards."""
+    """Let one call fail; assert that the failure is reported, and that the promises hold."""
     promises, _ = undisturbed(seed)
     workload, failed_step = run_until_failure(seed, Fault(call, kind))
     where = f"workload seed {seed}, call {call}: {workload.files.writes.failed}"
@@ -184,7 +184,7 @@ def test_appends_fail_on_a_full_disk_and_continue_with_free_space(limit_bytes: i
     judge_failure(workload, promises[failed_step])
     files.limit_bytes = None
     if workload.directory is not None:
-        with suppress(StorageFailure):  # the close reports the failure again, and releases the lock
+        with suppress(StorageFailure):  # `close` reports the failure again, and releases the lock
             workload.directory.close()
     with LogDir.open(ROOT, env=workload.env, options=WRITABLE) as directory:
         directory.create_topic("after", partitions=1, config={})

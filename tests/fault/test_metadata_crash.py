@@ -106,7 +106,7 @@ def judge(state: CrashState, before: Kept, after: Kept) -> None:
     _, log = open_metadata(env)
     found = kept(log)
     assert found in (before, after)
-    if found != (SecurityState(), {}):  # any content that a reader sees must be durable
+    if found != (SecurityState(), {}):  # a power loss must not lose what a reader has seen
         again = replace(env, files=reopen(env.files.crash(Keep.SYNCED)))
         assert kept(open_metadata(again)[1]) == found
     later = SecurityState(acls=frozenset({acl(1), acl(2)}))
@@ -144,7 +144,7 @@ def test_a_change_whose_call_failed_does_not_exist_after_the_next_change(kind: F
                 break
         is_over = not env.files.writes.failed
         env.files.writes.fault = None
-        log.keep_quotas(before[1])  # changes nothing, returns the current content
+        log.keep_quotas(before[1])  # an empty change, which returns the current content
         log_dir.close()
         assert kept(open_metadata(env)[1]) == before
         if is_over:
@@ -215,7 +215,7 @@ def test_a_torn_end_is_left_out_after_a_hard_stop_and_damage_after_a_clean_one()
 
 
 def test_damage_in_front_of_a_change_is_never_passed_over() -> None:
-    """Damage is refused also after a hard stop: skipping it would silently lose later ACLs."""
+    """Damage is refused even after a hard stop: skipping it would silently lose later ACLs."""
     whole = bytes_of(written(3))
     end = len(bytes_of(written(2)))
     for at in range(8, end):  # no checksum covers the offset in bytes 0 to 7

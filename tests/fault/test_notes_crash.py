@@ -41,7 +41,7 @@ class Remembered(NamedTuple):
 
 
 class Life:
-    """A run of rolls, truncations, deletions and stops, with the expected notes after each."""
+    """Rolls, truncations, deletions and stops in turn, with the notes expected after each."""
 
     def __init__(self, files: DamageFileSystem | None = None, *, timed: bool = True) -> None:
         self.env = seeded_env(3, files=files)

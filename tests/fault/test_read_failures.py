@@ -24,14 +24,14 @@ STEP_COUNT = 14
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """A disk at rest, and the promises about its content."""
+    """A disk without unsynced changes, and the promises about its content."""
 
     state: CrashState
     before: DirPromise
     after: DirPromise
 
     def files(self, failing: int | None = None) -> DamageFileSystem:
-        """Return the disk; if `failing` is given, the reading call with this number fails."""
+        """Return the disk; if `failing` is given, the reading call with this index fails."""
         fault = None if failing is None else Fault(failing, FaultKind.EIO)
         return DamageFileSystem(self.state.image, read_fault=fault)
 
@@ -178,7 +178,7 @@ def test_a_failed_read_during_a_change_loses_no_record(part: int) -> None:
 
 
 def last_step(workload: WideWorkload) -> int:
-    """Run the workload until a step fails; return the number of that step, or of the last step."""
+    """Run the workload until a step fails; return the index of that step, or of the last step."""
     steps = workload.steps(STEP_COUNT)
     for number, step in enumerate(steps):
         try:

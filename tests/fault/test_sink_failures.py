@@ -23,7 +23,7 @@ STEP_COUNT = 14
 
 @cache
 def undisturbed(seed: int) -> tuple[list[DirPromise], list[range]]:
-    """Return the promise after each step, and the call numbers of each attach."""
+    """Return the promise after each step, and for each attach the indexes of its changing calls."""
     workload = WideWorkload(seed)
     promises = []
     for step in workload.steps(STEP_COUNT):
@@ -33,7 +33,7 @@ def undisturbed(seed: int) -> tuple[list[DirPromise], list[range]]:
 
 
 def run_until_failure(seed: int, fault: Fault) -> tuple[WideWorkload, int | None]:
-    """Return the workload after the step that failed, and that step's number, None for none."""
+    """Return the workload after the failed step, and that step's index, None if no step failed."""
     workload = WideWorkload(seed, DamageFileSystem(fault=fault))
     for number, step in enumerate(workload.steps(STEP_COUNT)):
         try:
@@ -78,7 +78,7 @@ def judge_failure(workload: WideWorkload, intended: DirPromise) -> None:
 
 
 def goes_on(log: Log, files: DamageFileSystem) -> bool:
-    """Append and flush; return False if the partition is offline, and no call was made."""
+    """Append and flush; return False if the partition is offline, so that no call was made."""
     calls = files.calls
     try:
         log.append([NewRecord(key=b"k", value=b"goes on")])

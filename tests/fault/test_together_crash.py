@@ -32,7 +32,8 @@ class Life:
 
     Attributes:
         sent: The values of each log, in order.
-        told: After each round, the number of calls so far, and each log's acknowledged records.
+        told: For each round: how many calls were made up to its end, and how many records of each
+            log are acknowledged.
     """
 
     def __init__(self) -> None:

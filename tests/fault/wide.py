@@ -40,7 +40,7 @@ class WideWorkload(Workload):
 
     def __init__(self, seed: int, files: DamageFileSystem | None = None) -> None:
         super().__init__(seed, files)
-        # For each attach of segments, the numbers of its changing calls.
+        # For each attach of segments, the indexes of its changing calls.
         self.attach_calls: list[range] = []
         self._jobs = 0
         self._leader_epoch = 0
@@ -86,7 +86,7 @@ class WideWorkload(Workload):
             super().append_in_transaction()
 
     def bump_epoch(self) -> None:
-        """Increase the leader epoch, here or on the other leader."""
+        """Increase the leader epoch, in this log or, in the partition of `copy`, on its leader."""
         if self.at == COPY:
             self._leader_epoch += 1
         else:
@@ -101,7 +101,7 @@ class WideWorkload(Workload):
     def follow(self) -> None:
         """Append one to three batches of a leader, some after a gap that compaction has left.
 
-        There is no gap before the first batch. Checksums don't cover offsets, so only the order of
+        The first batch has no gap before it. Checksums don't cover offsets, so only the order of
         offsets reveals a torn offset. In a log below offset 256 a torn offset is 0, which is out of
         order except in the first batch. This is a limit of the format, also in Kafka.
         """
@@ -184,7 +184,7 @@ class WideWorkload(Workload):
     # ---- the sink
 
     def sink_commit(self) -> None:
-        """Stage segments for some partitions as a job of several tasks; commit most jobs."""
+        """Stage segments for some partitions by several tasks of one job; commit most jobs."""
         assert self.directory is not None
         self._jobs += 1
         job = f"{JOB}{self._jobs}"

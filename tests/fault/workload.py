@@ -119,7 +119,7 @@ class Workload:
         return self._last_append_ms.get(self.at, -1)
 
     def _tell(self, promise: LogPromise) -> None:
-        """Record a promise; rolls have synced all segments before the active one."""
+        """Record a promise; segments before the active one are durable, because rolls sync them."""
         self.story.tell(self.story.latest.with_log(self.at, self._after_roll(promise)))
 
     def _after_roll(self, promise: LogPromise) -> LogPromise:
@@ -278,7 +278,7 @@ class Workload:
         self._tell(self.promise)
 
     def truncate(self) -> None:
-        """Drop the last few records, as a follower does after a change of leaders."""
+        """Drop the last few records, as a follower does when the leader changes."""
         end = self.promise.end
         offset = self.draw.randrange(max(self.promise.start, end - 8), end + 1)
         self.log.truncate_to(offset)
@@ -312,7 +312,7 @@ class Workload:
         self._tell(replace(promise, start=max(promise.start, offset)))
 
     def apply_retention(self) -> None:
-        """Delete old segments; other tests check which ones."""
+        """Delete old segments; other tests check which segments retention must delete."""
         self.log.apply_retention()
         start = self.log.log_start_offset
         assert self.promise.start <= start <= self.promise.end

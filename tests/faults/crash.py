@@ -118,7 +118,7 @@ class _UnsyncedName:
 
 
 class Timeline:
-    """Replays a journal and tracks after each call the durable changes and the uncertain ones."""
+    """Replays a journal; after each call, knows which changes are durable and which may be lost."""
 
     def __init__(self, start: Image, journal: Sequence[Entry]) -> None:
         self._start = start
@@ -141,11 +141,11 @@ class Timeline:
                 self._names.put(node, parent, name)
 
     def state(self, prefix: int, seed: int) -> CrashState:
-        """Return the crash after `prefix` calls in which `seed` decides every fate."""
+        """Return the disk after `prefix` calls and a crash; `seed` decides each change's fate."""
         return self._seeded(prefix, seed, None)
 
     def fixed(self, prefix: int, how: Keep) -> CrashState:
-        """Return the crash after `prefix` calls that keeps everything, or only what was synced."""
+        """Return the disk after `prefix` calls and a crash that keeps all or only synced changes."""
         self._seek(prefix)
         names = self._names.copy()
         if how is Keep.EVERYTHING:

@@ -12,13 +12,13 @@ from tests.faults.tree import parts_of
 
 from tidelog.env import Clock, DirEntry, File, FileStat, LockHandle
 
-_DIRECTORY_SIZE = 4096  # size on ext4; no code may rely on it
+_DIRECTORY_SIZE = 4096  # size of a directory on ext4; no code may rely on this number
 
 
 class DamageFileSystem(Machine):
     """A `FileSystem` in memory. The package's docstring has the rules; `Machine` has the fields.
 
-    Only one thread at a time may write. Handles, maps and locks belong to one life of the machine.
+    Only one thread at a time may write. Handles, maps and locks end with the simulated power loss.
     They do not work with the new file system that `reopen` of a crash state returns.
     """
 
@@ -26,7 +26,7 @@ class DamageFileSystem(Machine):
 
     @property
     def calls(self) -> int:
-        """Number of changing calls so far; also the next call's number, as `Fault.call` counts."""
+        """How many changing calls were made; also the index of the next one, as in `Fault.call`."""
         return self.writes.calls
 
     def settle(self) -> None:
@@ -39,12 +39,15 @@ class DamageFileSystem(Machine):
         del self.journal[:moment]
 
     def crash(self, keep: Keep, prefix: int | None = None) -> CrashState:
-        """Return the crash after `prefix` recorded calls (all if None), without randomness."""
+        """Return the disk after `prefix` calls (all if None) and a crash without randomness."""
         moment = len(self.journal) if prefix is None else prefix
         return Timeline(self._image, self.journal).fixed(moment, keep)
 
     def prefixes(self, keep: Keep) -> Iterator[CrashState]:
-        """Yield the crash before the first recorded call, after the first, ... after the last."""
+        """Yield the disk after a crash at each call: before the first, after the first, ...
+
+        Last.
+        """
         timeline = Timeline(self._image, self.journal)
         for prefix in range(len(self.journal) + 1):
             yield timeline.fixed(prefix, keep)
@@ -52,10 +55,10 @@ class DamageFileSystem(Machine):
     def crash_states(
         self, seeds: Iterable[int], *, prefix: int | None = None
     ) -> Iterator[CrashState]:
-        """Yield one crash per seed, ordered by the moment of the crash.
+        """Yield one disk after a crash per seed, ordered by the call after which the crash happens.
 
-        A seed decides the moment (unless `prefix` gives it) and every fate, so the same journal and
-        seed give the same state.
+        A seed decides when the crash happens (unless `prefix` gives this call) and the fate of each
+        unsynced change. So the same journal and seed give the same disk.
         """
         timeline = Timeline(self._image, self.journal)
         for moment, seed in sorted((self._moment(seed, prefix), seed) for seed in seeds):
@@ -194,7 +197,7 @@ class DamageFileSystem(Machine):
         self.record(path, SetMtime(node.number, mtime_ms))
 
     def lock(self, path: str) -> LockHandle:
-        """Lock a file; raises BlockingIOError if it is locked in this life of the machine."""
+        """Lock a file, until a power loss; raises BlockingIOError if the file is locked."""
         node = self._create(path)
         if node.number in self._held:
             raise os_error(errno.EWOULDBLOCK, path)
@@ -208,5 +211,5 @@ def reopen(
     fault: Fault | None = None,
     limit_bytes: int | None = None,
 ) -> DamageFileSystem:
-    """Return the machine after the power is back: everything in the state is durable."""
+    """Return the file system after the power is back: everything in `state` is durable."""
     return DamageFileSystem(state.image, clock=clock, fault=fault, limit_bytes=limit_bytes)

@@ -33,7 +33,7 @@ class RestingFile:
         self.durable = durable
         self.mtime_ms = mtime_ms
         self.changes: list[FileChange] = []
-        self.certain = 0  # number of changes after the doubtful ones that a later sync kept
+        self.certain = 0  # how many changes after these a later sync has made durable
         self.doubtful = 0
 
     def sync(self, *, failed: bool) -> None:

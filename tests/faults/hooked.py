@@ -77,11 +77,11 @@ class HookedDisk(OsFileSystem):
 
 
 class FailingDisk(HookedDisk):
-    """A disk that is full for a while.
+    """A disk whose calls fail for lack of space while `is_failing` is set.
 
     Attributes:
-        failing: Calls that fail while it is full.
-        is_failing: Whether it is full.
+        failing: Names of the calls that fail while the disk is full.
+        is_failing: Whether the disk is full.
     """
 
     def __init__(self) -> None:
@@ -114,7 +114,7 @@ class _WarmFile:
 
 
 class WarmDisk(FailingDisk):
-    """A disk that reports all its bytes as in memory, whatever the machine has in its cache."""
+    """A disk that reports all its bytes as in memory, even if the page cache lacks them."""
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
         return cast("File", _WarmFile(super().open(path, write=write, create=create)))

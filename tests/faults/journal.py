@@ -94,7 +94,7 @@ class Unlink:
 
 @dataclass(frozen=True, slots=True)
 class Rename:
-    """A rename, which replaces a node of the new name."""
+    """A rename; if the new name exists, its node is replaced."""
 
     node: int
     source_parent: int

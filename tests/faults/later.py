@@ -22,7 +22,7 @@ class Later:
         self.waiting.append((work, done))
 
     def work(self, count: int = 1) -> int:
-        """Run the next jobs; return their number."""
+        """Run the next jobs; return how many jobs ran."""
         done = 0
         while self.waiting and done < count:
             job, follow = self.waiting.popleft()

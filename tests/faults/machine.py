@@ -18,8 +18,8 @@ class Machine:
     Attributes:
         clock: Clock of modification times.
         journal: Every call that changed something, in order.
-        writes: Counts the changing calls; `writes.fault` chooses the one that fails.
-        reads: Counts the other calls; `reads.fault` chooses the one that fails.
+        writes: Counts the changing calls; `writes.fault` chooses which of them fails.
+        reads: Counts the reading calls; `reads.fault` chooses which of them fails.
         limit_bytes: Size of the disk, None for no limit. Holes count as bytes, names don't count.
     """
 
@@ -155,7 +155,7 @@ class DamageFile:
 
 
 class DamageLock:
-    """A held lock; it ends with the machine's life."""
+    """A held lock of a file; a power loss releases it."""
 
     __slots__ = ("_held", "_number")
 

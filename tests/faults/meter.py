@@ -19,8 +19,8 @@ class Fault:
     """A failure of a chosen call.
 
     Attributes:
-        call: Number of the failing call among the changing calls, or among the reading calls for a
-            `read_fault`, counted from 0 over the file system's life.
+        call: Index (from 0) of the failing call among all changing calls of the file system, or
+            among all its reading calls for a `read_fault`.
         kind: Kind of the failure.
         sticky: Whether every later call fails as well.
     """
@@ -30,7 +30,7 @@ class Fault:
     sticky: bool = False
 
     def hits(self, call: int) -> bool:
-        """Whether the call of this number fails."""
+        """Whether the call with this index fails."""
         return call == self.call or (self.sticky and call > self.call)
 
 
@@ -40,11 +40,11 @@ def os_error(code: int, path: str) -> OSError:
 
 
 class Meter:
-    """Counter of calls, with the calls that failed.
+    """Counts calls, and keeps the calls that failed.
 
     Attributes:
         calls: Number of calls so far, including failed ones.
-        failed: `(call, operation, path)` of each call that the fault let fail or cut short.
+        failed: `(call, operation, path)` of each call that the fault made fail or cut short.
     """
 
     def __init__(self, fault: Fault | None) -> None:
@@ -53,7 +53,9 @@ class Meter:
         self.failed: list[tuple[int, str, str]] = []
 
     def enter(self, operation: str, path: str) -> FaultKind | None:
-        """Count one call; return `SHORT_WRITE` if a write has to be short, else None.
+        """Count one call.
+
+        Return `SHORT_WRITE` if only half of the bytes are to be written, or None.
 
         Raises:
             OSError: The call fails.

@@ -49,7 +49,7 @@ class FileNode:
         self.mtime_ms = mtime_ms
         self.handles = 0
         self.linked = True
-        # Immutable until the first change, so it can be shared.
+        # Immutable until the first change, so several disks can share it.
         self._data: bytes | bytearray = data
         self._mirrors: list[bytearray] = []
 

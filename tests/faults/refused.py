@@ -32,7 +32,7 @@ def opened(open_directory: Callable[[], LogDir], *, if_hard: bool = False) -> Lo
 
 
 def cut_to_sound_prefix(log: Log) -> None:
-    """Cut a refused log at the start of its damage, durably; no synced byte is lost."""
+    """Cut a refused log at the start of its damage, and sync the cut; no synced byte is lost."""
     damage = log.failure
     assert isinstance(damage, DamagedLog)
     assert damage.offset is not None

@@ -61,7 +61,7 @@ class Tree:
         return parent, parts[-1]
 
     def child(self, parent: DirNode, name: str) -> Node | None:
-        """Return the node of a name, None without one."""
+        """Return the node of a name, None if there is no such name."""
         number = parent.names.get(name)
         if number is None:
             return None
@@ -115,7 +115,7 @@ class Tree:
             self.files.pop(node.number, None)
 
     def check_rename(self, source: str, target: str) -> None:
-        """Raise the error of rename(2), if any."""
+        """Raise the error that rename(2) would raise for these nodes, if any."""
         moved = self.find(source)
         parent, name = self.place(target)
         there = self.child(parent, name)
