@@ -310,7 +310,7 @@ def _codes(found: object) -> list[int]:
         for name in ("topic_errors", "topic_error_codes", "resources")
         for row in getattr(found, name, ())
     ]
-    # A row about a topic begins with the topic's name, a row about a resource with the code.
+    # A result row about a topic begins with the topic's name, other rows with the error code.
     return [next(each for each in row if isinstance(each, int)) for row in rows]
 
 

@@ -180,7 +180,7 @@ def ids_of(bootstrap: str) -> dict[str, UUID]:
 
 
 def await_topics(bootstrap: str) -> None:
-    """Send heartbeats of a separate group until the coordinator knows both topics.
+    """Send heartbeats of another group until the coordinator knows both topics.
 
     Kafka's coordinator reads topics from an image of the metadata, which is updated after the
     topics' creation. The update raises the epoch of an existing group by one.
@@ -200,8 +200,8 @@ def await_topics(bootstrap: str) -> None:
 def create_apart(kafka: Broker) -> dict[str, UUID]:
     """Create both topics in Kafka, with ids in different buckets of a Java hash table.
 
-    If both ids were in one bucket, the topics would be in the order of an immutable set, which
-    differs in each JVM.
+    If both ids were in one bucket, the topics would have the iteration order of an immutable set,
+    which differs in each JVM.
     """
     kafka.create_topic(ROUTES, ROUTES_PARTITIONS)
     for _ in range(CREATE_TRIES):

@@ -92,7 +92,10 @@ class Pair:
         assert producer.flush(REQUEST_TIMEOUT_S) == 0
 
     def transact(self, broker: Broker, batches: list[list[int]], aborted: list[int]) -> None:
-        """Append each batch in a transaction; before the last, abort one of `aborted`."""
+        """Append each batch in a transaction.
+
+        Before the last, abort a transaction with `aborted`.
+        """
         config = broker.client_config(transactional_id=f"t-{self.topic}")
         producer = Producer(config)
         producer.init_transactions(REQUEST_TIMEOUT_S)

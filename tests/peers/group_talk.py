@@ -94,7 +94,7 @@ class Talk:
             client.close()
 
     def client(self, name: str) -> RawClient:
-        """Return a connection; one that waits for a response can't send another request."""
+        """Return a connection with this name, because a waiting connection can't send a request."""
         if name not in self._clients:
             self._clients[name] = RawClient(self._bootstrap)
         return self._clients[name]
@@ -131,7 +131,7 @@ class Talk:
         return answer
 
     def await_note(self, name: str) -> "DataclassInstance":
-        """Record and return the response to the request that `park` sent."""
+        """Record and return the response to the request that was sent without waiting."""
         return self._note(self.client(name).receive())
 
     def _shared(self, value: object) -> object:
@@ -183,7 +183,7 @@ class Talk:
         self.client(name).send(JOIN_GROUP, 9, self.join_request(member_id))
 
     def new_id(self, name: str) -> str:
-        """Return the id that the broker gives to a new member, which has to join with this id."""
+        """Return the id that the broker gives to a new member; the member joins again with it."""
         return self.ask(JOIN_GROUP, 9, self.join_request(), name).member_id
 
     def sync(
@@ -281,7 +281,7 @@ class Talk:
         self.ask(OFFSET_FETCH, version, asked)
 
     def fetch_twice(self, version: int) -> None:
-        """Name a topic twice, with different partitions; record each partition's result."""
+        """Send a request that names a topic twice; record the result of each partition."""
         if version < 8:
             named = [OffsetFetchTopic(name=TOPIC, partition_indexes=[one]) for one in (0, 1, 0)]
             asked = OffsetFetchRequest(group_id=self.group, topics=named)

@@ -130,7 +130,7 @@ class _ClientLife:
             replace(record, timestamp=self._now_ms) if record.timestamp == -1 else record
             for record in draw_small_records(rng, self._now_ms)
         ]
-        # A batch after a gap in the sequence numbers is refused, and so are later ones until the
+        # A batch after a gap in the sequence numbers is refused, and so are later batches until the
         # gap is filled.
         lost = self._stubborn and rng.random() < 0.05
         sequence = self._sequences[producer] + (3 if lost else 0)
@@ -199,7 +199,7 @@ def _copied_batches(rng: random.Random, *, legacy: bool) -> Iterator[bytes]:
         if legacy and rng.random() < 0.7:
             yield _legacy(rng, records, offset)
         else:
-            # A gap, as left by compaction on the leader.
+            # A gap in the offsets, as compaction on the leader leaves it.
             offset += rng.choice((0, 0, 0, 0, 40))
             epoch += rng.random() < 0.1
             data = build_batch(records, codec=rng.choice(CODECS))

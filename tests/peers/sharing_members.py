@@ -54,7 +54,7 @@ from tidelog.types import NewRecord
 
 GROUP_CONFIG: Final = 32
 Ack = tuple[int, int, list[int]]
-# Error code of a response. For each partition: its number, the error codes of fetch and
+# Error code of a response. For each partition: its index, the error codes of fetch and
 # acknowledgement, the acquired ranges, and the base offsets of the batches.
 Told = tuple[int, list[tuple[int, int, int, list[tuple[int, int, int]], list[int]]]]
 
@@ -170,7 +170,7 @@ def has_lent(told: Told) -> bool:
 
 
 class Side:
-    """One of the two brokers, with a topic for each story."""
+    """One of the two brokers, with a topic for each test."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap

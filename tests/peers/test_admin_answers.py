@@ -103,7 +103,7 @@ def pair(kafka_broker: Broker, ours: "Ours") -> Iterator[Pair]:
 
 
 def text_of(message: str | None) -> str | None:
-    """Return a text without each broker's own wording."""
+    """Return a text without the parts that each broker words differently."""
     if message is None or message.startswith("conflict topic config"):
         return None
     found = re.match(r"Invalid value .* for (configuration [a-z.]+)", message)
@@ -275,7 +275,7 @@ def test_new_partitions_and_deletions_get_equal_responses(pair: Pair) -> None:
 
 
 def altering(*changes: tuple[str, int, str | None], name: str = "set", kind: int = 2) -> Question:
-    """Return a question that changes settings of a resource, then shows the topic's settings."""
+    """Return a function that changes settings of a resource, then returns the topic's settings."""
 
     def ask(client: RawClient) -> list[Answer]:
         configs = [
@@ -305,7 +305,7 @@ def replacing(*configs: tuple[str, str | None], name: str = "set") -> Question:
 
 
 def showing(name: str, *keys: str) -> Question:
-    """Return a question that shows settings of a topic, with the settings' synonyms."""
+    """Return a function that returns settings of a topic, with the settings' synonyms."""
 
     def ask(client: RawClient) -> list[Answer]:
         resource = DescribeConfigsResource(
@@ -332,8 +332,8 @@ def showing(name: str, *keys: str) -> Question:
     return ask
 
 
-# Settings whose values differ on Kafka's broker: the tests set the first, and a feature of Kafka's
-# cluster sets the second.
+# Settings whose values differ on Kafka's broker: the tests set the first setting, and a feature of
+# Kafka's cluster sets the second setting.
 OTHERWISE: Final = frozenset({"file.delete.delay.ms", "min.insync.replicas"})
 
 
@@ -462,7 +462,7 @@ def described(*names: str, limit: int = 2000, start: tuple[str, int] | None = No
 def elected(
     partitions: "list[int] | None", *, name: str = "three", kind: int = 0, version: int = 2
 ) -> Question:
-    """Return a question that elects leaders of a topic's partitions, or of all partitions."""
+    """Return a function that elects leaders of a topic's partitions, or of all partitions."""
 
     def ask(client: RawClient) -> list[Answer]:
         topics = None

@@ -33,7 +33,7 @@ UNKNOWN, NOT_VALID, NAME, CONFIG, POLICY, UNKNOWN_ID = -1, 42, 17, 40, 44, 100
 
 
 def codes(pair: Pair, question: Question) -> tuple[list[object], list[object]]:
-    """Return the second column of Kafka's response, and that of ours."""
+    """Return the second column of Kafka's response, and the same column of our response."""
     theirs, own = ([row[1] for row in question(client)] for client in (pair.kafka, pair.ours))
     return theirs, own
 
@@ -141,7 +141,7 @@ def test_a_list_is_kept_without_blanks_and_repeats_by_ours_alone(pair: Pair) -> 
 
 
 def clients_of(pair: Pair) -> tuple[RawClient, RawClient]:
-    """Return both connections, after Kafka's broker has got all earlier changes."""
+    """Return both connections, once Kafka's broker has applied all earlier changes."""
     barrier = fresh(pair)
     row = metadata(12, MetadataRequestTopic(name=barrier))
     while row(pair.kafka)[1][1]:

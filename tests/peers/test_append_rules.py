@@ -1,7 +1,7 @@
-"""Kafka's leader and ours validate the same appends with the same errors and the same log.
+"""Kafka's leader and ours validate the same appends: errors and logs are equal.
 
-Both get a series of batches under one topic's settings, most of them invalid in one way. Separate
-tests at the end cover intended differences; docs/differences.md gives the reasons.
+Both get a series of batches with one topic's settings. Most batches are invalid in one way.
+Separate tests at the end cover intended differences; docs/differences.md gives the reasons.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""We and Kafka append by turns, and Kafka compacts and truncates; append times stay right.
+"""tidelog and Kafka append in turn, Kafka compacts and truncates, append times stay right.
 
 Every record's value is unique, so the model has each record's append time and writer.
 """
@@ -69,7 +69,7 @@ class Model:
 
 
 def our_session(model: Model, directory: Path, *, end: str) -> int:
-    """Append batches; return the number of append times known before, which must all be right."""
+    """Append batches; return how many append times were known before, which must all be right."""
     model.leader_epoch += 1
     ours = OurLog(Script(directory, (), CONFIG, now_ms=model.now_ms, clean=True))
     known = check(model, ours)
@@ -85,7 +85,7 @@ def our_session(model: Model, directory: Path, *, end: str) -> int:
 
 
 def check(model: Model, ours: OurLog) -> int:
-    """Assert that every record has its own append time or none; return how many have one."""
+    """Assert that no record has a wrong append time; return how many records have a known one."""
     known = 0
     for record in ours.log.records():
         told = ours.log.append_time_of(record.offset)

@@ -1,6 +1,6 @@
 """Tokens without a frame header (handshakes of version 0), and odd frames, with both brokers.
 
-A story is a series of frames. The test records error codes and tokens, and finally whether the
+A test case is a series of frames. The test records error codes and tokens, and finally whether the
 broker serves a request that requires authentication.
 """
 
@@ -72,7 +72,7 @@ class Talk:
         return self.shake(BEARER).bare(bearer(self.token(**claims)))
 
     def scram(self, mechanism: str, password: str) -> "Talk":
-        """Send both messages without a header; random parts of the responses are not recorded."""
+        """Send both SCRAM messages without a header; random parts of responses are not recorded."""
         self.shake(mechanism)
         first = f"n,,n={mechanism}-user,r={NONCE}"
         answer = self.say(first.encode())
@@ -96,7 +96,7 @@ def by_scram(mechanism: str, password: str) -> Story:
     return lambda it: it.scram(mechanism, password)
 
 
-# Each story, and whether the story authenticates the client.
+# Each test case, and whether it authenticates the client.
 STORIES: Final[dict[str, tuple[Story, bool]]] = {
     "plain": (lambda it: it.shake("PLAIN").bare(plain()), True),
     "a wrong password": (lambda it: it.shake("PLAIN").bare(WRONG), False),

@@ -76,7 +76,7 @@ def drawn_records(count: int, seed: int, *, keys: int = 9) -> list[NewRecord]:
 
 
 def send_every_codec(oracle: Oracle, broker: Broker, topic: str) -> None:
-    """For each codec, send records, then committed and aborted transactions."""
+    """Send records with each codec, then committed and aborted transactions."""
     for number, codec in enumerate(CODECS):
         produce(oracle, broker, topic, drawn_records(40, number), codec=codec)
         produce_by_librdkafka(broker, topic, drawn_records(40, 10 + number), codec=codec)

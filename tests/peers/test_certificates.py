@@ -1,7 +1,7 @@
 """Certificates that are replaced while clients are connected, with Kafka and our broker.
 
 Our broker checks the files in each handshake. Kafka reads the files again some time after a request
-has set its settings to their current values, and reports an unusable file only in its log.
+has set the files' settings to the current values. Kafka reports an unusable file only in its log.
 """
 
 import socket

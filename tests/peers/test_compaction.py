@@ -46,7 +46,7 @@ SEEDS = 20
 
 @dataclass(slots=True)
 class Ours:
-    """A directory of ours with a clock of the test."""
+    """A directory of tidelog with a clock that the test sets."""
 
     path: Path
     clock: ManualClock = field(default_factory=lambda: ManualClock(T0))
@@ -111,7 +111,7 @@ def complaints(oracle: Oracle, side: Ours) -> list[str]:
 def test_both_cleaners_leave_the_same_records(
     kafka_oracle: Oracle, quick_path: Path, seed: int
 ) -> None:
-    """Clean three times: after the first records, after more records, after tombstones expire."""
+    """Clean three times: after the first records, after more records, after tombstones expired."""
     dice = random.Random(seed)
     ours = Ours(quick_path / "ours")
     with ours.open() as log_dir:
@@ -144,7 +144,7 @@ def test_both_cleaners_leave_the_same_records(
         # The tool complains about the timestamps of empty batches. Both cleaners keep these batches
         # for active producers.
         assert complaints(kafka_oracle, ours) == complaints(kafka_oracle, theirs)
-    # Each key has only one record left; the loop has compared the records of both.
+    # Each key has only one record left. The loop above has compared the records of both cleaners.
     left = ours.records(COMMITTED)
     assert len({seen.key for seen in left}) == len(left)
 

@@ -118,7 +118,7 @@ def sharing(talk: ConsumerTalk) -> None:
 
 
 def many_members(talk: ConsumerTalk) -> None:
-    """If members can't get equally many partitions, their ids decide which of them get one more."""
+    """If partitions can't be divided equally, members' ids decide which members get one more."""
     names = ["kiwi", "plum-7", "fig", "Zitrone", "date_4", "a-long-name-of-a-member", "9"]
     for name in names:
         talk.enter(name, ROUTES)

@@ -89,7 +89,7 @@ def gather(bootstrap: str) -> Seen:
 
 
 def change(talk: ConsumerTalk, classic: JoinGroupResponse) -> Seen:
-    """Change a member's topics, let members rejoin if required, and commit again."""
+    """Change a member's topics, let members rejoin if the broker requires it, and commit again."""
     talk.beat("A", subscribed_topic_names=[STOPS])
     talk.settle(*NAMES)
     protocols = [JoinGroupRequestProtocol(name="range", metadata=ROUTES_SUBSCRIBED)]

@@ -58,7 +58,7 @@ def damage(rng: random.Random, data: bytearray, magic: int) -> None:
 
 
 def our_reading(data: bytearray) -> Content | None:
-    """Return the batches that we read in `data`; None if a typed error refuses one of them."""
+    """Return the batches that tidelog reads in `data`; None if it refuses one by a typed error."""
     try:
         return [
             (our_fields(batch), [as_kafka_tells(r, control=batch.is_control) for r in records])

@@ -1,4 +1,4 @@
-"""Kafka trusts indexes damaged by a crash or a copy, and deletes or misses records; we do not."""
+"""Kafka trusts damaged indexes, so it deletes or misses records. tidelog does neither."""
 
 import shutil
 from collections.abc import Callable

@@ -45,7 +45,7 @@ def test_the_reordering_of_kip_33_loses_no_message(pair: Pair) -> None:
     assert pair.committed(pair.b) < 0
     safe = pair.failover("--max-latency", "3s", "--verify", "--execute")
     assert safe.code == 0, safe.err
-    # Duplicates are the consumed records created since 3 s before m2: 8, 9 and m2 itself.
+    # Consumed records that were created since 3 s before m2 are read again: 8, 9 and m2 itself.
     assert safe.verdict["missed"] == 0
     assert safe.verdict["duplicates"] == 3
     assert safe.starts == {0: 8}
@@ -270,7 +270,7 @@ def test_a_cluster_that_does_not_exist_is_named(pair: Pair) -> None:
     said = "127.0.0.1:1: could not"
     _, (code, err) = with_time(
         lambda seconds: gone.refused("--max-latency", "1s", "--timeout", f"{seconds}s"),
-        lambda told: said in told[1],  # the message is not about A, which exists
+        lambda told: said in told[1],  # the message does not name A, which exists
         least_s=1,
     )
     assert code == 1

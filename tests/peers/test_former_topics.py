@@ -45,7 +45,7 @@ def id_of(bootstrap: str) -> UUID:
 
 
 def commit(bootstrap: str, version: int, number: int) -> None:
-    """Commit a partition's number as the partition's offset."""
+    """Commit the index of each partition as its offset."""
     place = OffsetCommitRequestPartition(partition_index=number, committed_offset=number)
     named = OffsetCommitRequestTopic(name=TOPIC, topic_id=id_of(bootstrap), partitions=[place])
     request = OffsetCommitRequest(group_id=GROUP, topics=[named])
@@ -88,7 +88,7 @@ def known_ids(node: Node) -> dict[int, UUID]:
 
 
 def add_strangers(node: Node) -> None:
-    """Commit for a former topic of this name, and without a topic id as old versions did."""
+    """Commit offsets for a former topic of this name, and without a topic id like old brokers."""
     commits = [
         Commit(TOPIC, FORMER, FORMER, topic_id=UUID(int=1)),
         Commit(TOPIC, UNKNOWN, UNKNOWN, topic_id=NO_UUID),

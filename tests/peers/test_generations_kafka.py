@@ -44,8 +44,8 @@ GENERATIONAL = {
 }
 COLD_KEYS = 200
 ROUNDS = 5
-# Number of rounds after which the old segments are still unchanged; after `ROUNDS` rounds all were
-# rewritten.
+# After this many rounds the old segments are still unchanged. After `ROUNDS` rounds all of them
+# were rewritten.
 PARTIAL_ROUNDS = 3
 QUICK, SWEPT = 3, 30
 
@@ -57,7 +57,7 @@ class Lives:
     """A log that is cleaned by generations, and the same log without cleaning.
 
     Attributes:
-        partial: Number of cleanings that skipped dirty segments before the rewritten ones.
+        partial: How many cleanings skipped dirty segments below the segments that they rewrote.
     """
 
     ours: Ours
@@ -219,7 +219,7 @@ def tombstones(ours: Ours) -> set[int]:
 
 
 def our_turn(ours: Ours) -> tuple[Table, int]:
-    """Run rounds of records and cleanings; return the table and the number of partial cleanings."""
+    """Run rounds of records and cleanings; return the table and the count of partial cleanings."""
     dice, partial = random.Random(7), 0
     settings = {key: value for key, value in GENERATIONAL.items() if key != "cleanup.policy"}
     with ours.open() as log_dir:

@@ -1,4 +1,4 @@
-"""Lookups by time in one directory: Kafka's results, and ours, which are equal or better."""
+"""Lookups by time in one directory: tidelog's results equal Kafka's, or are more exact."""
 
 import shutil
 from collections.abc import Callable, Sequence

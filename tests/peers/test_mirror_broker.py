@@ -46,7 +46,7 @@ def seen(broker: AnyBroker, topic: str, partition: int) -> dict[bytes, tuple[int
 
 
 def check(rows: tuple[MapRow, ...], places: dict[bytes, tuple[int, int]], partition: int) -> None:
-    """Assert that the map's rows cover the offsets of the copies; dense rows give them exactly."""
+    """Assert that the map's rows cover the copies' offsets; dense rows give exact offsets."""
     mine = [row for row in rows if row.source_partition == partition]
     assert mine
     for row in mine:

@@ -101,7 +101,8 @@ class TestDirectory:
         url, directory = copied
         here = Cli(Path(directory)).ok(*command)
         there = Cli(Path(), url=url).ok(*command)
-        # Numbers of bytes read are not compared: small objects are read whole over a network.
+        # Counts of bytes read are not compared, because small objects are read whole over a
+        # network.
         assert without_sizes(there.out.replace(url, str(directory))) == without_sizes(here.out)
 
     def test_options_instead_of_the_environment(

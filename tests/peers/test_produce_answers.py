@@ -272,7 +272,7 @@ def test_impossible_lengths(
     kafka_broker: KafkaBroker,
     ours: Broker,
 ) -> None:
-    """Compare error codes, and whether texts are missing, with `theirs` (of Kafka) and `own`."""
+    """Assert Kafka's error codes (`theirs`) and ours (`own`), and which responses lack a text."""
     (kafka_says,), (we_say,) = (
         responses_of(case, kafka_broker.bootstrap),
         responses_of(case, ours.bootstrap_servers),

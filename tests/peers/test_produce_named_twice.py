@@ -29,7 +29,7 @@ INVALID_RECORD = 87
 FOREVER = {"log.retention.ms": "-1"}
 # A partition and the bytes sent to it.
 Entry: TypeAlias = tuple[int, bytes]
-# A partition, its error, its first offset.
+# The index of a partition, its error code, and the first offset of its batch.
 Answer: TypeAlias = tuple[int, int, int]
 
 
@@ -48,7 +48,7 @@ class Told(NamedTuple):
 
 
 def numbered_batch(value: bytes, sequence: int | None = None) -> bytes:
-    """Return a batch; with a sequence number, it is that of an idempotent producer."""
+    """Return a batch; if a sequence number is given, the batch is from an idempotent producer."""
     if sequence is None:
         return batch(value, key=b"k", timestamp=1_700_000_000_000)
     return batch(

@@ -195,8 +195,8 @@ def test_stored_quotas_are_described_equally(clients: tuple[RawClient, RawClient
 def apply(admin: RawClient, parts: Parts, values: Values) -> None:
     """Change a quota, and return when the broker applies it.
 
-    Kafka's broker shows a change before the change takes effect, but only after earlier changes
-    have taken effect. So two more changes follow, and the last one must be shown.
+    Kafka's broker shows a change before the change takes effect, but after all earlier changes have
+    taken effect. So two more changes follow, and the last one must be shown.
     """
     for entity, quotas in ((parts, values), ((LATER,), (RATE,)), ((LATER,), (NO_RATE,))):
         alter(admin, (entity, quotas))

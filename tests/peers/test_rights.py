@@ -96,8 +96,8 @@ def answer_or_end(side: Side, user: str, question: Question) -> object:
 # -- through admin clients -----------------------------------------------------------------------
 
 ROWS_LEAST: Final = 600
-# Results which show that a step was allowed: success; for the steps in WELL also errors about the
-# object.
+# Results that show that a step was allowed. For the steps in WELL, errors about the object are such
+# results, too.
 DONE: Final[set[Shown]] = {0, "OK", "settings", "folders", "rules"}
 WELL: Final[Mapping[Step, set[Shown]]] = {
     Step.CREATE: {0, 36},
@@ -189,7 +189,7 @@ def matching(name: str | None) -> list[DescribeAclsRequest]:
 
 
 class AclTalk:
-    """Sends requests about ACLs to one broker; records responses, and if the broker disconnects."""
+    """Sends requests about ACLs to one broker; records each response or disconnection."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap

@@ -146,7 +146,7 @@ def test_a_fetch_brings_the_batches_that_kafka_brings_whole(pair: Pair, count: i
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A partition's response without a cut batch."""
+    """A partition's response, without a batch that is cut off at the end."""
 
     error: int
     places: tuple[int, int, int]

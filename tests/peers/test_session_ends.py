@@ -24,7 +24,7 @@ pytestmark = pytest.mark.kafka
 # depend on the machine's speed.
 SKEW_S: Final = 600
 SHORT_S: Final = 3
-# Maximum difference in seconds between a broker's clock for sessions and the machine's clock.
+# Maximum difference in s between the clock by which a broker ends sessions and the wall clock.
 TOLERANCE_S: Final = 0.1
 ENDED: Final = ("say", 0, "", 0)
 GOES_ON: Final = ("say", 0, "", "some")

@@ -207,8 +207,8 @@ def deleted(it: Side) -> Iterator[object]:
     yield one.fetch()
     yield one.say((0, 9, [ACCEPT]))
     yield one.say((10, 19, [RELEASE]))
-    # Kafka detects only at a fetch that the records below 12 are deleted; that fetch acquires no
-    # records.
+    # Kafka detects only at a fetch that the records below offset 12 are deleted; this fetch
+    # acquires no records.
     yield one.begin()
 
 

@@ -119,7 +119,7 @@ def fetch(
 
 
 def fetch_result(data: PartitionData, name: Names) -> Said:
-    """Return the relevant parts of a response, without a cut batch.
+    """Return the compared parts of a response, without a batch that is cut off at the end.
 
     Kafka's list of aborted transactions may reach beyond the returned records; such transactions
     are useless to a client.

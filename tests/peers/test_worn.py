@@ -1,4 +1,4 @@
-"""Truncations, rolls, deleted records and retention leave the same files on both sides."""
+"""Truncations, rolls, deleted records and retention leave equal files in Kafka and tidelog."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ SEEDS = range(0, 4 * SEEDS_PER_TEST, SEEDS_PER_TEST)
 
 
 def facts(answer: object) -> list[object]:
-    """Return log start, log end, and the segments of a state."""
+    """Return the log start, the log end and the segments from the result of a script's step."""
     state = cast("dict[str, object]", answer)
     segments = cast("list[dict[str, object]]", state["segments"])
     return [

@@ -81,7 +81,7 @@ def latency_page(hours: int = 24 * 365) -> Report:
 
 
 def lag_page() -> Report:
-    """Return a page of two lagging groups, one of them five years behind, and one without lag."""
+    """Return a page of three groups: one without lag, and two with lag, one of five years."""
 
     def seen(partition: int, end: int, committed: int) -> Observation:
         unread = None

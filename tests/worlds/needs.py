@@ -7,7 +7,7 @@ import pytest
 
 
 def need(found: bool, what: str) -> None:
-    """Skip the test if `found` is false; fail it instead if TIDELOG_REQUIRE_KAFKA is set."""
+    """If `found` is false, skip the test, or fail it if TIDELOG_REQUIRE_KAFKA is set."""
     if found:
         return
     if os.environ.get("TIDELOG_REQUIRE_KAFKA"):

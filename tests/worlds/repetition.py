@@ -1,4 +1,4 @@
-"""Marks cases of tests that only repeat other cases, so that they run only in the sweep."""
+"""Marks test cases that only repeat other cases; marked cases run only in the sweep."""
 
 import pytest
 from _pytest.mark import ParameterSet

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 PATIENCE_S: Final = 90
-# Timeout of loading kernels, which compiles all of them if no cache exists.
+# Timeout of loading kernels; if no cache exists, loading compiles all kernels.
 KERNELS_S: Final = 300
 # Pause between two polls in s, which leaves CPU time for the process that the test waits for.
 PAUSE_S: Final = 0.002
@@ -27,7 +27,7 @@ class Patience:
 
 
 def until(ask: Callable[[], T], is_right: Callable[[T], bool]) -> T:
-    """Call `ask` until the result is right; return the last result.
+    """Call `ask` until `is_right` accepts the result; return the last result.
 
     After the time limit the result may be wrong, so the caller has to check it.
     """

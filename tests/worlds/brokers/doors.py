@@ -109,7 +109,7 @@ class Issuer:
         return self._bearer(self._key)
 
     def bad(self) -> dict[str, Key]:
-        """Invalid credentials, each with one error."""
+        """Invalid credentials by name, each invalid for one reason."""
         past = now_s() - 7200
         return {
             "stranger": self._bearer(self._other),
@@ -140,7 +140,7 @@ def _sasl_door(bootstrap: str, issuer: Issuer) -> Door:
 
 
 def ensure_open(door: Door, key: Key) -> None:
-    """Wait until the topic is visible; fail if a valid key is rejected."""
+    """Wait until the client sees the topic; fail if the broker rejects a valid key."""
     admin = AdminClient(key.librdkafka(door.bootstrap))
     admin.poll(0)  # requests the token
 
@@ -215,7 +215,10 @@ class Papers:
         return Key(protocol="SSL", authority=self._authority.path, certificate=certificate)
 
     def door(self, bootstrap: str) -> Door:
-        """Create a topic at a broker; return the broker with credentials for it."""
+        """Create a topic at a broker.
+
+        Return the broker together with credentials for the broker.
+        """
         bad = {"none": self._key(None), "authority": self._key(self._other.issue("boss"))}
         create_topic(bootstrap, self._boss, TOPIC)
         return Door(bootstrap, {"boss": self._boss}, bad, self._powerless)

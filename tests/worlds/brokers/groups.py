@@ -271,7 +271,7 @@ class World:
     def ask_sync(
         self, member: JoinResult, assignments: Mapping[str, bytes] | None = None
     ) -> "Reply[tuple[ErrorCode, bytes]]":
-        """Send a sync; return the error code and the assignment, which may arrive later."""
+        """Send a sync; return a future of the error code and the assignment."""
         asked = SyncRequest(
             group_id=GROUP,
             member_id=member.member_id,

@@ -118,7 +118,7 @@ def broker_fixture(
 
 
 def start_with(data: str, **more: str) -> Broker:
-    """Start a broker with `SETTINGS` and `more`, whose names have underscores instead of dots."""
+    """Start a broker with `SETTINGS` and `more`; names in `more` have underscores for dots."""
     given = {name.replace("_", "."): text for name, text in more.items()}
     return tidelog.broker(data, settings=SETTINGS | given)
 

@@ -79,7 +79,7 @@ class EcKey:
 
 
 class Secret:
-    """A shared secret, which no broker may accept for signatures."""
+    """A shared secret that signs by HMAC; no broker may accept such a signature."""
 
     def __init__(self, key_id: str | None, secret: bytes) -> None:
         self.key_id = key_id

@@ -122,7 +122,7 @@ def _feed_buffered(connection: asyncio.BufferedProtocol, data: bytes) -> None:
 
 
 class World:
-    """A node, the node's clients, and the logged errors."""
+    """A node without a socket, the node's clients, and the errors that the node logs."""
 
     def __init__(self, node: Node, errors: Errors) -> None:
         self.node = node

@@ -85,7 +85,7 @@ class Victim:
         self._handle = -1
 
     def start_at(self, port: int) -> None:
-        """Start the broker on a port, for clients that reconnect, and wait until it listens."""
+        """Start the broker on this port, to which clients reconnect, and wait until it listens."""
         assert self._start_on(port), self._nursery.said()
 
     def start(self) -> None:

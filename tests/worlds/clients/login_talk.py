@@ -1,4 +1,4 @@
-"""Valid and invalid authentication, step by step, with Kafka and with our broker."""
+"""Runs valid and invalid authentications, message by message, with Kafka and our broker."""
 
 import base64
 import hashlib
@@ -18,7 +18,7 @@ LIFETIME_MS: Final = 3_600_000
 SCRAM: Final = MECHANISMS[1:]
 NONCE: Final = "fyko+d2lbbFgONRv9qkxdawL"
 UNSUPPORTED, ILLEGAL, REFUSED = 33, 34, 58
-# A story sends messages and records the responses.
+# A function that sends messages of one test case and records the responses.
 Heard = list[object]
 Story = Callable[["Visitor"], None]
 
@@ -135,7 +135,7 @@ def doors(
 
 
 def heard(door: Door, story: Story) -> Heard:
-    """Run a story; return the recorded responses, and `closed` if the connection was closed."""
+    """Run a case; return the responses, and `closed` at the end if the broker disconnected."""
     with RawClient(door.bootstrap) as client:
         visitor = Visitor(door, client)
         try:
@@ -147,7 +147,7 @@ def heard(door: Door, story: Story) -> Heard:
 
 
 def same(doors: tuple[Door, Door], story: Story) -> Heard:
-    """Run a story with both brokers; assert that the responses are equal and return them."""
+    """Run a case with both brokers; assert that the responses are equal, and return them."""
     kafka, ours = (heard(door, story) for door in doors)
     assert ours == kafka
     return ours

@@ -114,14 +114,15 @@ class Confluent:
 
     @staticmethod
     def _read(config: Config, names: Sequence[str], told: Told) -> None:
-        # A short session timeout, because closing takes that long if the user may not look up the
-        # group's coordinator.
+        # A short session timeout, because closing the consumer takes this time if the user may not
+        # look up the group's coordinator.
         consumer = Consumer({**config, "group.id": "none", "session.timeout.ms": 1000})
         patience = Patience()
         try:
             waiting = set()
             for name in names:
-                # If the user may not see a topic, a consumer retries forever and reports nothing.
+                # If the user may not describe a topic, a consumer retries forever and reports
+                # nothing.
                 error = consumer.list_topics(name, TIMEOUT_S).topics[name].error
                 told[Step.READ, name] = _is_allowed(error, DENIED[Step.SEE])
                 waiting |= {name} if error is None else set()

@@ -93,7 +93,7 @@ STRICT: Final = {
     ID: (*IDS, "*", "pay*"),
     ResourceType.CLUSTER: (CLUSTER,),
 }
-# Patterns without the wildcard, because an ACL for the wildcard counts as one for every name.
+# Patterns without the wildcard: with an ACL for the wildcard, no name is without an ACL.
 LOOSE: Final = {
     TOPIC: ("flights", "fleet", "flight*", "secret"),
     GROUP: ("crew", "crew-*"),
@@ -169,7 +169,7 @@ def _allows(acls: ModelAcls, user: str, step: Step, name: str) -> bool:
 
 
 def _rows(acls: ModelAcls, user: str) -> Iterator[Row]:
-    """Yield a user's rows; if the user may not read the topic `open`, only rows about topics."""
+    """Yield a user's rows: only rows about topics if the user may not read the topic `open`."""
     reads_open = _allows(acls, user, Step.READ, OPEN)
     for step, (kind, _) in NEEDS.items():
         if kind is TOPIC or reads_open:

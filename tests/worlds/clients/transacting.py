@@ -61,7 +61,7 @@ T = TypeVar("T")
 
 
 def until(ask: Callable[[], T], is_right: Callable[[T], bool]) -> T:
-    """Repeat a request until the response is right; return this response."""
+    """Repeat a request until `is_right` accepts the response; return this response."""
     patience = Patience()
     while not is_right(found := ask()):
         patience.check(found)
@@ -173,7 +173,7 @@ class Transacting:
             answer = self.client.ask(PRODUCE, chosen, request)
             return answer.responses[0].partition_responses[0]
 
-        # While Kafka's broker asks the coordinator, the broker returns error 19, and clients retry.
+        # Kafka's broker returns error 19 while it asks the transaction coordinator; clients retry.
         return until(ask, lambda answer: answer.error_code not in (NOT_LEADER, 19))
 
     def end(self, *, commit: bool) -> int:

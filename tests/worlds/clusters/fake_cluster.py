@@ -65,7 +65,7 @@ class FakeCluster:
         return self
 
     def stamp(self, partition: TopicPartition, first: int = 0) -> None:
-        """Make a topic LogAppendTime, and also a partition's records at offset `first` or later."""
+        """Set a topic and a partition's records from offset `first` on to LogAppendTime."""
         self.settings[partition.topic] = {"message.timestamp.type": "LogAppendTime"}
         log = self.logs[partition]
         log.records = [

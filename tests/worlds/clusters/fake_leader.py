@@ -48,12 +48,12 @@ class FakeLeader:
     """Brokers that lead the partitions of `directory` in turn: partition N by broker N mod `nodes`.
 
     Attributes:
-        nodes: Number of brokers; the first listens on `PORT`, each further one on the next port.
+        nodes: How many brokers exist; broker N listens on port `PORT` + N.
         shift: Number of brokers by which the leadership of all partitions has moved.
         groups: Committed offsets of groups.
         groups_error: Error code of the response that lists groups.
-        moved_to: Number of the broker to which the groups move after they were listed; None if they
-            stay.
+        moved_to: Index of the broker to which the groups move after a request has listed the
+            groups; None if they don't move.
         versions: Highest version of an API by the API's key; by default the last declared version.
         mangle: Called with every request and its response; returns the response to send.
         wire: Called with a response's bytes; returns the bytes to send.
@@ -106,7 +106,10 @@ class FakeLeader:
         return _FakeTransport(self, port - PORT)
 
     def seams(self, env: SeededEnv) -> Seams:
-        """Return the seams for a standby on `env`, in which a pause only advances the clock."""
+        """Return a standby's replaceable parts: `env`, connections to this leader, and pauses.
+
+        A pause only advances the clock.
+        """
         return Seams(
             env=env,
             connect=self.connect,
@@ -114,7 +117,7 @@ class FakeLeader:
         )
 
     def node_of(self, partition: int) -> int:
-        """Return the number of the broker that leads a partition."""
+        """Return the index of the broker that leads a partition."""
         return (partition + self.shift) % self.nodes
 
     def answer(self, frame: Buffer, node: int = 0) -> bytes:

@@ -59,7 +59,10 @@ class MemoryMirror:
         )
 
     def run(self, arrival_ms: int, records_max: int = 1_000_000, rows: int = 8) -> None:
-        """Copy up to `records_max` records per partition of A, up to `rows` of them per map row."""
+        """Copy up to `records_max` records per partition of A.
+
+        A map row has up to `rows` of them.
+        """
         copied: dict[SourcePartition, CopiedRange] = {}
         made: list[MapRow] = []
         for number, topic in enumerate(self.topics):

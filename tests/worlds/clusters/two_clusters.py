@@ -20,7 +20,7 @@ APPEND = TimestampType.LOG_APPEND_TIME
 
 @dataclass(slots=True)
 class MemoryCluster:
-    """A cluster of lists. Lookups by time return the first match, as Kafka's usually do."""
+    """A cluster of lists. Lookups by time return the first match, as Kafka's lookups usually do."""
 
     bootstrap: str = "memory:1"
     logs: dict[TopicPartition, list[RemoteRecord]] = field(default_factory=dict)
@@ -178,7 +178,7 @@ class MemoryCluster:
 
 @dataclass(slots=True)
 class MemoryTail:
-    """A measured log with given arrivals: (partition, create time in ms, arrival time in ms)."""
+    """A log for measurements; records are (partition, create time, arrival time), times in ms."""
 
     seen: list[tuple[TopicPartition, int | None, int]] = field(default_factory=list)
     kind: TimestampType = CREATE
@@ -218,7 +218,7 @@ def fill(
 ) -> None:
     """Append records in the order in which they reach this cluster (`to` is a or b).
 
-    A record's value is the record's number; the number plus `shift` decides the partition.
+    A record's value is its `number`; `number` + `shift` decides the partition.
     """
     append_timed = cluster.settings[topic]["message.timestamp.type"] == APPEND.config_name
     for one in sorted(sent, key=lambda s: (s.reaches_ms(to), s.number)):

@@ -34,14 +34,14 @@ def add_zones(
     limits: Limits = SMALL,
     forget: Collection[int] = (),
 ) -> int:
-    """Write the zone map of each finished segment of partition 0; return their number.
+    """Write the zone map of each finished segment of partition 0; return how many were written.
 
     Args:
         path: Path of the directory.
         topic: Name of the topic.
         env: The files and the clock; those of the machine if None.
         limits: Limits of zones.
-        forget: Numbers of segments whose append times are removed first.
+        forget: Indexes of the segments whose append times are removed first.
     """
     with LogDir.open(path, env=env) as log_dir:
         fs = log_dir.env.files

@@ -91,7 +91,7 @@ SETTINGS = {
 PATIENT = {"broker.session.timeout.ms": "30000"}
 IMPATIENT = {"broker.session.timeout.ms": "3000"}
 
-# File in which Linux states its range of ports for outgoing connections and for port 0.
+# File in which Linux states the range of ports that it assigns by itself.
 CHOSEN_BY_SYSTEM = Path("/proc/sys/net/ipv4/ip_local_port_range")
 PORTS_AT_ONCE = 12_000
 # Ports to use if that file is missing, or if its range leaves too few other ports.

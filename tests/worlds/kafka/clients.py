@@ -113,7 +113,7 @@ def produce(
 
 
 def await_ended(bootstrap: str, topic: str, partition: int = 0, *, end: int | None = None) -> None:
-    """Wait until no transaction is open in the partition, or none below `end` if given."""
+    """Wait until the partition has no open transaction, or none that begins below `end`."""
     with RawClient(bootstrap) as client:
 
         def is_ended() -> bool:

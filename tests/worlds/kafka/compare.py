@@ -11,7 +11,7 @@ from tidelog.types import Buffer
 
 
 def our_fields(batch: Batch) -> dict[str, object]:
-    """Return the batch's header under the oracle's names."""
+    """Return the fields of the batch's header, by the oracle's names."""
     return {
         "magic": batch.magic,
         "size_bytes": batch.size_bytes,
@@ -38,7 +38,7 @@ def our_fields(batch: Batch) -> dict[str, object]:
 
 
 def as_kafka_tells(record: Record, *, control: bool = False) -> KafkaRecord:
-    """Return our record in the oracle's form."""
+    """Return a record of tidelog in the oracle's form."""
     kind = read_control_type(record.key) if control else None
     marker = kind in (ControlType.ABORT, ControlType.COMMIT)
     return KafkaRecord(

@@ -28,7 +28,7 @@ POM = TOOLS / "pom.xml"
 CONNECTOR_POM = TOOLS / "connector.xml"
 CACHE = ROOT / ".cache" / "kafka"
 REQUIRED = "TIDELOG_REQUIRE_KAFKA"
-# A first fetch loads 54 MB; a later one copies from Maven's own cache.
+# The first fetch downloads 54 MB. A later fetch copies the jars from Maven's own cache.
 FETCH_TIMEOUT_S = 540
 # Maven's extra options in each attempt to download. -U makes Maven ignore a cached failure, which
 # it would otherwise keep for a day.

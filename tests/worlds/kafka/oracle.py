@@ -74,8 +74,8 @@ class Script:
             before the step.
         config: Topic settings by Kafka's names.
         now_ms: The clock while the log is opened.
-        clean: Whether the last stop was a controlled one.
-        recovery_point: Start of recovery after an uncontrolled stop.
+        clean: Whether the last stop was a controlled shutdown.
+        recovery_point: Offset at which recovery starts after an uncontrolled stop.
         log_start: Value of the log start checkpoint.
         topic_id: Required id in partition.metadata; None for any.
         end: `close` closes the log as in a controlled shutdown; `crash` leaves the files as they

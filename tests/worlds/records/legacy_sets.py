@@ -19,7 +19,7 @@ def build_legacy_set(
     append_time_ms: int | None = None,
     default_timestamp: int = NO_TIMESTAMP,
 ) -> bytearray:
-    """Build messages, one after the other, or one wrapper if there is a codec.
+    """Return the messages one after the other, or in one wrapper if there is a codec.
 
     Args:
         records: At least one record, without headers; magic 0 does not store the timestamps.

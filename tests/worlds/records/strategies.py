@@ -47,7 +47,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """The bytes of one or more batches, and the records that a reader is expected to return."""
+    """The bytes of one or more batches, and the records that readers are expected to return."""
 
     data: bytes
     expected: tuple[Expected, ...]
