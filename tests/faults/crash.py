@@ -145,7 +145,7 @@ class Timeline:
         return self._seeded(prefix, seed, None)
 
     def fixed(self, prefix: int, how: Keep) -> CrashState:
-        """Return the disk after `prefix` calls and a crash that keeps all, or only synced, changes."""
+        """Return the disk after a crash at `prefix` calls that keeps all or only synced changes."""
         self._seek(prefix)
         names = self._names.copy()
         if how is Keep.EVERYTHING:
