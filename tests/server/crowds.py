@@ -11,7 +11,7 @@ from typing import Final
 
 from tests.worlds.waiting import PATIENCE_S
 
-# Number of descriptors that are not sockets: files of the test and of other code in this process.
+# How many descriptors are kept free for files of the test and of other code in this process.
 MARGIN: Final = 500
 # Hundredths of a second of CPU time that an idle process may use per second.
 RESTING_TICKS: Final = 4
@@ -52,7 +52,7 @@ class Crowd:
             raise
 
     def is_left_alone(self) -> bool:
-        """Whether no connection has received a response or a disconnect."""
+        """Whether no connection has received further bytes or a disconnect."""
         return not self._ready(0)
 
     def await_end(self) -> None:

@@ -82,8 +82,8 @@ def request_of(long: Long, count: int, name: str | None) -> "DataclassInstance":
     Args:
         long: The list to fill, and its API and version.
         count: Number of its elements.
-        name: Name in all elements, with 0 in all their numbers; None for elements with
-            different names and numbers.
+        name: Name in all elements, whose numeric fields are all 0; None for elements with different
+            names and numbers.
     """
     return _struct(long.api.request, long.version, long.path, count, name, 0)
 

@@ -22,7 +22,7 @@ HELD_MAX_S = 0.1
 
 
 class LoopMeter(selectors.DefaultSelector):
-    """Measures the CPU time of the loop's thread between two polls of the sockets.
+    """Event loop that measures its thread's CPU time between two polls of the sockets.
 
     This is the time of all callbacks of one iteration, so at least the time of its longest
     callback.
@@ -61,7 +61,7 @@ class MeteredBroker:
         return next(iter(self.broker.ports.values()))
 
     def held_s(self) -> float:
-        """Return CPU seconds of the longest iteration since the last call, up to this one."""
+        """Return CPU seconds of the longest iteration since the last call of this method."""
         self.broker.call(lambda _: None)
         self.broker.call(lambda _: None)
         return self._meter.take()
@@ -81,7 +81,7 @@ def metered_broker(
     patch.setattr(loop, "run", run)
     with tidelog.broker(path, settings=settings) as broker:
         gc.collect()
-        gc.freeze()  # collecting other tests' garbage is not the broker's work
+        gc.freeze()  # the collection of other tests' garbage must not count
         try:
             yield MeteredBroker(broker, meter)
         finally:

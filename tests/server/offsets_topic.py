@@ -27,7 +27,7 @@ COMMIT_MS: Final = 1_700_000_000_000
 
 
 def last_offset(number: int) -> int:
-    """Return the last committed offset of group `number`, which all its partitions share."""
+    """Return the last committed offset of group `number`, which is the same in all partitions."""
     return 1000 + number
 
 

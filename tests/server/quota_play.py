@@ -44,7 +44,7 @@ EVERYBODY: Entity = (("user", None),)
 def altering(
     values: Mapping[str, float | None], entity: Entity = EVERYBODY, *, trial: bool = False
 ) -> AlterClientQuotasRequest:
-    """Return a request that sets one entity's quotas; None removes one."""
+    """Return a request that sets quotas of one entity; a value of None removes the quota."""
     alteration = QuotaAlteration(
         entity=[QuotaEntity(entity_type=kind, entity_name=name) for kind, name in entity],
         ops=[
@@ -81,7 +81,7 @@ class Client:
         return self._asker.next_response()
 
     async def answered(self) -> "DataclassInstance":
-        """Wait any number of iterations for the next response, which a thread may prepare."""
+        """Wait for the next response, for any number of iterations: a thread may prepare it."""
         patience = Patience()
         while (found := await self.answer()) is None:
             patience.check("an answer")
@@ -112,7 +112,7 @@ class Client:
         return answer
 
     async def is_silent(self) -> bool:
-        """Send another request; return whether it gets no response yet."""
+        """Send another request; return whether the broker does not respond yet."""
         self.send(API_VERSIONS, 3, ApiVersionsRequest())
         return await self.answer() is None
 

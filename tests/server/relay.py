@@ -39,7 +39,7 @@ class Relay(Closing):
 
         Args:
             upstream: The broker, `host:port`.
-            change: Called with each request and its response, which it may change in place.
+            change: Called with each request and its response; may change the response in place.
         """
         host, _, port = upstream.rpartition(":")
         self._upstream = (host, int(port))
@@ -103,11 +103,11 @@ def _next_frame(connection: socket.socket, frames: Frames) -> bytes:
 
 
 class Led:
-    """Changes the brokers in responses: all have the relay's address, one is unreachable.
+    """Changes responses: brokers get the relay's address; an unreachable one leads `dead`.
 
     Attributes:
         address: The address that clients get for the broker.
-        dead: Numbers of the partitions whose leader can't be reached.
+        dead: Indexes of the partitions whose leader can't be reached.
     """
 
     def __init__(self, *dead: int) -> None:

@@ -51,7 +51,7 @@ def operator(data: Path) -> Cli:
 
 
 def deliver(broker: Broker | str) -> KafkaError | None:
-    """Produce one record; return its error, None if it was accepted."""
+    """Produce one record; return the producer's error, None if the broker accepted the record."""
     address = broker if isinstance(broker, str) else broker.bootstrap_servers
     told: list[KafkaError | None] = []
     producer = Producer({"bootstrap.servers": address})

@@ -57,7 +57,7 @@ USERS: Final[dict[str, tuple[list[AclFields], str, str]]] = {
 }
 # Seconds for which the test waits to see that a reader without rights gets no record.
 DENIED_S: Final = 2
-# Maximum number of reads; one of them has to report the refusal.
+# Maximum number of reads; one of these reads must report the refusal.
 ATTEMPTS_MAX: Final = 20
 TOPICS: Final = ("flights", "fleet", "secret", "open")
 QUICK: Final = frozenset({("reader", "flights"), ("writer", "flights")})
@@ -83,7 +83,7 @@ def add_acls(broker: Broker) -> None:
 def _add_acls(broker: Broker, boss: RawClient) -> None:
     acls = [creation(user, acl) for user, (some, _, _) in USERS.items() for acl in some]
     acls.append(creation("*", allow("READ", name="open")))
-    # Needed because librdkafka always looks up its group's coordinator.
+    # This ACL is needed because librdkafka always looks up the coordinator of its group.
     acls.append(creation("*", allow("READ", ResourceType.GROUP, "none")))
     said = boss.ask(CREATE_ACLS, 3, CreateAclsRequest(creations=acls))
     assert not any(each.error_code for each in said.results)

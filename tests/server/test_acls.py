@@ -103,7 +103,7 @@ def add(broker: Broker, user: str, *acls: AclFields) -> list[int]:
 
 
 def remove_all(broker: Broker) -> int:
-    """Remove all ACLs as boss; return their number."""
+    """Remove all ACLs as boss; return how many were removed."""
     every = everything()
     names = DeleteAclsFilter.__dataclass_fields__
     wanted = DeleteAclsFilter(**{name: getattr(every, name) for name in names})
@@ -188,7 +188,7 @@ class FullDisk(OsFileSystem):
 
 
 class LateFailure(OsFileSystem):
-    """A disk that reports a failure after the new file already has its name."""
+    """A disk whose renames report a failure although the file has its new name."""
 
     def __init__(self) -> None:
         self.fails = False

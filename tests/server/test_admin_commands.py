@@ -349,7 +349,7 @@ def test_a_dry_run_states_whether_groups_have_read_the_records(tmp_path: Path) -
         own_shell = Shell(own.bootstrap_servers)
 
         def check(note: str) -> None:
-            """Check the last note for the broker, and for its directory."""
+            """Assert that the last note is this one, for the broker and for its directory."""
             assert own_shell.run(" ".join(deletion))[0] == ExitCode.OK
             assert own_shell.err.splitlines()[-1] == f"note: {note}"
             assert cli.ok(*deletion).err.splitlines()[-1] == f"note: {note}"
@@ -371,7 +371,7 @@ def test_a_dry_run_states_whether_groups_have_read_the_records(tmp_path: Path) -
             rewind = f"rewind --group {group} --topic flights:0 --to latest --execute"
             assert own_shell.run(rewind)[0] == ExitCode.OK, own_shell.err
             check(f"{readers} read these records")
-        # Group d has committed an offset in the other partition only, so it may have read nothing.
+        # Group d has committed only in the other partition, so it may not have read this one.
         rewind = "rewind --group d --topic flights:1 --to latest --execute"
         assert own_shell.run(rewind)[0] == ExitCode.OK, own_shell.err
         check(f"1 of 4 {groups} would lose unread records: d at most 3")

@@ -204,7 +204,7 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 
 
 def names(keys: KeyUrl, key_id: str | None = None) -> list[str | None]:
-    """Return the names of the keys for a key id."""
+    """Return the names of the keys that the broker has for a key id."""
     return [key.key_id for key in keys.find(key_id)]
 
 
@@ -346,7 +346,7 @@ class DrippingHead(Dripping):
 
 
 class EarlyTimer(threading.Timer):
-    """Timer that expires at its start, as if the connection took too long."""
+    """Timer that expires as soon as it starts, as if the connection took too long."""
 
     def start(self) -> None:
         self.function()

@@ -58,7 +58,7 @@ def alter(
 
 
 def described(broker: Broker, name: str, key: str, kind: int = BROKER) -> DescribedConfig:
-    """Return one setting as described."""
+    """Return one setting as DescribeConfigs returns it."""
     (found,) = all_described(broker, name, key, kind=kind)
     return found
 
@@ -274,7 +274,7 @@ def test_another_brokers_settings_are_not_ours(data: str) -> None:
 
 THROTTLED = "leader.replication.throttled.replicas"
 INVALID_CONFIG = 40
-# Two lists, each a little longer than half of the protocol's maximum string length.
+# Two list values, each a little longer than half of the protocol's maximum string length.
 HALVES = [",".join(f"{half}{n:04}:0" for n in range(2100)) for half in (1, 2)]
 
 

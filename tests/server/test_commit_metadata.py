@@ -43,7 +43,7 @@ def commit(address: str, group: str, text: str) -> None:
 
 
 def offset_and_text(address: str, group: str) -> tuple[int, str | None]:
-    """Return offset and text as on the wire."""
+    """Return the committed offset and its metadata text, read without a client library."""
     topic = OffsetFetchTopic(name="t", partition_indexes=[0])
     with RawClient(address) as client:
         answer = client.ask(OFFSET_FETCH, 5, OffsetFetchRequest(group_id=group, topics=[topic]))

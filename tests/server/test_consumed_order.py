@@ -28,7 +28,7 @@ def log_path(tmp_path: Path) -> Path:
 def cluster(tmp_path: Path) -> Iterator[RemoteDirectory]:
     """Run a broker with a topic of 20 batches, 10 records each."""
     # The test writes without a client, because librdkafka would divide the records of one call into
-    # batches by time. So a moved batch could keep its offset.
+    # batches by time. A batch that the test moves could then keep its offset.
     with tidelog.open(tmp_path / "data", writable=True) as directory:
         directory.create_topic("t")
         for _ in range(BATCHES):

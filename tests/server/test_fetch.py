@@ -82,7 +82,7 @@ def fetch(broker: Broker, what: FetchRequest, version: int = 12) -> dict[int, Pa
 
 
 def offsets(data: PartitionData) -> list[int]:
-    """Return all offsets, after a check of each batch; no batch may be cut."""
+    """Return the offsets of all records; fail if a batch is invalid or cut off."""
     batches = list(walk(data.batches))
     assert sum(batch.size_bytes for batch in batches) == len(data.batches)
     assert all(batch.is_valid() for batch in batches)

@@ -50,7 +50,7 @@ STAGES: Final = (
 
 
 class Crowd:
-    """A broker with a clock of the test, and an authenticated client."""
+    """A broker with a clock that the test advances, and an authenticated client."""
 
     def __init__(self, running: Broker, clock: StandingClock, friend: RawClient) -> None:
         self.running = running
@@ -146,7 +146,7 @@ def test_many_failed_logins_are_delayed_together_and_delay_no_other_client(crowd
                 client.send(SASL_AUTHENTICATE, 2, token)
                 token = SaslAuthenticateRequest(auth_bytes=plain())
         until_equal(COUNT, lambda: crowd.running.call(failed_logins))
-        crowd.pass_time(59_999)  # longer than the limit of any other stage
+        crowd.pass_time(59_999)  # longer than every other time limit of the connection
         assert not any(client.has_answer() for client in guessing)
         assert is_served(crowd.friend)
         crowd.pass_time(1)

@@ -1,4 +1,4 @@
-"""Topics without rights are also hidden from cursors, later creations and odd names."""
+"""Topics that a user may not see stay hidden: from cursors, later creations, odd names."""
 
 from typing import Final
 

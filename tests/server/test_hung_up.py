@@ -36,7 +36,7 @@ BATCHES = 20
 
 
 def send_unacknowledged(client: RawClient) -> None:
-    """Send some requests for each partition: the first writes to the partitions."""
+    """Send `BATCHES` Produce requests with acks=0, to the partitions in turn."""
     for number in range(BATCHES):
         request = produce_request(TOPIC, batch(), number % PARTITIONS)
         request.acks = 0

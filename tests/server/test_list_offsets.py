@@ -51,7 +51,7 @@ filled = broker_fixture(SETTINGS, fill=append_times)
 def ask(
     broker: Broker, *wanted: tuple[int, int], version: int = LAST, **more: int
 ) -> list[ListOffsetsPartitionResponse]:
-    """Return the responses for (partition, timestamp)."""
+    """Return the responses to a request for these pairs of partition and timestamp."""
     what = ListOffsetsRequest(
         topics=[
             ListOffsetsTopic(
@@ -68,7 +68,7 @@ def ask(
 
 
 def found(broker: Broker, timestamp: int, partition: int = 0) -> tuple[int, int, int]:
-    """Return offset, timestamp and epoch of a response without error."""
+    """Assert that a response has no error; return its offset, timestamp and epoch."""
     (answer,) = ask(broker, (partition, timestamp))
     assert answer.error_code == 0
     return answer.offset, answer.timestamp, answer.leader_epoch

@@ -103,7 +103,7 @@ def acls_of(node: Node) -> frozenset[Acl]:
 def held_by(
     metered: MeteredBroker, api: AnyApi, version: int, *requests: "DataclassInstance"
 ) -> float:
-    """Return the least CPU seconds for which a request blocks the loop, after an ignored request.
+    """Return the least CPU seconds for which a request blocks the loop; one request warms up.
 
     A single request is sent three times.
     """
@@ -121,7 +121,7 @@ def held_by(
 
 
 def change(metered: MeteredBroker, act: Callable[[Node], Awaitable[None]]) -> None:
-    """Run a change in the broker until it is done."""
+    """Run a change in the broker's loop, and wait until the change is done."""
     tasks: list[asyncio.Future[None]] = []
     metered.broker.call(lambda node: tasks.append(asyncio.ensure_future(act(node))))
     until_so(tasks[0].done)

@@ -109,7 +109,7 @@ def test_the_longest_lists_include_every_api_with_a_list() -> None:
 def test_a_long_list_leaves_the_loop_to_others(
     metered: MeteredBroker, long: Long, name: str | None
 ) -> None:
-    held_by(metered, long, 2, name)  # loads modules and codecs for the first request
+    held_by(metered, long, 2, name)  # the first request loads modules and codecs
     held = held_by(metered, long, ELEMENTS, name)
     if held >= HELD_MAX_S:  # the machine may have been slow for a moment
         held = held_by(metered, long, ELEMENTS, name)

@@ -67,7 +67,7 @@ class Renewing:
         self._failed: list[object] = []
 
     def is_renewed(self) -> bool:
-        """Send a record; return whether its sessions have been renewed often enough."""
+        """Send a record; return whether the producer's sessions have been renewed often enough."""
         self._producer.produce(self.mechanism, str(self._sent), on_delivery=self._on_delivery)
         self._sent += 1
         assert self._producer.flush(TIMEOUT_S) == 0

@@ -138,7 +138,7 @@ def test_groups_are_listed_by_type_and_state(data: str) -> None:
 
 
 def offsets(broker: Broker, *numbers: int) -> list[tuple[int, int, int, int]]:
-    """Return number, start, lag and error of partitions of `routes`, by default of all."""
+    """Return index, start offset, lag and error of some or all partitions of `routes`."""
     topic = DescribeShareGroupOffsetsRequestTopic(topic_name="routes", partitions=list(numbers))
     group = DescribeShareGroupOffsetsRequestGroup(
         group_id=GROUP, topics=[topic] if numbers else None
@@ -240,7 +240,7 @@ def test_no_group_begins_below_0(data: str) -> None:
         beat(broker, "A", 1)
         assert altered(broker, (0, -7), (1, 3)) == [(0, 42), (1, 0)]
         assert offsets(broker) == [(1, 3, -3, 0)]
-        assert altered(broker, (1, -1)) == [(1, 0)]  # back to the group's configured start
+        assert altered(broker, (1, -1)) == [(1, 0)]  # again at the group's configured start
         assert offsets(broker) == [(1, -1, -1, 0)]
 
 

@@ -50,7 +50,7 @@ class Member:
     """A member with its own connection and one pending request at any time.
 
     Attributes:
-        assignment: Its assignment in its generation, None without one.
+        assignment: The member's assignment in its generation; None before it has one.
     """
 
     def __init__(self, broker: Broker) -> None:
@@ -126,7 +126,7 @@ def is_settled(members: list[Member]) -> bool:
 
 
 def settle(members: list[Member], client: RawClient) -> None:
-    """Process responses of all members until they are settled; serve another client meanwhile."""
+    """Process all members' responses until the group is stable; serve another client meanwhile."""
     patience, served = Patience(), 0
     with selectors.DefaultSelector() as selector:
         for member in members:

@@ -64,7 +64,7 @@ def test_records_and_times_of_the_tier(broker: Broker, tmp_path: Path) -> None:
             topic = ListOffsetsTopic(name=TOPIC, partitions=[wanted])
             answer = client.ask(LIST_OFFSETS, 11, ListOffsetsRequest(topics=[topic]))
             found.append(answer.topics[0].partitions[0].offset)
-    # All finished segments are in the tier; the newest finished segments are also local.
+    # All finished segments are in the tier. The newest finished segments are also local.
     active = broker.call(lambda node: node.partitions.get(TOPIC, 0).log.segments[-1].base_offset)
     assert found == [3, local_start + 1, 0, COUNT - 1, local_start, active - 1, active]
 

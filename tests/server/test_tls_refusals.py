@@ -33,7 +33,7 @@ def refusal(port: int, context: ssl.SSLContext) -> str:
 
 
 async def refused(it: Door, key: Key, version: ssl.TLSVersion) -> str:
-    """Return the error that ends TLS, from a thread beside the broker's loop."""
+    """Run a client's handshake in a thread; return the error that ends TLS."""
     context = key.context()
     assert context is not None
     context.minimum_version = context.maximum_version = version

@@ -49,7 +49,7 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class Rebalance:
-    """Result of a rebalance: each member's number of partitions in three stages, and the values."""
+    """Result of a rebalance: each member's count of partitions in three stages; the values."""
 
     sizes: list[int]
     values: set[str]
@@ -235,7 +235,7 @@ class _Polled:
             self._size = len(self._consumer.assignment())
 
     def look(self) -> int:
-        """Wait a moment; return the member's number of partitions."""
+        """Wait a moment; return how many partitions the member has."""
         self._is_over.wait(POLL_S)
         return self._size
 
@@ -331,7 +331,7 @@ def _in_turns(
     values: set[str],
     records: int,
 ) -> Rebalance:
-    """Poll members in turns in this thread until each has its share."""
+    """Poll members in turn in this thread until each has its share of the partitions."""
 
     def settle(members: Sequence[T], each: int) -> list[int]:
         end_s = monotonic() + SETTLE_S

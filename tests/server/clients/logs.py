@@ -1,7 +1,7 @@
 """Topics in old formats, written to disk without a broker: the same files for Kafka and tidelog.
 
-Each topic has three records per format, ten milliseconds apart; magic 0 has no times. There are
-neither indexes nor a clean shutdown mark, so the broker recovers the logs.
+Each topic has three records per format, ten milliseconds apart. Records of magic 0 have no times.
+There are neither indexes nor a clean shutdown mark, so the broker recovers the logs.
 """
 
 from collections.abc import Sequence

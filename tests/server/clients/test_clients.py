@@ -101,7 +101,10 @@ def test_times_below_zero(served: Served, version: int) -> None:
 
 
 def test_a_log_without_times_differs_from_one_without_a_match(served: Served) -> None:
-    """Kafka 4.3 reports no match in both cases; ours reports an error for a log without times."""
+    """Kafka 4.3 reports no match in both cases.
+
+    Tidelog reports an error for a log without times.
+    """
     with RawClient(served.bootstrap) as raw:
         found = {
             topic: raw.list_offsets(topic, START_MS + 2_000)[0]

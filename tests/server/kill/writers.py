@@ -44,7 +44,7 @@ Progress = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch: its records' numbers, and the bytes, which are the same for each send."""
+    """One batch: the numbers of its records, and its bytes, which are the same for each send."""
 
     first: int
     count: int

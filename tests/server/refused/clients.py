@@ -21,7 +21,7 @@ from tests.worlds.clients.tokens import BearerKey
 from tests.worlds.kafka.oracle import Oracle, OracleError
 from tests.worlds.waiting import until_so
 
-# Time for which kafka-python retries, whatever the error.
+# Time limit in which kafka-python retries after any error.
 TRIES_MS: Final = 500
 _MODULES: Final = {
     "PLAIN": "plain.PlainLoginModule",
@@ -38,7 +38,7 @@ def librdkafka_is_refused(bootstrap: str, key: Key) -> None:
     """A producer of librdkafka reports the error or TLS alert, and keeps retrying."""
     told: list[KafkaError] = []
     given = key.librdkafka(bootstrap) | {"reconnect.backoff.max.ms": 200}
-    # The error callback is added here, because `given` has only strings and numbers.
+    # The settings in `given` are only strings and numbers, so the error callback is added here.
     producer = Producer({**given, "error_cb": told.append})
 
     def is_told() -> bool:
@@ -70,14 +70,14 @@ def aiokafka_is_refused(bootstrap: str, key: Key, caplog: pytest.LogCaptureFixtu
 
     with caplog.at_level(logging.WARNING, logger="aiokafka"):
         asyncio.run(run())
-    # aiokafka takes the response to an invalid token as success, and a TLS alert as a disconnect.
+    # aiokafka treats the response to an invalid token as success, a TLS alert as a disconnect.
     if key.mechanism is not None and key.mechanism != BEARER:
         said = [each.getMessage() for each in caplog.records if each.name == "aiokafka"]
         assert any("SaslAuthenticationFailed" in line for line in said), said
 
 
 def java_is_let_in(bootstrap: str, key: Key, oracle: Oracle) -> None:
-    """Java's client sees the topics of its user."""
+    """Java's client finds the topics of its user."""
     assert _ask_java(bootstrap, key, oracle) is True
 
 

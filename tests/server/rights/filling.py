@@ -66,7 +66,7 @@ def kafkas_settings(world: World) -> dict[str, str]:
 
 
 def create_everything(bootstrap: str, world: World) -> None:
-    """Create and write everything; return when ACLs apply and coordinators are available."""
+    """Create topics, records and ACLs; return once ACLs apply and coordinators are available."""
     with logged_in(bootstrap, BOSS) as client:
         topics = [
             CreatableTopic(

@@ -37,7 +37,10 @@ class Peer:
         self._sock = listening.accept()[0]
 
     def answer(self, *codes: int) -> "AddPartitionsToTxnRequest | ProduceRequest | EndTxnRequest":
-        """Receive and return a request; respond with one code per partition, or one for EndTxn."""
+        """Receive and return a request.
+
+        Respond with a code for each partition, or one for EndTxn.
+        """
         size = struct.unpack(">i", self._sock.recv(4, socket.MSG_WAITALL))[0]
         got = read_request(self._sock.recv(size, socket.MSG_WAITALL))
         message = got.message

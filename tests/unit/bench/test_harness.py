@@ -1,4 +1,4 @@
-"""bench.harness: figures, alternation of rounds, and goals."""
+"""bench.harness computes figures, alternates rounds, and compares figures with goals."""
 
 import json
 import sys

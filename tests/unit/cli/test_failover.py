@@ -39,7 +39,7 @@ ASKED: dict[str, object] = {
 
 
 def typed(texts: dict[str, object]) -> tuple[Request, FailoverOptions]:
-    """Split option texts into options of the command and of the plan; add the plan's defaults."""
+    """Split option texts into the command's options and the plan's; add the plan's defaults."""
     declared = {name: one.default for name, (_, one) in options_of(FailoverOptions).items()}
     options = declared | {name: text for name, text in texts.items() if name in declared}
     others = {name: text for name, text in texts.items() if name not in declared}
@@ -76,7 +76,7 @@ class Pair:
 
 @pytest.fixture
 def pair() -> Pair:
-    """Clusters A and B; the group has read a, b and c on A; B has c before b."""
+    """Clusters A and B. The group has read a, b and c on A. On B, c is before b."""
     a, b = MemoryCluster("a:1").create(TOPIC), MemoryCluster("b:1").create(TOPIC)
     for cluster, letters in ((a, "abcd"), (b, "acbd")):
         for letter in letters:

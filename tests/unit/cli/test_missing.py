@@ -14,7 +14,7 @@ NOTE = "note: earlier offsets were deleted by retention or delete-records: "
 def hours(cli: Cli) -> Cli:
     """Append a record each hour to each of two partitions; delete the first two of partition 0.
 
-    A record is created 10 minutes before it is appended.
+    Each record is created 10 minutes before it is appended.
     """
     cli.ok("create", "flights", "--partitions", "2", "--config", "retention.ms=-1")
     for hour in range(4):

@@ -39,7 +39,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 
 
 def reason(text: str) -> str:
-    """Return the grammar's reason for refusing a text."""
+    """Return the message with which the grammar refuses a text."""
     with pytest.raises(InvalidTime) as refused:
         parse_point(text, now_ms=NOW)
     return refused.value.reason

@@ -14,7 +14,7 @@ from tidelog.cli.surroundings import ExitCode, Surroundings
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Place]:
-    """Replace `tidelog topics` by a command that adds its place to the returned list."""
+    """Replace `tidelog topics` by a command that adds its directory or cluster to a list."""
     found: list[Place] = []
 
     @click.command("topics")

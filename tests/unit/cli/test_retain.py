@@ -67,7 +67,7 @@ def test_retain_prints_a_line_for_each_partition(topic: Cli) -> None:
 def test_a_plan_considers_the_former_rounding_of_append_times(cli: Cli, clock: str) -> None:
     """Stored append times were rounded down, so records may have arrived later.
 
-    The granularity was changed afterwards, so the plan must not use its present value.
+    The granularity was changed afterwards, so the plan must not use the present granularity.
     """
     rounding = "tidelog.append.time.granularity.ms"
     settings = (f"{rounding}=60000", "segment.ms=1", f"tidelog.retention.clock={clock}")

@@ -42,7 +42,7 @@ OUTCOME = ReplayOutcome(
 
 
 def test_many_topics_with_times_before_and_after_1970_have_two_rows_each() -> None:
-    """No row has both times before 1970 and times after 1970."""
+    """No row spans 1970: its times are all before or all after 1970."""
     latencies = []
     for number in range(50):
         by_hour = LatencyByHour()

@@ -16,7 +16,7 @@ ANY_TIME = ("-c", f"message.timestamp.after.max.ms={2**62}")
 
 @pytest.fixture
 def tides(cli: Cli) -> Cli:
-    """Create three segments with a record each: from the past, from next year, from now."""
+    """Create three segments with a record each, created in the past, next year, and now."""
     cli.ok(
         "create",
         "tides",
@@ -376,7 +376,10 @@ def test_a_copy_with_other_file_times_gives_the_same_output(tides: Cli, seconds:
 
 
 def test_a_zone_map_gives_the_exact_record_and_the_smallest_time(cli: Cli) -> None:
-    """The first record is of next year; it expires later than the old record that follows."""
+    """The first record has a time of next year.
+
+    It expires later than the old record that follows.
+    """
     cli.ok("create", "mixed", "-c", "internal.segment.bytes=160", *WEEK, *ANY_TIME)
     cli.append(at(NOW + 365 * DAY_MS), topic="mixed")
     cli.clock.advance(DAY_MS + 3)  # times that are all multiples of a number look rounded

@@ -96,7 +96,7 @@ def test_without_a_channel_exclusive_has_no_effect(tmp_path: Path) -> None:
 
 
 def test_a_waiting_client_gets_the_lock_next() -> None:
-    """A waiting client is next, even if the holder reacquires the lock at once, as in a loop."""
+    """A waiting client gets the lock next, even if the holder requests it again at once."""
     lock = TurnLock()
     order: list[str] = []
 
@@ -120,7 +120,7 @@ def test_a_waiting_client_gets_the_lock_next() -> None:
 def test_closing_while_the_thread_ends_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The channel's thread may notice the close after a request, and end before it is woken."""
+    """The channel's thread may notice the close after a request, and end before it is woken up."""
     wake = ControlServer.wake
 
     def wake_late(server: ControlServer) -> None:

@@ -60,7 +60,7 @@ def found_by_key(a: Sequence[Record], b: Sequence[Record], *, history: bool) -> 
 def kind_of(
     a: Sequence[tuple[int, bytes | None]], b: Sequence[tuple[int, bytes | None]], *, history: bool
 ) -> Kind | None:
-    """Return the kind of a key's finding, or None; `a` and `b` have (time, value) on A and B."""
+    """Return a key's finding, or None; `a` and `b` have the key's (time, value) on A and B."""
     if not a or not b:
         alone = a or b
         if not alone or (not history and alone[-1][1] is None):
@@ -145,7 +145,7 @@ def test_undelivered_keys() -> None:
 
 
 def displaced_of(offsets: Sequence[int], partitions: Sequence[tuple[int, int]] = ()) -> set[int]:
-    """Return the offsets in A of displaced keys; key n has offset n in A, and `offsets[n]` in B."""
+    """Return the offsets in A of reordered keys; key n has offset n in A, `offsets[n]` in B."""
     pairs = np.zeros((len(offsets), key_verdicts.PAIR_FIELDS), np.int64)
     pairs[:, key_verdicts.PAIR_A_OFFSET] = np.arange(len(offsets))
     pairs[:, key_verdicts.PAIR_B_OFFSET] = offsets

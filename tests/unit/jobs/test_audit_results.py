@@ -18,7 +18,7 @@ MISSING, EXTRA, REORDERED = 0, 1, 2  # numbers of kinds, in the order of `Kind`
 
 
 def found(*rows: tuple[int, int]) -> bytes:
-    """Encode rows of differing keys; `rows` has the first two fields, the others are 0."""
+    """Encode rows of differing keys; `rows` has the first two fields, the other fields are 0."""
     table = np.zeros((len(rows), DIFFERENCE_FIELDS), np.int64)
     table[:, :2] = rows
     return table.tobytes()
@@ -66,7 +66,10 @@ def test_sections_of_pairs_follow_each_other_in_their_file() -> None:
 
 
 def run(side: str, span_ms: int, *spans: tuple[int, int, int]) -> Run:
-    """Return a run. An item of `spans` is a span's number, its record count, its sum of hashes."""
+    """Return a run.
+
+    An item of `spans` is a span's index, its record count, and its sum of hashes.
+    """
     return Run(
         side=side,
         topic="t",

@@ -117,7 +117,7 @@ def test_parts_keep_the_records_that_one_cleaner_keeps(tmp_path: Path, tasks: Ta
         last = {record.key: record.offset for record in log}
         assert [record.offset for record in left] == sorted(last.values())
     assert reports[0].records_before == len(before[0]) > reports[0].records_after
-    # No files are left behind, and another run has nothing to do.
+    # No temporary files are left behind, and another run has nothing to do.
     assert not list(Path(place).rglob("*.cleaned"))
     assert not list(Path(place).rglob("*.swap"))
     assert [report.passes for report in job.run(NO_SPARK, place, if_due=True)] == [0, 0]

@@ -204,7 +204,7 @@ class TestReordering:
 
 
 class TestTightness:
-    """Cases in which a margin smaller by 1 ms would not be sufficient."""
+    """In each case, a margin smaller by 1 ms would not be sufficient."""
 
     consumed = Sent(1, 1_030, to_a_ms=-30, to_b_ms=0)
     beside = Sent(2, 1_030, to_a_ms=-30, to_b_ms=0)

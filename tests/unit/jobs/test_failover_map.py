@@ -152,7 +152,7 @@ class TestTighter:
             wanted = [r.offset for r in mirror.b.logs[start.partition] if r.value in unread]
             assert start.offset == min(wanted)
         assert plan.mapped["copy"].mapping is PartitionMapping.MAP
-        assert plan.position_of(B0) == 20  # the smaller of the committed offsets
+        assert plan.position_of(B0) == 20  # the smaller of the two committed offsets
 
     def test_several_topics_in_one(self) -> None:
         a = cluster_with_records()

@@ -33,7 +33,7 @@ def cluster(name: str, values: str, kind: TimestampType = CREATE) -> MemoryClust
 
 
 def plan_of(a: MemoryCluster, b: MemoryCluster, position: int, start: int) -> FailoverPlan:
-    """Return a plan in which `start` replaces the planned start offset."""
+    """Return a plan with `start` in place of the planned start offset."""
     a.commit_at(GROUP, P0, position)
     request = FailoverRequest(group=GROUP, latency_ms=0)
     plan = plan_failover(watched("A", a), watched("B", b), request, ManualClock(NOW))

@@ -17,7 +17,10 @@ AT_START = "Timed out while waiting for the Python worker to connect back"
 
 
 class FakeQuery:
-    """One run of a query. `end` is the error with which it ends; None: it succeeds."""
+    """One run of a query.
+
+    `end` is the error with which the query fails; None if the query succeeds.
+    """
 
     def __init__(self, end: str | None) -> None:
         self._end = end
@@ -30,7 +33,7 @@ class FakeQuery:
 
 
 def starting(*ends: str | None) -> "tuple[Callable[[], StreamingQuery], list[FakeQuery]]":
-    """Return a function that starts queries with these ends, and the list of started queries."""
+    """Return a function that starts queries with these ends in turn, and the started queries."""
     left, started = list(ends), list[FakeQuery]()
 
     def start() -> "StreamingQuery":

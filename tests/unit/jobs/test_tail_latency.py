@@ -1,4 +1,4 @@
-"""Latency in the tail of a log: records that are measured, and the error if they are too few."""
+"""Latency in the tail of a log: the measured records, and the error if there are too few."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext

@@ -28,7 +28,10 @@ class TestMemory(StoreRules):
     def test_a_put_without_a_response_succeeded_if_its_bytes_are_stored(
         self, opened: ObjectStore, monkeypatch: pytest.MonkeyPatch, stored: bytes | None
     ) -> None:
-        """The retry fails because the object exists; equal bytes show that the put stored it."""
+        """The retry fails because the object exists.
+
+        Its equal bytes show that the first put stored it.
+        """
         attempts: list[bytes] = []
         real = obstore.put
 

@@ -1,4 +1,4 @@
-"""A broker reads requests, and a client reads responses, by headers and correlation ids."""
+"""The broker's and the client's side of a connection: headers, correlation ids, bodies."""
 
 from typing import TYPE_CHECKING
 

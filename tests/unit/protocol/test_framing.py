@@ -25,7 +25,7 @@ def framed(*bodies: bytes) -> bytes:
 
 
 def put(frames: Frames, data: bytes, *, foresees: bool = False) -> int:
-    """Fill the buffer as a transport does; return the number of bytes that fit."""
+    """Fill the buffer as a transport does; return how many bytes fit."""
     with frames.room(foresees=foresees) as room:
         assert len(room) > 0
         count = min(len(room), len(data))

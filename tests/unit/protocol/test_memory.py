@@ -3,7 +3,8 @@
 A response may take 64 times its size plus 1 MiB, because a client chooses its broker.
 
 Python's objects are many times larger than their encoding. These messages consist of the items that
-are smallest on the wire and largest in memory. Their numbers of items reach and exceed the limit.
+are smallest on the wire and largest in memory. The counts of their items reach and exceed the
+limit.
 """
 
 import itertools

@@ -44,7 +44,7 @@ def test_a_frame_of_one_block_is_read_as_any_other(size: int) -> None:
     text = (TEXT * 100)[:size]
     frame = memoryview(compress(Codec.LZ4, text))
     found = decompress_single(frame, memoryview(bytearray(BLOCK_BYTES)))
-    # Data that does not shrink is stored uncompressed, which only the general reader supports.
+    # Data that does not shrink is stored uncompressed. Only the general reader supports this.
     assert found is None or bytes(found) == text
     assert (found is None) == (size == 1)
 

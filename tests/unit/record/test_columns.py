@@ -64,7 +64,7 @@ def test_rows_before_a_bad_checksum_are_handed_out() -> None:
 def test_a_bad_checksum_is_the_same_error_for_each_computation(
     monkeypatch: pytest.MonkeyPatch, has_instruction: bool, bad: int, offset_start: int
 ) -> None:
-    """The error is the same for opened and for skipped batches, together or one by one."""
+    """The error is the same whether batches are decoded or skipped, together or one by one."""
     if not has_instruction:
         set_constant(monkeypatch, "HAS_INSTRUCTION", False, inside="tidelog.record.columns")
     batches = [batch_of(2, base_offset=2 * number) for number in range(5)]
@@ -93,7 +93,7 @@ def test_a_bad_checksum_is_the_same_error_for_each_computation(
 
 
 def test_batches_of_alternating_codecs_give_all_rows() -> None:
-    """All batches are opened, also if many of them alternate between two codecs."""
+    """All batches are decompressed, also if many of them alternate between two codecs."""
     for count in (3, 6, 40):
         batches = [
             batch_of(2, base_offset=2 * number, codec=(Codec.NONE, Codec.LZ4)[number % 2])

@@ -139,5 +139,5 @@ def test_damaged_batches_and_null_keys_are_left_to_the_plain_code() -> None:
     torn = bytearray(data)
     torn[HEADER_SIZE] ^= 1
     assert finder.find(bytes(torn), table[:1]) is None
-    table[0, layout.RECORD_COUNT] = 1 << 30  # no memory must be allocated for it
+    table[0, layout.RECORD_COUNT] = 1 << 30  # no memory may be allocated for this size
     assert finder.find(data, table[:1]) is None

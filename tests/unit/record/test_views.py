@@ -1,4 +1,4 @@
-"""The walk over batches: accepted frames, its end, and refused frames."""
+"""The walk over batches: accepted frames, refused frames, and the end of the walk."""
 
 import struct
 

@@ -18,7 +18,7 @@ from tidelog.record.kernels.last_records import (
 )
 
 FOLDS = [fold_rows, plain(fold_rows)]
-# (key, version, is tombstone, bits of the sides that have the record)
+# Each record: key, version, whether it is a tombstone, bits of the sides that have it.
 ROWS = st.lists(
     st.tuples(
         st.sampled_from([b"", b"a", b"b", b"aaaaaaaab", b"aaaaaaaac", b"aaaaaaaa"]),
@@ -91,7 +91,7 @@ def found_in(into: WinnerMap, used: "np.typing.NDArray[np.int64]", side: int) ->
 def test_the_highest_version_then_offset_wins_on_each_side(
     fold: Callable[..., int], bits: int, rows: list[Row]
 ) -> None:
-    # With 0 bits of the hash all keys collide.
+    # With 0 bits of the hash, all keys have the same hash.
     into, used = new_map(8, 64)
     given_rows = keyed_rows(rows, lambda key: hash(key) & bits)
     assert fold(given_rows, 0, 0, 0, into, used) == len(rows)

@@ -22,7 +22,7 @@ TIMEOUT_S = 10.0
 
 
 class Admin:
-    """Client library; each request gets the next of the given codes.
+    """Substitute for the client library: each request gets the next of the given error codes.
 
     0 is success. The last code is repeated.
     """

@@ -129,7 +129,7 @@ def test_reach_is_that_of_the_kernel(leader: FakeLeader) -> None:
 
 
 def moves(leader: FakeLeader, base: int, wrong: int) -> None:
-    """Give a batch another base offset on the wire."""
+    """Let the broker send a batch with another base offset."""
     inner = leader.mangle
 
     def mangle(request: "ReceivedRequest", answer: "DataclassInstance") -> "DataclassInstance":

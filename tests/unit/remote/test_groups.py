@@ -22,7 +22,7 @@ FOUND = SimpleNamespace(
 
 
 class Admin:
-    """Admin client; each request to list groups gets the next of the given codes.
+    """Substitute for the admin client: each list of groups gets the next of the given codes.
 
     0 is success. The last code is repeated.
     """

@@ -50,7 +50,7 @@ def test_a_group_at_the_end_is_not_behind() -> None:
 
 
 def test_only_gaps_left_are_an_offset_lag_without_a_delay() -> None:
-    """The only unread offset belongs to a transaction marker, so no record is unread."""
+    """The only unread offset is a transaction marker's, so no record is unread."""
     only_gap = replace(seen(committed=99), unread=None, left=Count(0, is_exact=True))
     found = lag_after(only_gap)
     assert (found.offset_lag, found.behind_ms, found.catch_up_s) == (1, 0, 0.0)

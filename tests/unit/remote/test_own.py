@@ -24,7 +24,7 @@ NOW = 1_700_000_000_000
 
 
 def write(path: Path, *batches: int, step_ms: int = 0, **config: str) -> ManualClock:
-    """Append batches with these numbers of records, 10 s apart; create times are earlier."""
+    """Append batches with these record counts, 10 s apart; create times precede append times."""
     clock = ManualClock(NOW)
     with Directory.open(str(path), writable=True, env=Env(clock=clock, random=Random(1))) as log:
         settings = {key.replace("_", "."): value for key, value in config.items()}

@@ -52,7 +52,7 @@ def test_no_record_at_or_after_the_time_is_before_the_new_offset() -> None:
 def test_a_rewound_group_reads_all_promised_records_and_skips_none(
     times: list[int | None], start: int, committed: int, at: int, skew: int, hides: bool
 ) -> None:
-    """The plan follows the rule below, for any log, any position of the group and any time."""
+    """The plan fulfills the assertions for any log, any position of the group and any time."""
     cluster = cluster_at(committed, *times)
     log = cluster.logs[FLIGHTS_0]
     log.start, log.hides_matches = min(start, log.end), hides

@@ -29,7 +29,7 @@ PIECE = Piece(
 
 
 def some_times(seed: int, rows: int) -> AppendTimes:
-    """Draw known and unknown runs; for half of the seeds the last run is closed."""
+    """Draw ranges of known and unknown append times; half of the seeds close the last range."""
     draw, found = random.Random(seed), AppendTimes(BASE, TOPIC)
     offset, now_ms = BASE + draw.choice((0, 3)), 5_000
     for _ in range(rows):

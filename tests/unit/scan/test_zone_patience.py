@@ -1,4 +1,4 @@
-"""A plan examines the zones of a block one by one only while this excludes some of them."""
+"""A plan examines a block's zones one by one only while this excludes some zones."""
 
 import random
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Ranges of a segment to read for a time range, and ranges counted by the zone map alone."""
+"""The parts of a segment that a time range must read, and parts that the zone map counts."""
 
 from tests.unit.storage.test_zones import BASE, RECORD, encode, zone
 

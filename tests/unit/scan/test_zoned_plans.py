@@ -216,7 +216,7 @@ class TestCount:
 def test_batches_ruled_out_by_their_header_are_opened_for_records_without_a_time(
     tmp_path: Path, level: IsolationLevel
 ) -> None:
-    """A zone has a batch inside the range, and one outside it that has a record without a time."""
+    """A zone has a batch in the range, and a batch outside of it with a record without a time."""
     root = str(tmp_path / "data")
     with LogDir.open(root, options=LogDirOptions(create=True)) as log_dir:
         log_dir.create_topic(TOPIC, config={"retention.ms": "-1"})

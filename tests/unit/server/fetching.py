@@ -61,7 +61,7 @@ class Broker:
         return self.partition(topic, number).append(build_batch(records)).last_offset + 1
 
     def say(self, connection: ClientInfo, frame: bytes) -> bytes | str:
-        """Return the bytes sent for a frame, or the reason that none are sent now."""
+        """Return the bytes sent for a frame, or the reason why no bytes are sent now."""
         try:
             found = outcome(self.node, connection, frame)
         except TidelogError as error:
@@ -91,7 +91,7 @@ class Broker:
         with_append_times: bool = False,
         number: int = 7,
     ) -> bytes:
-        """Return a Fetch request; `asked` has the partitions and fetch offsets of each topic."""
+        """Return a Fetch request; `asked` has each topic's partitions and fetch offsets."""
         topics = [
             FetchTopic(
                 topic=topic,

@@ -146,7 +146,7 @@ async def test_responses_are_sent_in_order_after_the_request_that_caused_them(it
 
 @on_a_loop
 async def test_a_response_completed_by_a_timer_is_sent_in_the_next_iteration(it: World) -> None:
-    await it.stable("a")  # this member sends nothing from now on
+    await it.stable("a")  # this member sends no further requests
     waits = it.come("b")
     it.clock.advance(REBALANCE_MS)
     it.node.timers.run_due()
@@ -169,7 +169,7 @@ async def test_a_long_client_id_prevents_no_response(it: World) -> None:
 
 
 class One:
-    """A client whose requests get the outcome that the test supplies."""
+    """A client whose requests get the result that the test supplies."""
 
     def __init__(self, node: Node, clients: Clients, said: Callable[[], object]) -> None:
         self.transport = FakeTransport()

@@ -41,7 +41,7 @@ class World:
     later: Later
     partition: Partition
     background: LogManager
-    idle: int = 0  # number of timers that exist while no work is pending
+    idle: int = 0  # how many timers exist while no work is pending
 
     def fill(self) -> None:
         """Create two finished segments and an active one."""
@@ -54,7 +54,7 @@ class World:
         self.later.settle()
 
     def names(self, part: str) -> list[str]:
-        """Return the partition's files whose names contain this."""
+        """Return the partition's files whose names contain `part`."""
         return [e.name for e in self.files.list_dir(f"{ROOT}/t-0") if part in e.name]
 
     def checkpoint(self, name: str) -> str:

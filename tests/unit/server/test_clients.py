@@ -241,7 +241,7 @@ def pause_ms(
     patch: pytest.MonkeyPatch,
     each: Callable[[int], None] = lambda _: None,
 ) -> int:
-    """Return the time waited for the first pause; call `each` with the number of each check."""
+    """Return the time until the first pause; call `each` with the index of each check."""
     begun_ms, looks = clock.monotonic_ms(), iter(range(PAUSE_LIMIT_MS))
 
     async def sleep(delay_s: float) -> None:

@@ -44,7 +44,7 @@ class World:
         return self.partition.failure is not None
 
     def syncs(self) -> int:
-        """Return the number of syncs of the log file."""
+        """Return how often the log file was synced."""
         return sum(
             1
             for entry in self.files.journal

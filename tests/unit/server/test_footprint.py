@@ -1,4 +1,4 @@
-"""A connection's memory in the broker is counted once, and released completely."""
+"""The broker counts a connection's memory once, and releases all of it."""
 
 from tidelog.env import ManualClock
 from tidelog.server.net.clients import ConnectionMemory, MemoryBudget

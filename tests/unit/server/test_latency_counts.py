@@ -46,7 +46,7 @@ def test_each_record_counts_in_its_bucket(
         | {"internal.segment.bytes": "900"}
     )
     dice, late = random.Random(1), []
-    append(log, [5, 5], Codec.NONE)  # before the offset at which counting begins
+    append(log, [5, 5], Codec.NONE)  # these records are before the offset at which counting begins
     start = log.log_end_offset
     for codec in (Codec.NONE, Codec.LZ4, Codec.GZIP):
         for _ in range(4):

@@ -47,7 +47,7 @@ class Gate:
             raise self.failure
 
     def opened(self) -> list[str]:
-        """Return the number of each partition once for each thread that began to open it."""
+        """Return the index of each partition, once for each thread that began to open it."""
         return sorted(number for numbers in self.begun.values() for number in numbers)
 
 

@@ -202,8 +202,8 @@ def test_pages_are_probed_once_at_each_distance(
 class Fading(LocalStandIn):
     """A file with some parts that are not cached.
 
-    Checks with numbers in `missing` find a position that is not cached. `looks` has the number of
-    positions in each check.
+    Checks whose index is in `missing` find a position that is not cached. `looks` has the count of
+    positions of each check.
     """
 
     def __init__(self, missing: set[int], taken_bytes: int, inner: File) -> None:

@@ -77,7 +77,7 @@ def ask(node: Node, asked: ProduceRequest, version: int = BY_NAME) -> Answer:
 async def codes(
     said: Answer,
 ) -> list[tuple[int, int]]:
-    """Return the number and the error code of each partition, in the order of the response."""
+    """Return the index and the error code of each partition, in the order of the response."""
     answer = await said if isinstance(said, Awaitable) else said
     assert isinstance(answer, ProduceResponse)
     (topic,) = answer.responses

@@ -95,7 +95,7 @@ class Asked:
 ASKED = st.builds(
     Asked,
     version=st.sampled_from([3, 6, 7, 9, 12, BY_ID]),
-    acks=st.sampled_from([-1, 1, 1, 1, 2]),  # not 0: it gets no response to compare
+    acks=st.sampled_from([-1, 1, 1, 1, 2]),  # not 0, because acks=0 gets no response to compare
     topics=st.lists(st.tuples(st.sampled_from([*TOPICS, *["a", "b"] * 3]), PARTS), max_size=3),
     client_id=st.sampled_from(["t", "t", "__admin_client"]),
 )
@@ -215,7 +215,7 @@ def test_a_combined_request_has_the_results_and_effects_of_separate_ones(
         said, expected = asyncio.run(together_and_alone(together, apart, each))
         refused, alone_codes = codes(said), codes(expected)
         if isinstance(said, int) or (said != expected and len(refused) == 1):
-            # A malformed part makes the broker refuse the whole request, and nothing is written.
+            # A malformed part makes the broker refuse the whole request, and no record is written.
             assert 0 not in refused
             assert refused <= alone_codes
             assert logs(together) == before

@@ -1,4 +1,4 @@
-"""Guards in partitions of a transactional Produce request, before a check by the coordinator."""
+"""A transactional Produce request creates guards in partitions before the coordinator check."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -68,7 +68,7 @@ def test_batches_of_two_producers_are_refused_together(
 
 
 def test_an_open_unused_partition_has_a_guard(tmp_path: Path) -> None:
-    """A partition that was created, or opened for another request, is open and may be unused."""
+    """A partition may be open and unused: it was just created, or opened for another request."""
     node = open_node(str(tmp_path), BrokerConfig.parse({})[0])
     node.topics.create("t", 1, {})
     node.log_dir.log(*PLACE)

@@ -346,7 +346,7 @@ def test_a_change_of_protocol_is_no_sign_of_life(world: World) -> None:
     silent = world.join_all([world.ask_join(protocols=[("range", subscription())])])[0]
     world.ask_sync(silent, {silent.member_id: b"\0\0\0\0\0\0\xff\xff\xff\xff"})
     numbers = set[int]()
-    for name in "ABC":  # one consumer member after another joins and leaves
+    for name in "ABC":  # members of the consumer protocol join and leave one after the other
         new = Member(world, name)
         world.wait(400)
         settle(new)
@@ -435,7 +435,7 @@ def test_between_equally_wanted_assignors_the_newest_wish_decides(world: World) 
     first = Member(world, "B", assignor="uniform")
     assert world.consumers.assignor() == "uniform"
     Member(world, "A", assignor="range")
-    # Range gives the new member the first partitions; `uniform` would leave them with the first
+    # `range` gives the new member the first partitions. `uniform` would leave them with the first
     # member.
     assert world.consumers.targets["A"] == {ROUTES: frozenset({0, 1, 2})}
     assert world.consumers.assignor() == "uniform"

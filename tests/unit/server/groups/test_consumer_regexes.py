@@ -1,4 +1,4 @@
-"""Regular expressions of groups: refused ones, and topics that a lookup omits."""
+"""Regular expressions of groups: refused expressions, and topics that a lookup omits."""
 
 import sys
 

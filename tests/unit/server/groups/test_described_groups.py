@@ -1,4 +1,4 @@
-"""DescribeGroups and its siblings for groups that can't be described."""
+"""DescribeGroups and similar requests for groups that can't be described."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""In a loop iteration, the first record of groups is written at once, later records in batches."""
+"""In a loop iteration, the first group record is written at once, later records in batches."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

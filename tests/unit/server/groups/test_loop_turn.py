@@ -1,4 +1,4 @@
-"""One assignment per loop iteration serves all members that joined in it."""
+"""One assignment serves all members that join in the same loop iteration."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -62,7 +62,7 @@ def _joining(name: str, group: str = GROUP) -> HeartbeatRequest:
 
 
 def _together(world: World, *asked: HeartbeatRequest) -> list[int]:
-    """Send heartbeats in one loop iteration; return the number of partitions of each member."""
+    """Send heartbeats in one loop iteration; return how many partitions each member gets."""
 
     async def run() -> list[int]:
         replies = [world.heartbeats.beat(each) for each in asked]

@@ -76,7 +76,7 @@ async def test_log_that_fails_while_it_is_read_is_not_served(tmp_path: Path) -> 
     disk = FailingDisk()
     async with running_node(tmp_path, Env(files=disk)) as node:
         shards = node.groups.shards
-        partition = partition_of(node)  # opened here, before the load reads it
+        partition = partition_of(node)  # opens the log, before the load reads it
         reading, may_read, fail_writes = threading.Event(), threading.Event(), disk.hook
 
         def read_slowly(call: str, path: str) -> None:

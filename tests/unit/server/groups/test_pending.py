@@ -60,7 +60,7 @@ class Log:
 
 @dataclass
 class Model:
-    """Plain model: each value has its record's offset, and the highest offset takes precedence."""
+    """Plain model: keeps each value with its record's offset; the highest offset wins."""
 
     offsets: dict[Place, tuple[int, int]] = field(default_factory=dict)
     pending: dict[int, dict[Place, tuple[int, int]]] = field(default_factory=dict)

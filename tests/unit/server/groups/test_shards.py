@@ -78,7 +78,7 @@ def committed(groups: GroupCoordinator, group: str = GROUP) -> int | None:
 
 
 def fail(partition: Partition, disk: FailingDisk) -> None:
-    """Fail a sync for which no request waits, as in the broker's periodic flushes."""
+    """Let a sync fail for which no request waits, as in the broker's periodic flushes."""
     disk.is_failing = True
     with pytest.raises(StorageFailure):
         partition.log.flush()
@@ -114,7 +114,7 @@ async def test_groups_are_refused_until_their_partition_is_loaded(tmp_path: Path
         assert {shards.error_for(name) for name in NAMES} == {LOADING}
         last = next(name for name in NAMES if shards.number_of(name) == 2)
         others = [name for name in NAMES if shards.number_of(name) == 1]
-        assert shards.error_for(last) is LOADING  # after this, its partition loads first
+        assert shards.error_for(last) is LOADING  # now its partition loads first
         await turn_until(lambda: shards.error_for(last) is ErrorCode.NONE)
         assert committed(node.groups, last) == int(last.split()[1])
         assert shards.error_for(others[0]) is LOADING

@@ -191,7 +191,7 @@ async def lose_power() -> None:
 
 
 def test_a_file_that_was_taken_in_never_returns() -> None:
-    """If the imported file came back, a group that was deleted later would come back with it."""
+    """If the imported file reappeared, a group that was deleted later would reappear, too."""
     asyncio.run(take_in())
 
 

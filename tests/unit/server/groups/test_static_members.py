@@ -1,4 +1,4 @@
-"""Static members of a group are identified by instance id, replaced, fenced and removed."""
+"""Static members have an instance id; they are recognized, replaced, fenced and removed."""
 
 from tests.worlds.brokers.groups import GROUP, REBALANCE_MS, SESSION_MS, World
 

@@ -45,7 +45,7 @@ RETRIABLE: Final = {
 
 @dataclass(eq=False)
 class Classic:
-    """A member that behaves as a client library does.
+    """A member of the classic protocol that behaves as a client library does.
 
     Attributes:
         joined: Result of the member's join; None if the member has to join.

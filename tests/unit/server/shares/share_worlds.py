@@ -170,12 +170,12 @@ class World:
         return ShareKey(group, info.topic_id, partition)
 
     def waiting_count(self, partition: int = 0) -> int:
-        """Return the number of the group's fetches that wait for a partition."""
+        """Return how many of the group's fetches wait for a partition."""
         live = self.node.shares.find(self.key(partition))
         return 0 if live is None else live.waiting_count
 
     def produce(self, *sizes: int, partition: int = 0) -> None:
-        """Append batches with these numbers of records."""
+        """Append batches with these record counts."""
         found = self.node.partitions.get(TOPIC, partition)
         for size in sizes:
             records = [NewRecord(value=b"v", timestamp=self.clock.now_ms()) for _ in range(size)]

@@ -108,7 +108,7 @@ async def test_a_fetch_of_only_aborted_records_gets_a_response_at_once(path: Pat
         end(it, 7, commit=False)
         it.produce(3)
         one = it.member()
-        # The clock does not advance: a fetch that waited would never end.
+        # The clock does not advance, so a fetch that waited would never end.
         for _ in range(5):
             assert acquired(await one.fetch(0, records=10, wait_ms=500)) == []
         assert acquired(await one.fetch(0, records=10, wait_ms=500)) == [(50, 53, 1)]

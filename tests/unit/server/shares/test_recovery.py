@@ -200,7 +200,7 @@ async def test_a_topic_that_cannot_be_written_accepts_no_acknowledgement(path: P
 
 @dataclass
 class Story:
-    """Acknowledged offsets at each recorded number of file system calls."""
+    """The acknowledged offsets after each recorded count of file system calls."""
 
     files: DamageFileSystem
     accepted: set[int] = field(default_factory=set)

@@ -50,7 +50,7 @@ async def test_only_headers_of_acquired_batches_are_read(path: Path) -> None:
         assert found.offered.batches == [(at, at) for at in range(5)]
         assert found.size_bytes == partition.log.segments[0].size_bytes
         assert len(offered(known, 1000).offered.batches) == limits.locks_max
-        # Three available records are before the acknowledged records, all others are after these.
+        # Three available records are before the acknowledged records, all others after them.
         known = SharePartition(0, [StateBatch(3, 9, RecordState.ACKNOWLEDGED, 1)], limits)
         assert known.acquirable_end(3) == 3
         assert offered(known, 5).offered.batches == [(at, at) for at in range(12)]
