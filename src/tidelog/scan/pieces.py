@@ -4,7 +4,7 @@ Reads only indexes, zone maps and append times. Exception: zone maps that a zone
 built from the log. The offset index is sparse, so a piece may begin and end with batches outside
 its offsets; the reader filters by offset.
 
-Batches are pruned only if they provably have no match. These are pruned:
+Batches are pruned only if they provably have no match. These batches are pruned:
 
 - Record clock, with a zone map: zones whose largest time is before the range, or whose smallest
   time is at or after its end. A piece without bytes reports how many records of these zones have no
@@ -38,14 +38,14 @@ from tidelog.storage.segment.segment import Segment
 from tidelog.storage.segment.slices import ensure_there, slice_segment
 from tidelog.types import INT64_MAX, INT64_MIN, NO_TIMESTAMP, ClockName, IsolationLevel
 
-# Number of segments whose sidecars are prefetched together; they need about 16 MB at most.
+# Number of segments whose sidecars are prefetched together. The sidecars need at most about 16 MB.
 _FETCHED_AHEAD: Final = 64
 _THREADS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class UncutPiece:
-    """A piece and its segment."""
+    """A piece that is not cut to the size of splits yet, and its segment."""
 
     piece: Piece
     segment: Segment
@@ -61,7 +61,8 @@ class PieceFinder:
         clock: Clock of the times.
         isolation: Whether records of open and aborted transactions are read.
         with_append_times: Whether the reader needs append times.
-        counts: Whether records are only counted: zones whose counts are known are not read.
+        counts: Whether records are only counted. If true, zones whose counts are known are not
+            read.
         zone_cache: Cache for zone maps that the directory doesn't have; maps missing in the cache
             are built now.
         strict: Whether batches that may have a record without a time on the clock are always read.

@@ -209,8 +209,9 @@ def select(
 ) -> Iterator[tuple[Record, int | None]]:
     """Yield records of a log in order of offsets, with append times in ms, None if unknown.
 
-    For output that people read, without Arrow; `tidelog.scan` does the same at scale. Segments that
-    can't hold a match are not opened, and their records without a time are not counted.
+    This function is for output that people read, and needs no Arrow. `tidelog.scan` reads large
+    amounts of records. Segments that can't hold a match are not opened, and their records without a
+    time are not counted.
 
     Args:
         log: The partition.

@@ -1,4 +1,4 @@
-"""Plans a scan: from a directory, topics, offsets and times to splits for parallel tasks.
+"""Plans a scan: makes splits for parallel tasks from a directory, topics, offsets and times.
 
 Reads names, indexes, zone maps and append times; reads records only to look up a time, or to build
 zone maps for a zone cache. Writes nothing to the directory and takes no lock, so a scan can be
@@ -345,7 +345,7 @@ class _Planner:
 
         Args:
             name: The partition.
-            requested_range: Its offsets and times.
+            requested_range: Requested offsets and times of the partition.
             time_range: Replaces the times in `requested_range` if given.
         """
         reader = self._log_dir.reader(name.topic, name.partition)

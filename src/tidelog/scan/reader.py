@@ -238,7 +238,7 @@ class _SplitReader:
         self._next_offset = self.split.start_offset
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows; plan the rest again if files have changed."""
+        """Yield the rows. If files have changed, plan the rest of the split again."""
         self.stats.splits += 1
         split = self.split
         was_corrupt = False
@@ -247,8 +247,8 @@ class _SplitReader:
             try:
                 yield from self._read(split)
             except _SegmentReplaced as stale:
-                # A file that was truncated and rewritten looks damaged at the planned positions:
-                # retry once.
+                # A file that was truncated and rewritten looks damaged at the planned positions, so
+                # the read is retried once.
                 cause = stale.__cause__
                 missing = cause if isinstance(cause, MissingFile) else None
                 if isinstance(cause, CorruptData):
@@ -389,7 +389,7 @@ class _SplitReader:
         )
 
     def _tally(self, data: Buffer, selection: Selection, decoded: DecodeStats) -> None:
-        """Count a part's records if it is sound; a damaged part is read again from its start."""
+        """Count the records of an undamaged part. A damaged part is read again from its start."""
         try:
             tally(data, decoded, selection, check_crc=self.options.check_crc)
         except CorruptData:

@@ -137,7 +137,7 @@ def stamped_append_times(batch: pa.RecordBatch) -> "Column":
 
 @dataclass(frozen=True, slots=True)
 class AppendRuns:
-    """Runs of offsets with one append time each.
+    """Append times of a piece, as runs of offsets with the same time.
 
     Attributes:
         arrays: First offset of each run, and its time in ms or -1.

@@ -26,7 +26,8 @@ class RequestedRange:
     Attributes:
         start_offset: First offset, inclusive; `EARLIEST_OFFSET` for the log start, `LATEST_OFFSET`
             for the end of the visible records.
-        end_offset: End of the offsets, exclusive; `LATEST_OFFSET` for the end at planning.
+        end_offset: End of the offsets, exclusive; `LATEST_OFFSET` for the end of the visible
+            records at planning time.
         start_ms: Start of the time range, inclusive, in ms.
         end_ms: End of the time range, exclusive, in ms; INT64_MAX is no end.
         least_offset: Leaves out smaller offsets. Unlike a `start_offset`, a `least_offset` before
@@ -120,7 +121,7 @@ class Piece:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that a reader reads; 0 if only known counts, or a loss, are reported."""
+        """Number of bytes that a reader reads; 0 for a piece that only reports counts or a loss."""
         return self.end_position - self.start_position
 
     @property
@@ -142,7 +143,7 @@ class Split:
         directory: The directory of topics, for planning again if files are gone.
         topic_id: The topic's id as 32 hexadecimal digits, "" if it has none. The id distinguishes
             the topic from another topic of the same name.
-        pieces: Location of the offsets at planning time, in order.
+        pieces: Parts of the log files that had these offsets at planning time, in order.
         clock: Clock of `time_range`.
         time_range: Times in ms, [start, end); None for all.
         isolation: Isolation of the reader.

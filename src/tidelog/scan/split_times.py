@@ -3,9 +3,9 @@
 A split is first summarized as if no record preceded it. Then the lateness can be wrong for records
 in the split's head, but not for later records. The head ends where the largest create time so far
 in the split reaches the largest create time of the earlier splits. Usually the head is within the
-first `HEAD_RECORDS`, whose create times are kept (`SplitTimes.recount`); a longer head is read
-again by the function `recount`. `correct` replaces the numbers of the head. Workers return
-histograms as encoded arrays, because a split may have a thousand buckets per hour.
+first `HEAD_RECORDS`, whose create times are kept, so that `SplitTimes.recount` needs no read. A
+longer head is read again by the function `recount`. `correct` replaces the counts of the head.
+Workers return histograms as encoded arrays, because a split may have a thousand buckets per hour.
 
 Imports numpy, pyarrow and numba.
 """
@@ -38,18 +38,18 @@ if TYPE_CHECKING:
 _COLUMNS: Final = ("offset", "createTimestamp", "appendTimestamp")
 _ROWS: Final = 65_536
 
-# Number of create times kept at a split's head: 16 KB.
+# Number of create times that are kept from the start of a split. They take 16 KB.
 HEAD_RECORDS: Final = 2048
 
 
 class Mark(NamedTuple):
-    """State at an offset inside a split.
+    """State of a split's summary at an offset inside the split.
 
     Attributes:
         end_offset: Offset after the records counted so far.
         largest_ms: Largest create time of these records, INT64_MIN if there is none.
-        late_ms_min: Smallest lateness of the records since the last mark, INT64_MAX if there are
-            none.
+        late_ms_min: Smallest lateness of the late records since the previous mark, INT64_MAX if no
+            record was late.
     """
 
     end_offset: int
@@ -59,7 +59,7 @@ class Mark(NamedTuple):
 
 @dataclass(slots=True)
 class Late:
-    """Late records of some part of a partition.
+    """Counts of the late records in a part of a partition.
 
     Attributes:
         histogram: Lateness in ms of the late records.
@@ -75,15 +75,15 @@ class SplitTimes:
     """Summary of the times of a split's records.
 
     Attributes:
-        records: Data records.
-        timed: Records with a create time.
-        both: Records with both times.
+        records: Number of data records.
+        timed: Number of records with a create time.
+        both: Number of records with both times.
         by_append: Latencies by hour of append time.
         by_create: The same latencies by hour of create time.
         late: Late records, as if no record preceded the split.
         smallest_ms: Smallest create time, INT64_MAX if there is none.
         marks: Marks inside the split, ascending; the last mark is the end.
-        head: Create times of records up to the first mark (those that have one), int64[n].
+        head: Create times of the records before the first mark that have a create time, int64[n].
         log_bytes: Bytes read from log files.
         lost: Offsets that were missing at the time of the read, one line each.
     """
@@ -112,7 +112,7 @@ class SplitTimes:
             largest_ms: The largest create time before the split.
 
         Returns:
-            The offset after them; None if no record's lateness changes.
+            Offset after the last of these records; None if no record's lateness changes.
         """
         if largest_ms <= self.smallest_ms:
             return None
@@ -135,7 +135,7 @@ def late_of(create_ms: "Longs", delays_ms: Sequence[int], largest_ms: int = INT6
 
     Args:
         create_ms: Create times of the records, in the order of offsets.
-        delays_ms: Delays to count lost records for.
+        delays_ms: Watermark delays in ms for which lost records are counted.
         largest_ms: Largest create time before these records.
     """
     before = np.maximum.accumulate(np.concatenate(([largest_ms], create_ms)))[:-1]
@@ -167,7 +167,7 @@ class TimesCounter:
         self.records = 0
 
     def add(self, append_ms: "Longs", create_ms: "Longs") -> None:
-        """Count the next records; times in ms, int64, -1 for unknown."""
+        """Count the next records. Times are int64[n] in ms, -1 if unknown."""
         facts = self._facts
         facts[kernels.AT] = 0
         self.records += len(append_ms)
@@ -181,7 +181,7 @@ class TimesCounter:
                 self._take()
 
     def mark(self, end_offset: int) -> Mark:
-        """Return the state at this offset; the smallest lateness is measured again from here on."""
+        """Return the state at this offset, and restart the measurement of the smallest lateness."""
         facts = self._facts
         late_ms_min = int(facts[kernels.LATE_MIN])
         self._late_ms_min = min(self._late_ms_min, late_ms_min)
@@ -250,7 +250,7 @@ def reduce_split(split: Split, delays_ms: Sequence[int], env: Env | None = None)
 
     Args:
         split: The split.
-        delays_ms: Delays to count lost records for.
+        delays_ms: Watermark delays in ms for which lost records are counted.
         env: Files, if they are not the machine's.
 
     Raises:
@@ -305,7 +305,7 @@ def recount(
 def _times(
     split: Split, env: Env | None, stats: ScanStats
 ) -> Iterator[tuple["Longs", "Longs", "Longs"]]:
-    """Yield offsets, append times and create times of each batch of a split that has records."""
+    """Yield offsets, append times and create times of each Arrow batch of a split that has rows."""
     options = ReadOptions(rows=_ROWS, fail_on_data_loss=False, env=env)
     for batch in read(split, _COLUMNS, options=options, stats=stats):
         if batch.num_rows:
@@ -330,7 +330,11 @@ def _text(lost: LostOffsets) -> str:
 
 
 def correct(times: SplitTimes, alone: Late, behind: Late, end_offset: int) -> Late:
-    """Return a split's real late records: in the head from `recount`, after the head unchanged."""
+    """Return a split's late records, with corrected counts for the records in its head.
+
+    `alone` and `behind` are the results of `recount`: the late records of the head without and with
+    the records before the split.
+    """
     late = Late(LatencyHistogram(), {})
     for bucket, count in times.late.histogram.buckets.items():
         rest = count - alone.histogram.buckets.get(bucket, 0)

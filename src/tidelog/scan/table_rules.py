@@ -159,7 +159,7 @@ def compacted_to(log_dir: "LogDir", name: TopicPartition) -> int:
         history = load_history(fs, f"{log_dir.path}/{files.partition_dir_name(name)}")
         offset = 0 if history is None else history.end_offset
     path = f"{log_dir.path}/{files.CLEANER_CHECKPOINT_FILE}"
-    # A damaged file counts as empty: the next compaction rewrites it.
+    # A damaged file counts as empty, because the next compaction rewrites it.
     with suppress(CorruptFile, FileNotFoundError):
         offset = max(offset, text_files.read_offset_checkpoint(fs, path).get(name, 0))
     return offset
@@ -201,7 +201,7 @@ class Strategy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Compaction rule.
+    """Compaction rule of a topic.
 
     Attributes:
         strategy: The property that decides which record of a key is the latest.
@@ -216,7 +216,7 @@ def ranking_of(settings: Mapping[str, str]) -> Ranking:
     """Return the compaction rule from a topic's settings.
 
     Raises:
-        ConfigError: An unknown strategy, or the header strategy without the header's name.
+        ConfigError: The strategy is unknown; or it is `header`, and the header's name is missing.
     """
     text = settings.get(STRATEGY_KEY) or Strategy.OFFSET
     if text not in set(Strategy):

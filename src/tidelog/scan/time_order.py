@@ -7,7 +7,7 @@ that the page needs is a bound. Then, from the rest of each partition, only reco
 not beyond this bound are read. Zone maps, time indexes and brokers exclude most other records
 without a read. So only a page or two are in memory, however unordered the times are.
 
-Pure: `TimeOrder` gets a function that reads a range.
+This module does no I/O, because `TimeOrder` gets a function that reads a range.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -51,7 +51,7 @@ class OrderedRecord(NamedTuple):
 
 
 class _Best:
-    """The first (or the last) records in order among the records added so far."""
+    """The first records in order among the records added so far; the last records if `backward`."""
 
     def __init__(self, count: int, after: tuple[int, int, int] | None, *, backward: bool) -> None:
         self._count = count
@@ -107,7 +107,7 @@ class TimeOrder:
     def first(
         self, limit: int | None = None, *, page: int = PAGE_RECORDS
     ) -> Iterator[OrderedRecord]:
-        """Yield the records in order, at most `limit`, in pages of `page` to limit memory."""
+        """Yield at most `limit` records in order. Pages of `page` records limit the memory."""
         after: OrderedRecord | None = None
         while limit is None or limit > 0:
             count = page if limit is None else min(page, limit)

@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
     Column = pa.Array[pa.Scalar[pa.DataType]]
 
-# Default limit in bytes for a map of keys; above it, the keys are folded in shares.
+# Default limit in bytes for a map of keys. If the keys need more memory, they are folded in shares.
 MEMORY_BYTES: Final = 512 << 20
 _ENTRIES_FIRST: Final = 4096
-# Number of keys up to which a map may grow beyond the limit, because a smaller share would not be
-# worth a pass.
+# Number of keys that a map may have even if it exceeds the memory limit, because fewer keys would
+# not be worth a pass.
 _ENTRIES_SURE: Final = 1024
 _KEY_BYTES_FIRST: Final = 1 << 16
 _SHARE_BITS_MAX: Final = 30
@@ -51,7 +51,7 @@ class Share(NamedTuple):
     bits: int = 0
 
     def halves(self) -> tuple["Share", "Share"]:
-        """Return the two halves of the share, by one more bit of the hash."""
+        """Divide the share into two halves, by one more bit of the hash."""
         bit = self.mask + 1
         return Share(self.mask | bit, self.bits), Share(self.mask | bit, self.bits | bit)
 
@@ -69,7 +69,7 @@ class Candidates:
             equal versions.
         offsets: int64[n].
         is_dead: bool[n], whether the record is a tombstone.
-        sides: uint8[n], bit s is set if the record counts on side s.
+        sides: uint8[n]. Bit s is set if the record counts on side s (see `LatestByKey`).
     """
 
     keys: "Column"
@@ -80,10 +80,12 @@ class Candidates:
 
 
 class LatestByKey:
-    """Latest record of each key in one pass over the records of one partition.
+    """Finds the latest record of each key in one pass over the records of one partition.
+
+    A side has the winners at one time. With two sides, one pass finds the winners at two times.
 
     Attributes:
-        share: The keys of this pass; may get smaller during the pass.
+        share: The keys of this pass. The share gets smaller if its keys need too much memory.
         left: Shares of keys that are left for later passes.
     """
 
@@ -95,7 +97,7 @@ class LatestByKey:
         Args:
             secret: 16 random bytes that producers don't know, the same in every pass.
             share: The keys of this pass.
-            sides: Number of points in time whose winners this pass finds.
+            sides: Number of sides.
             memory_bytes: Approximate limit for the map.
         """
         self.share = share
@@ -145,7 +147,7 @@ class LatestByKey:
     # -- growing -----------------------------------------------------------------------------
 
     def _make_room(self, key_bytes: int) -> None:
-        """Make room for one more key of that size: a larger map, or a smaller share."""
+        """Make room for one more key of `key_bytes` bytes, by a larger map or a smaller share."""
         entries = len(self._map.hashes)
         keys = len(self._map.keys)
         if self.count == entries:

@@ -1,10 +1,10 @@
-"""Selects the byte ranges of a finished segment that a time range needs, by its zone map.
+"""Selects the byte ranges of a finished segment that a read of a time range needs, by zone map.
 
-Both the smallest and the largest time of a zone are used, so create times may have any order. The
-zone map has the number of records without a time in skipped zones, and, for counts, the number of
-records in the range.
+A zone is selected by its smallest and its largest time, so create times may have any order. The
+zone map also has the number of records without a time in zones that are not read and, for counts,
+the number of records in the range.
 
-Pure, except that the zone map reads its file.
+This module does no I/O. Exception: the zone map reads its file.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,16 +15,17 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.storage.clocks.zone_map import Question, Zone, ZoneMap
 from tidelog.types import INT64_MAX, ClockName
 
-# Maximum size in bytes of a gap between two ranges. A gap of this size is read, too, because
-# reading two separate ranges would cost as much.
+# Maximum size in bytes of a gap between two ranges that are read as one range. Reading a gap of
+# this size costs about as much as reading two separate ranges.
 GAP_BYTES: Final = 128 << 10
 
-# Factor of the maximum size of a gap for counts, because counting records is faster than decoding
-# them.
+# Factor by which the maximum gap is larger for counts, because counting records is faster than
+# decoding records.
 _COUNTED_GAPS: Final = 2
 
-# If the examination of this many consecutive blocks (of about 2 MB each) excluded nothing, the next
-# blocks are read without an examination, at most `_BLOCKS_AT_ONCE` in a row.
+# If the zones of this many consecutive blocks (of about 2 MB each) were examined, and no zone was
+# excluded, the next blocks are read without an examination of their zones. At most
+# `_BLOCKS_AT_ONCE` blocks in a row are read in this way.
 _VAIN_BLOCKS: Final = 4
 
 _BLOCKS_AT_ONCE: Final = 64
@@ -38,8 +39,9 @@ class ZoneRange(NamedTuple):
         end_position: Position after the last byte; equal to `start_position` if nothing is read.
         start_offset: First offset, inclusive.
         end_offset: End of the offsets, exclusive.
-        without_time: For a range that is not read: records that have no time on the clock.
-        records: For a range that is not read: records in the time range.
+        without_time: For a range that is not read: number of records that have no time on the
+            clock.
+        records: For a range that is not read: number of records in the time range.
         opens_all: For a range that is read: whether it has records without a time.
         floor_offset: Offset below which no batch of the range begins.
         limit_offset: Offset that no batch of the range reaches.
@@ -61,7 +63,8 @@ class ZoneQuestion:
     """Parameters for selecting zones.
 
     Attributes:
-        limits: Clock, times and offsets; without times every data record is in the range.
+        limits: Clock, times and offsets. If `has_times` is false, every data record at these
+            offsets is in the range.
         has_times: Whether the times of `limits` apply.
         is_committed: Whether records of aborted transactions are left out.
         counts: Whether records are only counted, not read.
@@ -83,14 +86,14 @@ class Verdict(IntEnum):
 
 
 # Verdict, number of records without a time, and for `COUNTED` the number of records in the range. A
-# plain tuple, because one is made for each zone of a plan.
+# plain tuple, because a new tuple is created for each zone of a plan.
 Judged: TypeAlias = tuple[Verdict, int, int]
 
 _NOTHING: Final[Judged] = (Verdict.NOTHING, 0, 0)
 
 
 def judge_of(question: ZoneQuestion) -> Callable[[Zone], Judged]:
-    """Return the function that judges zones and blocks of them.
+    """Return the function that returns the verdict on a zone or on a block of zones.
 
     The result is a single function over plain numbers, because it runs for each zone of a plan.
     """
@@ -135,8 +138,8 @@ def find_ranges(
     Args:
         zones: The segment's zone map.
         question: The parameters.
-        gap_bytes: Gaps up to this size are read as well. Default: `GAP_BYTES`, twice that for
-            counts.
+        gap_bytes: Maximum size in bytes of a gap that is read together with the ranges around it.
+            Default: `GAP_BYTES`, or twice this size for counts.
     """
     judge = judge_of(question)
     if gap_bytes is None:
@@ -167,12 +170,12 @@ def find_ranges(
 
 
 class _Patience:
-    """Chooses blocks to read whole after an examination of earlier blocks excluded nothing.
+    """Chooses blocks to read without examining zones, if earlier examinations excluded nothing.
 
-    If times are in random order, every zone may have a match, and examining zones takes longer than
-    it saves. So after several blocks in a row had to be read completely, the next blocks are read
-    without examining their zones, in growing numbers. The number of needlessly read blocks is at
-    most half of the number of examined blocks.
+    If times are in random order, every zone may have a match, and the examination of zones takes
+    more time than it saves. So after several blocks in a row had to be read completely, the next
+    blocks are read without examining their zones, in growing numbers. The number of needlessly read
+    blocks is at most half of the number of examined blocks.
     """
 
     def __init__(self, collector: "_Collector") -> None:
@@ -182,7 +185,10 @@ class _Patience:
         self._left = 0
 
     def is_over(self, block: Zone) -> bool:
-        """Return whether to read a block whole; call this in order, for blocks that may match."""
+        """Return whether to read a block without an examination of its zones.
+
+        The caller calls this method for each block that may match, in order.
+        """
         if self._left:
             self._left -= 1
             return True
@@ -240,7 +246,7 @@ class _Collector:
         return first.position <= block.position + self._gap_bytes and end >= block.end_position
 
     def finish(self) -> Iterator[ZoneRange]:
-        """Yield the current range and the known counts after it, and clear them."""
+        """Yield the current range and the known counts after it, and clear both."""
         opened, counted, self._open, self._counted = self._open, self._counted, None, []
         if opened is not None:
             first, last = opened
