@@ -3,10 +3,10 @@
 Contains the backend (`BrokerBackend`) and its requests for leader epochs (`BrokerEpochs`). Epochs
 are requested with tidelog's own wire client, because librdkafka doesn't return the ends of epochs.
 The ends of epochs are unknown if the query has settings that the wire client doesn't support, such
-as settings of TLS and SASL. The tasks, and the division of ranges into tasks, are in `broker_tasks`
-and `offset_ranges`.
+as settings of TLS and SASL. `broker_tasks` has the tasks, and `offset_ranges` divides ranges of
+offsets among tasks.
 
-Invariants: nothing is committed for a group, and nothing on the cluster is changed.
+Invariants: the backend commits no offsets for a group, and changes nothing on the cluster.
 
 Source: KIP-320, OffsetForLeaderEpoch.
 """
@@ -68,7 +68,7 @@ UNKNOWN: Final = (NO_LEADER_EPOCH, NO_OFFSET)
 
 
 class BrokerEpochs:
-    """Leader epochs of one cluster. Not thread-safe; connects at the first request."""
+    """Requests for leader epochs of a cluster. Connects at the first request. Not thread-safe."""
 
     def __init__(self, bootstrap: str, settings: FetchSettings | None) -> None:
         """Create the object without connecting.
@@ -93,7 +93,7 @@ class BrokerEpochs:
     ) -> dict[TopicPartition, tuple[int, int]]:
         """Return for each partition the largest epoch up to the given epoch, and its end offset.
 
-        The end is an exclusive offset. If epoch and end are unknown, the result is (-1, -1).
+        The end is an exclusive offset. Epoch and end are -1 if the end is unknown.
 
         Raises:
             ClusterFailure: A broker can't be reached, or refuses a request; or a partition doesn't
@@ -112,10 +112,10 @@ class BrokerEpochs:
         return ends
 
     def epochs_below(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return the leader epoch of the offset before each end; -1 if unknown.
+        """Return the leader epoch of the last record before each end offset; -1 if unknown.
 
-        Requests the ends of epochs from the newest epoch downward; two requests are enough for most
-        logs.
+        This function requests the ends of epochs from the newest epoch downward. Two requests are
+        enough for most logs.
         """
         self._refresh()
         epochs = dict.fromkeys(ends, NO_LEADER_EPOCH)
@@ -124,8 +124,8 @@ class BrokerEpochs:
         while remaining:
             for name, (epoch, end) in self.ends_of(remaining).items():
                 if epoch < 0 or end < ends[name]:
-                    # The last record before this end has the epoch that the previous request
-                    # returned.
+                    # The last record before the partition's end in `ends` has the epoch that the
+                    # previous request returned.
                     del remaining[name]
                     continue
                 epochs[name] = epoch
@@ -153,7 +153,7 @@ class BrokerEpochs:
         return partition
 
     def _refresh(self) -> Leader:
-        """Refresh the metadata and return the client; after a failure, the next call reconnects."""
+        """Refresh the metadata and return the client. After a failure, the next call reconnects."""
         leader = self._find()
         try:
             self._topics = leader.refresh()
@@ -163,7 +163,7 @@ class BrokerEpochs:
         return leader
 
     def _find(self) -> Leader:
-        """Return the connected client, or a new one of the first bootstrap server that responds."""
+        """Return the connected client, or connect to the first bootstrap server that responds."""
         if self._leader is not None:
             return self._leader
         assert self._settings is not None
@@ -195,15 +195,15 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class RemotePartition:
-    """A partition with the offsets that brokers have reported. Implements `PartitionView`.
+    """Offsets of a partition that brokers have reported. Implements `PartitionView`.
 
     Attributes:
         topic_partition: The partition.
         log_start_offset: First readable offset.
         log_end_offset: The high watermark.
         last_stable_offset: Offset below which all transactions have ended.
-        matches: For each time in ms that was looked up, the first record at or after this time;
-            None if there is no such record.
+        matches: For each time in ms that was looked up, offset and time of the first record at or
+            after this time; None if there is no such record.
     """
 
     topic_partition: TopicPartition
@@ -224,15 +224,15 @@ class RemotePartition:
         clock: ClockName,  # noqa: ARG002 - the lookups were on this clock
         steps_over_losses: bool = False,  # noqa: ARG002 - brokers report no losses
     ) -> OffsetAndTimestamp | None:
-        """Return the first record at or after a looked-up time; None if there is no such record."""
+        """Return the first record at or after a time that was looked up; None if there is none."""
         return self.matches[timestamp_ms]
 
 
 class BrokerBackend(Closing):
-    """Cluster of brokers that a query reads. Implements `Backend`."""
+    """Access of a query to a cluster of brokers. Implements `Backend`."""
 
     def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
-        """Create the backend without a request.
+        """Create the backend; sends no request.
 
         Raises:
             ConfigError: A client setting can't be applied.
@@ -257,7 +257,7 @@ class BrokerBackend(Closing):
         return BrokerEpochs(self._options.bootstrap, self._settings.fetch)
 
     def _retry(self, request: Callable[[], _Result]) -> _Result:
-        """Return the result of a request; repeat the request after a ClusterFailure.
+        """Send a request and return its result; repeat it after a ClusterFailure.
 
         `fetchOffset.numRetries` is the maximum number of attempts, including the first attempt.
         """
@@ -331,8 +331,8 @@ class BrokerBackend(Closing):
         topics = {name.topic for name in times}
         by_append = self._retry(partial(searched_by_append, self._cluster, topics))
         if clock is ClockName.RECORD:
-            # Brokers search the topics in `by_append` by append time, so the first match by record
-            # time is found by reading records.
+            # Brokers search the topics in `by_append` by append time. So the first record by record
+            # timestamp is found by reading records.
             names = [name for name in times if name.topic in by_append]
             marks = self._marks(names, self._options.isolation) if names else {}
             return matches | {n: self._first_read(n, marks[n], times[n]) for n in names}
@@ -422,8 +422,8 @@ class BrokerBackend(Closing):
         if limits.is_empty or not requested:
             return BatchPlan(reports=(empty_reason(options, names, limits),))
         clock = options.clock if options.has_times else limits.clock
-        # Append times never decrease along a partition, so a time range on the append clock is a
-        # range of offsets.
+        # Append times never decrease along a partition. So a time range on the append clock is a
+        # range of offsets, and no records need to be filtered by time.
         is_exact = options.is_exact and clock is ClockName.RECORD
         question = Question(
             clock=clock,
@@ -491,8 +491,8 @@ class BrokerBackend(Closing):
 
         The result is the offset of the first record at or after the start of the time range, but at
         least the start in `bounds`. If there is no such record, the result is the end in `bounds`.
-        Exception: on the append clock, without a time range, or if brokers can't look up that
-        record, the result is the start in `bounds`.
+        Exception: the result is the start in `bounds` on the append clock, for a partition without
+        a time range, and if the brokers can't look up that record.
         """
         starts = {name: limits.start for name, limits in bounds.items()}
         if clock is ClockName.APPEND:
@@ -532,8 +532,9 @@ class BrokerBackend(Closing):
         name = view.topic_partition
         first = last = None
         if view.log_start_offset < view.log_end_offset:
-            # The two records are needed only for a message, so the read continues if their lookup
-            # fails. For example, brokers before 3.0 don't report the largest timestamp.
+            # The first and the last record are needed only for a message, so the read continues if
+            # their lookup fails. For example, brokers before 3.0 don't report the largest
+            # timestamp.
             with suppress(ClusterFailure):
                 first = self._cluster.offsets_for_times({name: 0})[name]
                 last = self._cluster.max_timestamps([name])[name]

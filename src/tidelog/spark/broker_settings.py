@@ -1,9 +1,9 @@
 """`kafka.*` options, converted to settings of librdkafka and of tidelog's wire client.
 
-Some settings have no effect on a read and are ignored with a warning. Batches are fetched directly
-from the leaders if `security.protocol` is PLAINTEXT and all other settings are ignored or supported
-by the wire client. Otherwise records are read through librdkafka, and a setting that librdkafka
-does not support is refused.
+Settings without effect on a read are ignored with a warning. Batches are fetched directly from the
+leaders if `security.protocol` is PLAINTEXT, and the wire client supports all other settings that
+are not ignored. Otherwise, records are read through librdkafka, and a setting that librdkafka does
+not support raises ConfigError.
 """
 
 import logging
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from tidelog.remote.rows import ConsumeSettings
 
 
-# Settings of consumers that the wire client applies. A task reads one partition, so the defaults
-# (`FetchSettings`) differ from those of Kafka's consumer, which reads many partitions per
-# connection.
+# Settings of consumers that the wire client applies. A task reads one partition, but Kafka's
+# consumer reads many partitions per connection. So the defaults (`FetchSettings`) differ from the
+# defaults of Kafka's consumer.
 _NUMBERS: Final = {
     "fetch.max.wait.ms": "max_wait_ms",
     "fetch.min.bytes": "min_bytes",
@@ -66,8 +66,8 @@ _IGNORED: Final = frozenset(
     }
 )
 
-# Settings that only a read through librdkafka uses, because a direct fetch names no group and
-# doesn't poll.
+# Settings that only a read through librdkafka uses. A direct fetch ignores these settings, because
+# it has no group id and doesn't poll.
 _IGNORED_DIRECTLY: Final = frozenset({"group.id", "max.poll.records"})
 
 _LOG: Final = logging.getLogger("tidelog.spark")
@@ -147,8 +147,8 @@ def _fetch(texts: Mapping[str, str], options: SourceOptions) -> FetchSettings:
 def request_timeout_s(texts: Mapping[str, str]) -> float:
     """Return the timeout of requests to brokers, in seconds, from client settings.
 
-    The result is the largest of the given timeouts, but at most `TIMEOUT_MAX_S`; by default
-    `TIMEOUT_S`.
+    The result is the largest of the given timeouts, but at most `TIMEOUT_MAX_S`. If no timeout is
+    given, the result is `TIMEOUT_S`.
 
     Raises:
         ConfigError: A timeout is not a number from 1 to 2147483647.

@@ -1,17 +1,17 @@
-"""Sink to brokers, batch and stream: each task sends its own rows, in a transaction if requested.
+"""Sink to brokers, for batch and stream: each task sends its rows, in a transaction if requested.
 
-Contains a task's producer and transaction, and the identity of its rows (`Claim`), by which the
-rows are written at most once. Markers, the records that show which batches were written, are in
-`transaction_markers`; the types of rows are in `rows`.
+Contains a task's producer and transaction, and the identity of the task's rows (`Claim`), which
+prevents that the rows are written twice. A marker is a record that shows which batch was written
+last; see `transaction_markers`. `rows` converts columns to keys, values, times and headers.
 
 Invariants: with `delivery=exactly-once`, the log contains the rows of each task of a batch exactly
-once, even if the task, its executor or the driver is restarted several times. Each task's rows
-become visible on their own, not together with the rows of other tasks. The transactional id
-contains the writer and the task's number, so initializing the producer fences every older attempt
-of the same task and aborts its open transaction. Then the task reads the marker. If the marker
-names this batch or a later batch, the task writes nothing. Otherwise the task writes rows and
-marker in one transaction. A batch write with `txnAppId` has a marker for each topic, so the task
-makes this decision for each topic separately.
+once, even if the task, its executor or the driver is restarted several times. Each task commits its
+own transaction, so the rows of different tasks don't become visible together. The transactional id
+contains the writer and the task's index. So the initialization of the producer fences all older
+attempts of the same task, and aborts their open transaction. Then the task reads the marker. If the
+marker names this batch or a later batch, the task writes nothing. Otherwise the task writes rows
+and marker in one transaction. A batch write with `txnAppId` has a marker for each topic, so the
+task decides for each topic whether to write.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -74,13 +74,14 @@ class Claim:
     """Transactional id and batch of a task's rows, by which the rows are written only once.
 
     Attributes:
-        transactional_id: Transactional id of the task, the same for all batches of its writer.
+        transactional_id: Transactional id of the task. It is the same for all batches of the
+            writer.
         batch: Number of the batch, 0 or more. Later batches of the writer have larger numbers.
-        note: Function that is called after all rows have offsets, and returns a text that the
-            marker stores; None for no text. If the batch is repeated, `WriteOutcome.note` is the
-            stored text. Most brokers refuse a text of a megabyte.
-        topics_of: Plain key of the markers if each topic has a marker of its own (see `topic_key`);
-            None if all topics have one marker, whose key is the transactional id.
+        note: Function that returns a text for the marker, called after the brokers have
+            acknowledged all rows; None for no text. If the batch is repeated, `WriteOutcome.note`
+            is the stored text. Most brokers refuse a text of a megabyte.
+        topics_of: If each topic has a marker of its own, the common part of the markers' keys (see
+            `topic_key`). None if all topics have one marker, whose key is the transactional id.
     """
 
     transactional_id: str
@@ -109,7 +110,7 @@ class WriteOutcome(NamedTuple):
 
 
 class ClaimedTopics:
-    """State of a claim: topics that already have the claim's rows, and topics that get them now."""
+    """State of a claim: topics that already have the rows, and topics that receive rows now."""
 
     def __init__(
         self, claim: Claim, topic: str | None, find_id: Callable[[str], str] = lambda _: ""
@@ -145,7 +146,7 @@ class ClaimedTopics:
         return WriteOutcome(0, was_done=True, note=note, skipped=skipped)
 
     def is_done(self, topic: str) -> bool:
-        """Return whether a topic already has the rows; otherwise, store that it receives them."""
+        """Return whether a topic already has the rows; if not, note that it receives rows."""
         if self._claim.topics_of is None:
             return False  # `find_done` has decided for all topics together
         if topic in self.skipped:
@@ -208,7 +209,7 @@ def send(
 
     Args:
         options: Options of the write.
-        batches: The rows. All of them are read from the iterator, even if they were written before.
+        batches: The rows. All rows are read from the iterator, even if they were written before.
         task: Number of the task.
         claim: Identity of the rows for exactly-once delivery; None for an idempotent producer
             without transactions.
@@ -252,7 +253,7 @@ def client_settings(texts: Mapping[str, str]) -> dict[str, str]:
 
 
 def _served_partitions(cluster: "Cluster", topic: str) -> int:
-    """Return a topic's number of partitions, after waiting until each leader serves its partitions.
+    """Wait until the leaders serve all partitions of a topic; return the number of partitions.
 
     A producer that starts earlier may lose its first records without an error; see `await_leaders`.
     """
@@ -296,7 +297,8 @@ class _Task:
     def _settings(self) -> dict[str, object]:
         settings: dict[str, object] = {
             "enable.idempotence": True,
-            # Each delivery report is checked, since a report without an offset proves no delivery.
+            # Each delivery report is checked, because a report without an offset proves no
+            # delivery.
             "delivery.report.only.error": False,
             "on_delivery": self._on_delivery,
             "queue.buffering.max.kbytes": QUEUE_KBYTES,
@@ -329,8 +331,8 @@ class _Task:
 
         The broker has refused the record's sequence number as a duplicate. Brokers before 4.4 also
         refuse the sequence number of a request that was overtaken by the next request
-        (KAFKA-15591). In this case, the record is not in the log. The next attempt of the task
-        writes it again.
+        (KAFKA-15591). In the second case, the record is not in the log. The next attempt of the
+        task writes it again.
         """
         reason = (
             f"{message.topic()}-{message.partition()}: the broker returned no offset for a"
@@ -542,7 +544,7 @@ class SentMessage(WriterCommitMessage):
 
 @hides_tracebacks
 class BrokerWriter(DataSourceArrowWriter):
-    """Batch write to brokers; the driver has nothing to commit."""
+    """Batch write to brokers. The tasks commit, so the driver has nothing to commit."""
 
     def __init__(self, options: SinkOptions) -> None:
         if options.exactly_once and options.txn is None:

@@ -1,8 +1,8 @@
 """Task that reads a range of offsets of a partition from brokers, in a worker (`BrokerTask`).
 
-A task fetches batches from the leader and decodes them by column. If the settings don't allow this,
-the task reads records through librdkafka instead. librdkafka returns the same rows, but without
-some columns. The functions of both methods are in `remote.rows`.
+A task fetches batches from the leader and decodes them into columns. If the query's settings don't
+allow direct fetches, the task reads records through librdkafka instead. The rows are the same, but
+some columns are not available through librdkafka. `remote.rows` has the functions for both ways.
 """
 
 from typing import TYPE_CHECKING

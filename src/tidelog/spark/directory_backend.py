@@ -1,9 +1,9 @@
-"""Backend of queries that read a directory of topics, and the choice between the backends.
+"""Backend of queries that read a directory of topics, and the choice of a query's backend.
 
-`DirectoryBackend` answers a query's requests from the files, and plans tasks that read with
-`tidelog.scan`. `open_backend` creates the backend that the options select: a `DirectoryBackend` or
-a `broker_backend.BrokerBackend`. The protocol classes of backends and tasks are in
-`tidelog.spark.tasks`.
+`DirectoryBackend` looks up offsets and times in the directory's files, and plans tasks that read
+with `tidelog.scan`. `open_backend` creates the backend that the options select: a
+`DirectoryBackend` or a `broker_backend.BrokerBackend`. The protocol classes of backends and tasks
+are in `tidelog.spark.tasks`.
 """
 
 import logging
@@ -105,9 +105,9 @@ class SplitTask:
 
 
 class DirectoryBackend(Closing):
-    """A directory of topics, local or in an object store. Implements `Backend`.
+    """Access of a query to a directory of topics, local or in a store. Implements `Backend`.
 
-    The directory is opened for each request, so that each result is current.
+    Each method opens the directory for its duration, so that its result is current.
     """
 
     def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
@@ -150,7 +150,7 @@ class DirectoryBackend(Closing):
             }
 
     def _visible(self, reader: "LogView", flushed: Mapping[TopicPartition, int] | None) -> int:
-        """Return the end of the readable offsets, which depends on isolation and `readUntil`."""
+        """Return the end of the readable offsets, by the options for isolation and `readUntil`."""
         end = reader.end_offset(self._options.isolation)
         if flushed is not None:
             end = min(end, flushed.get(reader.topic_partition, 0))
@@ -369,7 +369,7 @@ class DirectoryBackend(Closing):
         return LogDir.open(self._options.path, env=self._env)
 
     def close(self) -> None:
-        """Do nothing: no file is open between requests."""
+        """Do nothing, because no file is open between the calls of the methods."""
 
 
 def _named(log_dir: "LogDir", options: SourceOptions) -> list[TopicPartition]:

@@ -1,15 +1,17 @@
 """Sink to a directory, batch and stream: tasks stage segments, one commit makes them visible.
 
 Contains the driver's commit, the ids of commits, and a task's writer (`TaskWriter`), which converts
-rows to staged segments of partitions without an object per row. The names of staged files are
-defined in `storage.directory.staging`; `storage.directory.attach` attaches them.
+rows to staged segments of partitions without creating an object for each row.
+`storage.directory.staging` defines the names of staged files, and `storage.directory.attach`
+attaches the files.
 
 Each task writes staged segment files into the directories of its rows' partitions. The file names
-contain the commit and the attempt, so attempts never collide. The driver then attaches the files of
-the attempts that Spark has chosen, all together. To attach files, the driver locks the directory.
-If another process has the lock, the driver requests that process to attach them, through the
-control channel (`tidelog.control`). If that process serves no control channel, the driver retries
-for a while, because the commit of another writer takes only seconds.
+contain the ids of the commit and of the attempt, so two attempts never write the same file. The
+driver then attaches the files of the attempts that Spark has chosen, all together. To attach files,
+the driver locks the directory. If another process has the lock, the driver requests through the
+control channel (`tidelog.control`) that the other process attaches the files. If the other process
+serves no control channel, it may be a writer whose commit takes only seconds, so the driver retries
+for a while.
 
 Invariants: the rows of a write become visible all together or not at all. The commit of a streaming
 query contains the batch's number, so a batch that is repeated after a crash adds nothing.
@@ -68,7 +70,7 @@ def attach_staged(
         options: Options of the write.
         staged: Segments that the chosen attempts of all tasks have staged.
         commit_id: 32 hexadecimal digits.
-        version: Writer and number of the write; None for a write without a number.
+        version: Name of the writer and number of the write; None for a write without a number.
 
     Raises:
         DirectoryLocked: Another process has locked the directory, serves no control channel, and
@@ -94,7 +96,7 @@ def attach_staged(
 
 
 def ensure_reachable(options: "SinkOptions") -> None:
-    """Check before the tasks run that the driver will be able to commit.
+    """Check that the driver can commit; called before the tasks run.
 
     Raises:
         InvalidRequest: The directory does not exist.
@@ -152,7 +154,7 @@ def _by_lock_or_holder(
 
 
 def _tries(wait_ms: int) -> Iterator[None]:
-    """Yield at once, and then after each pause, until `wait_ms` have passed."""
+    """Yield at once, and then once after each pause, until `wait_ms` have passed."""
     yield
     for _ in range(wait_ms // _PAUSE_MS):
         threading.Event().wait(_PAUSE_MS / 1000)
@@ -184,8 +186,8 @@ class DirectoryWriter(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions, commit_id: str) -> None:
         self._options = options
         self._commit_id = commit_id
-        # If all topics of the numbered write are done already, the tasks write nothing. Otherwise
-        # the commit checks each topic again.
+        # If all topics already have the numbered write, the tasks write nothing. Otherwise the
+        # commit checks each topic again.
         self._is_done = (version := self._version(())) is not None and is_committed(
             options, version
         )
@@ -210,7 +212,7 @@ class DirectoryWriter(DataSourceArrowWriter):
         return StagedMessage(stage(self._options, iterator, self._commit_id))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Make the rows of all tasks visible together; log topics that already had the rows."""
+        """Make the rows of all tasks visible together; log the topics that already had the rows."""
         staged = _staged(messages)
         version = self._version(staged)
         attached = attach_staged(self._options, staged, commit_id=self._commit_id, version=version)
@@ -225,7 +227,7 @@ class DirectoryWriter(DataSourceArrowWriter):
 
 @hides_tracebacks
 class DirectoryStreamWriter(DataSourceStreamArrowWriter):
-    """Writer of a streaming query; `write`, `commit` and `abort` run in different processes."""
+    """Writer of a streaming query. Spark calls its methods in different processes."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -282,7 +284,7 @@ def app_writer(app_id: str) -> str:
 
 
 def batch_commit_id(batch: StreamBatch) -> str:
-    """Return the commit id of a streaming batch, the same whenever the batch is repeated."""
+    """Return the commit id of a streaming batch; a repeated batch has the same id."""
     return _stable_id("query", batch.query_id, batch.number)
 
 
@@ -299,8 +301,8 @@ def stage(
     from tidelog.record.columns.serdes import encode_fields
 
     task = task_number()
-    # The attempt's name is random. Spark's numbers are not unique: each driver numbers attempts
-    # from 0, and an attempt of an older driver may still be writing.
+    # The attempt's name is random. Spark's attempt numbers are not unique, because each driver
+    # numbers attempts from 0, and an attempt of an older driver may still be writing.
     attempt = f"{options.env().random.getrandbits(64):016x}"
     writer = TaskWriter(options, name=f"{commit_id}-{task}-{attempt}", task=task)
     try:
@@ -324,7 +326,7 @@ def _staged_messages(messages: "Iterable[WriterCommitMessage | None]") -> "list[
 
 
 def _staged(messages: "Iterable[WriterCommitMessage | None]") -> "list[StagedSegment]":
-    """Return the staged segments in the messages of all tasks; None is a task without a message."""
+    """Return the staged segments in the tasks' messages; a task without a message has None."""
     return [segment for message in _staged_messages(messages) for segment in message.staged]
 
 
@@ -339,8 +341,8 @@ if TYPE_CHECKING:
     Column = pa.Array[pa.Scalar[pa.DataType]]
 
 
-# Number of bytes of rows that are collected for a partition before the rows are encoded. It is
-# large, so that record batches are full.
+# Number of bytes of rows that are collected for a partition before the rows are encoded. The number
+# is large, so that most record batches are full.
 ENCODE_BYTES: Final = 1 << 20
 
 # Maximum number of bytes of collected rows in all partitions together. Above this size, all
@@ -383,7 +385,7 @@ class _PartitionRows:
 
 
 def row_facts(table: pa.Table, now_ms: int) -> RowFacts:
-    """Return values that a topic's rules check: earliest create time, and whether a key is null.
+    """Return the facts of rows that a topic's rules check: earliest create time, and null keys.
 
     The time is in ms; INT64_MAX if no row has a create time.
     """
@@ -413,7 +415,8 @@ class TaskWriter:
         Args:
             options: Options of the write.
             name: Prefix of the files' names. It is different for each attempt of the task.
-            task: Number of the task, which determines the order of segments.
+            task: Index of the task. The segments of all tasks are attached in the order of the
+                indexes.
         """
         self._options = options
         self._name = name

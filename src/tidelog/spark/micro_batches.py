@@ -1,4 +1,4 @@
-"""Micro-batches of a streaming query: start and end offsets, tasks, lost offsets, and progress.
+"""Micro-batches of a streaming query: start and end offsets, lost offsets, and progress.
 
 Computes the offset at which a new query starts in each partition, the end offsets of each batch,
 and the progress that Spark shows. The JSON of offsets and the check for lost records are in
@@ -9,9 +9,9 @@ The start is computed from the options and a snapshot of the log, with a functio
 offsets by time. A query that continues from a checkpoint needs no start.
 
 Spark accepts no metrics from Python sources, but shows the result of `reportLatestOffset` as the
-source's `latestOffset`. So this result contains the log ends, the lost ranges, and how far the
-query is behind. How far the query is behind is also given as the metrics of Spark's Kafka
-connector, with the same names.
+source's `latestOffset`. So this result contains the log ends, the lost ranges, and how many offsets
+and seconds the query is behind. It also contains the metrics of Spark's Kafka connector, with the
+same names.
 """
 
 import logging
@@ -43,8 +43,8 @@ from tidelog.spark.stream_options import (
 from tidelog.spark.tasks import Task
 from tidelog.types import EARLIEST_OFFSET, LATEST_OFFSET, TopicPartition
 
-# Maximum number of lost ranges in the progress, to limit the progress's size. Further ranges are
-# only counted.
+# Maximum number of lost ranges that the progress lists. Further ranges are only counted, so that
+# the progress stays small.
 _LOST_LIMIT: Final = 20
 
 Times: TypeAlias = Mapping[TopicPartition, tuple[int | None, int | None]]
@@ -91,8 +91,8 @@ def report(
 
     Args:
         snapshot: State of the log when the batch was planned.
-        consumed: End offset of the batch in each partition, exclusive. From a partition that is
-            missing in this mapping, nothing was read.
+        consumed: End offset of the batch in each partition, exclusive. If a partition is missing in
+            this mapping, nothing was read from it.
         lost: Lost ranges that the planning has found.
         seconds: Result of `seconds_behind`.
 
@@ -135,7 +135,7 @@ TimeLookup: TypeAlias = Callable[
 def start_offsets(
     start: Start, snapshot: LogSnapshot, offsets_for_times: TimeLookup
 ) -> tuple[dict[TopicPartition, int], list[LostOffsets]]:
-    """Return the start offset of each partition, and requested ranges that do not exist.
+    """Return the start offset of each partition, and the requested ranges that are not in the log.
 
     Args:
         start: Start of a new query, from the options.

@@ -6,7 +6,7 @@ that look up leader epochs and log ends. The ranges of a micro-batch are compute
 `micro_batches`.
 
 Spark compares offsets as text. Equal offsets must have equal text, or Spark runs empty batches. So
-all names are sorted as text, and a position that did not move keeps its text.
+all names are sorted as text, and an unchanged position always has the same text.
 
     {"from": {"tides": {"1": 0}},
      "topics": {"tides": {"id": "8f0e...", "partitions": {"0": {"epoch": 2, "offset": 57},
@@ -16,11 +16,12 @@ all names are sorted as text, and a position that did not move keeps its text.
 - `offset` is the next offset to read.
 - `epoch` is the leader epoch of the last batch before `offset`, -1 if unknown. A later check uses
   the epoch to see whether that batch is still in the log (KIP-320).
-- `from` is the start offset of the batch that ends here, for partitions whose start does not follow
-  from the previous offset: all partitions in a query's first batch, new partitions, and partitions
-  that continue elsewhere after a loss. Without `from`, a batch that is repeated after a crash might
-  begin at another offset. The reason is that Spark requests the initial offset of a query again
-  until the first batch is done, and `latest` has moved by then.
+- `from` is the start offset of the batch that ends at this stream offset. It has only partitions
+  whose start does not follow from the previous stream offset: all partitions in a query's first
+  batch, new partitions, and partitions that continue at another offset after a loss. Without
+  `from`, a batch that is repeated after a crash might begin at another offset. The reason is that
+  Spark requests the initial offset of a query again until the first batch is done, and in the
+  meantime the log end (`latest`) may have changed.
 - `initial` marks the initial offset of a query.
 
 Offsets of Spark's Kafka connector, `{"tides": {"0": 57}}`, are accepted too.
@@ -34,11 +35,12 @@ The check looks for these cases in this order:
 - The log starts after the position: the unread records before the log start were deleted, and
   reading continues at the log start.
 - The log was rewritten before the position: the leader epoch of the last batch that was read now
-  ends earlier, or the log has no batch of that epoch any more. Kafka's consumers detect this case
-  by OffsetForLeaderEpoch (KIP-320). The records that were read beyond that end are no longer in the
-  log. Reading continues at the offset where the old and the new log diverge, so that every record
-  now in the log is read. If this offset is unknown, all offsets from the log start to the position
-  count as lost, and reading continues at the position or the log end, whichever is lower.
+  ends before the position, or the log has no batch of that epoch any more. Kafka's consumers detect
+  this case by OffsetForLeaderEpoch (KIP-320). The records that were read beyond that end are no
+  longer in the log. Reading continues at the offset where the old and the new log diverge, so that
+  every record now in the log is read. If this offset is unknown, all offsets from the log start to
+  the position count as lost, and reading continues at the position or the log end, whichever is
+  lower.
 - The log ends before the position, and the log's epochs are unknown: the records that were read
   beyond the log end are no longer in the log, and reading continues at the log end.
 
@@ -77,9 +79,9 @@ class StreamOffset:
     Attributes:
         positions: Position of each partition.
         topic_ids: Ids of the topics in hex, "" if unknown.
-        starts: Start offsets of the batch that ends here, for partitions whose start does not
-            follow from the previous offset.
-        is_initial: Whether this is the initial offset of a query, before any batch.
+        starts: Start offsets of the batch that ends at this stream offset, for partitions whose
+            start does not follow from the previous stream offset.
+        is_initial: Whether this is the initial offset of a query, before its first batch.
     """
 
     positions: Mapping[TopicPartition, Position]
@@ -249,7 +251,7 @@ class EpochEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSnapshot:
-    """State of the log at one moment.
+    """Readable offsets and topic ids at one time.
 
     Attributes:
         extents: The readable offsets of each existing partition.
@@ -266,7 +268,7 @@ class LogSnapshot:
 
 @dataclass(slots=True)
 class StreamCheck:
-    """Result of a check: where a stream continues, and what it lost.
+    """Result of a check: positions at which a stream continues, and lost ranges.
 
     Attributes:
         positions: Position of each partition that still exists.
@@ -281,7 +283,7 @@ class StreamCheck:
 
 
 class LossCheck:
-    """Check of positions against snapshots of the log, for one query. Not thread-safe."""
+    """Check whether a query's positions are still valid in the log. Not thread-safe."""
 
     def __init__(
         self, epoch_ends: EpochEnds, leader_epochs: LeaderEpochs, log_ends: LogEnds
@@ -299,7 +301,7 @@ class LossCheck:
         snapshot: LogSnapshot,
         last_ends: Mapping[TopicPartition, int] | None = None,
     ) -> StreamCheck:
-        """Return the positions to continue from after `offset`, and the lost ranges.
+        """Return the positions at which the stream continues after `offset`, and the lost ranges.
 
         Args:
             offset: Progress of the stream.
@@ -372,7 +374,7 @@ class LossCheck:
 def _missing_reason(
     name: TopicPartition, offset: StreamOffset, snapshot: LogSnapshot
 ) -> str | None:
-    """Return the reason why the partition no longer exists; None if it exists."""
+    """Return the reason why a partition no longer exists; None if the partition exists."""
     before, now = offset.topic_id(name.topic), snapshot.topic_id(name.topic)
     if before and now and before != now:
         return f"the topic was deleted and recreated: its id was {before}, now {now}"
@@ -393,7 +395,7 @@ def _add_existing(
     epoch_end: EpochEnd,
     extent: Extent,
 ) -> None:
-    """Add the result for a partition that exists and whose log starts at or below the position.
+    """Add the result for an existing partition whose log starts at or before the position.
 
     `extent` is the extent of the whole log. A reader with READ_COMMITTED may see an end below the
     position that an earlier reader with READ_UNCOMMITTED reached, although no record is lost.

@@ -1,8 +1,8 @@
 """Options and limits of streams that read with `format("tidelog")`.
 
-A stream has most options of a batch read. An option that has a meaning only in a batch, such as the
-end of the range, is refused in a stream with the reason. An option of streams is refused in a
-batch.
+A stream has most options of a batch read. In a stream, an option that has a meaning only in a
+batch, such as the end of the range, raises InvalidRequest with the reason. In a batch, an option of
+streams raises InvalidRequest.
 
 Contains these options, the limits of a micro-batch (`BatchLimits`), and the delay of micro-batches
 that are too small (`MinimumBatch`). Limits work as in Spark's Kafka connector, and are computed
@@ -56,7 +56,7 @@ class BatchLimits:
 
 
 def share_limit(backlogs: Mapping[_Key, int], limit: int) -> dict[_Key, int]:
-    """Return each key's share of a limit, in proportion to the keys' backlogs.
+    """Divide a limit among keys, in proportion to the keys' backlogs; return the shares.
 
     Args:
         backlogs: Backlog of each key, 0 or more.
@@ -88,7 +88,7 @@ class MinimumBatch:
         self._last_ms: int | None = None
 
     def passes(self, backlog: int) -> bool:
-        """Return whether a batch with this number of unread offsets runs now.
+        """Return whether a batch with `backlog` unread offsets should run now.
 
         If it runs, the maximum delay is counted from now on.
         """
@@ -145,9 +145,9 @@ class Start:
     """Start of a new query.
 
     Attributes:
-        offsets: One offset for all partitions, or one for each partition. -2 means earliest, -1
-            latest.
-        times: One time in ms for all partitions, or one for each partition; None to start at
+        offsets: One offset for all partitions, or an offset for each partition. -2 means earliest,
+            -1 means latest.
+        times: One time in ms for all partitions, or a time for each partition; None to start at
             `offsets`.
         needs_match: Whether it is an error if a partition has no record at or after its time. If it
             is not an error, such a partition is read from its end.

@@ -1,19 +1,19 @@
 """Tables as of a time, as DataFrames or with `table=true`, and changes between two times.
 
-There are two ways to compute the same table. `tidelog.scan.keyed_table` defines which records
-belong to a table.
+There are two ways to compute a table, with the same result. `tidelog.scan.keyed_table` defines
+which records belong to a table.
 
-- DataFrames (`table`, `diff`): one task for each split reduces the split by a kernel to one row per
-  key. The rows include tombstones, because tombstones may replace rows of other splits. Spark then
-  chooses the row with the highest (version, offset) for each key of a partition, so the result is
-  exact for any division into splits. This way suits topics with few, large partitions.
-- `format("tidelog")` with `table=true`: one task for each partition reduces the partition by a
-  kernel. Each partition has its own keys, so Spark needs no shuffle and gets only the rows of the
-  table.
+- DataFrames (`table`, `diff`): one task for each split reduces the split to one row per key, with a
+  compiled kernel. The rows include tombstones, because tombstones may replace rows of other splits.
+  Spark then chooses the row with the highest (version, offset) for each key of a partition, so the
+  result is exact for any division into splits. This way suits topics with few, large partitions.
+- `format("tidelog")` with `table=true`: one task for each partition reduces the partition, with a
+  compiled kernel. Keys of different partitions count as different keys, so Spark needs no shuffle
+  and gets only the rows of the table.
 
-Invariants: the driver plans the splits only once, and so determines which records are read. If a
-DataFrame is computed again or a task is repeated, the same records are read. If some of these
-records have been deleted since, an error is raised.
+Invariants: the driver plans the splits only once, and the splits determine which records are read.
+So if a DataFrame is computed again or a task is repeated, the same records are read. If some of
+these records have been deleted since, an error is raised.
 """
 
 import logging
@@ -55,7 +55,7 @@ _LOG: Final = logging.getLogger("tidelog.spark")
 
 
 class Chooser(Protocol):
-    """Protocol of objects that list the partitions that the options choose."""
+    """Protocol of objects with the partitions that a query's options choose."""
 
     def partitions(self) -> list[TopicPartition]:
         """Return the partitions; see `Backend.partitions`."""
@@ -63,7 +63,7 @@ class Chooser(Protocol):
 
 
 def directory_records(options: SourceOptions) -> DirectoryRecords:
-    """Return the source of a directory; it reads with one thread, because tasks run in parallel."""
+    """Return the source of a directory. It reads with one thread, because tasks run in parallel."""
     return DirectoryRecords(options.path, env_for(options.path, None, options.store), 1)
 
 
@@ -94,7 +94,7 @@ def _records(options: SourceOptions) -> Iterator[RecordSource]:
 def table_of(
     source: RecordSource, name: TopicPartition, options: SourceOptions, columns: Sequence[str]
 ) -> Table:
-    """Return the table of one partition, as the options request it."""
+    """Return the table of one partition that the options request."""
     request = options.table
     assert request is not None
     return Table(
@@ -145,7 +145,7 @@ class TableTask:
     options: SourceOptions
 
     def read(self) -> "Iterator[pa.RecordBatch]":
-        """Yield the rows of the table; log a warning for records that can't be in a table.
+        """Yield the rows of the table; log a warning for records without a key.
 
         Raises:
             InexactTable: Inexact tables are refused, and one of two conditions applies: records
@@ -393,7 +393,7 @@ def _row_type(columns: Sequence[str], serdes: dict[str, str]) -> "StructType":
 
 @contextmanager
 def open_records(place: Place, split_bytes: int = TABLE_SPLIT_BYTES) -> Iterator[RecordSource]:
-    """Open the source of a place; the source reads with one thread, since tasks run in parallel."""
+    """Open the source of a place. It reads with one thread, because tasks run in parallel."""
     if not place.is_broker:
         env = env_for(place.address, None, place.store)
         yield DirectoryRecords(place.address, env, 1, split_bytes)
@@ -410,7 +410,7 @@ def open_records(place: Place, split_bytes: int = TABLE_SPLIT_BYTES) -> Iterator
 
 @dataclass(frozen=True, slots=True)
 class _Reduce:
-    """Function of a Spark worker: for the number of a split, yields one record for each key."""
+    """Function for workers that yields one record per key of the splits with the given indexes."""
 
     parts: tuple[str, ...]
     request: TableRequest

@@ -1,15 +1,15 @@
-"""Protocols of a query: `Backend`, the log that a query reads, and `Task`, a part of the plan.
+"""Protocols of a query: `Backend` gives access to the log, and `Task` reads a part of the plan.
 
 Also contains the reason why a range of a partition is empty (`explain`), for example because its
 records were deleted or are not visible yet. The function
 `tidelog.spark.directory_backend.open_backend` creates the backend for a query's options.
 
-A backend belongs to one query and stays on the driver. Workers get only tasks, which are plain
-values.
+A backend belongs to one query and stays on the driver. Workers get only tasks, which are small
+values that can be pickled.
 
 If a plan leaves nothing to read, `explain` derives the reason from offsets and times that the
-backend has looked up (`LogFacts`). Reasons that only a read would find (all records were compacted
-away, or aborted) remain unknown.
+backend has looked up (`LogFacts`). A reason that only a read can find is not reported, for example
+that all records were compacted away or aborted.
 """
 
 import gc
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class WhyEmpty(StrEnum):
-    """Kind of reason why a range is empty.
+    """Kind of the reason why nothing is read from a range.
 
     `NEVER_WRITTEN`: the partition never had a record. `DELETED`: the log has no records left, or
     starts after the range; if the range ever had records, then retention, DeleteRecords or
@@ -60,7 +60,7 @@ class EmptyRange:
 
     Attributes:
         name: The partition.
-        start: First offset of the range after comparison with the log, inclusive.
+        start: First offset of the range, limited to the log, inclusive.
         end: End offset of the range, exclusive.
         why: Kind of the reason.
         reason: The reason as text, with the log's offsets.
@@ -118,7 +118,7 @@ def explain(
     Args:
         name: The partition.
         requested: The requested range.
-        bounds: The range after comparison with the log.
+        bounds: The range, limited to the log.
         facts: Known offsets and times of the partition.
         write: Function that returns the text of a time in ms.
     """
@@ -131,7 +131,8 @@ def explain(
 def may_be_deleted(requested: RequestedRange, bounds: Bounds) -> bool:
     """Return whether records of a time range may have been deleted.
 
-    This is possible if the range has an end time, and its first offset in this log is above 0.
+    This is possible if the range has an end time, and the first offset in the log that it selects
+    is above 0.
     """
     has_end = requested.end_ms is not None or requested.filter_ms is not None
     return has_end and bounds.start > 0
@@ -168,7 +169,7 @@ def _hidden(facts: LogFacts) -> str:
 
 
 def _of_offsets(requested: RequestedRange, facts: LogFacts) -> tuple[WhyEmpty, str] | None:
-    """Return the reason if the requested offsets are the cause; None if they are not the cause."""
+    """Return the reason if no requested offset can be read; None if an offset can be read."""
     start, end = requested.start_offset, requested.end_offset
     if end is not None and 0 <= end <= facts.start and (start or 0) < end:
         return WhyEmpty.DELETED, f"deleted already: the log starts at offset {facts.start}"
@@ -234,7 +235,7 @@ _INTERNAL: Final = frozenset(
 
 
 class Task(Protocol):
-    """A task of a query. It must be small and picklable."""
+    """Part of a query that one Spark task reads. It must be small and picklable."""
 
     def read(self) -> "Iterator[pa.RecordBatch]":
         """Yield the rows as record batches for Spark."""
@@ -268,8 +269,9 @@ class BatchPlan:
             partitions, only out-of-order records can match.
         scan_bytes: Number of bytes of log that the tasks read; None for tables and for brokers.
         log_bytes: Number of bytes of the whole log; None for tables and for brokers.
-        reports: One line for each damage that was worked around, and for each doubt about a table.
-            If options or filters exclude all partitions, `reports` has the reason instead.
+        reports: One line for each damaged place that the plan avoids, and one for each reason why a
+            table may be inexact. If options or filters exclude all partitions, `reports` has the
+            reason instead.
     """
 
     tasks: tuple[Task, ...] = ()
@@ -283,7 +285,7 @@ class BatchPlan:
 
 
 class Backend(AbstractContextManager["Backend"], Protocol):
-    """A log that a query reads. Stays on the driver and is never pickled. Not thread-safe."""
+    """Access to the log that a query reads. Stays on the driver. Not thread-safe."""
 
     def partitions(self) -> list[TopicPartition]:
         """Return the partitions that the options choose, sorted.
@@ -320,7 +322,7 @@ class Backend(AbstractContextManager["Backend"], Protocol):
     ) -> dict[TopicPartition, tuple[int, int]]:
         """Return the largest epoch at or below each given epoch, and its exclusive end offset.
 
-        If epoch and end are unknown, the result is (-1, -1). Source: KIP-320, OffsetForLeaderEpoch.
+        Epoch and end are -1 if they are unknown. Source: KIP-320, OffsetForLeaderEpoch.
         """
         ...
 
@@ -339,13 +341,13 @@ class Backend(AbstractContextManager["Backend"], Protocol):
         """Return tasks that read the offsets [start, end) of each partition, in order.
 
         Times in the options are ignored; minPartitions, maxRecordsPerPartition and splitBytes are
-        applied. For lost offsets, this method or a task raises OffsetsGone, or logs a warning if
-        failOnDataLoss is false.
+        applied. If offsets are lost, this method or a task raises OffsetsGone or, if failOnDataLoss
+        is false, logs a warning.
         """
         ...
 
     def plan_batch(self, limits: FilterLimits) -> BatchPlan:
-        """Plan a batch query: the ranges in the options, within the limits of filters.
+        """Plan a batch query that reads the ranges in the options, limited by filters.
 
         Raises:
             InvalidRequest: The options don't fit the log.
@@ -379,7 +381,7 @@ def matching_topics(options: SourceOptions, topics: Iterable[str]) -> Sequence[s
 
 @cache
 def freeze_garbage() -> None:
-    """Exclude all objects that exist now from garbage collection; runs once in each worker.
+    """Exclude all existing objects from garbage collection; has an effect only once per worker.
 
     Spark's daemon collects garbage after every task. Without this function, each collection would
     traverse Numba's objects. This takes 0.1 s, as long as decoding 3 million records.

@@ -1,4 +1,4 @@
-"""Markers in a compacted topic, which show what the sink's transactions have written.
+"""Markers: records in a compacted topic that show which batches the sink's transactions wrote.
 
 A task writes a marker in the same transaction as its rows. The marker's key is the transactional
 id, and its value is `{"version": 1, "batch": N, "note": TEXT}`. So a task's rows of a batch count
@@ -7,10 +7,10 @@ as written if and only if a marker of that batch or of a later batch is committe
 A numbered write (a batch write with `txnAppId` and `txnVersion`) writes a marker for each of its
 topics. Such a marker has the key that `topic_key` returns, and the topic's id (`"topic_id"`) if the
 cluster has ids. So a topic that is deleted and recreated starts without markers. A marker without
-an id applies to any topic of that name.
+an id applies to any topic with the name in the key.
 
 The partition of a marker is a hash of its plain key (without a topic) modulo `PARTITION_COUNT`.
-This number does not change if partitions are added to the marker topic, so a marker is always
+This partition does not change if partitions are added to the marker topic, so a marker is always
 found.
 """
 
@@ -86,7 +86,7 @@ def decode_marker(value: bytes) -> Marker:
 
 
 def last_marker(current: Marker | None, newer: Marker) -> Marker:
-    """Return the valid marker of two markers with the same key.
+    """Return the marker that is valid if two markers have the same key.
 
     Of two markers of the same topic, the marker of the later batch is valid.
 
@@ -183,7 +183,7 @@ class Markers:
             )
 
     def committed(self, key: str, at_least: int) -> dict[str, Marker]:
-        """Return the valid markers under a key and its topic keys, of batch `at_least` or later.
+        """Return the valid markers with a key and its topic keys, of batch `at_least` or later.
 
         The caller has fenced older producers with the same transactional id, so these producers
         have no open transaction. The first read includes uncommitted markers, so it does not wait
@@ -202,13 +202,13 @@ class Markers:
         return {name: marker for name, marker in markers.items() if marker.batch >= at_least}
 
     def _read(self, key: str, isolation: str, end: int) -> tuple[dict[str, Marker], int]:
-        """Return the valid markers under a key and its topic keys, and the partition's end.
+        """Return the valid markers with a key and its topic keys, and the partition's end.
 
         Args:
             key: The plain key, without a topic.
             isolation: Isolation level by Kafka's name.
-            end: Smallest end of the read, exclusive. The read ends at the partition's end, but not
-                before this offset.
+            end: Offset up to which the read must go, exclusive. The read ends at the partition's
+                end, but waits if this end is before the offset.
         """
         from confluent_kafka import TopicPartition
 

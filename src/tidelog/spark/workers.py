@@ -1,14 +1,14 @@
-"""Python of Spark's workers: its packages, its compiled kernels, and fast delivery of tasks.
+"""Setup of the Python of Spark's workers: packages, compiled kernels, and fast start of tasks.
 
 A worker process runs one or more tasks. Compiled kernels are stored on disk, so that one process on
-a machine compiles them and all other processes load them. `prepare` lets one process of the machine
-compile while all other processes wait. `prepare` also chooses the folder for compiled kernels if
-the environment names no folder and the usual folders are not writable. docs/deploy.md describes how
-to install packages and set up the folder on a cluster.
+a machine compiles them and all other processes load them. With `prepare`, one process of the
+machine compiles while all other processes wait. `prepare` also chooses the folder for compiled
+kernels if the environment names no folder and the usual folders are not writable. docs/deploy.md
+describes how to install packages and set up the folder on a cluster.
 
-`check_workers` runs a small job to check that a session's workers have tidelog. Spark runs the
-Python on each machine's PATH by default, and its own errors only report a missing module or
-different versions.
+`check_workers` runs a small job to check that a session's workers have tidelog. By default, Spark
+runs the Python on each machine's PATH. Spark's own errors report only a missing module or different
+versions, not what to do.
 
 Spark sends a task to a worker's Python over TCP as two small messages: the code, then its input.
 Nagle's algorithm delays the second message until the first is acknowledged, and the worker's system
