@@ -17,8 +17,8 @@ from tidelog.storage.directory.attach import AttachResult, ExchangeResult, Write
 from tidelog.storage.directory.staging import NewSegment, StagedSegment
 from tidelog.types import TopicPartition
 
-# Default timeout in seconds. It is long because an attach reads every byte of its segments before
-# it responds.
+# Default timeout in seconds. It is long because the server reads every byte of the attached
+# segments before it responds.
 TIMEOUT_S: Final = 600.0
 _READ_BYTES: Final = 1 << 16
 

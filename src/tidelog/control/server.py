@@ -95,7 +95,7 @@ class ControlServer:
 
     @classmethod
     def open(cls, log_dir: LogDir, supported: verbs.Verbs = verbs.VERBS) -> Self:
-        """Start to listen; an existing socket of a holder that died is replaced.
+        """Start to listen. The socket of a holder that died is replaced.
 
         Args:
             log_dir: Directory, open for writing, because only the holder of its lock serves it.
@@ -232,7 +232,7 @@ class ControlServer:
                     self._serve(key.fd, selectors.EVENT_WRITE)
 
     def close(self) -> None:
-        """Stop listening and remove the socket; pending requests are not executed."""
+        """Stop listening and remove the socket. Pending requests are not executed."""
         if self._is_listening:
             channel.remove_socket(self._log_dir.path)
         for connection in list(self._connections.values()):
@@ -346,7 +346,7 @@ def served(make: Callable[[LogDir], _Kind], kind: type[_Kind], log_dir: LogDir) 
     Args:
         make: Creates the object for the directory.
         kind: Class of the object.
-        log_dir: Directory, open for writing; closed if the channel can't be served.
+        log_dir: Directory, open for writing. It is closed if the channel can't be served.
 
     Raises:
         InvalidRequest, StorageFailure: The control channel can't be served.

@@ -356,7 +356,7 @@ class CompactionResult:
 
 
 def compacted(report: CleaningReport) -> CompactionResult:
-    """Convert a report to the result that is sent."""
+    """Convert the report of a cleaning run to the result that is sent to the client."""
     counts = {name: int(getattr(report, name)) for name in _COUNTS}
     return CompactionResult(report.name, counts, report.decision.reason, report.stopped)
 

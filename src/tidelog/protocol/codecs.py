@@ -463,7 +463,7 @@ _ONE_BYTE: Final = tuple(bytes((value,)) for value in range(128))
 
 @dataclass(slots=True)
 class WrittenItems:
-    """Elements of a message's outermost list that are already encoded, and their number."""
+    """Elements of a message's outermost list that are already encoded, and their count."""
 
     count: int
     pieces: list[Buffer]

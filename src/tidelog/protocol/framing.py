@@ -2,9 +2,9 @@
 
 Bytes arrive by `feed`. To avoid a copy, the caller calls `room`, which returns a buffer, receives
 bytes into this buffer, and calls `filled` with the number of these bytes. These two methods are
-like `get_buffer` and `buffer_updated` of asyncio's BufferedProtocol. Small frames share a buffer, a
-large frame has its own. A frame is a view of a buffer. The frame stays valid as long as it is
-referenced, because a buffer is reused only when no view of the buffer is left.
+like `get_buffer` and `buffer_updated` of asyncio's BufferedProtocol. Small frames share a buffer. A
+large frame has a buffer of its own. A frame is a view of a buffer. The frame stays valid as long as
+it is referenced, because a buffer is reused only when no view of the buffer is left.
 
 An announced length alone allocates at most about 128 KiB. For a larger frame the buffer grows with
 the number of received bytes, to at most twice this number. Exception: the buffer may grow at once
@@ -151,7 +151,7 @@ class Frames:
             left = left[count:]
 
     def rest(self) -> None:
-        """Release the buffers until more bytes arrive, unless they still contain needed bytes.
+        """Release all buffers without needed bytes, until more bytes arrive.
 
         Without this call, thousands of idle connections might each hold a large buffer.
         """

@@ -369,7 +369,10 @@ class _Response:
         all_facts: AllFacts,
         records: AllRecords,
     ) -> list[Buffer]:
-        """Return the pieces of a response, length included; only keys of `topics` are used."""
+        """Return the pieces of a response, including its length.
+
+        Only the keys in `topics` are used.
+        """
         if records is not None or len(topics) > 1 or len(all_facts[0]) > 1:
             return self._encode(correlation_id, topics, all_facts, records)
         # For a single row, the bytes of the last response are reused.

@@ -1,9 +1,9 @@
 """Finds batches of a split that are aborted, or outside the range of append times.
 
 These batches need not be decoded. The module works on batch tables
-(`tidelog.record.kernels.layout`). Also finds the end of fetched batches, and the offsets of aborted
-transactions among them. Only the headers of batches are read. Exception: control batches are read
-as a whole.
+(`tidelog.record.kernels.layout`). It also finds the end of fetched batches, and the aborted
+transactions among fetched batches. Only the headers of batches are read. Exception: control batches
+are read as a whole.
 """
 
 from bisect import bisect_right

@@ -90,7 +90,11 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Offsets [start, end) inside the log, times [a, b) in ms that filter records, lost offsets."""
+    """Result of `resolve`: offsets inside the log, and the times by which records are filtered.
+
+    Offsets are [start, end). The time range is [a, b) in ms, None for all records. The lost offsets
+    were requested, but are not in the log.
+    """
 
     start: int
     end: int
@@ -147,7 +151,7 @@ def resolve(
 def append_time_notes(
     reader: LogView, requested_range: RequestedRange, question: Question, start: int
 ) -> tuple[str, ...]:
-    """Return a report if records before a `start` found by time have no append time; else ()."""
+    """Return a note if records before a `start` found by time have no append time; else ()."""
     is_position = question.times is TimeMode.POSITIONS and requested_range.start_ms is not None
     if not is_position or question.clock is ClockName.RECORD:
         return ()

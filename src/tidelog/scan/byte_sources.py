@@ -30,7 +30,7 @@ READ_BYTES: Final = 1 << 20
 
 WHOLE: Final = 1 << 62
 
-# Minimum size in bytes of a piece whose file is mapped; copying a smaller piece takes less time
+# Minimum size in bytes of a piece whose file is mapped. Copying a smaller piece takes less time
 # than mapping and unmapping the file.
 MAP_BYTES_MIN: Final = 2 << 20
 
@@ -122,7 +122,8 @@ class LocalRanges:
             source = _MappedSource(self._files.map(piece.path))
         else:
             source = _FileSource(piece.path, self._files.open(piece.path))
-        # Checked after opening, to detect a replacement in between.
+        # The identity is checked after the file was opened, to detect a file that was replaced
+        # before.
         identity = identity_text(self._files.stat(piece.path).identity)
         if identity != piece.identity:
             source.close()

@@ -29,7 +29,8 @@ class CompactedPart(NamedTuple):
     Attributes:
         start_offset: First of these offsets, inclusive.
         end_offset: End of these offsets, exclusive.
-        records: Number of records left, without markers of transactions; None if it is unknown.
+        records: Number of records left, without markers of transactions; None if the number is
+            unknown.
         next_offset: If the range begins with an offset that has neither a record nor a marker: the
             next offset with a record. Otherwise None.
         markers: Number of markers of transactions left; 0 if `records` is None.

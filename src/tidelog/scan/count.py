@@ -30,10 +30,10 @@ class PartitionCount:
     """Count of one partition.
 
     Attributes:
-        records: Data records in the range.
-        without_time: Data records in the requested offsets that have no time on the clock, so they
-            match no time range; 0 if no time range is requested, None if brokers don't report the
-            number.
+        records: Number of data records in the range.
+        without_time: Number of data records at the requested offsets that have no time on the
+            clock, so they match no time range. 0 if no time range is requested; None if brokers
+            don't report the number.
         is_least: Whether `without_time` may be too small. On the record clock, batches of segments
             without a zone map may be skipped by their largest time alone. In a cluster, records
             before the first record in the range are not read.

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-# Maximum number of quarters with records: 114 years, which need about half a gigabyte of memory.
+# Maximum number of quarters of an hour with records. These are 114 years, and need about half a
+# gigabyte of memory.
 _QUARTERS_MAX: Final = 4_000_000
 
 

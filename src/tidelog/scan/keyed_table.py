@@ -181,7 +181,7 @@ def fold_keys(
     *,
     before_ms: int | None = None,
 ) -> Iterator[LatestByKey]:
-    """Yield the winners of all keys, one share of the keys at a time; usually there is one share.
+    """Yield the winners of all keys, one share of the keys at a time. Usually there is one share.
 
     Args:
         source: Reads the splits.

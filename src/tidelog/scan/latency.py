@@ -62,8 +62,8 @@ class TopicLatency:
     Attributes:
         by_hour: Histograms by the first ms of each hour of append time.
         by_unit: Histograms by the first ms of each unit of the calendar, if one was requested.
-        without: Data records that lack a create or an append time; counted only without a time
-            range.
+        without: Number of data records that lack a create time or an append time. They are counted
+            only if no time range is given.
         from_zone_maps: Number of records counted from zone maps.
         stats: Statistics of reading.
         sidecar_bytes: Bytes read from zone maps.
@@ -197,7 +197,10 @@ def latency(  # noqa: PLR0913 - the range, and how it is divided
 def _spans_to_read(
     reader: LogView, hours: _Range, cache: ZoneCache | None, result: TopicLatency
 ) -> Iterator[tuple[int, int]]:
-    """Count from zone maps, and yield the remaining spans of offsets, merged if adjacent."""
+    """Count records from zone maps, and yield the spans of offsets that must be read.
+
+    Adjacent spans are merged.
+    """
     pending: tuple[int, int] | None = None
     for segment in reader.segments:
         start = max(segment.base_offset, reader.log_start_offset)
@@ -454,9 +457,10 @@ class TopicLateness:
     """Late records of one topic.
 
     Attributes:
-        records: Records with a create time.
-        without_time: Records without a create time.
-        out_of_order: Records with a smaller create time than a record before them in the partition.
+        records: Number of records with a create time.
+        without_time: Number of records without a create time.
+        out_of_order: Number of records with a smaller create time than an earlier record of the
+            partition.
         lost: Number of records that are late by more than a delay, by delay in ms.
         late: Lateness in ms of the records out of order.
         stats: Statistics of reading.
@@ -471,7 +475,7 @@ class TopicLateness:
 
     @property
     def late_ms_max(self) -> int:
-        """Largest lateness in ms: with this delay a watermark drops no record."""
+        """Largest lateness in ms. A watermark with this delay drops no record."""
         return max(self.late.max_ms, 0)
 
     def delay_for(self, share: float) -> int:

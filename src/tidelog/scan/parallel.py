@@ -207,7 +207,7 @@ class _Pool:
         return self._buffered_bytes < self._limit or (number == self._turn and not lane.waiting)
 
     def _finish(self, lane: _Lane) -> None:
-        """Mark a split as finished; after an error no thread begins another split."""
+        """Mark a split as finished. After an error, no thread begins another split."""
         with self._changed:
             lane.is_done = True
             if lane.error is not None:

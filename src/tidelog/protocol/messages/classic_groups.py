@@ -104,7 +104,7 @@ class OffsetFetchTopic:
 
 @message
 class OffsetFetchGroupTopic:
-    """Topic in the request, with the numbers of its partitions. Version 10 names it by its id."""
+    """Topic in the request, with the numbers of its partitions. Version 10 has the topic's id."""
 
     name: str = wire(STRING, since=8, until=9)
     topic_id: UUID = wire(UUID16, since=10)
@@ -113,7 +113,7 @@ class OffsetFetchGroupTopic:
 
 @message
 class OffsetFetchGroup:
-    """Group in the request, with its topics. Null requests the commits in all topics."""
+    """Group in the request, with its topics. Null `topics` request the commits in all topics."""
 
     group_id: str = wire(STRING, since=8)
     member_id: str | None = wire(nullable_string(since=9), since=9)
@@ -169,7 +169,7 @@ class OffsetFetchGroupPartitionResponse:
 
 @message
 class OffsetFetchGroupTopicResponse:
-    """Topic in the response, with its partitions, from version 8. Version 10 names it by its id."""
+    """Topic in the response, with its partitions, from version 8. Version 10 has the topic's id."""
 
     name: str = wire(STRING, since=8, until=9)
     topic_id: UUID = wire(UUID16, since=10)

@@ -72,7 +72,10 @@ class ForgottenTopic:
 
 @message
 class FetchRequest:
-    """Request for records; answered when `min_bytes` are available or `max_wait_ms` have passed."""
+    """Request for records.
+
+    The broker responds when `min_bytes` are available or `max_wait_ms` have passed.
+    """
 
     cluster_id: str | None = wire(nullable_string(since=12), since=12, tag=0)
     replica_id: int = wire(INT32, until=14, default=CONSUMER_REPLICA_ID)

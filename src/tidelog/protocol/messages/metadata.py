@@ -87,7 +87,10 @@ class MetadataRequestTopic:
 
 @message
 class MetadataRequest:
-    """Request for brokers and topics. Null means all topics; in version 0, an empty list does."""
+    """Request for brokers and topics.
+
+    Null `topics` mean all topics. In version 0, an empty list means all topics.
+    """
 
     topics: list[MetadataRequestTopic] | None = wire(
         nullable_array(struct(MetadataRequestTopic), since=1)

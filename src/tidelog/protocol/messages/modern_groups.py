@@ -39,8 +39,9 @@ class HeartbeatPartitions:
 class ConsumerGroupHeartbeatRequest:
     """Heartbeat of a consumer group's member.
 
-    Epoch 0 joins the group, -1 leaves it, and -2 leaves temporarily as a static member. Null, and
-    -1 for the rebalance timeout, mean that the value has not changed since the last heartbeat.
+    Epoch 0 joins the group, -1 leaves it, and -2 leaves temporarily as a static member. A null
+    field, and -1 for the rebalance timeout, mean that the value has not changed since the last
+    heartbeat.
     """
 
     group_id: str = wire(STRING)
@@ -155,8 +156,8 @@ class ConsumerGroupDescribeResponse:
 class ShareGroupHeartbeatRequest:
     """Heartbeat of a share group's member.
 
-    Epoch 0 joins the group, -1 leaves it. Null means that the value has not changed since the last
-    heartbeat.
+    Epoch 0 joins the group, -1 leaves it. A null field means that the value has not changed since
+    the last heartbeat.
     """
 
     group_id: str = wire(STRING)

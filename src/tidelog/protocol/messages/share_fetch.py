@@ -64,7 +64,7 @@ class ShareForgottenTopic:
 
 @message
 class ShareFetchRequest:
-    """Request to acquire records; waits for `min_bytes` or at most `max_wait_ms`.
+    """Request to acquire records. The broker waits for `min_bytes`, at most `max_wait_ms`.
 
     The session epoch is 0 in the request that opens a session, then larger by 1 in each request,
     and -1 in the request that closes the session. The acquire mode is 0 for whole batches of about

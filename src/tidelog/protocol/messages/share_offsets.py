@@ -30,7 +30,7 @@ class DescribeShareGroupOffsetsRequestTopic:
 
 @message
 class DescribeShareGroupOffsetsRequestGroup:
-    """Group in the request, with topics; null for all topics of the group."""
+    """Group in the request, with topics; null `topics` mean all topics of the group."""
 
     group_id: str = wire(STRING)
     topics: list[DescribeShareGroupOffsetsRequestTopic] | None = wire(
