@@ -66,7 +66,10 @@ def eventually(is_so: Callable[[], bool]) -> None:
 
 
 def is_gone(log: RemoteDirectory, name: str) -> bool:
-    """Whether the topic is not listed. False if the request fails, possible during a deletion."""
+    """Whether the topic is not listed.
+
+    False if the request fails, which is possible during a deletion.
+    """
     try:
         return name not in log.topics()
     except ClusterFailure:

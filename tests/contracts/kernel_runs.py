@@ -27,7 +27,7 @@ class Guarded:
         self._inner: list[npt.NDArray[np.generic]] = []
 
     def array(self, shape: int | tuple[int, ...], kind: type[Number]) -> npt.NDArray[Number]:
-        """Return an array filled with canary bytes."""
+        """Return an array of canary bytes between guard bytes."""
         size = int(np.prod(shape)) * np.dtype(kind).itemsize
         whole = np.full(size + 2 * GUARD, CANARY, np.uint8)
         inner = whole[GUARD : GUARD + size].view(kind).reshape(shape)

@@ -91,7 +91,7 @@ def test_another_state_of_the_package_is_not_loaded(source: Path, tmp_path: Path
     }
 
     def ask() -> str:
-        """Return the kernel's result, and the numbers of loads and compilations."""
+        """Return the kernel's result, and how often code was loaded and compiled."""
         command = (sys.executable, "-c", ASKED)
         return subprocess.check_output(command, text=True, env=os.environ | where).strip()
 

@@ -97,7 +97,7 @@ def test_the_walk_stops_at_the_same_position_as_the_plain_walk(data: bytes) -> N
 
 
 def plain_places(data: bytes) -> tuple[list[int], int | None]:
-    """Return positions in the plain walk: of accepted batches, and of the refused one, if any."""
+    """Return the positions of the batches that the plain walk accepts, and of a refused batch."""
     places: list[int] = []
     try:
         places.extend(batch.at for batch in walk(data))

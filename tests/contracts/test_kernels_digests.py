@@ -60,7 +60,7 @@ def test_the_hash_of_values_is_that_of_pythons_texts() -> None:
     assert done.stdout.decode().strip() == str(ours)
 
 
-# Sizes around those at which the hash takes another path, and any small size.
+# Any small size, and sizes near the limits at which the hash takes another path.
 sizes = st.sampled_from([255, 256, 257, 272, 273, 513, 768])
 contents = st.binary(max_size=70) | sizes.map(lambda size: (bytes(range(256)) * 3)[:size])
 
@@ -135,7 +135,7 @@ def test_compiled_is_interpreted(records: list[Entry]) -> None:
 
 
 def log_of(records: Sequence[Entry], edges: Sequence[int], codec: Codec = Codec.NONE) -> bytes:
-    """Return the records as batches that start and end at the numbers `edges`."""
+    """Return the records as batches that start and end at the record indexes `edges`."""
     log = b""
     for start, end in pairwise(edges):
         new = [NewRecord.of_log(key=k, value=v, timestamp=t) for k, v, t in records[start:end]]

@@ -74,8 +74,8 @@ class Lives:
     """A broker's runs, one after the other, on one directory.
 
     Attributes:
-        kills: Number of kills.
-        asked: Number of requests.
+        kills: How often the broker was killed.
+        asked: How many requests were sent.
         ends: Number of kills by the topic whose file the interrupted call would have changed. Topic
             names have no numbers; the name is empty if the call was not for a topic.
     """

@@ -212,7 +212,7 @@ def _fenced(known: _Known) -> Iterator[Anomaly]:
 
 
 def _polls(known: _Known) -> Iterator[Anomaly]:
-    """Yield records below the position of the reader that got them, also of the final reads."""
+    """Yield records below the position of the reader that got them, final reads included."""
     positions: dict[tuple[str, int, Partition], int] = {}
     for poll in known.history.polls:
         key = (poll.process, poll.run, poll.partition)

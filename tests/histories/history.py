@@ -32,8 +32,8 @@ class Write:
     Attributes:
         partition: Topic and number of the partition.
         value: The value.
-        offset: Its offset in the broker's response, None without a response.
-        asked: Time of its last request, None if it was not recorded.
+        offset: The offset in the broker's response, None if no response arrived.
+        asked: Time of the last request that sent the value, None if not recorded.
     """
 
     partition: Partition
@@ -70,7 +70,7 @@ class Poll:
 
     Attributes:
         process: The reader.
-        run: Number of the reader's run; it increases when the reader starts again elsewhere.
+        run: Index of the reader's run; it increases when the reader starts again elsewhere.
         time: Time when the response arrived.
         partition: Topic and number of the partition.
         begin: The requested offset.
@@ -115,7 +115,7 @@ class History:
 
 
 def copy_of(value: int, attempt: int) -> int:
-    """Return the negative number that stands for a value copied in an attempt, unique to both."""
+    """Return the negative number for a copy; each pair of value and attempt has its own."""
     return -(attempt * VALUE_LIMIT + value)
 
 

@@ -48,7 +48,7 @@ class Member(Client):
     """One of the members that share the topic's partitions.
 
     Attributes:
-        member_id: Its id in the group.
+        member_id: The member's id in the group.
         generation: The group's generation, or the member's epoch; -1 if it is not a member.
         owned: Its assigned partitions.
     """

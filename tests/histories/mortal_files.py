@@ -40,7 +40,7 @@ class MortalFiles(OsFileSystem):
             raise OSError(errno.EIO, "killed", path)
 
     def part(self, size: int) -> int:
-        """Return the number of bytes that the last write writes."""
+        """Return how many bytes the interrupted write writes."""
         return self._random.choice((0, size, self._random.randrange(size + 1)))
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:

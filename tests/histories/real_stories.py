@@ -243,7 +243,7 @@ def histories(
 
 
 def _await(work: Sequence[Future[None]], stories: Sequence[Story]) -> None:
-    """Return when all are done; raise a client's error.
+    """Return when all histories are done; raise a client's error.
 
     The broker must run until then, even if one client has failed: the others end their
     transactions.

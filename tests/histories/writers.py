@@ -151,7 +151,7 @@ class Writer(Client):
         if not self.may_be_refused(transaction, refusal.code):
             transaction.refused = refusal.code
         if self.ends_asked == 1:
-            transaction.outcome = Outcome.ABORTED  # the only request to commit it was refused
+            transaction.outcome = Outcome.ABORTED  # its only commit request was refused
 
     def may_be_refused(self, transaction: Transaction, code: int) -> bool:
         """Whether a timeout or a rival explains the refusal; a kill of the broker does not."""

@@ -16,7 +16,7 @@ class Entry:
     producer: int | None = None
     version: int = 0
     taken_ms: int | None = None
-    is_over: bool = False  # a removed expired tombstone, or a record covered by one
+    is_over: bool = False  # a removed expired tombstone, or a record that it covers
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -31,7 +31,7 @@ class Model:
     entries: dict[int, Entry] = field(default_factory=dict)
     fates: dict[int, bool | None] = field(default_factory=dict)  # producer -> committed, open: None
     log_end: int = 0
-    cleaned_end: int = 0  # the offset up to which the last cleaning may have read
+    cleaned_end: int = 0  # the offset up to which the last cleaning may have read the log
 
     @property
     def stable_end(self) -> int:

@@ -115,14 +115,14 @@ class Life:
         return NewRecord(key=key, value=value, timestamp=time, headers=self._headers())
 
     def _headers(self) -> tuple[Header, ...]:
-        """Return headers with a version, without one, or with one that is not a number."""
+        """Return headers with a version, without a version, or with a version that is no number."""
         if self.strategy != "header":
             return ()
         version = self.dice.choice((b"", None, *((n).to_bytes(8, "big") for n in range(6))))
         return () if version is None else (Header(VERSION_HEADER, version),)
 
     def version_of(self, record: NewRecord | Record) -> int:
-        """Return the value by which the strategy ranks a record, before its offset."""
+        """Return the value by which the strategy ranks a record; if equal, the offset decides."""
         if self.strategy == "timestamp":
             assert record.timestamp is not None
             return record.timestamp
@@ -148,7 +148,7 @@ class Life:
         self.model.log_end = base + len(records)
 
     def append_null_key(self) -> None:
-        """Assert Kafka's error for a record without a key; nothing is written."""
+        """Append a record without a key; assert Kafka's error, and that no record is written."""
         with pytest.raises(InvalidRecord) as caught:
             self.log.append([NewRecord(key=b"k", value=b""), NewRecord(value=b"without")])
         assert caught.value.code == 87
@@ -231,7 +231,10 @@ class Life:
                 entry.taken_ms = self.env.clock.now_ms()
 
     def clean_and_lose_power(self) -> None:
-        """Lose power at some call of a cleaning; everything that was durable before must remain."""
+        """Lose power at some call of a cleaning.
+
+        Every record that was durable before must remain.
+        """
         self.log.flush()
         files = self.env.files
         before = len(files.journal)

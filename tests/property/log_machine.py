@@ -116,7 +116,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(delta=st.sampled_from([1, 5000, DAY_MS]))
     def set_clock_back(self, delta: int) -> None:
-        """Set back the clock, as after it was fast: append times must not decrease."""
+        """Set the clock back, as when a fast clock is corrected: append times must not decrease."""
         self.env.clock.advance(-delta)
 
     @rule()

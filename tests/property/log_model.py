@@ -115,7 +115,7 @@ class Model:
     def expired(
         self, spans: Sequence[Span], clock: RetentionClock, retention_ms: int, now_ms: int
     ) -> tuple[int, int]:
-        """Return bounds of the number of expired segments; all below the log start count."""
+        """Return bounds of the count of expired segments, which include all below the log start."""
         below = 0
         while below < len(spans) - 1 and spans[below].end <= self.log_start:
             below += 1

@@ -73,7 +73,7 @@ def test_batches_end_before_they_grow_too_large(records: list[NewRecord], batch_
         count = batch.record_count
         assert batch.view == build_batch(left[:count], default_timestamp=NOW_MS)
         assert batch.size_bytes <= batch_bytes or count == 1
-        if left[count:]:  # with one more record, the batch would exceed its limit
+        if left[count:]:  # with one more record, the batch would exceed its size limit
             larger = build_batch(left[: count + 1], default_timestamp=NOW_MS)
             assert len(larger) > batch_bytes
         del left[:count]

@@ -43,7 +43,7 @@ class World:
 
 @st.composite
 def worlds(draw: st.DrawFn, *, latency_max: int = 500) -> World:
-    """Draw A with a group's position, B, the largest latency of A and of both, and the skew."""
+    """Draw A, B, a group's position on A, the largest latency of A and of both, the clock skew."""
     skew = draw(st.sampled_from([0, 0, 30, 400]))
     latency = st.integers(-skew, latency_max)
     steps = draw(st.lists(st.tuples(st.integers(0, 200), latency, latency), min_size=1))
@@ -83,7 +83,7 @@ def _verdict(a: MemoryCluster, b: MemoryCluster, plan: FailoverPlan, folder: Pat
 
 
 def _values(cluster: MemoryCluster, starts: dict[TopicPartition, int]) -> set[bytes | None]:
-    """Return the values at or after the offsets."""
+    """Return the values of the records at or after these offsets."""
     return {
         record.value
         for partition, start in starts.items()

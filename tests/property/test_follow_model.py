@@ -1,4 +1,4 @@
-"""After any history of a leader and its standby, following gives both the same common records.
+"""After any history of a leader and its standby, the standby gets the leader's records.
 
 If the leader has lost its newest records and written none since, the standby keeps its records.
 

@@ -34,7 +34,7 @@ class Segment:
     end: int
     entries: list[Entry]
     cleaned_to: int
-    is_marked: bool = False  # a cleaning has seen its tombstones; the next one may remove them
+    is_marked: bool = False  # a cleaning has seen the tombstones; the next may remove them
 
 
 @dataclass

@@ -134,7 +134,7 @@ def test_valid_message_sets_keep_their_records_with_new_offsets(sent: Sent) -> N
 
 
 def check_summary(sent: Sent, result: PendingAppend, found: list[Record]) -> None:
-    """Check the values that the log uses of a pending append, and the format of its batches."""
+    """Check the fields of a pending append that the log uses, and the format of its batches."""
     count = len(found)
     kind = TimestampType.LOG_APPEND_TIME if sent.stamps else TimestampType.CREATE_TIME
     codec = sent.codec if sent.target is None else sent.target

@@ -202,7 +202,7 @@ class Life:
                 self.env.files.rename(f"/aside/{name}", f"{FOLDER}/{name}")
 
     def replace_folder(self) -> None:
-        """Replace the partition's folder with a copy while no writer is open."""
+        """Replace the partition's folder by a copy while no writer is open."""
         self.writer.close()
         fs, copy = self.env.files, f"/aside/{self.dice.getrandbits(40)}"
         fs.make_dirs(copy)
@@ -222,7 +222,7 @@ def records_of(directory: Directory, level: IsolationLevel) -> list[object]:
 
 
 def results(directory: Directory, times: list[int]) -> Iterator[tuple[str, object]]:
-    """Yield all results of a directory for its topic; an error gives its type and text."""
+    """Yield the results of all reads of the topic; of an error, its type and text."""
 
     def call(what: str, function: Callable[[], object]) -> tuple[str, object]:
         try:

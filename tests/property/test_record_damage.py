@@ -22,7 +22,7 @@ SMALL_LIMIT = 1 << 20
 
 
 def read_until_error(data: bytes) -> list[Expected]:
-    """Return the records before the first typed error, or all."""
+    """Return the records before the first typed error, or all records if there is no error."""
     found: list[Expected] = []
     with contextlib.suppress(TidelogError):
         for batch in walk(data):

@@ -1,4 +1,4 @@
-"""Any records in any format and codec are decoded to equal ones."""
+"""Any records are decoded to equal records, in any format and codec."""
 
 from itertools import pairwise
 

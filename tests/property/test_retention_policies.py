@@ -57,7 +57,7 @@ def may_be_rounded(records: list[Appended]) -> bool:
 def model_deletes(
     model: list[list[Appended]], clock: RetentionClock, retention_ms: int, now_ms: int
 ) -> int:
-    """Return the number of expired segments before the first segment that is not expired."""
+    """Return how many expired segments precede the first segment that is not expired."""
     count = 0
     for records in model:
         if now_ms - counted_ms(records, clock) <= retention_ms:

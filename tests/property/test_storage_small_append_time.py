@@ -25,7 +25,7 @@ class Writer:
 
     granularity_ms: int = 1
     now_ms: int = 5
-    serial: int = 0  # in place of a batch's checksum; differs for each batch
+    serial: int = 0  # stands for a batch's checksum; differs for each batch
     expected: list[int | None] = field(default_factory=list)
     batch_ends: dict[int, int] = field(default_factory=dict)
     times: AppendTimes = field(default_factory=lambda: AppendTimes(BASE, TOPIC))
@@ -206,7 +206,7 @@ def test_a_lost_cut_under_later_rows_is_never_wrong(
     torn = (new[:kept] + old[kept:])[:size]
     times, _ = AppendTimes.decode(torn, BASE, TOPIC)
     if torn[cut : cut + 20] == old[cut : cut + 20]:
-        return  # no new row was kept: the next test covers this case
+        return  # if no new row was kept, the next test covers the case
     assert_never_wrong(times, writer.expected, writer.end)
 
 

@@ -1,4 +1,4 @@
-"""Reads in order of time, and of the last records, compared with sorting everything and cutting.
+"""Reads in order of time, and of the last records, compared with a sort of all records.
 
 Partitions have records in any order of times, records without a time, gaps of compaction, control
 batches, and offsets below which retention has deleted.

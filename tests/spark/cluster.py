@@ -98,7 +98,10 @@ class Processes:
         return self._running[name].pid
 
     def wait(self, log: Path, is_up: Callable[[], bool]) -> None:
-        """Wait until a started process is up; raises RuntimeError with the end of its log."""
+        """Wait until a started process is ready.
+
+        If it fails, raise RuntimeError with its log's end.
+        """
         for _ in range(START_TIMEOUT_S * 10):
             if is_up():
                 return

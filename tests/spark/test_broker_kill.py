@@ -1,4 +1,4 @@
-"""A broker that is killed and restarted while a stream writes to the broker has each record once.
+"""A stream writes each record once although its broker is killed and restarted.
 
 The driver keeps running. Spark's tasks get no response to their last requests and retry, or the
 query fails and the test restarts it from the checkpoint, as users would do. The kill occurs when
@@ -55,7 +55,7 @@ SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 11
 
 
 def restarts(seed: int) -> Restarts:
-    """Return the moments of the kills, with the number of kills each."""
+    """Return the moments of the kills, and how often the broker is killed at each."""
     if seed == 0:
         return PLAIN
     draw = random.Random(seed)

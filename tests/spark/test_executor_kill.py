@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     import subprocess
 
 LOOK_S = 0.2
-# Exclusive upper bound of the random number of waits between the visible step and the kill.
+# Exclusive upper bound of the random count of pauses between the visible step and the kill.
 STEPS_MAX = 30
 STAGED = "*/*.stag*"
 BOOTSTRAP_TASKS = 16
@@ -201,7 +201,7 @@ def run_stream(killing: Killing, work: Path, options: dict[str, str]) -> None:
 
 
 def values(data: str) -> list[list[int]]:
-    """Return the numbers in the rows of each partition, in order."""
+    """Return the record numbers in the rows of each partition, in order."""
     return [[int(record.value or b"") for record in records] for records in held(data, TOPIC)]
 
 

@@ -82,8 +82,8 @@ def test_append_times_are_shown_and_each_clock_is_searched(
         spark, late_broker, startingTimestamp=start, endingTimestamp=end, timeRange="exact"
     )
     assert rows(frame) == [row for row in known if start <= row[1] < end]
-    # As in Spark's own connector, a start time is a position: all records from the first one with
-    # that create time or later.
+    # As in Spark's own connector, a start time is a position: the read returns all records from the
+    # first record with that create time or later.
     assert rows(load(spark, late_broker, startingTimestamp=T0 + 1_500)) == known[1:]
     start, end = known[1][2], known[4][2]
     frame = load(spark, late_broker, startingTimestamp=start, endingTimestamp=end, clock="append")

@@ -48,7 +48,7 @@ class Child(Driver):
         if not self.wait_for(is_there):
             return False
         moment = draw.randrange(60)
-        self.ends_within(moment * STEP_S)  # at some point of the process's work
+        self.ends_within(moment * STEP_S)  # the process is killed at some point of its work
         try:
             os.kill(draw.choice(found), signal.SIGKILL)
         except ProcessLookupError:

@@ -28,7 +28,7 @@ def kill_at_random(root: Path, work: Path, draw: random.Random) -> str:
         assert driver.wait_for((work / "checkpoint/commits/0").exists), driver.finish()
         if number < 4 and not done:
             append(root, {"t": {0: RECORDS, 1: RECORDS}}, per_batch=50)
-        # Every tenth entry of Spark's log of written files is a compacted one, whose name ends
+        # Every tenth entry of Spark's log of written files is a compacted entry, whose name ends
         # differently.
         names = {str(number), f"{number}.compact"}
         is_there = driver.wait_for(lambda: any((work / folder / name).exists() for name in names))

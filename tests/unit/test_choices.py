@@ -110,7 +110,7 @@ WRONG: Mapping[object, object] = {str: 5, int: "five", float: "five", bool: "yes
 
 
 def plain_parameters() -> Iterator[tuple[str, Callable[..., object], str, object]]:
-    """Yield parameters of public calls that accept text, a number or a flag, and perhaps None.
+    """Yield parameters of public calls that accept a text, a number, a flag or None.
 
     Yields the call's owner, the call, the parameter's name, and a value that the call refuses.
     """

@@ -1,4 +1,4 @@
-"""Packages whose names are loaded at first use: the error if an extra is missing, the listing."""
+"""Packages whose names are loaded at first use: errors for missing extras, listed names."""
 
 import sys
 

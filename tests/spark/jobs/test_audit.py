@@ -240,7 +240,7 @@ def test_an_audit_of_a_group_and_of_a_range_of_time_reports_their_kinds(
         audit(spark, place, place, topics=["nothing"])
     with pytest.raises(InvalidRequest, match="time range"):
         audit(spark, place, place, start=1, state=str(tmp_path / "s"))
-    # Differences outside the time range are not reported.
+    # An audit of a time range reports no differences outside of the range.
     other = make_filled(tmp_path / "b", [[*logs[0], record("k0", "late", 500)], logs[1]], "copies")
     inside = audit(spark, place, other, end=T0 + 400 * 60_000, rename={TOPIC: "copies"})
     assert inside.is_equal

@@ -104,7 +104,7 @@ class Run:
         )
 
     def wait_for(self, is_so: Callable[[], bool]) -> bool:
-        """Wait until a condition holds; return False if the command ended before."""
+        """Wait until a condition holds; return False if the command ends first."""
         for _ in range(LIMIT_S * 500):
             if is_so():
                 return True

@@ -65,7 +65,7 @@ def positions_of(path: str) -> dict[str, dict[Partition, int]]:
 def expected_hours(
     path: str, places: dict[Partition, int], isolation: IsolationLevel
 ) -> Counter[tuple[str, str, int | None]]:
-    """Return the number of unread records by topic, clock and hour, as plain Python counts them."""
+    """Count unread records by topic, clock and hour in plain Python; return the counts."""
     found: Counter[tuple[str, str, int | None]] = Counter()
     for name, offset in places.items():
         records = [r for r in records_of(path, name.partition, isolation) if r.offset >= offset]

@@ -117,7 +117,7 @@ def test_every_record_once_whenever_the_driver_is_killed(
 
 
 def wait_a_little(child: "subprocess.Popen[bytes]", dice: random.Random) -> None:
-    """Wait for a random time, at most about as long as a batch takes."""
+    """Wait for a random time of at most the duration of a batch."""
     try:
         child.wait(timeout=dice.uniform(0, 1.5))
     except subprocess.TimeoutExpired:

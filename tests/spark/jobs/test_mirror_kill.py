@@ -33,7 +33,7 @@ CALLS_OF_A_BATCH = 45
 
 
 def enough(kills: int) -> int:
-    """Return a number of records per partition so large that batches remain after the last kill."""
+    """Return a count of records per partition that leaves batches to copy after the last kill."""
     return (4 * kills + 2) * mirror_child.BATCH_RECORDS // PARTITIONS
 
 
@@ -80,7 +80,7 @@ def wait_for(child: "subprocess.Popen[bytes]", is_so: Callable[[], bool]) -> Non
 
 
 def run_until_killed(given: dict[str, object]) -> None:
-    """Run a driver until it kills itself."""
+    """Run a driver until it kills itself at its `calls`-th counted call."""
     child = start_child(given)
     try:
         errors = child.communicate(timeout=LIMIT_S)[1]

@@ -71,7 +71,7 @@ def make(path: Path, topic: str = "flights", **config: str) -> str:
 
 
 def plain(found: list[list[Record]]) -> list[list[tuple[object, ...]]]:
-    """Return what a replay keeps of records: timestamps, keys, values and headers."""
+    """Return the fields of records that a replay keeps: timestamps, keys, values, headers."""
     return [[(r.timestamp, r.key, r.value, r.headers) for r in part] for part in found]
 
 

@@ -73,7 +73,7 @@ def load(spark: "SparkSession", places: Places, source: str) -> Load:
 
 
 def rows_of(frame: "DataFrame") -> list[Row]:
-    """Return the rows in order; times set by the source's clock are checked, then left out."""
+    """Check the times that the source's clock has set; return the rows in order without them."""
     chosen = frame.selectExpr(
         "topic",
         "partition",

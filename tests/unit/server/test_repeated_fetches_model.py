@@ -119,7 +119,7 @@ class Life:
         node.config = replace(node.config, fetch_max_bytes=most)
 
     def fail_disk(self) -> None:
-        """Fail the disk of a partition; acknowledged records can still be read."""
+        """Let the disk of a partition fail; acknowledged records can still be read."""
         log = self.broker.partition(*self.some()).log
         if log.failure is None:
             self.broker.disk.is_failing = True
@@ -173,5 +173,5 @@ def test_repeated_fetches_get_the_same_responses_after_any_events(seed: int) -> 
             for _ in range(30):
                 life.step()
         finally:
-            with suppress(StorageFailure):  # the close raises the failure again
+            with suppress(StorageFailure):  # closing the node raises the failure again
                 broker.node.close()

@@ -66,7 +66,7 @@ def request(
 
 
 def response_to(node: Node, frame: bytes, facts: ClientInfo = FACTS) -> bytes | str:
-    """Return the response to a frame, or the reason for having none now."""
+    """Return the response to a frame, or the reason why there is none now."""
     try:
         found = outcome(node, facts, frame)
     except TidelogError as error:

@@ -71,7 +71,7 @@ class Broker:
         self.connection = ClientInfo(1, "somewhere")
 
     def say(self, frame: bytes) -> bytes | str:
-        """Return the response to a frame, or the reason for having none now."""
+        """Return the response to a frame, or the reason why there is none now."""
         try:
             found = outcome(self.node, self.connection, frame)
         except TidelogError as error:

@@ -52,7 +52,7 @@ node = node_fixture(clock=lambda: BusyClock(1_700_000_000_000))
 
 
 async def turns_of_others(work: Awaitable[object]) -> tuple[object, int]:
-    """Return the result of the work, and the number of times another task ran meanwhile."""
+    """Return the result of the work, and how often another task ran meanwhile."""
     turns = 0
 
     async def other() -> None:

@@ -120,7 +120,7 @@ def test_held_responses_are_due_after_a_time() -> None:
         await asyncio.sleep(0)
         assert out == ["a", "b", "c", "d"]
         assert turn.due_ns == never
-        assert turn.holds  # responses that were sent before count, too
+        assert turn.holds  # responses that were sent earlier in the iteration count, too
 
     played(story)
 
@@ -270,7 +270,7 @@ def test_the_next_response_sends_held_responses_that_are_due(node: Node) -> None
         wires.receive(1, request(2))
         assert wires.sent()[:2] == [[], []]
         clock.advance(1)
-        # Responses to pipelined requests are not counted for the iteration, but take time.
+        # Responses to pipelined requests don't count as active clients, but their time counts.
         wires.receive(2, request(3) + request(4))
         assert wires.sent()[:3] == [[1], [2], [3, 4]]
 

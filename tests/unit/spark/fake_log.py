@@ -62,7 +62,7 @@ class FakeTask:
     end: int
 
     def read(self) -> "Iterator[pa.RecordBatch]":
-        """Return no batches; tests check the fields instead."""
+        """Return no batches; tests check the task's fields instead."""
         return iter(())
 
 

@@ -47,7 +47,7 @@ class Query:
         self.batches.freeze()
 
     def plan(self) -> bool:
-        """Plan one batch as Spark does; return whether there is one."""
+        """Plan one batch as Spark does; return whether there is a batch to run."""
         first = not self.offsets
         start = self.batches.initial_offset() if first else json.loads(self.offsets[-1])
         end = json.dumps(self.batches.next_offset(start, self.options.limits))
@@ -82,7 +82,7 @@ class Query:
         return total
 
     def counts(self) -> Counter[tuple[TopicPartition, int]]:
-        """Return the number of times that each offset was read."""
+        """Return how often each offset was read."""
         return Counter(
             (name, offset)
             for read in self.read
@@ -102,7 +102,7 @@ def at(number: int, topic: str = "t") -> TopicPartition:
 
 
 def loss_of(query: Query) -> list[tuple[str, int, int, int]]:
-    """Return the lost ranges in the error of the next trigger."""
+    """Run the next trigger, which must fail; return the lost ranges that the error names."""
     with pytest.raises(OffsetsGone) as caught:
         query.step()
     return ranges(caught.value.lost)

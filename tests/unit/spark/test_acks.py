@@ -1,4 +1,4 @@
-"""Workers acknowledge received data at once, from the moment Spark's data is unpickled.
+"""A worker acknowledges received data at once, as soon as it has unpickled a task.
 
 Linux returns the mode that was last requested: 0 for TCP_QUICKACK if acknowledgements are delayed.
 """
@@ -29,7 +29,8 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture
 def lazy(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
     """Yield a connection over loopback with delayed acknowledgements."""
-    # A worker has few descriptors. This process may have more, which other tests have opened.
+    # A worker has few descriptors. This process may have further connections, which other tests
+    # have opened.
     monkeypatch.setattr(workers, "_DESCRIPTORS_MAX", 100_000)
     with ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))

@@ -42,7 +42,7 @@ def marked(found: ClaimedTopics) -> dict[str, Marker]:
 
 
 def with_ids(own: Marker, topic_id: str, *, by_row: bool) -> tuple[bool, dict[str, Marker]]:
-    """Return whether the topic with this id has batch 2; also the new markers of written topics."""
+    """Return whether the topic with this id has batch 2, and the new markers of topics."""
     kept = Kept()
     kept.found[f"{KEY}@odd"] = own
     name = None if by_row else "odd"

@@ -102,7 +102,7 @@ def test_a_delivery_without_an_offset_ends_the_task(told: list[int] | None) -> N
 
 
 class FullProducer(Producer):
-    """A producer that refuses each row once, because its queue is full, and then stores it."""
+    """A producer that first refuses each row, as if its queue were full, and then accepts it."""
 
     sent: list[tuple[object, ...]]
     is_full = False

@@ -121,7 +121,7 @@ def flushed(path: Path, **options: object) -> list[int]:
 def test_read_until_flushed_ends_at_the_flushed_end(tmp_path: Path) -> None:
     with live(tmp_path) as log_dir:
         put(log_dir, 5)
-        assert flushed(tmp_path) == []  # no checkpoint has a flushed end yet
+        assert flushed(tmp_path) == []  # no checkpoint contains a flushed end yet
         log_dir.flush()
         log_dir.checkpoint()
         put(log_dir, 5)

@@ -101,7 +101,7 @@ def test_a_repeated_first_batch_has_the_same_start() -> None:
     query.plan()
     log["t", 0].append(3)
     query.restart()
-    query.batches.initial_offset()  # without the stored plan, it would begin at 8
+    query.batches.initial_offset()  # without the stored plan, the batch would begin at 8
     assert query.run() == {}
     assert query.step() == {at(0): (5, 8)}
 
@@ -251,7 +251,7 @@ def test_a_batch_waits_for_its_minimum_or_its_delay() -> None:
     query = Query(log, minOffsetsPerTrigger="10", maxTriggerDelay="5s", maxOffsetsPerTrigger="12")
     assert query.step() == {}
     log["t", 0].append(3)
-    assert query.step() == {at(0): (0, 3)}  # the first batch with records has no minimum
+    assert query.step() == {at(0): (0, 3)}  # no minimum applies to the first batch with records
     log["t", 0].append(9)
     assert query.step() == {}
     query.clock.advance(4999)

@@ -33,7 +33,7 @@ def truncate(root: Path, offset: int) -> None:
 
 
 class Query:
-    """Plans batches over the directory; `offset` is its checkpoint."""
+    """Plans batches over the directory; `offset` is the query's checkpoint."""
 
     def __init__(self, root: Path, **given: str) -> None:
         base = {"path": str(root), "subscribe": "t", "startingOffsets": "earliest"}

@@ -64,7 +64,7 @@ class Numbered:
     # -- steps of the query ------------------------------------------------------------------
 
     def trigger(self, *, is_killed: bool) -> bool:
-        """Plan a batch, and run it unless the process is killed; return whether one was planned."""
+        """Plan a batch; run it if the process survives; return whether a batch was planned."""
         if not self.query.plan():
             return False
         if is_killed:

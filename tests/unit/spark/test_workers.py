@@ -19,7 +19,7 @@ from tidelog.spark import workers
 from tidelog.spark.tasks import TaskPartition, freeze_garbage, read_partition
 from tidelog.storage.kernel_cache import CACHE_VARIABLE
 
-# Prints the number of functions compiled in the preparation, and by a later read.
+# Prints how many functions the preparation compiles, and how many a later read compiles.
 COUNT = """
 import json, sys
 from numba.core import event

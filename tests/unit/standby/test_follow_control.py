@@ -56,7 +56,7 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 
 def answered(follower: Follower, asked: "Future[_Answer]") -> _Answer:
-    """Run the follower until a thread's request has a response; return it.
+    """Run the follower until the request of another thread has a response; return the response.
 
     If the request promotes the follower, close the follower.
     """
@@ -169,7 +169,7 @@ class TestPromote:
     def test_with_needs_all_something_missing_keeps_it_following(
         self, leader: FakeLeader, follower: Follower, path: str, threads: ThreadPoolExecutor
     ) -> None:
-        follower.copies[P0].high_watermark = 99  # as if the leader had reported more records
+        follower.copies[P0].high_watermark = 99  # as if the leader had more records
         asked = threads.submit(
             ask, path, lambda holder: holder.call("promote", {"needs_all": True})
         )

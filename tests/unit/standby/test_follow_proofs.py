@@ -68,7 +68,7 @@ def copied(leader: FakeLeader, env: SeededEnv) -> None:
 
 
 def refused(leader: FakeLeader, env: SeededEnv) -> Exception:
-    """Run the follower; check that the standby's log keeps its bytes; return the problem."""
+    """Run the follower; check that the standby's log is unchanged; return the reported problem."""
     with follow(leader, env) as follower:
         before = log_bytes(follower.copies[P0].log)
         follower.catch_up()

@@ -76,7 +76,7 @@ def test_rows_of_a_proven_file_are_not_checked_again() -> None:
 
 
 def drawn(draw: random.Random) -> AppendTimes:
-    """Return times of up to 99 known runs, and unknown runs; the last run may have no end."""
+    """Return up to 99 ranges of known times, and unknown ranges; the last may have no end."""
     times, offset, ms = AppendTimes(BASE, TOPIC), BASE, 1_000
     for _ in range(draw.randrange(1, 100)):
         offset, ms = offset + draw.randrange(1, 9), ms + draw.randrange(5)
@@ -434,7 +434,7 @@ def test_a_row_that_cannot_follow_is_not_trusted(rows: list[tuple[int, int]]) ->
 
 
 def test_sealed_rows_are_trusted_if_they_follow() -> None:
-    """`decode` accepts rows from `sealed`, so the test above is only about their order."""
+    """`decode` accepts rows from `sealed`, so the test above checks only the order of rows."""
     times, damage = decode(sealed((5, 0), (-1, 2), (5, 2), (-1, 3)))
     assert damage is None
     assert times.runs(100, 104) == [(100, 103, 5), (103, 104, None)]

@@ -21,7 +21,7 @@ ROWS = st.lists(
 
 
 def noted(rows: list[tuple[int, int, int]], *, at: int = BASE, ms: int = 0) -> list[list[int]]:
-    """Return rows of offset, time and checksum; `rows` has steps in place of offset and time."""
+    """Return rows of offset, time and checksum; `rows` has increments of offset and time."""
     found = []
     for step, gap, crc in rows:
         at, ms = at + step, ms + gap

@@ -26,7 +26,7 @@ def plain(sequence: int | None = None) -> memoryview:
 
 
 def append_results(logs: Sequence[Log], batches: Sequence[memoryview]) -> list[str]:
-    """Append the batches; return for each its first offset, or the class of its error."""
+    """Append the batches; return for each batch its first offset, or the class of its error."""
     return [
         str(outcome.base_offset) if isinstance(outcome, AppendResult) else type(outcome).__name__
         for outcome in append_together(list(zip(logs, batches, strict=True)), PRODUCED)

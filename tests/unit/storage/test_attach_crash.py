@@ -32,9 +32,9 @@ def prepared(env: SeededEnv) -> list[StagedSegment]:
 
 
 def judge(files: DamageFileSystem, *, is_done: bool = False) -> bool:
-    """Check that both partitions, also as readers see them, have all segments or none.
+    """Check that both partitions have all staged segments, or that none has one.
 
-    Returns whether they have all.
+    Readers must see the same. Returns whether the partitions have all segments.
     """
     env = seeded_env(99, files=files)
     env.clock.set(T0 * 2)
@@ -117,7 +117,7 @@ def test_every_call_fails_once(kind: FaultKind) -> None:
 def attach_with_fault(
     env: SeededEnv, staged: Sequence[StagedSegment], call: int, tried_again: list[int]
 ) -> bool:
-    """Attach the segments; return whether the attach, or the opening before it, failed.
+    """Open the directory and attach the segments; return whether one of these two failed.
 
     If no partition went offline, the same segments are attached again at once.
     """

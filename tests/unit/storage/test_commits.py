@@ -261,7 +261,7 @@ class TestManyPartitions:
     COUNT = 5
 
     def opened(self, tmp_path: Path, ago_ms: int) -> tuple[LogDir, list[str]]:
-        """Open for reading a directory whose last change was `ago_ms` ago.
+        """Open for reading a directory that was last changed `ago_ms` ago.
 
         Also return the list to which each listing of a directory adds its path.
         """

@@ -234,7 +234,7 @@ def test_a_second_run_after_a_failed_call_completes() -> None:
 
 
 def test_a_second_run_after_a_crash_completes() -> None:
-    """A run is killed after every eleventh call that changes the disk; a second run completes."""
+    """A run is killed at every eleventh call that changes the disk. A second run completes it."""
     whole = log_with_key()
     run(whole)
     moments = range(len(log_with_key().files.journal), len(whole.files.journal), 11)

@@ -139,7 +139,7 @@ def test_aborted_transactions_stay_aborted() -> None:
 
 
 def judge(files: DamageFileSystem, env: SeededEnv) -> bool:
-    """Check that reads before and after recovery give all old or all new segments: True if new."""
+    """Check that reads before and after recovery give all old or all new segments. True: new."""
     again = seeded_env(99, files=files)
     again.clock.set(env.clock.now_ms())
     outcomes = []

@@ -142,7 +142,10 @@ def test_samples_of_removed_segments_are_dropped() -> None:
 
 
 def _machine() -> tuple[DamageFileSystem, Env, list[SourceSegment]]:
-    """Create three segments of ten records; the first has ten keys, the others five of them."""
+    """Create three segments of ten records.
+
+    The first has ten keys, the others have five of these.
+    """
     machine = DamageFileSystem()
     fs = machine
     fs.make_dirs(DIRECTORY)
@@ -322,7 +325,7 @@ def _note(made: Generations, segments: list[SourceSegment], map_from: int, keys:
 
 
 def test_the_keys_of_a_map_correct_the_live_size() -> None:
-    """By the sample there are eight keys, but the map had ten; the statistics store the ten."""
+    """The sample estimates eight keys, but the map had ten keys; the statistics store ten."""
     machine, env, _ = _machine()
     made = _counting(machine, env)
     before = made.plan(DEMAND, 0, 60).space

@@ -43,7 +43,7 @@ class TestFilePool:
         first = pool.get(paths[0])
         assert pool.get(paths[0]) is first
         pool.get(paths[1])
-        pool.get(paths[0])  # now the second file is the least recently used
+        pool.get(paths[0])  # after this, the second file is the least recently used
         pool.get(paths[2])
         assert pool.get(paths[0]) is first
         pool.close()

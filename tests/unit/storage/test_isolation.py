@@ -74,7 +74,7 @@ class TestIsolation:
             assert offsets(view.records()) == [0, 1, 2, 4]
 
     def test_an_abort_is_seen_if_the_marker_is_after_the_range(self) -> None:
-        """The marker's segment, whose index has the transaction, is after the range here."""
+        """The transaction's index entry is in the marker's segment, which is after this range."""
         _, _, log = new_log()
         transact(log, 5)
         log.roll()
@@ -175,7 +175,7 @@ class TestADamagedIndexOfTheLastSegment:
 
     @staticmethod
     def without_snapshot() -> tuple[SeededEnv, str, bytes]:
-        """Close a log with a transaction in two segments; cut the index, remove the snapshot.
+        """Close a log whose transaction is in two segments; cut the index, remove the snapshot.
 
         Also return the index's name and its bytes before the cut.
         """

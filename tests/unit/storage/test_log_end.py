@@ -63,7 +63,7 @@ FLIPS = [
 
 
 def stopped(*, clean: bool, count: int = COUNT) -> SeededEnv:
-    """Create a log of `count` batches of 70 bytes, closed or killed."""
+    """Create a log of `count` batches of 70 bytes; close it, or kill the writer."""
     env, directory, log = new_log()
     for time in range(count):
         put(log, time)
@@ -98,7 +98,10 @@ def drain(reader: LogView) -> tuple[list[int], CorruptBatch | None]:
 
 
 def log_time(reader: LogView, clock: ClockName) -> int | None:
-    """Search for the largest time; return the offset, -1 if there is none, None on damage."""
+    """Search for the largest time.
+
+    Return its offset, -1 if no record has a time, None on damage.
+    """
     with suppress(CorruptBatch):
         found = reader.offset_for_time(INT64_MAX, clock=clock)
         return -1 if found is None else found.offset

@@ -47,7 +47,7 @@ class TestProducers:
         assert again.append_time_ms == first.append_time_ms
         assert (
             again.log_append_time_ms == START_MS
-        )  # the stored batch's time, on CreateTime topics too
+        )  # the time of the stored batch, also on CreateTime topics
         assert log.log_end_offset == 4
 
     @pytest.mark.parametrize("is_clean", [True, False])

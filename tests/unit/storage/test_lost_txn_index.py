@@ -58,7 +58,8 @@ class TestAHardStop:
     def damaged(cls, number: int = 1, at: int = 16, mask: int = 11) -> tuple[SeededEnv, bytes]:
         """Abort a transaction of the first segment in the second; lose the snapshot in between.
 
-        Also return the index's bytes. By default, a batch of the first segment has format 9.
+        Returns the disk and the index's bytes. By default, a batch of the first segment has format
+        9.
         """
         env, directory, log = new_log({**ONE_BY_ONE, "index.interval.bytes": "0"})
         for _ in range(4):

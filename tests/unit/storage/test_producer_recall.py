@@ -81,7 +81,7 @@ def test_batches_of_other_epochs_and_producers_stay_apart() -> None:
 
 
 def test_no_read_of_the_window_keeps_a_partition_from_opening() -> None:
-    """After each single failed read, the partition opens and has the last batch, or opening fails.
+    """After one failed read, the partition opens and has the last batch, or the opening fails.
 
     Opening fails no more often than for a log without batches of producers.
     """

@@ -219,7 +219,7 @@ class TestCopies:
 
 
 class TestForeign:
-    """Logs of another program, without append times and segment notes."""
+    """Logs that another program wrote, without append times and segment notes."""
 
     def foreign(self, *, at_ms: int) -> SeededEnv:
         env, directory, log = new_log(settings())

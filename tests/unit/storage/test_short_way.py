@@ -170,7 +170,7 @@ def test_all_ways_leave_the_same(config: dict[str, str], sent: list[Sent]) -> No
 
 
 def assert_alike(config: dict[str, str], data: bytes) -> AppendResult | str:
-    """Append a valid batch and this one in all ways; assert equal effects; return the result."""
+    """Append a valid batch and then `data` in all ways; assert equal effects; return the result."""
     sides = [Side(config, way) for way in Way]
     for side in sides:
         put(side.log, START_MS, START_MS)

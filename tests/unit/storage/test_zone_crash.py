@@ -34,7 +34,7 @@ def work(env: SeededEnv) -> None:
 
 
 def judge(files: DamageFileSystem) -> int:
-    """Compare zone maps with the log, in a reader and the writer; count those the reader used."""
+    """Compare zone maps with the log, in a reader and the writer; return how many a reader used."""
     env = seeded_env(99, files=files)
     env.clock.advance(10**6)
     used = check(LogDir.open(PATH, env=env).reader(TOPIC, 0).segments)

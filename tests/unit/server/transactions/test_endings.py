@@ -21,7 +21,7 @@ class ShutTopic(HookedDisk):
     """Disk that can't open a partition, until `failure` is None.
 
     Attributes:
-        tries: Number of failed attempts to open the partition.
+        tries: How many attempts to open the partition have failed.
     """
 
     def __init__(self, place: TopicPartition, failure: Exception | None = None) -> None:

@@ -39,7 +39,7 @@ TOO_LATE: Final = frozenset(
 
 
 class Known(NamedTuple):
-    """The transactions that clients know to be decided after a number of file system calls."""
+    """Transactions whose outcome clients know after a given count of file system calls."""
 
     calls: int
     decided: dict[str, bool]
@@ -47,10 +47,10 @@ class Known(NamedTuple):
 
 @dataclass
 class Story:
-    """A history of transactions, and the transactions that clients know to be decided.
+    """A history of transactions, and the transactions whose outcome clients know.
 
-    The first entry of `known` is for 0 calls, the settled disk: while the disk settled, other
-    threads may have recorded calls.
+    The first entry of `known` is for 0 calls: other threads may have recorded calls before the
+    history began.
     """
 
     world: World
@@ -164,7 +164,7 @@ async def tell(
 
 
 async def check_kills(story: Callable[[Story], Awaitable[None]]) -> int:
-    """Kill the process at each moment of a history; return the number of distinct moments."""
+    """Kill the process at each call of a history; return how many distinct calls there are."""
     files, told = await tell(story)
     count, former = 0, None
     for state in thinned(files.prefixes(Keep.EVERYTHING)):

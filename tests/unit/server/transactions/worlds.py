@@ -38,7 +38,7 @@ TOPICS: Mapping[str, int] = {"flights": 2}
 
 
 class Marker(NamedTuple):
-    """Marker that ends a transaction in a partition."""
+    """A marker that ended a transaction in a partition."""
 
     place: TopicPartition
     producer_id: int

@@ -57,7 +57,7 @@ def test_a_broken_frame_loses_its_own_offsets_alone(env: SeededEnv) -> None:
 
 
 def test_reading_continues_at_the_promised_offset(env: SeededEnv) -> None:
-    """Flip a bit in each byte of a batch after its base offset, in one byte at a time."""
+    """Flip a bit in each byte of a batch after the base offset, in one byte at a time."""
     damaged, following = batches_in(env)[3:5]
     whole, promises = read(env, FIRST), 0
     for at in range(damaged.at + 8, following.at):
@@ -131,7 +131,7 @@ def test_no_file_is_derived_from_a_log_with_an_invalid_marker(env: SeededEnv) ->
     """The checksum is correct, but the marker's record does not show which transaction it ends."""
     marker = next(batch for batch in batches_in(env) if batch.is_control)
     data = bytearray(read(env, FIRST)[marker.at : marker.at + marker.size_bytes])
-    data[61 + 3] ^= 6  # the offset delta of its record
+    data[61 + 3] ^= 6  # the offset delta of the marker's record
     seal(data, 0)
     change(env, marker.at, bytes(data))
     (finding,) = look(env)

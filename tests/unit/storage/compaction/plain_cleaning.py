@@ -97,7 +97,7 @@ class Plain:
                 return max(int.from_bytes(named[-1].value, "big", signed=True), LOWEST + 1)
 
     def _compare(self, record: Record) -> None:
-        """Compare a record whose offset is below the mapped range with its key's winner."""
+        """Decide which loses: a record below the mapped range, or the winner of its key."""
         if record.key is None or record.offset < self.job.log_start_offset:
             self.lost.add(record.offset)
             return

@@ -112,7 +112,7 @@ def views(batches: Sequence[bytes]) -> list[Batch]:
 def write_log(
     env: SeededEnv, log: Log, sizes: Sequence[int], *, mtimes: Sequence[int] = ()
 ) -> list[SourceSegment]:
-    """Write batches into segments of these numbers of batches, the rest into another segment."""
+    """Write batches into segments with these batch counts, the remaining ones into another one."""
     env.files.make_dirs(DIRECTORY)
     found, start = [], 0
     base = 0

@@ -84,7 +84,7 @@ def test_a_segment_that_would_outgrow_its_indexes_gets_no_delete_horizons(
     assert read(env, 0, ".log.cleaned") == read(env, 0, ".log")
     (found,) = cleaned.groups
     assert (found.records_after, found.tombstones_after, found.markers_after) == (61, 60, 1)
-    # If the grown log just fits the limit, the batches get delete horizons.
+    # If the log just fits the limit after it has grown, the batches get delete horizons.
     set_constant(monkeypatch, "INT32_MAX", len(grown), inside=COMPACTION)
     clean(job, env)
     assert read(env, 0, ".log.cleaned") == grown
@@ -200,7 +200,7 @@ def put_back(env: SeededEnv, base: int) -> None:
 
 
 def passes(env: SeededEnv, job: CleaningJob) -> Iterator[CleaningResult]:
-    """Run passes until all keys are mapped, each pass on the output of the pass before."""
+    """Run passes until all keys are mapped; each pass reads the output of the previous pass."""
     while True:
         cleaned = clean(job, env)
         yield cleaned

@@ -316,7 +316,7 @@ def test_a_gap_between_the_tiers_is_an_error_and_hides_no_record() -> None:
     tiered.fill(20)
     local = tiered.log.local_segments
     tiered.directory.close()
-    for segment in local[:2]:  # like retention of a broker without tiers
+    for segment in local[:2]:  # this deletes segments like a broker without tiers
         tiered.disk.remove(segment.log_path)
     found = LogDir.open(PATH, env=tiered.env)
     reader = found.reader(TOPIC, 0)

@@ -1,4 +1,4 @@
-"""Manifests and tier records: what is encoded is decoded again, and damaged ones are refused."""
+"""Manifests and tier records are decoded as they were encoded; damaged ones are refused."""
 
 import dataclasses
 import json

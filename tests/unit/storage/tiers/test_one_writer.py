@@ -92,7 +92,7 @@ def test_records_of_a_restored_directory_are_not_dropped_for_those_of_the_store(
     tiered.move()
     before = stored(tiered)
     reopened(backup)
-    for _ in range(5):  # appends before the conflict is detected
+    for _ in range(5):  # records that are appended before the conflict is detected
         backup.log.append([NewRecord(value=b"other")])
     with pytest.raises(TierConflict):
         backup.move()
