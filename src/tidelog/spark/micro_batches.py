@@ -178,7 +178,7 @@ def _by_time(
 
 
 def _inside(name: TopicPartition, offset: int, extent: Extent) -> tuple[int, list[LostOffsets]]:
-    """Return an offset clamped to the log, and the requested range that does not exist, if any."""
+    """Return an offset limited to the log, and a list with the requested range outside, if any."""
     start, end = extent
     if offset == EARLIEST_OFFSET:
         return start, []
@@ -282,7 +282,7 @@ class MicroBatches:
     def next_offset(self, start_json: Json, limits: BatchLimits) -> Json:
         """Return the end of the batch that begins at `start_json`.
 
-        The result is `start_json` if nothing is new, or if the batch is delayed.
+        The result is `start_json` if there is nothing new to read, or if the batch is delayed.
 
         Raises:
             OffsetsGone: The log was rewritten or has lost unread records, and `failOnDataLoss` is
@@ -322,7 +322,7 @@ class MicroBatches:
         """Return the batch's end in each partition; a delayed batch ends where it starts."""
         backlogs = {name: max(snapshot.extents[name].end - at, 0) for name, at in begins.items()}
         backlog = sum(backlogs.values())
-        # With AvailableNow, the backlog never grows, so a wait for more records would be useless.
+        # With the trigger AvailableNow, the backlog never grows, so a batch is not delayed.
         may_wait = limits.min_offsets is not None and self._frozen is None and not has_to_move
         if not backlog or (may_wait and not self._gate.passes(backlog)):
             return dict(begins)
@@ -343,7 +343,7 @@ class MicroBatches:
         ends: Mapping[TopicPartition, int],
         snapshot: LogSnapshot,
     ) -> StreamOffset:
-        """Return these ends as a stream offset. A position that did not move keeps its epoch."""
+        """Return `ends` as a stream offset. An unchanged position keeps its epoch."""
         # A new partition is included as soon as a batch reads some of its records.
         names = [name for name, end in ends.items() if name not in fresh or end > fresh[name]]
         unmoved = {
@@ -388,7 +388,7 @@ class MicroBatches:
         return self._log.backend.plan(ranges) if ranges else []
 
     def _recheck(self, until: StreamOffset, ranges: Ranges) -> Ranges:
-        """Return the ranges of a batch, planned by an earlier process, that can still be read.
+        """Return the ranges that can still be read of a batch that an earlier process planned.
 
         If the log was rewritten inside a range, only the offsets before the rewritten part are
         read. The next batch checks its start, finds the rewrite and continues at the offset that
@@ -420,7 +420,7 @@ class MicroBatches:
     # -- reporting ---------------------------------------------------------------------------
 
     def _report_lost(self, lost: Iterable[LostOffsets]) -> None:
-        """Raise OffsetsGone for lost ranges; log warnings instead if failOnDataLoss is false."""
+        """If ranges are lost, raise OffsetsGone or, if failOnDataLoss is false, log warnings."""
         ranges = tuple(lost)
         if ranges and self._options.source.fail_on_data_loss:
             error = OffsetsGone(ranges)
@@ -432,9 +432,9 @@ class MicroBatches:
     def commit(self, done: Json) -> None:
         """Commit an offset to the query's consumer group, if the query has a group.
 
-        Spark calls this for a batch only when Spark plans the next batch. To commit earlier,
-        `next_offset` also calls this method, with `start_json`: the end of the last batch that is
-        done.
+        Spark calls this method for a batch only when Spark plans the next batch. To commit earlier,
+        `next_offset` also calls this method, with the end of the last batch that is done
+        (`start_json`).
         """
         group = self._options.commit_group
         if group is not None and done != self._committed:

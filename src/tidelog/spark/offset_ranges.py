@@ -1,4 +1,4 @@
-"""Ranges of offsets, and the split of large ranges into tasks. Needs no Spark.
+"""Ranges of offsets, and their division among tasks. Needs no Spark.
 
 Ranges are split by their numbers of offsets, as in Spark's Kafka connector, because the number of
 records or bytes in a range is known only to the broker.
@@ -33,7 +33,8 @@ def split_ranges(
     Args:
         ranges: One range for each partition.
         min_parts: Approximate minimum number of parts. If there are fewer offsets, each part has
-            one offset. Large ranges get parts in proportion to their numbers of offsets.
+            one offset. Large ranges are divided into numbers of parts in proportion to their
+            numbers of offsets.
         max_records: Maximum number of offsets in a part; None for no maximum.
     """
     parts = [one for one in ranges if one.offsets > 0]

@@ -130,7 +130,7 @@ _Value = TypeVar("_Value")
 
 
 class Options:
-    """Options by case-insensitive name. Methods parse an option's value; errors name the option."""
+    """Options by case-insensitive name. Methods parse an option's value. Errors have its name."""
 
     def __init__(self, texts: Mapping[str, str], names: Mapping[str, str]) -> None:
         """Check the names of the options.
@@ -161,12 +161,12 @@ class Options:
         return self._texts.get(name.lower())
 
     def flag(self, name: str, *, default: bool) -> bool:
-        """Return whether an option is `true`, not `false`; `default` if it is not given."""
+        """Return True for `true`, and False for `false`; `default` if the option is not given."""
         value = self.text(name)
         return default if value is None else self._choose(name, value, _TRUTH)
 
     def choice(self, name: str, allowed: Mapping[str, _Value], default: str) -> _Value:
-        """Return the value in `allowed` for the option's word, or for `default` if it is not given.
+        """Return the value in `allowed` for the option's word; the default word is `default`.
 
         Words are case-insensitive.
         """
@@ -179,7 +179,7 @@ class Options:
         return allowed[word]
 
     def number(self, name: str, default: int, *, at_least: int = 1) -> int:
-        """Return an option as a whole number; `default` if it is not given."""
+        """Return an option as a whole number; `default` if the option is not given."""
         value = self.text(name)
         if value is None:
             return default
@@ -188,7 +188,7 @@ class Options:
         return int(value)
 
     def names(self, name: str) -> tuple[str, ...]:
-        """Return a list of words separated by commas; empty if not given."""
+        """Return an option's words, separated by commas; empty if the option is not given."""
         words = (word.strip() for word in (self.text(name) or "").split(","))
         return tuple(word for word in words if word)
 
@@ -220,7 +220,7 @@ class Options:
         return path, bootstrap
 
     def refuse(self, reasons: Mapping[str, str]) -> None:
-        """Raise InvalidRequest with the option's reason if one of these options is given."""
+        """Raise InvalidRequest if one of these options is given; the message has its reason."""
         for name, reason in reasons.items():
             if self.text(name) is not None:
                 raise InvalidRequest(f"option {name} {reason}")
@@ -273,8 +273,8 @@ def nearest(name: str, known_names: Iterable[str]) -> str:
     return f"{hint}there are: {', '.join(names.values())}"
 
 
-# Option for the start of a batch: its name, its word for the log's beginning, and the number with
-# the same meaning. `END` has the three corresponding values for the end of a batch.
+# Option for the start of a batch: its name, the word for the log's beginning, and the number with
+# the same meaning. `END` has the corresponding name, word and number for the end of a batch.
 START: Final = ("startingOffsets", "earliest", EARLIEST_OFFSET)
 
 END: Final = ("endingOffsets", "latest", LATEST_OFFSET)
@@ -303,8 +303,8 @@ def read_offset_option(options: Options, side: tuple[str, str, int]) -> Partitio
         raise InvalidRequest(f"option {name}={text}: {READ_OPTIONS[name]}")
 
     def read(where: str, value: object) -> int:
-        # The special number of the other option is invalid: no batch starts at the log's end, and
-        # no batch ends at the log's beginning.
+        # The special number of the other option is invalid, because no batch starts at the log's
+        # end, and no batch ends at the log's beginning.
         if type(value) is int and (value >= 0 or value == special):
             return value
         raise InvalidRequest(
@@ -319,7 +319,8 @@ def read_time_option(
 ) -> PartitionValues:
     """Return the time in ms in the option `name`.
 
-    Without this option, returns the times in the option `by_partition`; None without both options.
+    If this option is not given, return the times in the option `by_partition`. If neither option is
+    given, return None.
     """
     text = options.text(name)
     if text is not None:
@@ -470,7 +471,7 @@ class TableOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """Options of a read. Offset -2 means the earliest offset, -1 the latest.
+    """Options of a read. Offset -2 means the earliest offset, offset -1 means the latest.
 
     Attributes:
         path: Directory of topics; "" for a read from brokers.
@@ -482,14 +483,14 @@ class SourceOptions:
             given.
         if_there: Whether topics that don't exist are ignored. If false, they are an error.
         assigned: Partitions to read; empty if chosen by `topics` or `pattern`.
-        start_offsets: Start offset, inclusive: one for all partitions, or one for each; None for
-            the earliest.
-        end_offsets: End offset, exclusive: one for all partitions, or one for each; None for the
-            latest.
-        start_ms: Start of the time range in ms, inclusive: one for all partitions, or one for each;
-            None for no start.
-        end_ms: End of the time range in ms, exclusive: one for all partitions, or one for each;
-            None for no end.
+        start_offsets: Start offset, inclusive: one offset for all partitions, or an offset for each
+            partition; None for the earliest.
+        end_offsets: End offset, exclusive: one offset for all partitions, or an offset for each
+            partition; None for the latest.
+        start_ms: Start of the time range in ms, inclusive: one time for all partitions, or a time
+            for each partition; None for no start.
+        end_ms: End of the time range in ms, exclusive: one time for all partitions, or a time for
+            each partition; None for no end.
         clock: Clock of the time range.
         is_exact: Whether exactly the records in the time range are read. If false, the read begins
             at the first record at or after the range's start, and ends before the first record at
@@ -502,7 +503,7 @@ class SourceOptions:
         split_bytes: Approximate maximum number of bytes of log in a split.
         isolation: READ_COMMITTED reads up to the last stable offset, without records of aborted
             transactions.
-        fail_on_data_loss: Whether lost offsets are an error, instead of a warning.
+        fail_on_data_loss: Whether lost offsets are an error. If false, they cause a warning.
         zone_cache: Folder for zone maps that the directory lacks; None for no folder.
         until_flushed: Whether to read only records that a crash of the log's owner can't lose.
         pushes_down: Whether Spark may push filters down.
@@ -607,7 +608,7 @@ def read_source_options(texts: Mapping[str, str], env: Env | None = None) -> Sou
     is_exact = options.choice(
         "timeRange",
         {"exact": True, "positions": False},
-        # With brokers, `exact` has to read all records after the start.
+        # At brokers, an exact read must read all records after the start.
         "positions" if bootstrap else "exact",
     )
     return SourceOptions(

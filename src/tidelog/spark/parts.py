@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from tidelog.env import Env
 
 
-# Earliest and latest time in ms that `timestamp` returns, because times from 1900 to 9998 stay
-# inside Python's calendar in every time zone. Results contain other times only in ms.
+# Earliest and latest time in ms that `timestamp` converts. Times from 1900 to 9998 are inside
+# Python's calendar in every time zone. Results contain other times only in ms.
 _TIMESTAMP_MS_MIN: Final = -2_208_988_800_000
 
 _TIMESTAMP_MS_MAX: Final = 253_370_764_799_999
@@ -65,8 +65,8 @@ class _Nobody:
 NOBODY: Final = _Nobody()
 PartRow = Mapping[str, object]
 
-# Maximum number of parts in a round. The number is limited because the descriptions of all parts of
-# a round are sent with each task's code.
+# Maximum number of parts in a round. It is limited because each task's code contains the texts of
+# all parts of the round.
 PARTS_AT_ONCE: Final = 10_000
 
 _LOOK_SECONDS: Final = 0.25
@@ -116,7 +116,7 @@ def run_parts(
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """Reports the number of finished parts of all rounds so far to a listener."""
+    """Reports to a listener how many parts of all rounds so far are finished."""
 
     listener: Listener
     before: int
@@ -187,8 +187,8 @@ def _watch(tracker: "StatusTracker", done: _Done, ended: threading.Event) -> Non
         done.at(sum(stage.numCompletedTasks for stage in stages if stage is not None))
 
 
-# Number of tasks for each core, if there is enough to read. With several short tasks per core, all
-# cores finish at about the same time.
+# Number of tasks for each core; fewer if there is little to read. With several short tasks per
+# core, all cores finish at about the same time.
 _TASKS_PER_CORE: Final = 3
 
 

@@ -1,7 +1,7 @@
-"""Locations that jobs read and write: a cluster of brokers, or a directory, local or remote.
+"""Places that jobs read from and write to: clusters of brokers, and local or remote directories.
 
-A location is written as `kafka://host:port[,host:port]`, a path, or the URL of an object store.
-`Place.options` returns the options of `format("tidelog")` for reads and writes there.
+A place is written as `kafka://host:port[,host:port]`, a path, or the URL of an object store.
+`Place.options` returns the options with which `format("tidelog")` reads from or writes to a place.
 """
 
 import re
@@ -53,8 +53,8 @@ class Place:
             store: Settings of the object store, for directories.
 
         Raises:
-            InvalidRequest: The text describes no place, or settings are given for the other kind of
-                place.
+            InvalidRequest: The text describes no place; or settings of a client are given for a
+                directory; or settings of a store are given for brokers.
         """
         if text.startswith(BROKER_SCHEME):
             if store:

@@ -4,9 +4,9 @@ Contains the limits (`FilterLimits`), and the range of each partition that optio
 request. Options are parsed in `options`.
 
 Invariants: if the limits implement a filter exactly, Spark need not apply the filter again. If the
-limits only exclude some of the records that don't match, the filter is returned to Spark. Topic,
-partition and offset are never null, so a filter on them is either true or false. A comparison with
-a time is never true for a record without a time.
+limits exclude only some of the records that don't match the filter, the filter is returned to
+Spark, which applies it to the rows. Topic, partition and offset are never null, so a filter on them
+is either true or false. A comparison with a time is never true for a record without a time.
 """
 
 import operator
@@ -61,12 +61,13 @@ class FilterLimits:
     """Limits of a read that result from filters.
 
     Attributes:
-        names: Filters on topic and partition. A partition is read only if it matches all of them.
+        names: Filters on topic and partition. A partition is read only if it matches all these
+            filters.
         least_offset: First offset in every partition, inclusive.
         limit_offset: End offset in every partition, exclusive.
         clock: Clock of `times`.
-        times: Time range in ms, [a, b); INT64_MAX as end means no end. None for no limit, which
-            includes records without a time.
+        times: Time range in ms, [a, b). If b is INT64_MAX, the range has no end. None means no
+            limit, so records without a time are read, too.
     """
 
     names: tuple[Filter, ...] = ()
@@ -105,9 +106,9 @@ class LimitMaker:
     returned: list[Filter] = field(default_factory=list)
 
     def take(self, filters: Iterable[Filter]) -> None:
-        """Convert filters; add the filters that Spark has to apply to `returned`."""
-        # If another filter limits a time, the filter "is not null" on that time's column is
-        # implied. So "is not null" filters are checked after all other filters.
+        """Convert filters. Add the filters that Spark must still apply to `returned`."""
+        # If another filter limits the same time, it already excludes nulls, and the filter "is not
+        # null" has no effect. So "is not null" filters are converted after all other filters.
         late = [one for one in filters if not self._take(one)]
         for one in late:
             if not self._is_implied(one):
@@ -197,11 +198,11 @@ def _bounds(
     floor: Callable[[object], int | None],
     ceil: Callable[[object], int | None],
 ) -> tuple[tuple[int, int], bool] | None:
-    """Return the range [a, b) of integers that a filter can match, and whether it matches them all.
+    """Return the range [a, b) of integers that a filter can match, and whether it matches all.
 
-    None if the filter is not a limit, or if a constant has another type than the column. `floor`
-    and `ceil` round a constant to integers, because the constant may be between two integers. For a
-    constant of another type, both functions return None.
+    Returns None if the filter is not a limit, or if a constant has another type than the column.
+    `floor` and `ceil` round a constant to integers, because the constant may be between two
+    integers. For a constant of another type, both functions return None.
     """
     if isinstance(one, In):
         return _hull(one, floor, ceil)
@@ -228,7 +229,7 @@ def _hull(
 ) -> tuple[tuple[int, int], bool] | None:
     """Return the range from the smallest to the largest value of an IN filter, which is inexact.
 
-    None without values, or if a value has another type than the column.
+    Returns None if there are no values, or if a value has another type than the column.
     """
     lows = [floor(value) for value in one.value]
     highs = [ceil(value) for value in one.value]

@@ -95,7 +95,7 @@ def read_progress(batches: "Sequence[Mapping[str, object]]") -> Progress:
 
 
 def _source_reports(batch: Mapping[str, object]) -> list[Mapping[str, object]]:
-    """Return the reports of sources of this package in a micro-batch's progress."""
+    """Return the reports of tidelog's sources in a micro-batch's progress."""
     sources = batch.get("sources")
     reports = []
     for source in sources if isinstance(sources, list) else []:

@@ -1,7 +1,7 @@
-"""Rows of Spark: types, Arrow schema, conversion of values, and topic and partition of a write.
+"""Spark's rows: types, conversion of read values, and topic and partition of written rows.
 
 Contains the conversion of columns that are read (`SparkRows`), and the choice of topic and
-partition for each row that is written (`Router`). Neither creates an object for a single row.
+partition for each row that is written (`Router`). Neither class creates an object for each row.
 
 Invariants: every record batch has exactly Spark's schema (names, order, types, nullability),
 because Spark compares the first batch with its own schema and doesn't check later batches. Times
@@ -86,8 +86,8 @@ def row_type(columns: Sequence[str], serdes: Serdes = NO_SERDES) -> StructType:
 
     Args:
         columns: Names of the columns.
-        serdes: Names of serializers of the columns `key` and `value`; a column without one is
-            binary.
+        serdes: Names of serializers of the columns `key` and `value`; a column without a serializer
+            is binary.
 
     Raises:
         InvalidRequest: A column does not exist, or occurs twice.
@@ -269,10 +269,10 @@ def _wrong_times(name: str, column: "Column") -> "Iterator[tuple[int, RequestErr
 
 
 def _headers(column: "Column", kind: pa.DataType) -> "Column":
-    """Return headers as Spark's list of structs, over the same buffers; null without headers.
+    """Return headers as Spark's list of structs, without copying; null if a record has no headers.
 
     Spark's Kafka connector returns null, too. The array is rebuilt with Spark's schema, because
-    Spark compares the nullability of children. In the scan's column, this nullability is different.
+    Spark compares the nullability of child fields, which is different in the scan's column.
     """
     assert isinstance(column, pa.ListArray)
     assert isinstance(kind, pa.ListType)
@@ -302,12 +302,12 @@ class Router:
         """Create a router.
 
         Args:
-            topic: Topic of all rows; None if each row names its own.
+            topic: Topic of all rows; None if each row has a topic.
             count_of: Function that returns the number of partitions of a topic; raises
                 UnknownTopic.
-            task: Number of the task. All rows without a key in one record batch go to one
-                partition, and the rows without a key in the next record batch go to the next
-                partition. The task's number determines the first of these partitions.
+            task: Index of the task. All rows without a key in one record batch go to one partition,
+                and the rows without a key in the next record batch go to the next partition. The
+                partition for the first record batch depends on the task's index.
         """
         self._topic = topic
         self._count_of = count_of

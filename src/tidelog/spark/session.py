@@ -1,7 +1,7 @@
 """Spark sessions: start, settings for tidelog, and supported versions of Spark and Java.
 
 Spark's workers run the `python3` on the PATH unless PYSPARK_PYTHON or spark.pyspark.python names
-another Python. That Python may lack tidelog, and Spark's own error does not say so clearly. `start`
+another Python. This Python may lack tidelog, but Spark's own error does not say so clearly. `start`
 sets PYSPARK_PYTHON for its sessions. For other sessions, `setup` sets PYSPARK_PYTHON for workers
 that start afterwards, and checks the Python of a worker.
 
@@ -11,7 +11,7 @@ query could fail only at run time. Each process that imports pyspark knows Spark
 is a session, Spark reports Java's version (`check_session`), also over Spark Connect. Otherwise,
 Java's version is read from the process that started Spark's Python (`driver_java`).
 
-Python and packages of the workers are handled in `workers`.
+`workers` checks the Python and the packages of the workers.
 """
 
 import importlib
@@ -99,7 +99,7 @@ def check_session(spark: "SparkSession") -> None:
 
 
 def refusing_source() -> "type[DataSource]":
-    """Return a data source `tidelog` that only raises an error, for use if the real one can't load.
+    """Return a data source `tidelog` that only raises an error, used if the real source can't load.
 
     The error is UnsupportedVersion if Spark or Java is unsupported, and MissingDependency if a
     package is missing. Otherwise it is the error of the import.
@@ -331,7 +331,7 @@ def context_of(spark: "SparkSession") -> "SparkContext | None":
 
 @contextmanager
 def described(spark: "SparkSession", job: str, topics: Iterable[object]) -> Iterator[None]:
-    """Show the name of a job and its topics in Spark's UI for queries in the block.
+    """In Spark's UI, show a job's name and topics for the queries that the block runs.
 
     The description of the thread is restored afterwards. Has no effect over Spark Connect, which
     can't set a description.
@@ -384,7 +384,7 @@ def use_this_python() -> None:
 
 
 def our_words(text: str) -> tuple[str, str] | None:
-    """Return class name and text of the tidelog error in a message of Spark; None without one.
+    """Return class name and text of a tidelog error in Spark's message; None if there is none.
 
     A task's error reaches the driver as the text of a traceback. The last tidelog error in this
     text is the cause.

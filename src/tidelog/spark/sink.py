@@ -1,7 +1,7 @@
-"""Sink of `format("tidelog")`, batch and stream: chooses the writer and checks the columns.
+"""Sink of `format("tidelog")`, for batch and stream: checks columns, and chooses the writer.
 
-Checks the types of rows, and creates a missing topic (`createPartitions`), on the driver. The
-writers are in `directory_sink` and `broker_sink`.
+On the driver, this module checks the types of rows, and creates a missing topic
+(`createPartitions`). The writers are in `directory_sink` and `broker_sink`.
 """
 
 from collections.abc import Mapping
@@ -100,8 +100,8 @@ _COLUMNS: Final[dict[str, _Kinds]] = {
     "timestamp": (TimestampType, LongType),
 }
 
-# Columns that a read returns and a write ignores, so that a topic can be copied without naming
-# columns.
+# Columns that a read returns and a write ignores. So the rows of a read can be written without
+# selecting columns first.
 _READ_ONLY: Final = TYPES.keys() - _COLUMNS.keys() - {REASON}
 
 _WHOLE: Final[_Kinds] = (IntegerType, LongType, ShortType)
@@ -185,7 +185,7 @@ def check_columns(
 
     Args:
         schema: Type of the rows.
-        topic: Topic of all rows; None if each row names its own.
+        topic: Topic of all rows; None if each row has a topic.
         serdes: Names of serializers of the columns `key` and `value`.
     """
     names = schema.fieldNames()

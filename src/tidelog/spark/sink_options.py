@@ -99,7 +99,7 @@ class SinkOptions:
         path: Directory of topics; "" for a write to brokers.
         bootstrap: Brokers; "" for a write to a directory.
         client: Settings of the client under Kafka's names; may contain passwords.
-        topic: Topic of all rows; None if each row names its own.
+        topic: Topic of all rows; None if each row has a topic.
         create: Number of partitions with which a missing `topic` is created; None if the topic must
             exist.
         create_config: Settings of the created topic.
@@ -112,7 +112,7 @@ class SinkOptions:
         marker_topic: Topic for the markers of written batches.
         txn: `txnAppId` and `txnVersion` of a numbered write; None for a write without these
             options.
-        lock_wait_ms: How long a commit waits for the directory's lock, in ms.
+        lock_wait_ms: Maximum time in ms that a commit waits for the directory's lock.
         serdes: Names of serializers of the columns `key` and `value`, if given.
     """
 
@@ -236,7 +236,7 @@ class StreamBatch(NamedTuple):
 
 
 def task_number() -> int:
-    """Return the number of the Spark task that calls this function; 0 outside of a task."""
+    """Return the index of the Spark task that calls this function; 0 outside of a task."""
     context = TaskContext.get()
     return 0 if context is None else context.partitionId()
 
@@ -258,8 +258,8 @@ def refuse_new_table() -> None:
     """Raise InvalidRequest if this task's batch write fills a new table of Spark's catalog.
 
     Spark calls a sink for `saveAsTable` and `writeTo(...).create()` as for `save`. But Spark runs
-    the write as an inner execution of the execution that creates the table. In `foreachBatch` every
-    write is an inner execution, so the check accepts all writes there.
+    the write as an inner execution of the execution that creates the table. In `foreachBatch`,
+    every write is an inner execution. So this check accepts all writes in `foreachBatch`.
     """
     context = TaskContext.get()
     if context is None or context.getLocalProperty(BATCH_ID):

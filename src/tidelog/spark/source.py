@@ -107,7 +107,7 @@ class TidelogSource(DataSource):
     def streamWriter(
         self,
         schema: StructType,
-        overwrite: bool,  # noqa: ARG002 - output mode complete appends as the others do
+        overwrite: bool,  # noqa: ARG002 - output mode `complete` appends like other modes
     ) -> DataSourceStreamArrowWriter:
         """Return a writer of the rows of a streaming query."""
         check_driver()

@@ -8,12 +8,12 @@ reader's methods in this order:
 2. `initialOffset`, for a new query. Spark calls it again until the query's first batch is done.
 3. `latestOffset(start, limit)`, for the end of the next batch. Then `reportLatestOffset`, for the
    query's progress.
-4. `partitions(start, end)`, for the tasks. After a crash this is the first call, for the batch that
-   was planned and not finished.
+4. `partitions(start, end)`, for the tasks. After a crash, this is the first call, for the batch
+   that was planned but not finished.
 5. `commit(end)`, after the batch that ends at this offset is done.
 
 `micro_batches` determines the content of a batch. Executors get a pickled copy of the reader; only
-`read` is called on a copy. The names of the methods are given by Spark.
+`read` is called on a copy. Spark defines the names of the methods.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -74,7 +74,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._arrival = PromptAck()
 
     def __getstate__(self) -> dict[str, object]:
-        """Return the state for workers, which only read: without the driver's part."""
+        """Return the state without the driver's objects, because workers only read."""
         return self.__dict__ | {"_driver": None}
 
     @property
@@ -133,7 +133,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 @hides_tracebacks
 class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reader of a stream with invalid options: every method that Spark calls raises the error."""
+    """Reader of a stream with invalid options. Every method except `stop` raises the error."""
 
     def __init__(self, error: TidelogError) -> None:
         self._error = error
@@ -163,4 +163,4 @@ class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         raise self._error
 
     def stop(self) -> None:
-        """Do nothing: nothing was opened."""
+        """Do nothing, because nothing was opened."""

@@ -1,13 +1,13 @@
-"""Log of a stream through a backend: snapshots, epochs, and limits of batches by bytes.
+"""Access of a stream to its log: snapshots, leader epochs, and limits of batches by bytes.
 
 In a batch query, named topics must exist. A stream that has started continues if a named topic is
-missing: it reads the named topics that exist, and finds topics that are created later.
+missing. It reads the named topics that exist, and also a named topic that is created later.
 
 For directories, `cut_by_bytes` computes the number of bytes of log in a range of offsets, and the
 offset at which a limit in bytes is reached. Ranges end after whole batches, because readers read
 whole batches. The function reads only indexes and batch headers.
 
-Offsets and lost records are handled in `stream_offset`, planning in `micro_batches`.
+`stream_offset` has the offsets and the check for lost records. `micro_batches` plans the batches.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger("tidelog.spark")
 
 # Maximum number of attempts to take a snapshot. An attempt fails if a topic is deleted between two
-# requests of the attempt. This hardly happens several times in a row.
+# requests of the attempt. It is unlikely that this happens in several attempts in a row.
 _TRIES: Final = 5
 
 
@@ -48,7 +48,7 @@ def tolerant(options: SourceOptions) -> SourceOptions:
 
 
 class StreamLog:
-    """A log that a stream reads, on the driver. Not thread-safe."""
+    """Access of a stream to its log, on the driver. Not thread-safe."""
 
     def __init__(
         self,
@@ -97,9 +97,9 @@ class StreamLog:
         if assigned := set(self._options.assigned):
             names = [name for name in names if name in assigned]
         bounds = backend.bounds(names)
-        # The ids are read after the bounds. So if a topic is recreated in between, the check finds
-        # another id. If the ids were read first, the check would take the offsets of the new topic
-        # for offsets of the old topic.
+        # The ids are read after the bounds. So if a topic is recreated between the two requests,
+        # the check finds another id. If the ids were read first, the check would take the offsets
+        # of the new topic for offsets of the old topic.
         ids = backend.topic_ids({name.topic for name in names})
         return LogSnapshot(extents=bounds, topic_ids=ids)
 
@@ -198,8 +198,8 @@ def cut_by_bytes(
     Args:
         log_dir: The directory, opened after the ranges were computed.
         ranges: Offsets [start, end) of each partition, inside its log.
-        max_bytes: Limit of the bytes in all ranges together. The ranges share it in proportion to
-            their sizes in bytes.
+        max_bytes: Limit of the bytes in all ranges together. Each range gets a share of the limit
+            in proportion to its size in bytes.
 
     Returns:
         The exclusive end offset of each range. If the whole range fits, this is the range's own
@@ -217,7 +217,7 @@ def cut_by_bytes(
 
 
 class _Part(NamedTuple):
-    """The whole batches of one segment that have offsets of a range."""
+    """Batches of one segment that have offsets of a range, as positions in the log file."""
 
     segment: "Segment"
     start_position: int
@@ -293,7 +293,7 @@ def _last_offset(part: _Part, limit: int, *, is_first: bool) -> int | None:
 
 
 def _indexed(segment: "Segment", position: int) -> int:
-    """Return the position of a batch before `position`, from the index; 0 without such an entry.
+    """Return the position of a batch before `position`, from the index; 0 if it has no entry.
 
     Uses the second to last index entry at or below `position`; `position_floor` compares the entry
     with the log.
