@@ -54,7 +54,7 @@ class Entry:
 
 
 def belongs(name: str, asked: str) -> bool:
-    """True in two cases: the entry's name is `asked`, or it begins with `asked` and a slash."""
+    """Whether the entry's name is `asked`, or begins with `asked` and a slash."""
     return name == asked or name.startswith(f"{asked}/")
 
 

@@ -1,4 +1,4 @@
-"""The commands: each command, each option and each error that users can cause, as transcripts."""
+"""Part `commands`: transcripts of each command, each option, and each error of users."""
 
 from collections.abc import Iterator
 from pathlib import Path

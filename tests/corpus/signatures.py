@@ -138,7 +138,7 @@ def signature_lines(name: str, function: Callable[..., object]) -> list[str]:
 
 
 def results_of(function: Callable[..., object]) -> Iterator[type]:
-    """Yield the classes of tidelog that a function returns."""
+    """Yield the classes of tidelog in the return annotation of a function."""
     result = inspect.signature(function).return_annotation
     if result is not inspect.Signature.empty:
         yield from types_in(result, _module_of(function))
@@ -148,7 +148,7 @@ def results_of(function: Callable[..., object]) -> Iterator[type]:
 
 
 def members(kind: type) -> Iterator[tuple[str, object]]:
-    """Yield public members of a class and its bases in tidelog, unbound, sorted by name."""
+    """Yield the public members of a class and of its bases in tidelog, unbound, by name."""
     found: dict[str, object] = {}
     for base in reversed(kind.__mro__):
         if is_ours(base):

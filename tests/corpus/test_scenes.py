@@ -11,7 +11,8 @@ from tests.corpus.transcripts import SCENES, commands_of, scenes
 LEFT_OUT = {
     ("spark", "--continuous"): "runs until it is stopped",
 }
-# Options of the table layer. Every command with `--format` has them; some scenes use them.
+# Options that choose how a table is printed. Every command with `--format` has them; some scenes
+# use them.
 OF_TABLES = {"--wide"}
 _OPTION = re.compile(r"^  (-.+?)(?:  |$)", re.MULTILINE)
 

@@ -66,7 +66,10 @@ class World:
         Path(path).write_bytes(data)
 
     def cut(self, path: str, size: str) -> None:
-        """Keep `size` bytes; if negative, remove that many from the end."""
+        """Cut a file to `size` bytes.
+
+        If `size` is negative, remove this many bytes from the end.
+        """
         Path(path).write_bytes(Path(path).read_bytes()[: int(size)])
 
     def write(self, path: str, text: str) -> None:
@@ -225,7 +228,7 @@ class World:
 
 
 class Child:
-    """A command in a process of its own, with the same stopped clocks."""
+    """A command in a separate process, whose clocks are stopped at the same times."""
 
     def __init__(self, arguments: list[str], variables: dict[str, str]) -> None:
         self._process = subprocess.Popen(

@@ -268,5 +268,5 @@ def test_blocks_of_the_page_on_spark(tmp_path: Path) -> None:
     for folder, count in rows.items():
         assert parquet.read_table(tmp_path / "lake" / folder).num_rows == count
     with tidelog.open(data) as log:
-        assert log.count("copy") == 1 + 2  # 1 from the batch write, 2 from the query
+        assert log.count("copy") == 1 + 2  # one record from the batch write, two from the query
         assert log.count("counts") == 2

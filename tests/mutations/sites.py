@@ -32,7 +32,7 @@ class Mutation:
 
     Attributes:
         path: File below the checkout.
-        line: Line of its first byte, counted from 1.
+        line: Line of the first changed byte, counted from 1.
         kind: `comparison`, `constant`, `dropped call`, `order of calls` or `swapped arguments`.
         start: Position of the first changed byte in the file's UTF-8.
         end: Position after the last changed byte.

@@ -85,7 +85,7 @@ def _may_have_long_functions(source: str) -> bool:
 
 
 def numbers_named(source: str, names: set[str]) -> list[str]:
-    """Return the constants and enum members of these names whose value is a number."""
+    """Return the constants and enum members with these names whose value is a number."""
     found: list[str] = []
     if names.isdisjoint(re.findall(r"[A-Z][A-Z0-9_]+", source)):
         return found  # parsing every file takes seconds
@@ -141,7 +141,7 @@ def broken_links(path: Path, markdown: str) -> list[str]:
 
 
 def unlinked_pages(front: Path, markdown: str, pages: Iterable[Path]) -> list[str]:
-    """Return the pages, other than `front`, to which the text of `front` has no link."""
+    """Return the pages, except `front`, to which the text of `front` has no link."""
     targets = {link.partition("#")[0] for link in _LINK.findall(_FENCE.sub("", markdown))}
     linked = {(front.parent / target).resolve() for target in targets}
     missing = sorted({page.resolve() for page in pages} - linked - {front.resolve()})
@@ -243,7 +243,7 @@ class CodeNames:
         self, name: str, module: tuple[str, ...], names: frozenset[str], at_top: bool
     ) -> bool:
         if name in names or re.search(r"(?:^|\.)[a-z]+[A-Z]", name):
-            return True  # a name of this file, or of Java
+            return True  # an existing name, or a name of Java
         if re.fullmatch(r"[a-z_]+(/[a-z_]+)*(\.py|/)", name):
             homes = [self.package.joinpath(*module[1:length]) for length in range(len(module) + 1)]
             return any((home / name).exists() for home in [*homes, ROOT])

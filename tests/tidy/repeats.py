@@ -1,4 +1,4 @@
-"""Finds test functions with the same body in several files, and imports in the wrong direction."""
+"""Finds functions repeated in several test files, and imports in the wrong direction."""
 
 import ast
 from collections import defaultdict

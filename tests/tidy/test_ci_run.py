@@ -31,8 +31,8 @@ def test_a(number):
         open("was wrong", "w").close()
         {wrong}
 """
-# Tests of other folders wait until all tests of Spark and Kafka are done, so that no process can
-# run ahead.
+# Tests of other folders wait until all tests of Spark and Kafka are done, so that no process takes
+# more than its share.
 NOTES_PROCESS = """
 import os
 import threading

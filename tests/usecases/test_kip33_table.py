@@ -38,7 +38,7 @@ class Event:
 
 
 def arrivals(made: Sequence[tuple[int, int]]) -> list[Event]:
-    """Return events from (create time, delay), in the order of their arrival."""
+    """Return an event for each (create time, delay), in the order of arrival."""
     events = [Event(n, create, create + delay) for n, (create, delay) in enumerate(made)]
     return sorted(events, key=lambda event: (event.append_ms, event.number))
 
@@ -83,7 +83,7 @@ def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of reading from a position: numbers of read, missed and unwanted records."""
+    """Result of reading from a position: counts of read, missed and unwanted records."""
 
     read: int
     missed: int

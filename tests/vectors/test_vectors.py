@@ -1,4 +1,4 @@
-"""Files that Kafka wrote are read as Kafka reads them. No Java is needed.
+"""tidelog reads files that Kafka wrote, with the results that Kafka has. No Java is needed.
 
 tests/peers/vectors.py made the files with Kafka; each `.toml` contains what Kafka read from its
 file.

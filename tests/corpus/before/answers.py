@@ -164,7 +164,7 @@ def _rights(folder: Path) -> list[str]:
 
 
 def _followed(folder: Path) -> list[str]:
-    """The leader continues, and its standby follows."""
+    """A leader appends more records, and its standby copies them."""
     with _stage("standby", folder / "leader") as stage:
         for partition in (0, 1):
             append(stage, "t", batch(still.now_ms(), [b"new", None]), partition)

@@ -1,4 +1,4 @@
-"""The calls that change a file system, one a line, in order.
+"""The calls that change a file system, in order, one call per line.
 
 Two sources give the same lines: the journal of the file system in memory of `tests.faults`, and
 `watched`, which wraps Python's system calls, for brokers and commands. Reads are not recorded:
@@ -33,7 +33,7 @@ class Call(NamedTuple):
 
 
 def lines(calls: Iterable[Call]) -> list[str]:
-    """Return the calls as lines; consecutive writes to one file without a gap are one line."""
+    """Return the calls as lines; adjacent consecutive writes to one file are joined."""
     found: list[tuple[Call, int]] = []
     for call in calls:
         last, count = found[-1] if found else (None, 0)
@@ -45,7 +45,7 @@ def lines(calls: Iterable[Call]) -> list[str]:
 
 
 def grouped(calls: Iterable[Call]) -> list[str]:
-    """Return the calls grouped by file (in subfolders by folder), for work of parallel threads."""
+    """Return the calls by file (in subfolders by folder), because threads work in parallel."""
     groups: dict[str, list[Call]] = {}
     for call in calls:
         groups.setdefault(_group(call.path), []).append(call)
@@ -196,7 +196,7 @@ class _Watch:
 
 @contextmanager
 def watched(root: Path) -> Iterator[list[Call]]:
-    """Yield a list, to which the calls of this process below a directory are added."""
+    """Yield a list to which this process's calls below a directory are added."""
     watch = _Watch(str(root))
     real = {name: getattr(os, name) for name in _WATCHED}
     for name in _WATCHED:

@@ -1,7 +1,7 @@
 """Power is lost during a workload: the directory's content after it is opened again.
 
-Each state is one line: the number of calls before the crash, each partition's number of records and
-last offset, the reports, and a digest of the files after the directory was closed.
+Each state is one line: how many calls preceded the crash, each partition's record count and last
+offset, the reports, and a digest of the files after the directory was closed.
 """
 
 import hashlib
@@ -15,8 +15,8 @@ from tests.faults import CrashState, DamageFileSystem, Keep, reopen, seeded_env
 import tidelog
 
 ROOT: Final = "/log"
-# Number of calls between two crashes. Each crash is tried in three forms: all changes survive, only
-# synced changes survive, or a random part of the unsynced changes survives.
+# How many calls are between two tried crashes. Each crash is tried in three forms: all changes
+# survive, only synced changes survive, or a random part of the unsynced changes survives.
 STEP: Final = 3
 
 

@@ -28,7 +28,7 @@ def contents(root: Path, *folders: str) -> dict[str, bytes]:
 
 
 def masked(files: Mapping[str, bytes], home: Path) -> dict[str, bytes]:
-    """Return the files with masks for the home's path, and for checksums that depend on it."""
+    """Return the files; the home's path and checksums that depend on it are masked."""
     return {path: _masked(data, str(home).encode()) for path, data in files.items()}
 
 

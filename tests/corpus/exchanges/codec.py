@@ -11,7 +11,7 @@ from uuid import UUID
 
 from tests.corpus.exchanges.values import Field, Message, Tree, Value
 
-# Unknown tagged fields: their numbers and bytes.
+# Key of unknown tagged fields in a tree; the value has each field's tag and bytes.
 TAGS: Final = "#tags"
 _NUMBERS: Final = {
     "int8": ">b",
@@ -225,7 +225,7 @@ def decode(message: Message, given: bytes) -> Tree:
 
 
 def given_names(value: Value) -> set[str]:
-    """Return the names of all values at any depth of a tree, without unknown tagged fields."""
+    """Return the names of all values in a tree, at any depth, without unknown tagged fields."""
     if isinstance(value, dict):
         inner = (given_names(each) for name, each in value.items() if name != TAGS)
         return ({*value} - {TAGS}).union(*inner)

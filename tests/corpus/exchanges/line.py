@@ -86,7 +86,10 @@ class Line:
         return self._counted("refused", api, version, tree)
 
     def edge(self, api: str, version: int, tree: Tree) -> Tree:
-        """Send and record a request at the limit of what is allowed; return its response."""
+        """Send and record a request at the limit of the allowed values.
+
+        Return its response.
+        """
         return self._counted("edge", api, version, tree)
 
     def _counted(self, kind: str, api: str, version: int, tree: Tree) -> Tree:
@@ -115,7 +118,10 @@ class Line:
         return masked
 
     def torn(self, api: str, version: int, tree: Tree) -> None:
-        """Send a request without its last byte; record the request and the broker's reaction."""
+        """Send a request without its last byte.
+
+        Record the request and the response or disconnect.
+        """
         self.close()
         torn = self._request(api, version, tree)[4:-1]
         shown_frame = self._frame(api, version, self._masked(api, tree), self._correlation)[4:-1]
@@ -157,7 +163,10 @@ class Line:
         assert found == to, (api, path, found)
 
     def length(self, size: int) -> None:
-        """Send a length without the whole frame; record the length and the broker's reaction."""
+        """Send a length without the whole frame.
+
+        Record the length and the response or disconnect.
+        """
         self._title("bytes", f"a frame of {size}")
         frame = struct.pack(">i", size)
         self._hexed(">", frame)
@@ -197,7 +206,9 @@ class Line:
         return self._frame(api, version, tree, self._correlation)
 
     def _give(self, frame: bytes) -> None:
-        with suppress(ConnectionError):  # if the broker has closed it, the next read fails
+        with suppress(
+            ConnectionError
+        ):  # if the broker has closed the connection, the next read fails
             self._connected().sendall(frame)
 
     def _take(self, size: int) -> bytes:

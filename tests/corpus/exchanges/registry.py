@@ -20,7 +20,8 @@ class Script:
     """Preparation, and the requests in each version.
 
     Attributes:
-        play: Sends requests in one version: at least a normal, a refused and an edge request.
+        play: Sends requests in one version: at least a normal request, a refused request and an
+            edge case.
         prepare: Prepares the broker before the first version.
         settings: Additional settings of the broker.
     """

@@ -220,7 +220,7 @@ class Stage:
         self.topics[name] = uuid(answer, "topics", 0, "topic_id")
 
     def torn(self, api: str, version: int) -> None:
-        """Send a normal request without its last byte, and record the reaction."""
+        """Send a normal request without its last byte; record the response or disconnect."""
         listener, tree = self.asked[api, version]
         self.line("torn", listener).torn(api, version, tree)
 

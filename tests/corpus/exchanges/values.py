@@ -12,7 +12,7 @@ Tree: TypeAlias = dict[str, Value]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """One field of a message in one version.
+    """One field of a message in one version of the API.
 
     Attributes:
         name: Its name, from kio if kio has the version.
@@ -114,5 +114,5 @@ def listed(tree: Value, *path: str | int) -> list[Value]:
 
 
 def merged(first: Mapping[str, Value], second: Mapping[str, Value]) -> Tree:
-    """Merge two trees; a name that is in both has the value of the second tree."""
+    """Merge two trees; if both have a name, the value of the second tree counts."""
     return {**first, **second}

@@ -21,7 +21,7 @@ def sharing(group: str, member: str, epoch: int, **more: Value) -> Tree:
 
 
 def parts_of(stage: Stage, *batches: tuple[int, int, int], partition: int = 0) -> Value:
-    """Return the topic with acknowledgements, each a first offset, a last offset and a type."""
+    """Return the topic with acknowledgements: each has a first offset, a last offset and a type."""
     acknowledged: list[Value] = [
         {"first_offset": first, "last_offset": last, "acknowledge_types": [kind]}
         for first, last, kind in batches
