@@ -1,6 +1,7 @@
 """Compiles message declarations to readers and writers, once per message and version at first use.
 
-A reader or writer is one Python function per message, without calls between structs.
+For each message, the reader is one Python function, and the writer is one Python function. Nested
+structs are read and written in the same function.
 
 - Reading: neighboring values of fixed size are unpacked together with the length or count that
   follows them. If a buffer ends early, the unpacking fails. Lengths and counts are compared with

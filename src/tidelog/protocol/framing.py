@@ -28,8 +28,8 @@ CHUNK_BYTES_MIN: Final = 4 * 1024
 CHUNK_BYTES_MAX: Final = 64 * 1024
 # Step in bytes for the size of large frames' buffers, so that a buffer fits frames of similar size.
 _LARGE_STEP_BYTES: Final = 64 * 1024
-# Maximum size in bytes of a reused buffer for small frames; a larger buffer grew for an exceptional
-# frame.
+# Maximum size in bytes of a reused buffer for small frames. A larger buffer has grown for an
+# exceptional frame, and is not reused.
 _REUSED_CHUNK_BYTES_MAX: Final = 4 * CHUNK_BYTES_MAX
 # Minimum room at the end of a buffer, in bytes. Fewer bytes are not worth a system call.
 _ROOM_BYTES_MIN: Final = 1024
@@ -67,7 +67,7 @@ class Spares:
 class Frames:
     """Splits one stream into frames. Not thread-safe.
 
-    Between `room` and `filled`, no other method may be called.
+    After `room`, the next call must be `filled` or `lone`.
     """
 
     def __init__(

@@ -4,7 +4,7 @@
 `read_request` and `write_response` are the broker's side. No object of this module owns a socket.
 The caller gives received bytes to `feed`, and sends the returned pieces in order.
 
-The methods of a ClientConnection may be called in any order; after a CorruptMessage the connection
+The methods of a ClientConnection may be called in any order. After a CorruptMessage, the connection
 can't be used any more.
 
 Source: Kafka's protocol guide, request and response headers; KIP-482.

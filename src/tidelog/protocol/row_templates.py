@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 FRAME_BYTES_MAX: Final = 64 << 10
 # Maximum number of bytes before the records of a request.
 LEAD_BYTES_MAX: Final = 1024
-# Maximum number of topics that a template remembers.
+# Maximum number of topics whose names or ids a template caches.
 TOPICS_MAX: Final = 100
 CREDIT_MAX: Final = 128
 LEARNING_CREDIT: Final = 64
@@ -228,7 +228,7 @@ class _Layout:
         return at + len(self.constant(self.request.before, message))
 
     def topics(self, data: bytes, at: int) -> tuple[list[RequestTopic], list[int], int]:
-        """Return the topics at a position of a frame, the positions of their rows, and their end.
+        """Return the topics at a position of a frame, the positions of rows, and the list's end.
 
         Raises:
             _Unusual: The bytes are not a list of topics with rows.
@@ -302,7 +302,7 @@ class _Layout:
         return varint_bytes(coded)
 
     def constant(self, fields: Sequence[Field], message: object) -> bytes:
-        """Encode these fields of a message. They have the same values in each request or response.
+        """Encode fields of a message that have the same values in each request or response.
 
         Raises:
             _Unusual: A field is something else than a value of fixed size, a string, or an empty
@@ -576,7 +576,7 @@ class Templates:
         response: "DataclassInstance",
         served: Mapping[int, tuple[int, int]],
     ) -> None:
-        """Create a template from a request that succeeded, if the credit allows.
+        """Create a template from a request that succeeded, if there is enough credit.
 
         Args:
             frame: Bytes of the request.
@@ -697,7 +697,7 @@ def _ensure_same(topics: Sequence[RequestTopic], request: ReceivedRequest, layou
 def _ensure_same_settings(
     decoded: ReceivedRequest, request: ReceivedRequest, layout: _Layout
 ) -> None:
-    """Remove the rows of `decoded`; raise _Unusual if two requests differ outside their rows."""
+    """Remove the rows of `decoded`; raise _Unusual if the requests differ outside their rows."""
     without: dict[str, object] = {layout.request.topics: []}
     decoded.message = replace(decoded.message, **without)
     if decoded.client_id != request.client_id or decoded.message != replace(

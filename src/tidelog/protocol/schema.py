@@ -189,7 +189,7 @@ DeclarationT = TypeVar("DeclarationT")
 
 @dataclass_transform(kw_only_default=True)
 def message(declared: type[DeclarationT]) -> type[DeclarationT]:
-    """Make a class of `wire` fields a dataclass whose constructor takes only keywords.
+    """Turn a class of `wire` fields into a dataclass whose constructor takes only keywords.
 
     A message with a secret hides its fields by `__repr__ = object.__repr__`.
     """

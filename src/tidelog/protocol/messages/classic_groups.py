@@ -255,7 +255,7 @@ class SyncGroupRequestAssignment:
 
 @message
 class SyncGroupRequest:
-    """Request for the member's assignment; the leader's request contains all assignments."""
+    """Request for a member's assignment. The leader's request contains all assignments."""
 
     group_id: str = wire(STRING)
     generation_id: int = wire(INT32)
@@ -289,7 +289,7 @@ class HeartbeatRequest:
 
 @message
 class HeartbeatResponse:
-    """Response; REBALANCE_IN_PROGRESS means that the member must rejoin."""
+    """Response to a heartbeat. REBALANCE_IN_PROGRESS means that the member must rejoin."""
 
     throttle_time_ms: int = wire(INT32, since=1)
     error_code: int = wire(INT16)
@@ -297,7 +297,7 @@ class HeartbeatResponse:
 
 @message
 class MemberIdentity:
-    """Member in the request: a dynamic member by its member id, a static one by its instance id."""
+    """Member in the request: a dynamic member by member id, a static member by instance id."""
 
     member_id: str = wire(STRING, since=3)
     group_instance_id: str | None = wire(nullable_string(), since=3)

@@ -224,7 +224,11 @@ class ListConfigResourcesResponse:
 
 @message
 class QuotaFilterComponent:
-    """Filter for one part of an entity; the match type is 0 exact, 1 default, 2 any."""
+    """Filter for one part of an entity.
+
+    The match type is 0 for the entity with this name, 1 for the default entity, and 2 for any
+    entity.
+    """
 
     entity_type: str = wire(STRING)
     match_type: int = wire(INT8)
@@ -235,7 +239,7 @@ class QuotaFilterComponent:
 class DescribeClientQuotasRequest:
     """Request for the quotas of entities that match the filters.
 
-    With `strict`, entities with further parts do not match.
+    If `strict` is true, an entity that has more parts than the filters does not match.
     """
 
     components: list[QuotaFilterComponent] = wire(array(struct(QuotaFilterComponent)))
@@ -244,7 +248,7 @@ class DescribeClientQuotasRequest:
 
 @message
 class QuotaEntity:
-    """Part of an entity: type (`user`, `client-id`, `ip`) and name, null for the default entity."""
+    """Part of an entity: type (`user`, `client-id`, `ip`) and name; null for the default."""
 
     entity_type: str = wire(STRING)
     entity_name: str | None = wire(nullable_string())
