@@ -79,5 +79,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """Return the public names, whether loaded or not."""
+    """Return all public names, including names that are not loaded yet."""
     return sorted(__all__)

@@ -108,7 +108,7 @@ def piece_filter(
 ) -> "tuple[DropBatch | None, UnstampedBatches | None]":
     """Return the filter for a piece's batches, and the counter of records without an append time.
 
-    Each of the two is None if the piece doesn't need it.
+    The filter or the counter is None if the piece doesn't need it.
     """
     unstamped = None
     if piece.is_unknown and split.time_range is not None:

@@ -45,7 +45,7 @@ class PartitionView(Protocol):
     def offset_for_time(
         self, timestamp_ms: int, *, clock: ClockName, steps_over_losses: bool = False
     ) -> OffsetAndTimestamp | None:
-        """Return offset and time of the first record at `timestamp_ms` or later, else None.
+        """Return offset and time of the first record at `timestamp_ms` or later; None without one.
 
         Args:
             timestamp_ms: Time in ms, 0 or more.
@@ -62,7 +62,7 @@ class TimeMode(StrEnum):
     """Meaning of a time bound.
 
     `EXACT`: only records whose time is in the range are read, wherever they are in the log.
-    `POSITIONS`: each time is replaced by the offset of the first record at that time or later. All
+    `POSITIONS`: a time bound stands for the offset of the first record at that time or later. All
         records from the start offset (inclusive) to the end offset (exclusive) are read, even
         records whose time is outside the range. Spark's Kafka connector does the same.
     """
@@ -229,7 +229,7 @@ def _position(
     lost: list[LostOffsets],
     needs_match: bool = False,
 ) -> int | None:
-    """Return the offset of the first record at a time or later, else the log end.
+    """Return the offset of the first record at a time or later; the log end if there is none.
 
     Return None if no time is given.
 

@@ -3,8 +3,8 @@
 A `Ranges` opens the file of a piece. `LocalRanges` reads files through `Env`. Object stores are
 read in large ranges of `STORE_READ_BYTES`, and the next range is prefetched. So usually two ranges
 are in memory, in addition to the bytes that the caller still uses. The first read checks that the
-object is still the planned object, and later reads request that version. So a piece needs only the
-requests for its bytes. No directory is listed.
+object is still the object that was planned, and later reads request the same version. So a piece
+needs no requests except reads of its bytes. No directory is listed.
 
 The path of an object in a tier contains the object's length and checksum, and the object never
 changes (`storage.tier.tier_files`). So no request is needed to check that the object is still the
@@ -69,7 +69,7 @@ class Ranges(Protocol):
 
 
 class _MappedSource:
-    """Finished file, for a large piece: reads return views of the memory map."""
+    """Finished file of a large piece. Reads return views of the memory map."""
 
     read_bytes = WHOLE
 
@@ -264,7 +264,7 @@ class TierSource(RemoteSource):
 
 
 class TierRanges:
-    """`Ranges` of a tier; pieces outside the tier are read by the directory's own `Ranges`."""
+    """`Ranges` of a tier. Pieces outside the tier are read through the directory's own `Ranges`."""
 
     def __init__(self, env: Env, below: Ranges) -> None:
         self._env = env

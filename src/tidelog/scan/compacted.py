@@ -31,8 +31,8 @@ class CompactedPart(NamedTuple):
         end_offset: End of these offsets, exclusive.
         records: Number of records left, without markers of transactions; None if the number is
             unknown.
-        next_offset: If the range begins with an offset that has neither a record nor a marker: the
-            next offset with a record. Otherwise None.
+        next_offset: Next offset with a record, if the range begins with an offset that has neither
+            a record nor a marker. Otherwise None.
         markers: Number of markers of transactions left; 0 if `records` is None.
     """
 
@@ -46,7 +46,7 @@ class CompactedPart(NamedTuple):
 def compacted_parts(
     log_dir: "LogDir", ranges: Mapping[TopicPartition, RequestedRange], clock: ClockName
 ) -> dict[TopicPartition, CompactedPart]:
-    """Return the compacted part of each range that has one; reads at most a few records.
+    """Return the compacted parts of ranges; reads at most a few records.
 
     A part is left out if zone maps show that its segments still have all their records. A time
     range that begins after all times of the compacted segments has no compacted part, either.

@@ -1,4 +1,4 @@
-"""Exact counts of records, from zone maps where these are enough.
+"""Exact counts of records, from zone maps where zone maps are sufficient.
 
 Counts the records that a read of the same range returns. Zones that a range cuts are read. If only
 committed records are counted, zones with transactional records are read, too. Segments without a
@@ -37,7 +37,7 @@ class PartitionCount:
         is_least: Whether `without_time` may be too small. On the record clock, batches of segments
             without a zone map may be skipped by their largest time alone. In a cluster, records
             before the first record in the range are not read.
-        from_zone_maps: The part of `records` that came from zone maps.
+        from_zone_maps: How many of `records` were counted from zone maps, without reading the log.
         log_bytes: Bytes read from log files.
         sidecar_bytes: Bytes read from zone maps and append time files.
     """

@@ -1,10 +1,10 @@
 """Exact counts of records by hour, day, week or month in a time zone; reads all records' times.
 
-Times are tallied by quarters of an hour first, so memory grows with the number of quarters that
-have records, and not with the number of records. Units usually begin at a quarter of an hour,
-because UTC offsets of time zones are multiples of 15 minutes. Ranges with a unit that begins at
-another time are refused. These are units in Liberia before 1972, units in Kiritimati before 1979,
-and the hours until 2011 in which Newfoundland's clocks changed at 0:01.
+Times are first counted by quarter of an hour. So the memory needed depends on how many quarters
+have records, not on how many records there are. Units usually begin at a quarter of an hour,
+because UTC offsets of time zones are multiples of 15 minutes. If a unit in the range begins at
+another time, InvalidRequest is raised. Such units are in Liberia before 1972, in Kiritimati before
+1979, and, until 2011, the hours in which Newfoundland's clocks changed at 0:01.
 """
 
 from bisect import bisect_right
@@ -95,7 +95,7 @@ def by_quarter(batches: "Iterable[pa.RecordBatch]") -> tuple[Counter[int], int]:
         time.
 
     Raises:
-        InvalidRequest: The times are too scattered to be tallied in memory.
+        InvalidRequest: Too many quarters of an hour have records to be counted in memory.
     """
     import numpy as np
     import pyarrow as pa

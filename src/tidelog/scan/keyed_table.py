@@ -2,16 +2,17 @@
 
 Records up to and including the time are ranked by the topic's compaction rule: highest offset,
 record timestamp, or version in a header. A key whose winner is a tombstone is not in the table;
-records without a key are ignored. Each partition has its own keys, so a key in two partitions
-appears twice, as it does in a compacted topic. Only committed records count.
+records without a key are ignored. Keys of different partitions count as different keys. So a key in
+two partitions has two rows, as in a compacted topic. Only committed records count.
 
 The log is usually read twice: the first pass folds records to the winner of each key (`winners`),
-and the second pass returns the winners' rows. So memory holds the keys, but values of only a few
-rows at a time. Nothing is written, no lock is taken.
+and the second pass returns the winners' rows. So memory holds all keys, but the values of only a
+few rows at a time. A table writes nothing and takes no lock.
 
-A difference folds both tables in one pass, then reads the rows of the keys whose winners differ.
-Keys whose values have the same bytes at both times are left out. Memory holds a partition's keys,
-and the rows of the keys whose winner is another record at the second time. Columns:
+A difference of two tables folds both tables in one pass, then reads the rows of the keys whose
+winners differ. Keys whose values have the same bytes at both times are left out. Memory holds a
+partition's keys, and the rows of the keys whose winner is another record at the second time.
+Columns:
 
 | column | type | content |
 |---|---|---|
@@ -70,7 +71,7 @@ class TableStats:
         without_key: Records without a key, which are in no table.
         without_time: Records without a time on the chosen clock, which are in no table as of a
             time.
-        readings: Number of passes over the records to fold their keys: more than one if memory
+        readings: Number of passes over the records that fold keys. It is larger than 1 if memory
             can't hold all keys.
     """
 
@@ -127,7 +128,7 @@ def table_rows(
     how: KeyFold,
     stats: TableStats,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one partition's table, in order of their offsets if the keys fit in memory.
+    """Yield the rows of one partition's table; ordered by offset if the keys fit in memory.
 
     Args:
         source: Reads the splits.
@@ -206,7 +207,7 @@ def fold_keys(
                 continue
             without_key += batch.column("key").null_count
             if before_ms is not None:
-                # The reader counts records without a time only if the range has an end.
+                # The reader counts records without a time only if the time range has an end.
                 without_time -= batch.column(TIME_COLUMNS[how.clock]).null_count
             winners.fold(_candidates(batch, how, before_ms))
         if is_first:
@@ -247,7 +248,7 @@ def _versions(batch: pa.RecordBatch, ranking: Ranking) -> "Longs":
 
 
 def header_versions(headers: "Column", name: str) -> "Longs":
-    """Return each record's version from its last header of that name, else `MISSING_VERSION`.
+    """Return each record's version from its last header `name`; `MISSING_VERSION` without one.
 
     A version must have 8 bytes, a big-endian int64; other values count as missing. Source: KIP-280.
     """
@@ -354,7 +355,7 @@ def diff_rows(
     before_ms: int,
     stats: TableStats,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield one partition's changed keys, ordered by `afterOffset` if the keys fit in memory.
+    """Yield a partition's changed keys; ordered by `afterOffset` if the keys fit in memory.
 
     Args:
         source: Reads the splits.

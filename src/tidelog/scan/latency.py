@@ -1,18 +1,19 @@
 """Latency by hour (append time minus create time), and lateness of records.
 
 Latency comes from zone maps where they exist. These segments are read: the active segment, a
-segment that the log start cuts, and, without a zone cache, segments without a zone map. A segment
-is also read if the spans of time in its zone map are longer than an hour and the time range cuts
-one of them. A latency is negative if the producer's clock was ahead; negative latencies are
-counted. Records whose create time or append time is unknown have no latency.
+segment that the log start cuts, and, if there is no zone cache, segments without a zone map. A
+segment is also read if its zone map has time spans that are longer than an hour, and the time range
+begins or ends inside a span. A latency is negative if the producer's clock was ahead; negative
+latencies are counted. Records whose create time or append time is unknown have no latency.
 
 A record's lateness is the largest create time among the records before it in its partition, minus
-the record's own create time. If a watermark with delay D moves at each record of one partition, it
-drops the records that are late by more than D. Spark's `withWatermark` moves its watermark once per
-micro-batch, by the largest time of all partitions. So Spark may drop fewer records (within a batch)
-or more records (if partitions diverge). To compute lateness, every record of the range is read in
-order, in constant memory. The numbers of records that are late by more than the requested delays
-are exact; percentiles have the error of `tidelog.storage.clocks.latency`.
+the record's own create time. A watermark with delay D that is updated at each record of one
+partition drops the records that are late by more than D. Spark's `withWatermark` updates its
+watermark only once per micro-batch, from the largest time of all partitions. So Spark may drop
+fewer records (because it does not update the watermark inside a batch) or more records (if the
+times of partitions differ). To compute lateness, every record of the range is read in order, in
+constant memory. The numbers of records that are late by more than the requested delays are exact;
+percentiles have the error of `tidelog.storage.clocks.latency`.
 
 Source: KIP-32 for the two times.
 """
@@ -125,7 +126,7 @@ def whole_hours(start_ms: int | None, end_ms: int | None) -> tuple[int | None, i
 def by_unit(
     by_hour: LatencyByHour, unit: CalendarUnit, zone: tzinfo
 ) -> dict[int, LatencyHistogram] | None:
-    """Return latencies by start of the unit; None if a span has instants of two units.
+    """Return latencies by start of the unit; None if a span of `by_hour` overlaps two units.
 
     Raises:
         InvalidRequest: From `units_with`.
@@ -162,7 +163,7 @@ def latency(  # noqa: PLR0913 - the range, and how it is divided
         end_ms: End of the append times, exclusive, rounded up to a whole hour.
         zone_cache: As for `plan`.
         unit: A unit of the calendar for `TopicLatency.by_unit`. A segment is read if its zone map
-            has a span with instants of two units.
+            has a span that overlaps two units.
         zone: Time zone of the unit.
         env: Files and clock, if `source` is a path.
 
@@ -307,8 +308,9 @@ def latest_records(
 ) -> list[LateRecord]:
     """Return the `count` records with the largest latencies, the largest first.
 
-    Records with equal latencies are ordered by append time, partition and offset; which of them
-    are left out is undefined. Only hours whose largest latency may be among the results are read.
+    Records with equal latencies are ordered by append time, partition and offset. If only some of
+    the records with equal latencies are returned, it is undefined which. Only hours whose largest
+    latency may be among the results are read.
 
     Args:
         log_dir: The directory.
@@ -500,7 +502,7 @@ def lateness(
     append_range: tuple[int, int] | None = None,
     env: Env | None = None,
 ) -> Mapping[str, TopicLateness]:
-    """Return for each topic how late its records are, and how many a watermark would drop.
+    """Return for each topic how late its records are, and how many records a watermark would drop.
 
     Args:
         source: A directory of topics, by path or open.

@@ -15,7 +15,7 @@ _ESTIMATE_ERROR: Final = 0.05
 
 
 def latency_verdict(name: str, total: LatencyHistogram) -> str:
-    """Return a topic's latency in a sentence, and how far create times were ahead of appends."""
+    """Return a sentence: a topic's latency, and how far create times were ahead of append times."""
     if not total.count:
         return f"{name}: no record of the range has both an append and a create time"
     if total.count == 1 and total.max_ms < 0:
@@ -41,7 +41,7 @@ def latency_verdict(name: str, total: LatencyHistogram) -> str:
 def worst_line(
     name: str, by_hour: Mapping[int, LatencyHistogram], step_ms: int, zone: str | None
 ) -> str:
-    """Return a line about the hour with the largest P99; "" for one hour, or if no P99 is positive.
+    """Return a line on the hour with the largest P99; "" if there is one hour, or no positive P99.
 
     If only spans of several hours are known, the line names such a span by its start and end.
 

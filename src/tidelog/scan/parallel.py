@@ -23,7 +23,8 @@ from tidelog.scan.split import ScanStats, Split
 
 # Limit in bytes for decoded batches that are not returned yet.
 BUFFER_BYTES: Final = 64 << 20
-# Rows of a record batch. Each batch runs some Python code under the GIL, so batches are large.
+# Number of rows in a record batch. Some Python code runs under the GIL for each batch, so batches
+# are large.
 ROWS: Final = 65_536
 THREADS_MAX: Final = 32
 
@@ -79,7 +80,7 @@ def to_parallel_reader(
 
 
 class _Lane:
-    """State of one split: decoded batches to return, and whether it was read to the end."""
+    """State of one split: decoded batches that wait to be returned, and whether it is finished."""
 
     __slots__ = ("error", "is_done", "stats", "waiting")
 
@@ -110,8 +111,8 @@ class _Pool:
         self._limit = buffer_bytes
         self._changed = threading.Condition()
         self._lanes: dict[int, _Lane] = {}
-        self._next = 0  # the next split to read
-        self._turn = 0  # the split whose batches are returned now
+        self._next = 0  # index of the next split to read
+        self._turn = 0  # index of the split whose batches are returned now
         self._buffered_bytes = 0
         self._is_stopped = False
 

@@ -4,7 +4,7 @@ Reads only indexes, zone maps and append times. Exception: zone maps that a zone
 built from the log. The offset index is sparse, so a piece may begin and end with batches outside
 its offsets; the reader filters by offset.
 
-Batches are pruned only if they provably have no match. These batches are pruned:
+A batch is pruned only if it is certain that it has no match. These batches are pruned:
 
 - Record clock, with a zone map: zones whose largest time is before the range, or whose smallest
   time is at or after its end. A piece without bytes reports how many records of these zones have no
@@ -83,7 +83,7 @@ class PieceFinder:
     has_skipped: bool = field(default=False, init=False)
 
     def pieces(self) -> Iterator[UncutPiece]:
-        """Yield the pieces that must be read for the bounds, in order.
+        """Yield the pieces that must be read for `bounds`, in order.
 
         Raises:
             FileNotFoundError: A segment was deleted during the call; refresh the reader and try
@@ -192,7 +192,7 @@ class PieceFinder:
             return None
         total = zones.total
         if end_ms == INT64_MAX:
-            end_ms += 1  # no end: include the largest possible time
+            end_ms += 1  # no end, so the largest possible time is included
         if total.min_append_ms >= end_ms or total.max_append_ms < start_ms:
             return iter(())
         if not start_ms <= total.min_append_ms <= total.max_append_ms < end_ms:
@@ -252,7 +252,7 @@ class PieceFinder:
 
 
 class _Zones:
-    """Context manager that returns a segment's zone map, or None if there is no usable one.
+    """Context manager that returns a segment's zone map; None if no zone map can be used.
 
     A plan may have about 100,000 segments, so a map that is loaded here is kept in memory only in
     the `with` block. In the block, the map also makes it unnecessary to check each row of append
@@ -293,7 +293,7 @@ class _Zones:
 
 
 def _first_in_time(segment: Segment, start_ms: int) -> int:
-    """Return an offset before which every record of the segment is earlier than `start_ms`."""
+    """Return an offset such that all earlier records of the segment are before `start_ms`."""
     floor_ms, offset = time_floor(segment, start_ms - 1)
     return segment.base_offset if floor_ms == NO_TIMESTAMP else offset + 1
 
@@ -357,7 +357,7 @@ def cut_offsets(uncut: UncutPiece, piece: Piece, max_offsets: int) -> Iterator[P
 
 
 def _offset_behind(segment: Segment, position: int) -> int | None:
-    """Return the offset after the first indexed batch at or after a position, else None.
+    """Return the offset after the first indexed batch at or after a position; None if none exists.
 
     An index entry has the last offset of the batch at its position. So offsets greater than the
     entry's offset are after that batch, and all other offsets are in the batch or before it.

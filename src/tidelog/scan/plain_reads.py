@@ -114,7 +114,7 @@ class LogReads(PlainReads):
     def read(
         self, name: TopicPartition, requested_range: RequestedRange, stats: ScanStats
     ) -> Iterator[Timed]:
-        """See `PlainReads`; for a time range, zone maps exclude parts of the log."""
+        """See `PlainReads`. For a time range, parts of the log are skipped by zone maps."""
         if requested_range.times is None:
             yield from self._select(name, requested_range, stats)
             return
@@ -173,7 +173,7 @@ def next_offsets(
     bounds: Mapping[TopicPartition, tuple[int, int]],
     ranges: Mapping[TopicPartition, RequestedRange],
 ) -> dict[TopicPartition, int]:
-    """Return the next offset of each range: the visible end or, if greater, the range's start.
+    """Return the next offset to read in each range: the visible end, but at least its start.
 
     Args:
         bounds: See `PlainReads.bounds`.
@@ -274,7 +274,7 @@ def _ranges(
     times: tuple[int, int] | None,
     clock: ClockName,
 ) -> list[tuple[int, int]]:
-    """Return ranges of a segment's offsets that may hold matches or records without a time."""
+    """Return ranges of a segment's offsets that may have matches or records without a time."""
     first, last = offsets
     if first >= last:
         return []

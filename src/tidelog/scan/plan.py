@@ -38,8 +38,8 @@ from tidelog.types import (
 _TARGET_BYTES_MIN: Final = 1 << 10
 APPEND_TIME_COLUMN: Final = "appendTimestamp"
 
-# Maximum number of attempts. A segment may be deleted between listing and opening, but hardly in
-# each attempt.
+# Maximum number of attempts. A segment may be deleted between listing and opening, but this is
+# unlikely to happen in each attempt.
 _TRIES: Final = 5
 
 _Result = TypeVar("_Result")
@@ -57,8 +57,8 @@ class ScanPlan:
         bounds: By partition: the requested offsets [start, end) that are in the log.
         log_bytes: Size of all log files of the planned partitions.
         sidecar_bytes: Bytes of zone maps read for the plan.
-        has_skipped: Whether batches are skipped by their largest time alone. Records without a time
-            in these batches are not counted.
+        has_skipped: Whether batches are skipped because their largest time is before the range.
+            Records without a time in these batches are not counted.
         reports: Messages about damage in the directory, and about records without an append time.
     """
 
@@ -247,7 +247,7 @@ def replan(
 def with_directory(
     source: str | LogDir, env: Env | None, action: Callable[[LogDir], _Result]
 ) -> _Result:
-    """Call `action` with the current state of the directory, and return its result.
+    """Call `action` with the directory in its current state; return the result of `action`.
 
     A directory that was opened for reading shows its state at the last refresh, so it is opened
     again for the call. Unless the directory is open for writing, the call is repeated if a file is
@@ -267,7 +267,7 @@ def with_directory(
 def list_partitions(
     log_dir: LogDir, topics: str | TopicPartition | Iterable[str | TopicPartition] | None
 ) -> list[TopicPartition]:
-    """Return the chosen partitions, sorted, each once; raises UnknownTopic."""
+    """Return the chosen partitions, sorted, without duplicates; raises UnknownTopic."""
     if topics is None:
         topics = log_dir.topics().keys()
     elif isinstance(topics, str | TopicPartition):

@@ -2,9 +2,9 @@
 
 The pieces of a split are read one after another: `Ranges` returns the bytes, and the column decoder
 makes rows of them and filters the rows exactly. If a file was deleted, replaced or truncated since
-the plan, the rest of the split is planned again. Offsets that are no longer in the log raise an
-error or are reported, as `ReadOptions.fail_on_data_loss` selects. At the end of a piece the reader
-checks for bytes without a batch and for offsets in no segment.
+the plan, the rest of the split is planned again. If offsets are no longer in the log, OffsetsGone
+is raised or, if `ReadOptions.fail_on_data_loss` is false, the offsets are reported. At the end of a
+piece the reader checks for bytes without a batch and for offsets in no segment.
 
 Only one thread may use an iterator; several iterators are independent.
 """
@@ -78,7 +78,7 @@ class PieceSummary:
 
 
 def check_end(piece: Piece, position: int, next_offset: int) -> None:
-    """Raise CorruptBatch if the bytes from `position` on should have a batch but have none.
+    """Raise CorruptBatch if the bytes from `position` on should contain a batch, but don't.
 
     A torn batch at the end is allowed if the batches before it have all offsets of the piece.
     """
@@ -211,7 +211,7 @@ def to_table(
 
 
 class _SegmentReplaced(Exception):
-    """Raised if the piece's file is not as planned."""
+    """Raised if a piece's file was deleted, replaced or truncated since the plan."""
 
 
 @dataclass(slots=True)
@@ -358,7 +358,7 @@ class _SplitReader:
     def _rows(
         self, data: Buffer, selection: Selection, runs: AppendRuns | None, decoded: DecodeStats
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a part of a piece; nothing if they are only counted or folded."""
+        """Yield the rows of a part of a piece; no rows if records are only counted or folded."""
         if self.options.counts_only:
             self._tally(data, selection, decoded)
         elif self.options.fold is not None:

@@ -95,8 +95,8 @@ class RecordFilter:
     """Conditions; a record must meet all of them.
 
     Attributes:
-        key: The record's key; None for any.
-        content: Bytes that the key or the value contains; None for any.
+        key: Key that a record must have; None for any key.
+        content: Bytes that the key or the value must contain; None for any content.
         fields: Conditions on the value as JSON.
     """
 

@@ -180,7 +180,7 @@ def both_times(batch: pa.RecordBatch) -> tuple[Longs, Longs]:
 
 
 def create_times(batch: pa.RecordBatch) -> Longs:
-    """Return the create times in ms of the rows that have one."""
+    """Return the create times in ms of the rows that have a create time."""
     return _as_ms(batch.column("createTimestamp").drop_null())
 
 

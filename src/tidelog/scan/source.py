@@ -86,8 +86,8 @@ class RecordSource(ABC):
         Raises:
             UnknownTopic, ClusterFailure: A topic or partition doesn't exist, or no broker responds.
             InvalidRequest: The range is invalid, or the source doesn't have a column.
-            OffsetsGone: Requested offsets are not in the log. A cluster never raises OffsetsGone:
-                offsets are clipped to the cluster's logs.
+            OffsetsGone: Requested offsets are not in the log. A cluster never raises OffsetsGone,
+                because offsets are limited to the cluster's logs.
         """
 
     @abstractmethod
@@ -184,7 +184,7 @@ class RecordSource(ABC):
     def compacted_parts(
         self, ranges: Mapping[TopicPartition, RequestedRange], clock: ClockName
     ) -> "dict[TopicPartition, CompactedPart]":
-        """Return the part of each compacted partition's range that may have lost records.
+        """Return for each compacted partition the part of its range that may have lost records.
 
         Raises UnknownTopic, ClusterFailure.
         """

@@ -1,4 +1,4 @@
-"""Splits: the input of one task as plain values, their JSON, and statistics of reading them.
+"""Splits: inputs of tasks as plain values, the JSON of splits, and statistics of reads.
 
 A split has topic, partition and offsets, and the pieces of files that contained these offsets at
 planning time. If a file is gone (deleted, compacted, moved to another tier), the reader looks up
@@ -30,10 +30,10 @@ class RequestedRange:
             records at planning time.
         start_ms: Start of the time range, inclusive, in ms.
         end_ms: End of the time range, exclusive, in ms; INT64_MAX is no end.
-        least_offset: Leaves out smaller offsets. Unlike a `start_offset`, a `least_offset` before
-            the log start is not reported as a loss.
-        limit_offset: Leaves out this offset and all larger offsets. Unlike an `end_offset`, a
-            `limit_offset` after the log end is not reported as a loss.
+        least_offset: Smaller offsets are left out. If `least_offset` is before the log start, no
+            loss is reported, unlike for `start_offset`.
+        limit_offset: This offset and all larger offsets are left out. If `limit_offset` is after
+            the log end, no loss is reported, unlike for `end_offset`.
         filter_ms: Leaves out records whose time is not in [a, b), in both modes (`TimeMode`) of
             `start_ms` and `end_ms`.
     """
@@ -88,8 +88,8 @@ class Piece:
         end_position: Position after the last byte.
         start_offset: First offset to read, inclusive.
         end_offset: End of the offsets to read, exclusive.
-        times_path: File with the append times, None if there is none.
-        times_end: First offset for which that file is not trusted.
+        times_path: File with the append times; None if there is no such file.
+        times_end: First offset for which the append times in this file are not trusted.
         is_unknown: Whether append times are needed but unknown: only batches with a LogAppendTime
             timestamp can match.
         without_time: For a piece without bytes: number of records at its offsets that have no time
@@ -98,8 +98,8 @@ class Piece:
             range.
         opens_all: Whether every batch is opened, because the piece may have records without a time.
             Records without a time in unopened batches are not counted.
-        floor_offset: Offset below which no batch of the bytes begins.
-        limit_offset: Offset that no batch of the bytes reaches.
+        floor_offset: No batch of the piece begins below this offset.
+        limit_offset: All offsets of the piece's batches are below this offset.
     """
 
     path: str
@@ -149,8 +149,8 @@ class Split:
         isolation: Isolation of the reader.
         aborted: Aborted transactions that overlap the split.
         compacted_max: For a split of a table: the largest offset up to which compaction may have
-            run when the read ends. Beyond it, compaction may have removed a record of the split
-            because of a newer record that is in no split.
+            run when the read ends. If compaction has run beyond this offset, it may have removed a
+            record of the split because of a newer record that is in no split.
     """
 
     topic: str
@@ -182,7 +182,8 @@ def pack(
 ) -> list[tuple[Piece, ...]]:
     """Group the pieces of one partition, in order, into groups of about `split_bytes` each.
 
-    A group spans at most `max_offsets` offsets. Exception: a piece with more offsets is a group.
+    A group spans at most `max_offsets` offsets. Exception: a piece with more offsets is a group of
+    its own.
     """
     groups: list[tuple[Piece, ...]] = []
     group: list[Piece] = []
@@ -236,7 +237,7 @@ class ScanStats:
         sidecar_bytes: Bytes read from append time files; `ScanPlan.sidecar_bytes` has the bytes
             read for the plan.
         splits: Splits read.
-        replanned: Number of times that files were gone and the rest was planned again.
+        replanned: Number of times that files were gone, and the rest of a split was planned again.
         lost: Offsets that were missing at the time of the read.
     """
 

@@ -1,11 +1,12 @@
-"""Latency and lateness per split, combined into the exact totals of `scan.latency`.
+"""Latency and lateness of single splits, and their combination to exact totals of a partition.
 
-A split is first summarized as if no record preceded it. Then the lateness can be wrong for records
-in the split's head, but not for later records. The head ends where the largest create time so far
-in the split reaches the largest create time of the earlier splits. Usually the head is within the
-first `HEAD_RECORDS`, whose create times are kept, so that `SplitTimes.recount` needs no read. A
-longer head is read again by the function `recount`. `correct` replaces the counts of the head.
-Workers return histograms as encoded arrays, because a split may have a thousand buckets per hour.
+A split is first summarized as if the partition had no earlier records. This lateness can be wrong
+for records in the split's head (its first records), but not for later records. The head ends where
+the largest create time so far in the split reaches the largest create time of the earlier splits.
+Usually the head is within the first `HEAD_RECORDS`, whose create times are kept, so that
+`SplitTimes.recount` needs no read. A longer head is read again by the function `recount`. `correct`
+replaces the counts of the head. Workers return histograms as encoded arrays, because a split may
+have a thousand buckets per hour.
 
 Imports numpy, pyarrow and numba.
 """
@@ -43,7 +44,7 @@ HEAD_RECORDS: Final = 2048
 
 
 class Mark(NamedTuple):
-    """State of a split's summary at an offset inside the split.
+    """State of a split's summary after some of its records.
 
     Attributes:
         end_offset: Offset after the records counted so far.
@@ -106,7 +107,7 @@ class SplitTimes:
         return self.marks[-1].largest_ms if self.marks else INT64_MIN
 
     def head_end(self, largest_ms: int) -> int | None:
-        """Return the end of the records whose lateness an earlier create time may change.
+        """Return the end of the head: the records whose lateness `largest_ms` may change.
 
         Args:
             largest_ms: The largest create time before the split.
@@ -128,10 +129,10 @@ class SplitTimes:
 
 
 def late_of(create_ms: "Longs", delays_ms: Sequence[int], largest_ms: int = INT64_MIN) -> Late:
-    """Return the late records among a few records, given their create times.
+    """Return the counts of late records among a few records, given their create times.
 
-    Does the same as `TimesCounter` without a kernel, because the driver may have no compiled
-    kernels.
+    The result is the same as from `TimesCounter`. But this function uses no kernel, because the
+    driver may have no compiled kernels.
 
     Args:
         create_ms: Create times of the records, in the order of offsets.
@@ -189,7 +190,7 @@ class TimesCounter:
         return Mark(end_offset, int(facts[kernels.LARGEST]), late_ms_min)
 
     def late(self) -> Late:
-        """Return the late records so far."""
+        """Return the counts of late records so far."""
         facts = self._facts
         histogram = _histogram(self._late.buckets)
         histogram.min_ms = min(self._late_ms_min, int(facts[kernels.LATE_MIN]))
@@ -283,7 +284,7 @@ def recount(
     end_offset: int,
     env: Env | None = None,
 ) -> tuple[Late, Late]:
-    """Return the late records of a split's head, without and with the records before the split.
+    """Return the late records of a split's head twice: first without, then with earlier splits.
 
     Args:
         split: The split.
@@ -330,10 +331,10 @@ def _text(lost: LostOffsets) -> str:
 
 
 def correct(times: SplitTimes, alone: Late, behind: Late, end_offset: int) -> Late:
-    """Return a split's late records, with corrected counts for the records in its head.
+    """Return a split's counts of late records, with the head's counts corrected.
 
-    `alone` and `behind` are the results of `recount`: the late records of the head without and with
-    the records before the split.
+    `alone` and `behind` are the results of `recount`: the late records of the head, first without,
+    then with the records of earlier splits.
     """
     late = Late(LatencyHistogram(), {})
     for bucket, count in times.late.histogram.buckets.items():

@@ -1,10 +1,10 @@
-"""Ranking rule of a topic's records per key, and whether a table of the past is exact.
+"""Rule for the latest record of a key, and whether a table as of an earlier time is exact.
 
 The rule (offset, timestamp, or a version header) comes from the topic's settings, as for
-compaction. Compaction removes superseded records, so tables as of earlier times may be inexact. The
-file `compaction-history` stores the earliest time as of which tables are exact. Retention and
-DeleteRecords remove the start of the log, and with it possibly all records of some keys. A table of
-the current state is always exact.
+compaction. Compaction removes older records of a key, so tables as of earlier times may be inexact.
+The file `compaction-history` stores the earliest time as of which tables are exact. Retention and
+DeleteRecords remove the start of the log, which may have all records of some keys. A table of the
+current state is always exact.
 
 Source: KIP-280.
 """
@@ -81,7 +81,7 @@ def _since(doubts: "Sequence[Doubt]") -> int | None:
 
 
 def deleted_doubt(name: TopicPartition, log_start_offset: int) -> Doubt | None:
-    """Return the doubt about a log whose start was deleted; None if no record was deleted."""
+    """Return the doubt if the start of a log was deleted; None if no record was deleted."""
     if not log_start_offset:
         return None
     return Doubt(
@@ -92,7 +92,7 @@ def deleted_doubt(name: TopicPartition, log_start_offset: int) -> Doubt | None:
 
 
 def without_time_doubt(name: TopicPartition, count: int, clock: ClockName) -> Doubt | None:
-    """Return the doubt about records without a time on the clock, None if there are none."""
+    """Return the doubt if records have no time on the clock; None if `count` is 0."""
     if not count:
         return None
     records = f"{plural(count, 'record')} {verb(count, 'has', 'have')}"
@@ -149,7 +149,7 @@ def _before(
 
 
 def compacted_to(log_dir: "LogDir", name: TopicPartition) -> int:
-    """Return the offset below which records of a partition may have been compacted, 0 for none.
+    """Return the offset below which compaction may have removed records; 0 if none are compacted.
 
     tidelog's cleaner stores this offset before it removes a record; Apache Kafka's cleaner stores
     it shortly afterwards.

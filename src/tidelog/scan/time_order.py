@@ -3,9 +3,9 @@
 Times may be in any order inside a partition, so the first records by time may be at any offsets. A
 page of the result is found in two steps. First, windows of offsets are read from one end of the
 partitions until the windows have as many records as the page needs. The time of the last record
-that the page needs is a bound. Then, from the rest of each partition, only records whose time is
-not beyond this bound are read. Zone maps, time indexes and brokers exclude most other records
-without a read. So only a page or two are in memory, however unordered the times are.
+that the page needs is a bound. Second, from the rest of each partition, only records whose time is
+not beyond this bound are read. Most other records are excluded without a read, by zone maps, time
+indexes or brokers. So at most about two pages are in memory, even if the times are in any order.
 
 This module does no I/O, because `TimeOrder` gets a function that reads a range.
 """
@@ -25,11 +25,11 @@ Timed: TypeAlias = tuple[Record, int | None]
 # Reads the records of a partition in a range, in order of offsets.
 Read: TypeAlias = Callable[[TopicPartition, RequestedRange, ScanStats], Iterable[Timed]]
 
-# Returns the offset of the first record of a partition at a time or later, None if there is no such
+# Returns the offset of a partition's first record at a time or later; None if there is no such
 # record.
 FirstAt: TypeAlias = Callable[[TopicPartition, int], int | None]
 
-# Number of records of a page, if all records are requested.
+# Number of records in a page if all records are requested.
 PAGE_RECORDS: Final = 20_000
 # Minimum size of the first window, in offsets: about one batch.
 WINDOW_LEAST: Final = 64
@@ -51,7 +51,7 @@ class OrderedRecord(NamedTuple):
 
 
 class _Best:
-    """The first records in order among the records added so far; the last records if `backward`."""
+    """The first records in order of all records added so far; if `backward`, the last records."""
 
     def __init__(self, count: int, after: tuple[int, int, int] | None, *, backward: bool) -> None:
         self._count = count
@@ -77,7 +77,7 @@ class _Best:
         del self._records[self._count :]
 
     def ordered(self) -> list[OrderedRecord]:
-        """Return the records in order, at most as many as requested."""
+        """Return the records in order, at most `count` records."""
         self._cut()
         return self._records
 
@@ -177,7 +177,7 @@ def _has_offsets(part: RequestedRange) -> bool:
 def _cut(
     whole: RequestedRange, size: int, *, backward: bool
 ) -> tuple[RequestedRange, RequestedRange]:
-    """Cut `size` offsets off one end of a range; return the part cut off, and the rest."""
+    """Cut `size` offsets off one end of a range; return the part that was cut off, and the rest."""
     start, end = whole.start_offset, whole.end_offset
     assert start is not None
     assert end is not None
@@ -189,7 +189,7 @@ def _cut(
 
 
 def _bounded(part: RequestedRange, ms: int, *, backward: bool) -> RequestedRange:
-    """Return the part of a range up to the bound in time; if `backward`, from the bound on."""
+    """Return the range limited to times up to `ms`; if `backward`, to times from `ms` on."""
     if backward:
         return replace(part, start_ms=max(ms, part.start_ms or 0))
     end_ms = min(ms, INT64_MAX - 1) + 1

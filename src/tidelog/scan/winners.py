@@ -1,8 +1,8 @@
 """Folds record batches to the winning record of each key, in bounded memory.
 
-Whole keys are compared, so two keys are never mixed up. If the keys exceed the memory limit, each
-pass handles only a share of the keys (by bits of the hashes), and further passes read the records
-again.
+Whole keys are compared, so two keys with the same hash stay distinct. If the keys exceed the memory
+limit, each pass handles only a share of the keys (by bits of the hashes), and further passes read
+the records again.
 
 Only one thread may use an object. Imports numpy, pyarrow and numba.
 """
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
 # Default limit in bytes for a map of keys. If the keys need more memory, they are folded in shares.
 MEMORY_BYTES: Final = 512 << 20
 _ENTRIES_FIRST: Final = 4096
-# Number of keys that a map may have even if it exceeds the memory limit, because fewer keys would
-# not be worth a pass.
+# Number of keys that a map may have even if it exceeds the memory limit. A pass over all records
+# for fewer keys would cost too much.
 _ENTRIES_SURE: Final = 1024
 _KEY_BYTES_FIRST: Final = 1 << 16
 _SHARE_BITS_MAX: Final = 30
 
 
 class Share(NamedTuple):
-    """Keys whose hash has these bits: `hash & mask == bits`."""
+    """A share of all keys: the keys for which `hash & mask == bits`."""
 
     mask: int = 0
     bits: int = 0
@@ -82,7 +82,8 @@ class Candidates:
 class LatestByKey:
     """Finds the latest record of each key in one pass over the records of one partition.
 
-    A side has the winners at one time. With two sides, one pass finds the winners at two times.
+    A side has the winners as of one time. With two sides, one pass finds the winners as of two
+    times.
 
     Attributes:
         share: The keys of this pass. The share gets smaller if its keys need too much memory.
@@ -113,7 +114,7 @@ class LatestByKey:
         return int(self._used[ENTRIES])
 
     def fold(self, candidates: Candidates) -> None:
-        """Fold candidates: of each key, the record with the highest (version, offset) is kept."""
+        """Fold candidates: keep the record with the highest (version, offset) of each key."""
         rows = self._rows(candidates)
         row = self._fold(rows, 0)
         while row < len(candidates.offsets):
@@ -147,7 +148,7 @@ class LatestByKey:
     # -- growing -----------------------------------------------------------------------------
 
     def _make_room(self, key_bytes: int) -> None:
-        """Make room for one more key of `key_bytes` bytes, by a larger map or a smaller share."""
+        """Make room for one more key of `key_bytes` bytes: enlarge the map, or halve the share."""
         entries = len(self._map.hashes)
         keys = len(self._map.keys)
         if self.count == entries:
@@ -207,7 +208,7 @@ def _new_map(sides: int, entries: int, key_bytes: int) -> WinnerMap:
 
 
 def _map_bytes(sides: int, entries: int, key_bytes: int) -> int:
-    """Return a map's bytes: slots, hashes, ends; versions, offsets, flags of each side; keys."""
+    """Return the size of a map in bytes."""
     return entries * (8 + 8 + 8 + 17 * sides) + key_bytes
 
 

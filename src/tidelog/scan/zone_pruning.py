@@ -1,4 +1,4 @@
-"""Selects the byte ranges of a finished segment that a read of a time range needs, by zone map.
+"""Selects, by zone map, the byte ranges of a finished segment that a time range needs.
 
 A zone is selected by its smallest and its largest time, so create times may have any order. The
 zone map also has the number of records without a time in zones that are not read and, for counts,
@@ -23,8 +23,8 @@ GAP_BYTES: Final = 128 << 10
 # decoding records.
 _COUNTED_GAPS: Final = 2
 
-# If the zones of this many consecutive blocks (of about 2 MB each) were examined, and no zone was
-# excluded, the next blocks are read without an examination of their zones. At most
+# After the zones of this many consecutive blocks (of about 2 MB each) were examined without
+# excluding a zone, the next blocks are read without an examination of their zones. At most
 # `_BLOCKS_AT_ONCE` blocks in a row are read in this way.
 _VAIN_BLOCKS: Final = 4
 
@@ -43,8 +43,8 @@ class ZoneRange(NamedTuple):
             clock.
         records: For a range that is not read: number of records in the time range.
         opens_all: For a range that is read: whether it has records without a time.
-        floor_offset: Offset below which no batch of the range begins.
-        limit_offset: Offset that no batch of the range reaches.
+        floor_offset: No batch of the range begins below this offset.
+        limit_offset: All offsets of the range's batches are below this offset.
     """
 
     start_position: int
@@ -77,7 +77,7 @@ class ZoneQuestion:
 
 
 class Verdict(IntEnum):
-    """Result for a zone or block."""
+    """Result of the examination of a zone or of a block of zones."""
 
     NOTHING = 0  # nothing in it matches
     COUNTED = 1  # its counts are enough, no read is needed
@@ -93,13 +93,13 @@ _NOTHING: Final[Judged] = (Verdict.NOTHING, 0, 0)
 
 
 def judge_of(question: ZoneQuestion) -> Callable[[Zone], Judged]:
-    """Return the function that returns the verdict on a zone or on a block of zones.
+    """Return a function that examines a zone or a block of zones.
 
     The result is a single function over plain numbers, because it runs for each zone of a plan.
     """
     clock, start_ms, end_ms, first_offset, end_offset = question.limits
     if end_ms == INT64_MAX:
-        end_ms += 1  # no end: include the largest possible time
+        end_ms += 1  # no end, so the largest possible time is included
     has_times, counts, is_committed = question.has_times, question.counts, question.is_committed
     on_record = clock is ClockName.RECORD
     counted, read, whole = Verdict.COUNTED, Verdict.READ, Verdict.WHOLE
