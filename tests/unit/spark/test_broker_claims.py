@@ -7,7 +7,7 @@ import pytest
 from tidelog.errors import CorruptMessage
 from tidelog.spark import broker_sink
 from tidelog.spark.broker_sink import Claim, ClaimedTopics, WriteOutcome
-from tidelog.spark.sink_options import AppVersion, SinkOptions, log_skipped
+from tidelog.spark.sink_options import AppVersion, SinkOptions, StreamBatch, log_skipped
 from tidelog.spark.transaction_markers import (
     Marker,
     Markers,
@@ -68,7 +68,7 @@ def test_a_topic_is_identified_by_its_name_if_its_id_is_unknown(
     assert with_ids(Marker(7, "", marked_id), topic_id, by_row=by_row)[0]
 
 
-def test_tasks_and_topics_of_a_batch_write_have_transactional_ids_of_their_own(
+def test_tasks_and_topics_of_a_write_have_transactional_ids_of_their_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     claims = list[Claim]()
@@ -91,6 +91,10 @@ def test_tasks_and_topics_of_a_batch_write_have_transactional_ids_of_their_own(
     assert len({claim.transactional_id for claim in claims}) == 6
     keys = [claim.topics_of for claim in claims]
     assert keys == ["tidelog/app/0"] * 3 + ["tidelog/app/1"] * 3
+    monkeypatch.setattr(broker_sink, "stream_batch", lambda: StreamBatch("query", 3))
+    stream = SinkOptions(bootstrap="east:9092", topic="a", exactly_once=True)
+    broker_sink.BrokerStreamWriter(stream).write(iter(()))
+    assert claims[-1].transactional_id == "tidelog/query/1"
     assert {claim.batch for claim in claims} == {3}
 
 

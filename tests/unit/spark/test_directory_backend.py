@@ -16,7 +16,7 @@ from tidelog.errors import InvalidRequest, InvalidTime, UnknownTopic
 from tidelog.spark.directory_backend import open_backend
 from tidelog.spark.options import read_source_options
 from tidelog.spark.pushdown import NO_LIMITS, NO_PARTITION, NO_RANGE, FilterLimits
-from tidelog.spark.source import TidelogReader, plan_batch, plan_splits
+from tidelog.spark.source import PushdownReader, TidelogReader, plan_batch, plan_splits
 from tidelog.spark.stream_log import StreamLog
 from tidelog.spark.stream_offset import Extent
 from tidelog.spark.tasks import BatchPlan, WhyEmpty
@@ -175,13 +175,14 @@ def test_empty_ranges_have_a_reason(tmp_path: Path) -> None:
     assert (found.name, found.start, found.end) == (NAME, 12, 12)
 
 
-def test_a_batch_read_warns_of_lost_and_perhaps_deleted_records(
+def test_a_batch_read_warns_of_records_that_it_does_not_find(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    source = {"path": str(tmp_path), "subscribe": TOPIC, "failOnDataLoss": "false"}
+
     def warnings(**options: str) -> list[str]:
-        given = {"path": str(tmp_path), "subscribe": TOPIC, "failOnDataLoss": "false", **options}
         caplog.clear()
-        TidelogReader(read_source_options(given), ("offset",)).partitions()
+        TidelogReader(read_source_options(source | options), ("offset",)).partitions()
         return [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
 
     with live(tmp_path) as log_dir:
@@ -194,6 +195,11 @@ def test_a_batch_read_warns_of_lost_and_perhaps_deleted_records(
     assert "the log starts at offset 4" in doubtful
     (lost,) = warnings(startingOffsets=by_partition({"0": 2}))
     assert lost.startswith("not in the log: ")
+    reader = PushdownReader(read_source_options(source), ("offset",))
+    list(reader.pushFilters([EqualTo(("partition",), 7)]))
+    caplog.clear()
+    reader.partitions()
+    assert len(caplog.records) == 1
 
 
 def test_a_start_after_the_last_record_follows_the_strategy(tmp_path: Path) -> None:

@@ -86,6 +86,19 @@ class TestRemovedFiles:
         put(log, 6_001)
         assert bases(log) == [0, 2]
 
+    def test_an_emptied_segment_without_timestamps_has_the_age_since_its_truncation(self) -> None:
+        env, _, log = new_log({"segment.ms": "1000"})
+        put(log, -1)
+        env.clock.advance(5_000)
+        log.truncate_to(0)
+        put(log, -1)
+        env.clock.advance(1_000)
+        put(log, -1)
+        assert bases(log) == [0]
+        env.clock.advance(1)
+        put(log, -1)
+        assert bases(log) == [0, 2]
+
     def test_below_the_log_start(self) -> None:
         env, directory, log = new_log(SMALL)
         fill(log, 30)
