@@ -466,7 +466,7 @@ class SampledKey:
 
 
 def _crc32(key: bytes, partition_count: int) -> int:
-    """Return a key's partition by librdkafka's `consistent_random`; see its CONFIGURATION.md."""
+    """Return a key's partition as librdkafka's default partitioner, consistent_random, does."""
     return zlib.crc32(key) % partition_count
 
 
