@@ -228,7 +228,7 @@ class _Layout:
         return at + len(self.constant(self.request.before, message))
 
     def topics(self, data: bytes, at: int) -> tuple[list[RequestTopic], list[int], int]:
-        """Return the topics at a position of a frame, the positions of rows, and the list's end.
+        """Return the topics at a position of a frame, each topic's position of rows, and the end.
 
         Raises:
             _Unusual: The bytes are not a list of topics with rows.

@@ -156,7 +156,7 @@ def split_winners(
     how: KeyFold,
     stats: TableStats,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the winning record of each key of some splits, including tombstones.
+    """Yield the winning record of each key in some splits, including tombstones.
 
     The winners of several groups of splits can be combined. Arguments and errors are the same as
     for `table_rows`.
@@ -279,7 +279,7 @@ def rows_at(
     columns: Sequence[str],
     stats: TableStats,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of these offsets, ascending.
+    """Yield the rows at these offsets, in ascending order.
 
     Raises:
         OffsetsGone: Some of the records were compacted or deleted meanwhile; the rows of all other

@@ -509,7 +509,8 @@ def lateness(
         topics: Names of topics, or single partitions; all topics if None.
         delays_ms: Delays of watermarks for which dropped records are counted.
         append_range: Only records appended in [start, end), in ms; all records if None. Records
-            outside the range are ignored, also for the lateness of records inside it.
+            outside the range are ignored, also when the lateness of records inside the range is
+            computed.
         env: Files and clock, if `source` is a path.
 
     Raises:

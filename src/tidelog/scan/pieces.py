@@ -326,7 +326,7 @@ def _times_path(reader: LogView, segment: Segment) -> str:
 
 
 def cut(uncut: UncutPiece, split_bytes: int) -> Iterator[Piece]:
-    """Cut a piece, after batches with an offset index entry, into parts of about `split_bytes`."""
+    """Cut a piece into parts of about `split_bytes`, after batches that have an index entry."""
     piece, segment = uncut.piece, uncut.segment
     count = -(-piece.size_bytes // split_bytes)
     if count <= 1:
@@ -343,7 +343,7 @@ def cut(uncut: UncutPiece, split_bytes: int) -> Iterator[Piece]:
 
 
 def cut_offsets(uncut: UncutPiece, piece: Piece, max_offsets: int) -> Iterator[Piece]:
-    """Cut a part of a piece into parts of at most `max_offsets` offsets, of about equal size."""
+    """Cut a piece into parts of about equal size, of at most `max_offsets` offsets each."""
     span = piece.end_offset - piece.start_offset
     count = -(-span // max_offsets)
     if count <= 1 or not piece.size_bytes:

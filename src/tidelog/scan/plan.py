@@ -142,8 +142,8 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
             the column `appendTimestamp` is included.
         split_bytes: Approximate maximum of log bytes in a split.
         min_splits: Minimum number of splits, if there is enough to read.
-        min_split_bytes: Size below which splits are not divided to reach `min_splits`; 0 divides
-            splits of any size, down to single offsets.
+        min_split_bytes: To reach `min_splits`, splits are divided, but not into parts of less than
+            this size. With 0, splits of any size are divided, down to single offsets.
         max_offsets: Maximum number of offsets in a split.
         fail_on_data_loss: Raise if requested offsets are missing; otherwise report them in `lost`.
         zone_cache: A folder outside the directory for zone maps of finished segments that have

@@ -133,7 +133,7 @@ def judge_of(question: ZoneQuestion) -> Callable[[Zone], Judged]:
 def find_ranges(
     zones: ZoneMap, question: ZoneQuestion, *, gap_bytes: int | None = None
 ) -> Iterator[ZoneRange]:
-    """Yield the ranges of a segment to read, and the ranges with known counts, ascending.
+    """Yield the ranges of a segment to read and the ranges with known counts, in ascending order.
 
     Args:
         zones: The segment's zone map.
