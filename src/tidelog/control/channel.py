@@ -22,7 +22,8 @@ from typing import Final, TypeAlias
 from tidelog import errors
 from tidelog.errors import CorruptMessage, InvalidRequest, TidelogError, UnsupportedVersion
 
-# Limit of a frame's length, in bytes: enough for about 60,000 staged segments in one request.
+# Maximum length of a frame in bytes. It is sufficient for about 60,000 staged segments in one
+# request.
 FRAME_BYTES_MAX: Final = 16 << 20
 
 _LENGTH: Final = struct.Struct(">I")
@@ -41,7 +42,7 @@ def encode_frame(message: Mapping[str, object]) -> bytes:
 
 
 class FrameReader:
-    """Splits received bytes of one connection into messages."""
+    """Converts the received bytes of one connection to messages."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -81,8 +82,8 @@ def _message(body: bytes) -> Message:
 
 CONTROL_VERSION: Final = 1
 
-# Errors whose constructor takes more than a text, each with the names of the constructor's
-# arguments, in order. "" stands for the text.
+# Errors whose constructor has more arguments than a text. Each error has the names of its
+# constructor's arguments, in order; "" stands for the text.
 _FIELDS: Final[Mapping[type[TidelogError], tuple[str, ...]]] = {
     errors.StorageFailure: ("path", "operation", "reason"),
     errors.ClockJump: ("last_ms", "now_ms", ""),
@@ -208,7 +209,7 @@ _DESCRIPTORS: Final = "/proc/self/fd"
 
 @contextmanager
 def address(directory: str, name: str = SOCKET_FILE) -> Iterator[str]:
-    """Return the address of a socket in a directory, valid in the `with` block.
+    """Yield the address of a socket in a directory. It is valid in the `with` block.
 
     Raises:
         InvalidRequest: The path is too long, and this system can't shorten it.
@@ -237,7 +238,7 @@ def remove_socket(directory: str) -> None:
 
 
 def listen(directory: str) -> socket.socket:
-    """Return a listening socket, to which only the owner of the socket file may connect.
+    """Return a listening socket. Only the user that owns the socket file may connect to it.
 
     The socket file gets its final name after the socket has begun to listen.
 

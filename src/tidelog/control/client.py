@@ -17,14 +17,14 @@ from tidelog.storage.directory.attach import AttachResult, ExchangeResult, Write
 from tidelog.storage.directory.staging import NewSegment, StagedSegment
 from tidelog.types import TopicPartition
 
-# Default timeout in seconds. It is long because the server reads every byte of the attached
+# Default timeout in seconds. It is long because, for `attach`, the server reads every byte of the
 # segments before it responds.
 TIMEOUT_S: Final = 600.0
 _READ_BYTES: Final = 1 << 16
 
 
 def find_holder(directory: str, *, timeout_s: float = TIMEOUT_S) -> "ControlClient | None":
-    """Connect to the process that serves a directory's control channel; None if no process does.
+    """Connect to the process that serves a directory's control channel; None if there is none.
 
     Args:
         directory: Directory of topics.
@@ -40,7 +40,7 @@ def find_holder(directory: str, *, timeout_s: float = TIMEOUT_S) -> "ControlClie
         with channel.address(directory) as address:
             connection.connect(address)
     except (FileNotFoundError, ConnectionRefusedError):
-        connection.close()  # there is no holder, or it died and left its socket
+        connection.close()  # no process listens, or it died and left its socket
         return None
     except OSError as error:
         connection.close()
@@ -114,7 +114,7 @@ class ControlClient(Closing):
         return verbs.read_exchanged(self.call("swap", arguments))
 
     def erase(self, topic: str, key: bytes, *, execute: bool) -> Mapping[str, object]:
-        """Erase all records of a key or, without `execute`, only find them; return the receipt.
+        """Erase all records of a key; if not `execute`, only find them. Return the receipt.
 
         Raises:
             ControlFailure: There was no usable response; the key may be erased partly or fully.
@@ -154,7 +154,7 @@ class ControlClient(Closing):
                 return message
 
     def await_release(self) -> None:
-        """Wait until the holder has released the directory; call it after requesting the release.
+        """Wait until the holder has released the directory. The release must have been requested.
 
         Raises:
             ControlFailure: The directory was not released within the timeout.

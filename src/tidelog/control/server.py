@@ -4,8 +4,8 @@ The server runs in the process's event loop or in a thread of the process.
 
 The server owns the socket and the connections, not the directory. `wait` reads requests and sends
 responses; `run_pending` executes requests in the thread that may change the directory. If the
-server has a thread of its own, a lock prevents its requests from overlapping with the program's
-calls of `LogDir` (`served`).
+server has a thread of its own, a lock ensures that no request is executed during a call of `LogDir`
+by the program (`served`).
 
 Call `open`, then `wait` and `run_pending` in any order, then `close`. Only `wake` may be called
 from another thread.
@@ -64,7 +64,7 @@ class _Connection:
         self.is_broken = not data
 
     def send(self) -> None:
-        """Send pending bytes, as many as the socket accepts."""
+        """Send as many of the pending bytes as the socket accepts."""
         try:
             sent = self.link.send(self.outgoing)
         except BlockingIOError:
@@ -95,7 +95,7 @@ class ControlServer:
 
     @classmethod
     def open(cls, log_dir: LogDir, supported: verbs.Verbs = verbs.VERBS) -> Self:
-        """Start to listen. The socket of a holder that died is replaced.
+        """Start to listen. The socket file of an earlier holder that died is replaced.
 
         Args:
             log_dir: Directory, open for writing, because only the holder of its lock serves it.
@@ -165,8 +165,8 @@ class ControlServer:
         try:
             link, _ = self._listener.accept()
         except OSError:
-            # The client has disconnected, or no file descriptor is free; the next `wait` tries
-            # again.
+            # The client has disconnected, or no file descriptor is free. The next `wait` tries to
+            # accept again.
             return
         if len(self._connections) >= CONNECTIONS_MAX:
             self._drop_silent()
@@ -182,7 +182,7 @@ class ControlServer:
         connection = self._connections.pop(descriptor, None)
         if connection is None:
             return  # just closed, to make room for a new connection
-        self._connections[descriptor] = connection  # now the most recently active one
+        self._connections[descriptor] = connection  # now the most recently active connection
         if events & selectors.EVENT_READ:
             connection.receive()
         if events & selectors.EVENT_WRITE:
@@ -213,8 +213,8 @@ class ControlServer:
     def retire(self, timeout_s: float = _RETIRE_S) -> None:
         """Remove the socket, accept no more requests, and send pending responses.
 
-        Call it before the directory's lock is released. Connections stay open until `close`. When
-        its connection ends, a client knows that the directory has been released.
+        Call it before the directory's lock is released. Connections stay open until `close`. A
+        client whose connection ends knows that the directory has been released.
 
         Args:
             timeout_s: Approximate maximum time for clients to read their responses, in seconds.
@@ -246,7 +246,7 @@ _Item = TypeVar("_Item")
 
 
 class TurnLock:
-    """Fair lock: a thread that releases the lock can't acquire it again before a waiting thread.
+    """Fair lock: a waiting thread gets the lock before the thread that has just released it.
 
     With an unfair lock, a program that appends in a loop could block requests forever. The lock is
     reentrant: the thread that holds it may acquire it again.
@@ -285,8 +285,8 @@ class ControlThread:
         self.lock = TurnLock()
         self._server = server
         self._is_stopping = False
-        # A daemon thread, so that a program can exit without closing the directory, which then
-        # needs recovery.
+        # The thread is a daemon thread, so that a program can exit without closing the directory. A
+        # directory that was not closed needs recovery.
         self._thread = threading.Thread(target=self._run, name="tidelog-control", daemon=True)
 
     @classmethod
@@ -337,7 +337,7 @@ _Kind = TypeVar("_Kind", bound=Closable)
 
 
 def served(make: Callable[[LogDir], _Kind], kind: type[_Kind], log_dir: LogDir) -> _Kind:
-    """Create an object whose calls never overlap with requests of the control channel.
+    """Create an object whose calls never run at the same time as requests of the control channel.
 
     Each public method runs under the lock, except `close`, which stops the channel first. Returned
     generators and record batch readers acquire the lock for each step. Use `exclusive()` to hold

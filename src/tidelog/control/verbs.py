@@ -1,4 +1,4 @@
-"""Operations of the control channel, with validated arguments and results.
+"""Operations of the control channel (verbs), and validation of their arguments and results.
 
 A verb is a function of the open directory and the request's arguments. A `TidelogError` becomes the
 error of the response. This module also defines the messages of four verbs that only a broker has.
@@ -415,7 +415,7 @@ def encode_lent(decision: CleaningDecision, job: CleaningJob | None) -> Result:
 
 
 def read_lent(response: Mapping[str, object]) -> tuple[CleaningDecision, CleaningJob | None]:
-    """Decode a decision and its cleaning job, which may be None.
+    """Decode a cleaning decision and its job; the job is None if nothing will be cleaned.
 
     Raises CorruptMessage if the response is invalid.
     """
@@ -445,7 +445,7 @@ def _decision(fields: Mapping[str, object]) -> CleaningDecision:
 
 @dataclass(frozen=True, slots=True)
 class TakeBack:
-    """Result of a cleaning job; the seed identifies the job."""
+    """Result of a cleaning job. The job is identified by its seed."""
 
     name: TopicPartition
     seed: bytes

@@ -1,7 +1,7 @@
 """Generated Python source of readers and writers, and the errors that the compiled code raises.
 
-Names in the source come from declarations and counters. Values are used only as objects of the
-source's namespace, so no outside input becomes code.
+Names in the source come from declarations and counters. Values are never written into the source.
+They are objects in the namespace of the compiled code, so no outside input becomes code.
 """
 
 from collections.abc import Callable, Iterator
@@ -56,7 +56,7 @@ def struct_of(kind: Kind[object]) -> "type[DataclassInstance]":
 
 
 class Source:
-    """Python source under construction. Not thread-safe; call `function` once, at the end."""
+    """Builder of Python source. Call `function` once, at the end. Not thread-safe."""
 
     def __init__(self, version: int, *, flexible: bool) -> None:
         self.version = version
@@ -85,7 +85,7 @@ class Source:
         return f"{stem}{self._counter}"
 
     def name(self, value: object, stem: str = "k") -> str:
-        """Return the name under which the source refers to an object."""
+        """Return the name with which the source refers to an object."""
         name = self._names_by_id.get(id(value))
         if name is None:
             name = self._names_by_id[id(value)] = self.fresh(stem)

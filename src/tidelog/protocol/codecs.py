@@ -1,4 +1,4 @@
-"""Compiles message declarations to readers and writers, once per message and version at first use.
+"""Compiles message declarations to readers and writers: at the first use of each version.
 
 For each message, the reader is one Python function, and the writer is one Python function. Nested
 structs are read and written in the same function.
@@ -9,9 +9,9 @@ structs are read and written in the same function.
 - Allowance: objects take more memory than their encoded bytes (a list of empty strings takes eight
   times as much). So each object is charged to a limit: lists and structs before their allocation,
   strings, bytes and ids right after their allocation. The objects of a request may take 7 bytes of
-  memory per byte of the request, plus nearly 1 MiB (16 MiB in the sliced form). The maximum is 128
+  memory per byte of the request, plus nearly 1 MiB (16 MiB in the sliced form), but at most 128
   MiB. The objects of a response may take 63 bytes per byte of the response plus nearly 1 MiB.
-  Strings count four times their length, for the widest characters.
+  Strings are charged four times their length, because the widest characters take four bytes.
 - Long messages: if a message has more list elements and tagged fields than `Reader.items`,
   TooManyItems is raised before the elements are read. The sliced form of a reader or writer is a
   generator that yields after every `SLICE_ITEMS` elements, so that an event loop can do other work.
@@ -69,19 +69,19 @@ ALLOWANCE_PER_BYTE: Final = 7
 
 ALLOWANCE_BYTES: Final = 2**20 - 3 * 2**16
 
-# Maximum number of bytes of memory that the objects of a request of any length may take. The
-# creation of more objects would block the event loop for a second.
+# Maximum number of bytes of memory that the objects of a request of any length may take. Creating
+# more objects would block the event loop for about a second.
 ALLOWANCE_BYTES_MAX: Final = 2**27
 
-# Number of bytes that replaces `ALLOWANCE_BYTES` in the sliced form. The number is larger, because
-# only a few long requests are read at a time. A Fetch request of 30,000 partitions has 500 KB and
-# takes 9 MB.
+# Value that replaces `ALLOWANCE_BYTES` in the sliced form. It is larger, because only a few long
+# requests are read at the same time. A Fetch request of 30,000 partitions has 500 KB and takes 9
+# MB.
 LONG_ALLOWANCE_BYTES: Final = 2**24
 
 # Number of bytes of memory that the objects of a response may take, per byte of the response. The
-# number is large, because the client chose the broker, and a response may describe thousands of
-# partitions. For example, a partition in a Metadata response has 26 bytes and takes about 500 bytes
-# of memory.
+# number is large, because the client has chosen the broker and trusts it, and a response may
+# describe thousands of partitions. For example, a partition in a Metadata response has 26 bytes and
+# takes about 500 bytes of memory.
 ANSWER_ALLOWANCE_PER_BYTE: Final = 63
 
 # Number of list elements between two yields of a sliced reader or writer; reading or writing these
@@ -115,7 +115,7 @@ def make_reader(
 def make_sliced_reader(
     kind: type[Message], version: int, *, flexible: bool
 ) -> Callable[[Reader], Generator[None, None, Message]]:
-    """Return a generator function that reads a message, one yield per `SLICE_ITEMS` elements."""
+    """Return a generator function that reads a message and yields after `SLICE_ITEMS` elements."""
     reader = _compiled_reader(kind, version, flexible, sliced=True)
     return cast("Callable[[Reader], Generator[None, None, Message]]", reader)
 
@@ -142,7 +142,7 @@ def _compiled_reader(kind: type[Message], version: int, flexible: bool, *, slice
 
 
 def _allowance(kind: "type[DataclassInstance]", *, sliced: bool) -> str:
-    """Return the source expression of the memory that a message's objects may take, in bytes."""
+    """Return a Python expression of the number of bytes that a message's objects may take."""
     if kind.__name__.endswith("Response"):
         return f"end * {ANSWER_ALLOWANCE_PER_BYTE} + {ALLOWANCE_BYTES}"
     some = LONG_ALLOWANCE_BYTES if sliced else ALLOWANCE_BYTES
@@ -477,7 +477,7 @@ class WrittenItems:
 def make_writer(
     kind: type[Message], version: int, *, flexible: bool, written: str | None = None
 ) -> Callable[[Writer, Message], None]:
-    """Return the function that adds a message to a writer.
+    """Return the function that encodes a message into a `Writer`.
 
     Args:
         kind: Declaration of the message.
@@ -563,7 +563,7 @@ class _WriteCode(Source):
             self.line(f"add({varint}({value}))")
 
     def _put_length(self, letter: str, length: str) -> None:
-        """Append a length or count, compact or of fixed size.
+        """Append lines that write a length or count, compact or of fixed size.
 
         The letter `h` marks the length of a string.
         """
@@ -713,7 +713,7 @@ class _WriteCode(Source):
         self.line(f"add({inner})")
 
     def _differs(self, field: Field, value: str) -> str:
-        """Return the condition that a field differs from its default.
+        """Return a Python condition that is true if a field differs from its default.
 
         The condition is always true for a nullable struct, because Kafka always writes such a
         struct.
@@ -771,7 +771,7 @@ class Codec(NamedTuple, Generic[Message]):
         return cast("Callable[[Writer, Message], Generator[None, None, None]]", writer)
 
     def write_around(self, written: str) -> Callable[[Writer, Message], None]:
-        """Return the form of `write` for a message whose list `written` is `WrittenItems`."""
+        """Return a variant of `write` for messages whose list field `written` is `WrittenItems`."""
         writer = _writer_around(self.kind, self.version, self.flexible, written)
         return cast("Callable[[Writer, Message], None]", writer)
 

@@ -1,11 +1,11 @@
-"""Versioned messages inside other messages and in records: an int16, then a declared message.
+"""Versioned messages in other messages and in records: an int16, then a declared message.
 
     version, subscription = SUBSCRIPTION.read(data)
     data = OFFSET_COMMIT_VALUE.write(3, OffsetCommitValue(offset=42))
 
-In the key of a record, the int16 is the kind of record. In `__consumer_offsets`, for example, 0 and
-1 mean an offset, 2 a group. Everywhere else, the int16 is the version. The messages are declared in
-`protocol.messages`.
+In the key of a record, the int16 is the kind of the record. In `__consumer_offsets`, for example, 0
+and 1 mean an offset, and 2 means a group. In all other places, the int16 is the version of the
+message. The messages are declared in `protocol.messages`.
 
 Source: Kafka's guide to the consumer protocol and to `__consumer_offsets`.
 """
@@ -31,7 +31,7 @@ VERSION_BYTES: Final = 2
 
 
 class DataMessage(NamedTuple, Generic[Message]):
-    """Message with its known versions.
+    """A message, with the versions that its declaration knows.
 
     Attributes:
         kind: Declaration of the message.
@@ -39,8 +39,8 @@ class DataMessage(NamedTuple, Generic[Message]):
         last: Highest version that the declaration knows, inclusive.
         flexible: First version with compact lengths and tagged fields.
         open_ended: Whether a later version is read as the last known version, without the later
-            version's additional fields. Members of a group read the messages of members with later
-            versions in this way.
+            version's additional fields. In this way, members of a group can read messages from
+            members with a later version.
     """
 
     kind: type[Message]

@@ -1,14 +1,16 @@
 """Splits a stream into frames: a length of 4 bytes, then that many bytes.
 
-Bytes arrive by `feed`. To avoid a copy, the caller calls `room`, which returns a buffer, receives
-bytes into this buffer, and calls `filled` with the number of these bytes. These two methods are
-like `get_buffer` and `buffer_updated` of asyncio's BufferedProtocol. Small frames share a buffer. A
-large frame has a buffer of its own. A frame is a view of a buffer. The frame stays valid as long as
-it is referenced, because a buffer is reused only when no view of the buffer is left.
+The caller passes received bytes to `feed`. To avoid a copy, the caller can instead call `room`,
+which returns a buffer, receive bytes into this buffer, and then call `filled` with the number of
+these bytes. These two methods are like `get_buffer` and `buffer_updated` of asyncio's
+BufferedProtocol. Small frames share a buffer. A large frame has a buffer of its own. A frame is a
+view of a buffer. The frame stays valid as long as it is referenced, because a buffer is reused only
+when no view of the buffer is left.
 
-An announced length alone allocates at most about 128 KiB. For a larger frame the buffer grows with
-the number of received bytes, to at most twice this number. Exception: the buffer may grow at once
-to the size of the last frame that this connection has received.
+Before the bytes of a frame arrive, its length field causes the allocation of at most about 128 KiB.
+The buffer of a larger frame grows with the number of received bytes, to at most twice this number.
+Exception: the buffer may grow at once to the size of the last frame that this connection has
+received.
 """
 
 from collections import deque
@@ -31,7 +33,8 @@ _LARGE_STEP_BYTES: Final = 64 * 1024
 # Maximum size in bytes of a reused buffer for small frames. A larger buffer has grown for an
 # exceptional frame, and is not reused.
 _REUSED_CHUNK_BYTES_MAX: Final = 4 * CHUNK_BYTES_MAX
-# Minimum room at the end of a buffer, in bytes. Fewer bytes are not worth a system call.
+# Minimum room at the end of a buffer, in bytes. A system call that receives fewer bytes costs too
+# much.
 _ROOM_BYTES_MIN: Final = 1024
 SPARE_BYTES: Final = 4 * 1024 * 1024
 _SPARES_MAX: Final = 16
@@ -85,8 +88,8 @@ class Frames:
         self._large_bytes = 0
         self._large_have = 0
         self._largest_bytes = 0
-        # Buffer and expected size of the next large frame. The expected size is the size of the
-        # smaller one of the last two large frames.
+        # Buffer and expected size of the next large frame. The expected size is the smaller size of
+        # the last two large frames.
         self._foreseen: bytearray | None = None
         self._foreseen_bytes = 0
         self._last_bytes = 0
@@ -119,7 +122,7 @@ class Frames:
     def begun_bytes(self) -> int:
         """Number of received bytes of an incomplete frame; 0 before its length field is complete.
 
-        The value is valid after the caller has taken all complete frames by `next`.
+        The value is valid only after `next` has returned all complete frames.
         """
         if self._large is not None:
             return self._large_have
@@ -151,7 +154,7 @@ class Frames:
             left = left[count:]
 
     def rest(self) -> None:
-        """Release all buffers without needed bytes, until more bytes arrive.
+        """Release all buffers that have no unread bytes, until more bytes arrive.
 
         Without this call, thousands of idle connections might each hold a large buffer.
         """

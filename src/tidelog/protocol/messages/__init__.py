@@ -2,8 +2,8 @@
 
 To add an API, declare its request and response in a module here and add one row to `BY_KEY`. Tests
 compare every declaration with Kafka's own, field by field. A row adds little time to the start of a
-process, because the module with the declarations is imported when the classes of an `Api` are first
-needed.
+process, because the module with the declarations is imported only when the classes of the `Api` are
+first needed.
 """
 
 from __future__ import annotations
