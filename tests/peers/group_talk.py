@@ -1,6 +1,6 @@
 """A recorded conversation about groups with a broker, to compare two brokers.
 
-Member ids are random, so the conversation replaces each by a name, in the order of first use.
+Member ids are random, so the conversation replaces each id by a name, in the order of first use.
 """
 
 import dataclasses

@@ -98,7 +98,7 @@ def one_member(talk: ConsumerTalk) -> None:
 
 
 def sharing(talk: ConsumerTalk) -> None:
-    """Members with too many partitions revoke some first; the others wait for them."""
+    """Members with too many partitions revoke some first; other members wait for these."""
     talk.enter("A")
     talk.enter("B")
     talk.describe_consumers()

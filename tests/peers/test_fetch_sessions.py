@@ -93,7 +93,7 @@ class Session:
 
 
 def test_a_session_distinguishes_a_deleted_from_a_recreated_topic(client: RawClient) -> None:
-    """The session gets an error for the deleted topic, and another after the topic is recreated."""
+    """The session gets an error for a deleted topic, and another error for a recreated topic."""
     session = Session(client, create(client))
     delete(client)
     until_so(has_error(session, GONE), "the session hears that the topic is gone")

@@ -1,6 +1,6 @@
 """A recorded conversation about transactions with a broker, to compare two brokers.
 
-Producer ids differ between brokers, so the conversation replaces each by a name, in the order of
+Producer ids differ between brokers, so the conversation replaces each id by a name, in the order of
 first use.
 """
 

@@ -1,4 +1,4 @@
-"""Settings of the broker: their table, and which ones are accepted, noted or refused."""
+"""Settings of the broker: their table, and which settings are accepted, noted or refused."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Each form for other tools has the records of a plain read, and the form's threads end."""
+"""Each conversion for other tools returns the records of a plain read, and ends its threads."""
 
 import gc
 import sys

@@ -1,4 +1,4 @@
-"""Values of settings with a unit: accepted forms, and the advice for refused ones."""
+"""Values of settings with a unit: accepted forms, and the advice for refused forms."""
 
 from pathlib import Path
 

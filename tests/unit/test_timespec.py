@@ -1,4 +1,4 @@
-"""The grammar of points and ranges in time: accepted forms, and the advice for refused ones."""
+"""The grammar of points and ranges in time: accepted forms, and the advice for refused forms."""
 
 import doctest
 from datetime import UTC, datetime, timedelta, timezone

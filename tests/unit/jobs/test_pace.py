@@ -27,7 +27,7 @@ def test_an_invalid_rate_is_refused(text: str) -> None:
 
 
 def run(rate: Rate | None, chunks: list[tuple[int, int]], each_ms: int) -> list[float]:
-    """Return the seconds waited before each chunk; the work on each takes `each_ms`."""
+    """Return the seconds waited before each chunk; the work on each chunk takes `each_ms`."""
     clock = ManualClock(0)
     waits: list[float] = []
 

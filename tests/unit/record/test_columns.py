@@ -272,7 +272,7 @@ def test_small_chunks_are_put_together() -> None:
 @pytest.mark.parametrize("rows", [10, 25, 100, 450, 1_000])
 def test_no_chunk_grows_beyond_the_rows_that_were_requested(rows: int) -> None:
     log = b"".join(bytes(batch_of(100, base_offset=100 * n)) for n in range(30))
-    # Two records, half of a batch, a whole batch or most of one match: small and large chunks.
+    # In each batch of 100 records, 2, 50, 100 or 49 records match: small and large chunks.
     for wanted in ((7, 9), (0, 50), (0, 100), (30, 79)):
         parts = [part.num_rows for part in decode(log, Selection(record_time=wanted), rows=rows)]
         assert max(parts) <= rows

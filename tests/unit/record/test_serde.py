@@ -1,4 +1,4 @@
-"""Serializers and deserializers compared with the bytes of Kafka's Java ones."""
+"""Serializers and deserializers, compared with bytes of Kafka's Java serializers."""
 
 import math
 import uuid

@@ -24,7 +24,7 @@ COMPACT = DELETE | {"cleanup.policy": "compact"}
 
 
 def make(root: Path, config: dict[str, str]) -> list[int]:
-    """Write 60 records into several segments; return the base offsets of these."""
+    """Write 60 records into several segments; return the segments' base offsets."""
     with tidelog.open(str(root), writable=True) as log:
         log.create_topic(TOPIC, partitions=1, config=config)
         for number in range(60):

@@ -1,4 +1,4 @@
-"""The checksum doesn't cover base offsets; no reader accepts a wrong one."""
+"""The checksum doesn't cover base offsets, but no reader accepts a wrong base offset."""
 
 import struct
 from collections.abc import Callable, Iterator

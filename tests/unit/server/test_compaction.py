@@ -379,7 +379,7 @@ def test_a_topic_that_is_deleted_meanwhile_is_no_failure(
 def test_retention_waits_for_a_cleaning_and_runs_when_it_ends(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Retention doesn't end a cleaning: it waits, and deletes expired segments afterwards."""
+    """Retention doesn't end a cleaning, but waits, and deletes expired segments afterwards."""
 
     async def story() -> None:
         both = {"cleanup.policy": "compact,delete", "retention.ms": "10000"}

@@ -1,4 +1,4 @@
-"""Timers on an injected clock: order, cancellation, due times, and cleanup of cancelled ones."""
+"""Timers on an injected clock: order, cancellation, due times, removal of cancelled timers."""
 
 import pytest
 

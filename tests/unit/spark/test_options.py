@@ -1,4 +1,4 @@
-"""Options: accepted and refused ones, and their tables in docs/spark.md."""
+"""Accepted and refused options, and the tables of options in docs/spark.md."""
 
 import re
 from importlib import import_module

@@ -217,7 +217,7 @@ def test_nor_where_the_standby_is_killed(leader: FakeLeader, env: SeededEnv, kee
 def test_a_lost_marker_and_a_later_abort_in_one_response_hide_no_committed_record(
     leader: FakeLeader, env: SeededEnv, epoch: int, begins_in_the_gap: bool
 ) -> None:
-    """The response lists the aborted transaction's first offset, which shows its beginning.
+    """The response lists the aborted transaction's first offset, where the transaction begins.
 
     With a newer producer epoch, the standby detects the new transaction by the epoch alone.
     """

@@ -11,7 +11,10 @@ from tidelog.types import ClockName, NewRecord
 
 class TestPromotion:
     def test_append_times_do_not_decrease_at_the_new_leader(self, env: SeededEnv) -> None:
-        """The scenario of KIP-32's first draft: the new leader's clock is behind the old one's."""
+        """The scenario of KIP-32's first draft.
+
+        The new leader's clock is behind the old leader's clock.
+        """
         broker0 = FakeLeader()
         broker0.create(message_timestamp_type="LogAppendTime")
         broker0.put(b"m0")

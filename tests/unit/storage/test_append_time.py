@@ -291,7 +291,7 @@ def test_a_time_that_runs_back_is_a_mistake_of_the_caller() -> None:
 
 
 def test_two_known_rows_at_one_offset_are_a_mistake_of_the_caller() -> None:
-    """If the later of two rows for one offset were lost, the earlier one would be trusted."""
+    """If the later of two rows for one offset were lost, the earlier row would be trusted."""
     times = AppendTimes(BASE, TOPIC)
     times.note(100, 5, 1)
     with pytest.raises(AssertionError):

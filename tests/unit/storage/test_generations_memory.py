@@ -368,7 +368,7 @@ def test_a_map_of_segments_that_were_not_sampled_is_not_counted() -> None:
 def test_a_waiting_segment_prevents_a_count_only_if_it_was_sampled(
     is_sampled: bool, counted: int | None
 ) -> None:
-    """A sampled segment may have the last record of a mapped key: the count is not stored."""
+    """If a sampled segment may have a mapped key's last record, the count is not stored."""
     machine, env, _ = _machine()
     known, waiting = _known(), _segment(30, 40)
     known.rows[30] = _row(waiting, 30, 10 if is_sampled else -1)

@@ -1,4 +1,4 @@
-"""Message sets of magic 0 and 1 from old producers: refused, kept and rewritten ones."""
+"""Message sets of magic 0 and 1 from old producers are refused, kept or rewritten."""
 
 import zlib
 from collections.abc import Sequence

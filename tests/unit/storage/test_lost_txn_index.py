@@ -211,7 +211,7 @@ class TestDamagedSnapshots:
 
 class TestASnapshotBeyondTheLogEnd:
     def test_it_rules_out_no_abort(self) -> None:
-        """A crash in a truncation can leave it."""
+        """A crash in a truncation can leave such a snapshot."""
         env, directory, log = new_log(ONE_BY_ONE)
         put(log, 1)
         transact(log, 5)

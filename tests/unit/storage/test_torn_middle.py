@@ -1,4 +1,4 @@
-"""In a finished segment, too large a batch length hides later batches; all readers report it.
+"""In a finished segment, too large a batch length hides later batches; each reader reports this.
 
 The checksum doesn't cover the length, so the batch looks incomplete.
 """

@@ -70,7 +70,7 @@ class TestOthers:
         assert known(env, 5) == [*own(3), None, START_MS + 30]
 
     def test_records_of_others_after_a_truncation_below_the_checkpoint_are_unknown(self) -> None:
-        """Another program's records don't get the append times of records that it cut off."""
+        """Records of another program don't get append times of the records that they replace."""
         env = timed(4)
         write(env, f"{FIRST}.log", read(env, f"{FIRST}.log")[:140])
         append_foreign(env, 2)

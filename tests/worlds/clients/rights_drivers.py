@@ -323,8 +323,8 @@ class AioKafka:
     @staticmethod
     async def _read(settings: Mapping[str, object], names: Sequence[str], told: Told) -> None:
         # The consumer reports nothing about topics that the user may not see, so it reads only
-        # topics that the user may see. If there are none, no consumer is created, because an unused
-        # one can't be stopped.
+        # topics that the user may see. If there are no such topics, no consumer is created, because
+        # an unused consumer can't be stopped.
         told.update({(Step.READ, name): False for name in names})
         seen = [name for name in names if told[Step.SEE, name]]
         if not seen:

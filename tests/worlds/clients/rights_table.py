@@ -1,7 +1,8 @@
 """A table of rights at two brokers, drawn by seed: ACLs, rows, and the expected results.
 
-One broker allows an operation only if an ACL allows it; the other one allows every operation on
-resources without an ACL. A row is a user, a step that every client can take, and a name.
+One broker allows an operation only if an ACL allows it. The other broker also allows every
+operation on resources without an ACL. A row is a user, a step that every client can take, and a
+name.
 """
 
 import random

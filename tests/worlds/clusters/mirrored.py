@@ -61,7 +61,7 @@ class MemoryMirror:
     def run(self, arrival_ms: int, records_max: int = 1_000_000, rows: int = 8) -> None:
         """Copy up to `records_max` records per partition of A.
 
-        A map row has up to `rows` of them.
+        A map row has up to `rows` records.
         """
         copied: dict[SourcePartition, CopiedRange] = {}
         made: list[MapRow] = []

@@ -28,7 +28,7 @@ def draw_bytes(rng: random.Random, *, null: float = 0.15) -> bytes | None:
 
 
 def draw_timestamp(rng: random.Random) -> int:
-    """Return a time, mostly within 5 s of `T0`; sometimes -1 (missing), 0 or the largest one."""
+    """Return a time, mostly within 5 s of `T0`; sometimes -1 (missing), 0 or the largest time."""
     return rng.choice((*(T0 + rng.randrange(-5_000, 5_000) for _ in range(9)), -1, 0, INT64_MAX))
 
 
