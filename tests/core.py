@@ -38,7 +38,7 @@ CASES: Final[Mapping[str, int]] = {
     "tests/unit/cli/test_one_grammar.py": 20,
     "tests/unit/cli/test_terminal_widths.py": 8,
     "tests/unit/jobs/test_mirror_crash.py": 1,
-    "tests/unit/protocol/test_kio.py": 40,
+    "tests/unit/protocol/test_kio.py": 200,
     "tests/unit/scan/test_wrong_offsets.py": 1,
     "tests/unit/server/test_repeated_fetches.py": 10,
     "tests/unit/server/security/test_authorizer.py": 40,
