@@ -173,7 +173,7 @@ def attach(
     for change in changes:
         change.prepare()
     partitions = {change.log.topic_partition: change.result() for change in changes}
-    marks = {} if version is None else _marks(log_dir, version, partitions, skipped)
+    marks = {} if version is None else _marks(log_dir, version, partitions)
     publish(log_dir, changes, "attach", commit_id=commit_id, marks=marks)
     # Remove staged files of jobs that ended long ago without attaching these files.
     oldest_ms = log_dir.env.clock.now_ms() - STAGING_AGE_MS
@@ -266,8 +266,8 @@ def _marks(
     log_dir: DirectoryAccess,
     version: WriterVersion,
     partitions: Mapping[TopicPartition, AttachedRange],
-    skipped: Mapping[str, int],
 ) -> dict[str, writers.Mark]:
+    """Return the marks of a version; `commits.note` ignores the marks of skipped topics."""
     ranges = tuple(
         (
             name.topic,
@@ -287,7 +287,6 @@ def _marks(
             ranges=tuple(one for one in ranges if one[0] == topic)
         )
         for topic in version.topics
-        if topic not in skipped
     }
 
 
