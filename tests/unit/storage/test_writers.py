@@ -98,7 +98,7 @@ def test_a_recreated_topic_has_no_versions_of_the_former_topic() -> None:
     env = seeded_env(1)
     make_directory(env)
     version = WriterVersion("app/a", 4, topics=(TOPIC,))
-    other = WriterVersion("app/a", 4, topics=("other",))
+    other = WriterVersion("app/a", 4, topics=(f"{TOPIC}s",))
     with LogDir.open(ROOT, env=env, options=WRITABLE) as log_dir:
         attach(log_dir, stage(env, 0, "a", 9), version=version)
         attach(log_dir, [], version=other)
