@@ -37,6 +37,9 @@ COLUMNS: Final = output.columns(
 )
 _STATES: Final = {True: "repaired", False: "open"}
 
+# Maximum number of topics that the note on unchecked tiers names.
+_TOPICS_NAMED: Final = 3
+
 
 class Verdict(IntEnum):
     """Exit code of `doctor`."""
@@ -79,9 +82,9 @@ def doctor(
 ) -> Verdict:
     """Check a directory for damage and suggest repairs.
 
-    Checks every file of a partition against the others, and changes nothing. --repair rebuilds
-    indexes, snapshots, zone maps and checkpoints from a sound log; it never changes records and
-    append times.
+    Checks every file of a partition against the others, and changes nothing; objects in tiers are
+    not checked. --repair rebuilds indexes, snapshots, zone maps and checkpoints from a sound log;
+    it never changes records and append times.
 
     Exit code: 0 sound (apart from notes), 1 findings, 2 not everything could be checked.
     """
@@ -163,9 +166,18 @@ def _examine(surroundings: Surroundings, checked: _Target, kind: Format, *, mend
         )
     for failure in check.unseen:
         surroundings.fail(*describe(failure)[1:])
+    if tiered := check.tiered_topics():
+        surroundings.note(f"the objects in the tiers of {_named(tiered)} were not checked")
+        topic = f"{tiered[0]} " if len(tiered) == 1 else ""
+        surroundings.hint(f"`tidelog tier {topic}--data {check.path} --verify` checks them")
     if check.unseen:
         return Verdict.BLIND
     return Verdict.FINDINGS if any(finding.counts for finding in open_findings) else Verdict.SOUND
+
+
+def _named(topics: "Sequence[str]") -> str:
+    shown = ", ".join(topics[:_TOPICS_NAMED])
+    return f"{shown} and {len(topics) - _TOPICS_NAMED} more" if topics[_TOPICS_NAMED:] else shown
 
 
 def _check(surroundings: Surroundings, checked: _Target) -> "tuple[DirectoryCheck, list[Finding]]":

@@ -219,3 +219,12 @@ def test_an_invalid_response_of_the_holder_ends_the_run(
     moved = cli.run("tier", "flights", "--to", url)
     assert moved.code == ExitCode.ERROR
     assert "was not completed" not in moved.err
+
+
+def test_doctor_says_that_it_does_not_check_the_objects_of_tiers(tmp_path: Path) -> None:
+    cli, url = _filled(tmp_path)
+    assert "tier" not in cli.ok("doctor", str(cli.data)).err
+    cli.ok("tier", "flights", "--to", url)
+    notes = cli.ok("doctor", str(cli.data)).err
+    assert "note: the objects in the tiers of flights were not checked" in notes
+    assert f"`tidelog tier flights --data {cli.data} --verify` checks them" in notes

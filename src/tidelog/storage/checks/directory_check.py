@@ -58,6 +58,7 @@ from tidelog.storage.directory.topic_registry import (
 from tidelog.storage.files import TOPICS_FILE
 from tidelog.storage.open_files import as_storage_failure
 from tidelog.storage.segment.log_end import NOTHING_RECORDED, RecordedEnd
+from tidelog.storage.tier.tier_files import TIER_FILE
 from tidelog.storage.tier.tier_record import DELETED_FILE
 from tidelog.types import TopicPartition
 
@@ -240,6 +241,16 @@ class DirectoryCheck:
             for partition in self.partitions.values()
             for name in partition.file_names()
             if name.endswith(files.LOG_SUFFIX)
+        )
+
+    def tiered_topics(self) -> list[str]:
+        """Return the names of the checked topics with a tier, whose objects are not checked."""
+        return sorted(
+            {
+                name.topic
+                for name, partition in self.partitions.items()
+                if self.fs.exists(partition.path(TIER_FILE))
+            }
         )
 
     def findings(self) -> Iterator[Finding]:
