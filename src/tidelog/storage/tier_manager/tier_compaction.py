@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 from tidelog.config import RetentionClock
 from tidelog.env import Env, File, FileStat, FileSystem, LayeredFiles
-from tidelog.errors import CleaningAborted, CorruptFile, InvalidRequest, TierConflict
+from tidelog.errors import CleaningAborted, CorruptData, CorruptFile, InvalidRequest, TierConflict
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.builder import build_empty_batch
 from tidelog.storage import files
@@ -363,6 +363,10 @@ class TierCleaner:
                 self._copied(group, [segments[base] for base in group.bases])
                 for group in cleaned.groups
             ]
+        except CorruptData as error:
+            if error.path is not None:
+                error.path = aliases.get(error.path, error.path)  # no local file is damaged
+            raise
         finally:
             for group in job.groups:
                 drop_rewritten(workplace, group.bases[0])

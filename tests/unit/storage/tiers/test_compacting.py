@@ -6,7 +6,7 @@ from tests.faults import reopen, seeded_env
 from tests.unit.storage.tiers.tiered import EAGER, NAME, Tiered
 from tests.worlds.directories.logs import PATH, WRITABLE
 
-from tidelog.errors import CleaningAborted, InvalidRequest, StorageFailure
+from tidelog.errors import CleaningAborted, CorruptData, InvalidRequest, StorageFailure
 from tidelog.record.builder import build_batch
 from tidelog.storage.compaction import cleaner
 from tidelog.storage.compaction.cleaner import CleaningReport
@@ -104,6 +104,29 @@ def test_the_tier_keeps_the_last_record_of_each_key() -> None:
     assert len(keys) == len(set(keys)) > 0
     assert not list(verify(tiered.directory, [NAME]))
     assert not [e for e in tiered.disk.list_dir("/data/t-0") if ".cleaned" in e.name]
+
+
+@pytest.mark.parametrize("position", [1, 20, 30, -1], ids=["offset", "checksum", "count", "value"])
+def test_the_error_of_a_damaged_object_names_the_object(position: int) -> None:
+    tiered = start()
+    put_with_transactions(tiered, 60)
+    tiered.move(roll=True)
+    compact(tiered)
+    objects = tiered.store.objects
+    damaged = [key for key in objects if key.endswith(".log")]
+    for key in damaged:
+        data, etag, modified_ms = objects[key]
+        changed = bytearray(data)
+        changed[position] ^= 1
+        objects[key] = bytes(changed), etag, modified_ms
+    put_with_transactions(tiered, 60)
+    tiered.move(roll=True)
+    with pytest.raises(CorruptData) as caught:
+        compact(tiered)
+    path = str(caught.value.path)
+    assert path.startswith("s3://bucket/")
+    assert path.partition("#")[0].rpartition("/")[2] in {key.rpartition("/")[2] for key in damaged}
+    assert str(caught.value).count(".log") == 1
 
 
 def test_a_cleaning_is_cancelled_if_its_segments_were_deleted_after_planning(
