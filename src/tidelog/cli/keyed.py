@@ -1,7 +1,7 @@
 """`tidelog read --table`: each key's last record as of a time. `tidelog diff`: changed keys."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import takewhile
 from operator import eq
 from typing import TYPE_CHECKING, Final, TypedDict, cast
@@ -195,6 +195,11 @@ class DiffOptions:
         "--to", metavar="TIME", help="Later time (inclusive). Default: all records."
     )
     clock: ClockName = declared_by(clock_option)
+    key: str | None = option(
+        "--key",
+        metavar="KEY",
+        help="Only this key, interpreted according to --key-as. Default: all.",
+    )
     partition: int | None = option(
         "--partition", type=int, metavar="N", help="Only this partition. Default: all."
     )
@@ -210,6 +215,7 @@ class DiffOptions:
     epilog=examples(
         "tidelog diff flights --from -1d",
         "tidelog diff flights --from 2013-02-08 --to 2013-02-09 --zone America/New_York -o json",
+        "tidelog diff aircraft --from 2013-03-01Z --to 2013-04-01Z --key N14228",
         "tidelog diff flights --from -1h --clock append --bootstrap broker:9092",
     ),
 )
@@ -223,6 +229,9 @@ def diff(surroundings: Surroundings, options: DiffOptions) -> None:
 
     A table leaves out a long equal beginning of both values; --wide shows it.
     """
+    from tidelog.scan.record_filter import RecordFilter
+
+    key = None if options.key is None else cells.typed_bytes(options.key, options.key_as)
     before_ms = times.read_point(surroundings, options.start, options.zone)
     end = options.end
     after_ms = None if end is None else times.read_point(surroundings, end, options.zone)
@@ -236,10 +245,11 @@ def diff(surroundings: Surroundings, options: DiffOptions) -> None:
         )
         stats = _new_stats()
         reader = difference.to_arrow(stats=stats)
+        rows = map(RecordFilter(key=key).rows, reader)
         if options.kind.is_columns:
-            write_columns(surroundings, reader.schema, reader, None, options.kind)
+            write_columns(surroundings, reader.schema, rows, None, options.kind)
         else:
-            _print_diff(surroundings, reader, options, (before_ms, after_ms))
+            _print_diff(surroundings, rows, options, (before_ms, after_ms))
         span = " up to the later time"
         effect = ("is not compared", "are not compared")
         _say(surroundings, difference, stats, whole=True, effect=effect, span=span)
@@ -247,7 +257,7 @@ def diff(surroundings: Surroundings, options: DiffOptions) -> None:
 
 def _print_diff(
     surroundings: Surroundings,
-    reader: "pa.RecordBatchReader",
+    batches: "Iterable[pa.RecordBatch]",
     options: DiffOptions,
     times_ms: tuple[int, int | None],
 ) -> None:
@@ -255,7 +265,7 @@ def _print_diff(
     out = output.writer(surroundings, _DIFF_COLUMNS, kind, zone=options.zone)
     changes: Counter[str] = Counter()
     is_short = kind is Format.TABLE and not surroundings.is_wide
-    for batch in reader:
+    for batch in batches:
         changes.update(cast("list[str]", batch["change"].to_pylist()))
         out.write(_diff_rows(batch, options, is_short=is_short))
     if changes or kind is not Format.TABLE:
@@ -268,7 +278,9 @@ def _print_diff(
         after = f"the table as of {output.time_text(after_ms, options.zone)}"
     keys = f"{plural(changes.total(), 'key')} of {options.target}: {', '.join(parts)}"
     if not changes:
-        keys = f"0 differences: no key of {options.target} was added, changed or deleted"
+        key = "no key" if options.key is None else f"key {options.key}"
+        was = "was" if options.key is None else "was not"
+        keys = f"0 differences: {key} of {options.target} {was} added, changed or deleted"
     surroundings.say(
         f"{keys}; from the table as of {before} to {after}"
         f" ({options.zone or 'UTC'}, {options.clock} clock, times inclusive)"

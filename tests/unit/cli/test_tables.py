@@ -69,6 +69,20 @@ def test_a_diff_names_added_changed_and_deleted_keys(flights: Cli) -> None:
     assert [(row["key"], row["change"]) for row in rows] == [("a", "added"), ("b", "added")]
 
 
+def test_a_diff_of_one_key_shows_only_this_key(flights: Cli) -> None:
+    append_two_keys(flights)
+    start = ("--from", str(NOW - 99))
+    result = flights.ok("diff", "flights", *start, "--key", "b", "-o", "json")
+    assert [(row["key"], row["change"]) for row in result.objects] == [("b", "deleted")]
+    assert result.err.startswith("1 key of flights: 0 added, 0 changed, 1 deleted;")
+    raw = flights.ok(
+        "diff", "flights", *start, "--key", "YQ==", "--key-as", "bytes", "-o", "arrow"
+    ).raw
+    assert pa.ipc.open_stream(raw).read_all()["key"].to_pylist() == [b"a"]
+    nothing = flights.ok("diff", "flights", *start, "--key", "c").err
+    assert nothing.startswith("0 differences: key c of flights was not added, changed or deleted;")
+
+
 def test_a_diff_counts_the_records_without_a_key_that_it_does_not_compare(flights: Cli) -> None:
     append_two_keys(flights)
     note = "note: 1 record up to the later time has no key and is not compared\n"
