@@ -1,7 +1,7 @@
 """The process is killed while a roll's sync is pending, starts again, and later power is lost.
 
 Unsynced bytes of a killed process are in the system's page cache. The next start reads these bytes
-and treats them like all others: a flush or a clean stop makes them durable.
+and treats them like all other bytes of the file: a flush or a clean stop makes them durable.
 """
 
 from collections.abc import Callable

@@ -61,7 +61,7 @@ def crashes(env: SeededEnv) -> list[CrashState]:
 
 
 def judge(state: CrashState, *, is_over: bool) -> set[str]:
-    """Assert that each topic is complete or gone, also for a reader; return the complete ones."""
+    """Assert that each topic is complete or gone, also for a reader; return the complete topics."""
     env = seeded_env(2, files=reopen(state), now_ms=START_MS + 1_000)
     with LogDir.open(ROOT, env=env) as reading:
         seen = set(reading.topics())

@@ -224,7 +224,7 @@ class Workload:
     # ---- transactions
 
     def append_in_transaction(self) -> None:
-        """Append a batch of an open transaction, or of a new one."""
+        """Append a batch of an open transaction, or of a new transaction."""
         if not self._open or (len(self._open) < 2 and self.draw.random() < 0.4):
             self._serial += 1
             self._open.append(Transaction(self._serial))

@@ -23,7 +23,7 @@ that its journal happens to give):
     been synced. A file has one name. A kept removal or rename removes this name, even if an earlier
     rename was lost.
 3.  Bytes and names are independent: `sync` of a new file does not keep its name, `sync_dir` does
-    not keep bytes. So a kept rename of an unsynced file may show an empty one.
+    not keep bytes. So a kept rename of an unsynced file may show an empty file.
 4.  If the name of a directory is lost, everything in it is lost too.
 5.  Modification times since the last `sync` are kept or lost; locks and maps end with the power.
 6.  A failed `sync` leaves the file's unsynced writes in doubt forever, whatever is synced later

@@ -1,6 +1,6 @@
 """Cuts logs that an opening has refused because damaged bytes precede a valid batch.
 
-A power loss may keep a write and lose an earlier one. Opening leaves such a log as it is, and the
+A power loss may keep a write and lose an earlier write. Opening leaves such a log as it is, and the
 log's owner decides what to keep. Crash tests keep the valid prefix, because only synced bytes are
 guaranteed to survive.
 """
@@ -14,7 +14,7 @@ from tidelog.storage.log.recovery import copy_range
 
 
 def opened(open_directory: Callable[[], LogDir], *, if_hard: bool = False) -> LogDir:
-    """Open all partitions; cut refused ones to their valid prefix and open again.
+    """Open all partitions; cut refused partitions to their valid prefix and open again.
 
     With `if_hard`, open and cut partitions only after a hard stop, when opening the directory opens
     all partitions anyway. After a clean stop, return at once.

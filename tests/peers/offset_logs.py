@@ -27,7 +27,7 @@ Answer = tuple[int, int]
 class Part:
     """One segment of a log as it is on disk: (offset, timestamp) of every record, in order.
 
-    `largest` is the largest timestamp of its batches, including deleted and emptied ones. If no
+    `largest` is the largest timestamp of its batches, including deleted and emptied batches. If no
     batch has a timestamp, `largest` is the time of the file, as for Kafka.
     """
 

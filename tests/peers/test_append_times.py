@@ -85,7 +85,7 @@ def our_session(model: Model, directory: Path, *, end: str) -> int:
 
 
 def check(model: Model, ours: OurLog) -> int:
-    """Assert that no record has a wrong append time; return how many records have a known one."""
+    """Assert that no record has a wrong append time; return how many have a known append time."""
     known = 0
     for record in ours.log.records():
         told = ours.log.append_time_of(record.offset)

@@ -20,7 +20,7 @@ LEVELS = tuple(IsolationLevel)
 
 
 def drawn(rng: random.Random, count: int) -> list[NewRecord]:
-    """Return records that all have a time, because a producer would set a missing one."""
+    """Return records that all have a time, because a producer would set a missing time."""
     return [
         NewRecord(key=r.key, value=r.value, headers=r.headers, timestamp=T0 + rng.randrange(9_000))
         for r in draw_records(rng, count)

@@ -74,7 +74,7 @@ def writer(standby: Path, topic: str) -> tuple[LogDir, Log]:
 
 
 def some(rng: random.Random, count: int = 20) -> list[NewRecord]:
-    """Return records that all have a time, because a producer would set a missing one."""
+    """Return records that all have a time, because a producer would set a missing time."""
     return [
         replace(record, timestamp=T0 + rng.randrange(9_000)) for record in draw_records(rng, count)
     ]

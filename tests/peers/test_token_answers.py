@@ -102,7 +102,7 @@ def _now_s() -> int:
 
 
 def _claims(**changes: object) -> Mapping[str, object]:
-    """Return otherwise valid claims with some changes; None omits one."""
+    """Return otherwise valid claims with some changes; the value None omits a claim."""
     now = _now_s()
     found: dict[str, object] = {
         "sub": "alice",

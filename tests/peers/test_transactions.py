@@ -260,7 +260,7 @@ class Script:
     def _until_marked(self, writer: Transacting) -> None:
         """Wait for the marker, and until the clock shows another millisecond.
 
-        If two markers have the same time, a lookup of the latest record finds the first one.
+        If two markers have the same time, a lookup of the latest record finds the first marker.
         """
         writer.until_ended(self.topic)
         clock = os_env().clock

@@ -1,4 +1,4 @@
-"""One grammar parses all times, and refuses invalid ones with the same messages."""
+"""One grammar parses all times, and refuses invalid times with the same messages."""
 
 from typing import TYPE_CHECKING
 

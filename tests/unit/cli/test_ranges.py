@@ -10,7 +10,7 @@ HOUR_START = NOW - NOW % HOUR
 
 @pytest.fixture
 def topic(cli: Cli) -> Cli:
-    """Create two partitions; the first has 4 records in a finished segment and 2 later ones."""
+    """Create two partitions; the first has 4 records in a finished segment and 2 later records."""
     cli.ok("create", "flights", "-p", "2", "--config", "internal.segment.bytes=300")
     cli.append(at(NOW - 10), at(NOW - 5_000), at(NOW + 7, value=None), at(NOW - 10))
     cli.clock.advance(HOUR)

@@ -134,7 +134,7 @@ class TestReading:
 
 
 class TestPassedOn:
-    """Options that users may add to sources and sink, and those that the mirror sets itself."""
+    """Options that users may add to sources and sink, and options that the mirror sets itself."""
 
     @pytest.mark.parametrize(
         ("name", "told"),

@@ -1,4 +1,4 @@
-"""Flips of bits that no checksum covers: framing or order detect some, others stay undetected.
+"""Flips of bits that no checksum covers: framing or order detect only some of the flips.
 
 docs/format.md describes these flips in "What the checksums leave out".
 """

@@ -1,4 +1,4 @@
-"""Records that are read one by one without Arrow are exactly those of a range of time."""
+"""Records that are read one by one without Arrow are exactly the records of a time range."""
 
 import itertools
 from pathlib import Path

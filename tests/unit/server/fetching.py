@@ -131,7 +131,7 @@ class Broker:
 
 
 def sent(pieces: Sequence[Buffer | FilePiece]) -> bytes:
-    """Return all bytes of a response, including those of file pieces."""
+    """Return all bytes of a response, including the bytes of file pieces."""
     parts = [
         piece.read(piece.size_bytes) if isinstance(piece, FilePiece) else bytes(piece)
         for piece in pieces

@@ -78,7 +78,7 @@ def test_every_offset_is_read_once_after_any_events(
             change(log, what, number, count)
             continue
         if not query.offsets and start == "latest":
-            # The first plan determines where a new query begins; later ones don't change it.
+            # The first plan determines where a new query begins; later plans don't change it.
             first = {name: len(one.epochs) for name, one in log.partitions.items()}
         trigger(query, what)
     if query.offsets:

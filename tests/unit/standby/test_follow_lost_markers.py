@@ -136,7 +136,7 @@ def test_its_producers_next_transaction_is_not_ended_with_it(
 def test_a_transaction_found_late_is_ended_even_if_the_standby_is_killed(
     leader: FakeLeader, env: SeededEnv
 ) -> None:
-    """The standby first took the next transaction's records for a part of the open one."""
+    """The standby first took the next transaction's records for a part of the open transaction."""
     log = begun(leader, env)
     end(log)
     log.deleter.advance_start(log.log_end_offset)

@@ -1,4 +1,4 @@
-"""After any crash of an exchange, readers see all old segments or all new ones."""
+"""After any crash of an exchange, readers see all old or all new segments."""
 
 from contextlib import suppress
 

@@ -1,4 +1,4 @@
-"""Lookups by time find the earliest offset with this time or a later one, on either clock."""
+"""Lookups by time find the earliest offset with this time or a later time, on either clock."""
 
 import pytest
 from tests.faults import START_MS

@@ -261,7 +261,7 @@ class TestForeign:
         assert [Notes(log).reason(segment) for segment in log.segments] == ["unknown", "open"]
 
     def test_a_segment_that_was_filled_again_gets_a_new_note(self) -> None:
-        """The note was written for other records; its time would be too early for the new ones."""
+        """The note was written for other records; its time is too early for the new records."""
         env = self.foreign(at_ms=START_MS)
         directory, log = reopen(env)
         directory.close()

@@ -24,7 +24,7 @@ Story = Callable[["Visitor"], None]
 
 
 class LastMessage(NamedTuple):
-    """Parts of a client's last SCRAM message; a test may replace a part by a wrong one."""
+    """Parts of a client's last SCRAM message; a test may replace a part by a wrong value."""
 
     binding: str
     nonce: str

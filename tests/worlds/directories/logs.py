@@ -120,7 +120,7 @@ def snapshot_of(env: Env, path: str = PATH) -> dict[str, bytes | None]:
 
 
 def batch(times: Sequence[int], **fields: int | bool) -> bytearray:
-    """Return a client's batch; `fields` are those of `build_batch`."""
+    """Return a client's batch; `fields` are arguments of `build_batch`."""
     return build_batch(new_records(times), **fields)  # type: ignore[arg-type] # ints and bools
 
 

@@ -82,7 +82,7 @@ class Filler:
         )
 
     def append_in_transaction(self) -> None:
-        """Append a batch of an open transaction, or of a new one."""
+        """Append a batch of an open transaction, or of a new transaction."""
         if len(self._open) < 3 and (not self._open or self.draw.random() < 0.3):
             self._open.append(Txn(self.draw.randrange(1 << 40)))
         txn = self.draw.choice(self._open)

@@ -112,7 +112,7 @@ class BytesFile:
 
 @dataclass
 class BytesFileSystem:
-    """Files in memory that are fast to change, with those calls that a check needs."""
+    """Files in memory that are fast to change, with only the calls that a check needs."""
 
     contents: dict[str, bytes] = field(default_factory=dict)
     failing: str | None = None

@@ -1,4 +1,4 @@
-"""Records, batches and message sets for property tests, also odd and extreme ones."""
+"""Records, batches and message sets for property tests, with odd and extreme content, too."""
 
 from dataclasses import dataclass
 

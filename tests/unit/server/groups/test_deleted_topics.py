@@ -1,4 +1,4 @@
-"""Deleting a topic removes its committed offsets, but not those of a new topic of its name."""
+"""Deleting a topic removes its committed offsets, but not offsets of a new topic of its name."""
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager

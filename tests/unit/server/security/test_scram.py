@@ -1,4 +1,4 @@
-"""SCRAM: the RFC's example, refused messages, and unknown users that look like known ones."""
+"""SCRAM: the RFC's example, refused messages, and unknown users that look like known users."""
 
 import base64
 import hashlib

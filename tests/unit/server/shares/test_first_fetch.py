@@ -1,4 +1,4 @@
-"""The first fetch of a group opens partitions up to the first one that has records."""
+"""The first fetch of a group opens partitions up to the first partition that has records."""
 
 from pathlib import Path
 

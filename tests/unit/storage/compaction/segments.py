@@ -112,7 +112,7 @@ def views(batches: Sequence[bytes]) -> list[Batch]:
 def write_log(
     env: SeededEnv, log: Log, sizes: Sequence[int], *, mtimes: Sequence[int] = ()
 ) -> list[SourceSegment]:
-    """Write batches into segments with these batch counts, the remaining ones into another one."""
+    """Write segments with these batch counts, and the remaining batches into a further segment."""
     env.files.make_dirs(DIRECTORY)
     found, start = [], 0
     base = 0

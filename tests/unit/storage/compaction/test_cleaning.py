@@ -177,7 +177,7 @@ def test_a_marker_stays_while_a_batch_of_its_transaction_is_outside_the_job(
     rules = small_rules(delete_retention_ms=0)
     groups = [Group(bases=(second.base_offset,), drop_expired=True)]
     alone = make_job([second], map_from=1, groups=groups, aborted=log.aborted, rules=rules)
-    # Two runs: if the first one set a delete horizon, the second one would drop the marker.
+    # Two runs: if the first set a delete horizon, the second would drop the marker.
     for _ in range(2):
         clean(alone, env)
         put_back(env, second.base_offset)
@@ -194,7 +194,7 @@ def test_a_marker_stays_while_a_batch_of_its_transaction_is_outside_the_job(
 
 
 def put_back(env: SeededEnv, base: int) -> None:
-    """Replace the source log by the cleaned one."""
+    """Replace the source log by the cleaned log."""
     name = path(base, files.LOG_SUFFIX)
     env.files.rename(name + CLEANED, name)
 

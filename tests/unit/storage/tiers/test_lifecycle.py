@@ -624,7 +624,7 @@ def test_aborted_transactions_and_producers_are_right_over_both() -> None:
         assert last_batches(reader.producer_states()) == last_batches(other.producer_states())
     directory = f"{PATH}/{TOPIC}-0"
     tiered.directory.close()
-    # The local snapshots are lost, so those in the tier are used.
+    # The local snapshots are lost, so the snapshots in the tier are used.
     for entry in tiered.disk.list_dir(directory):
         if entry.name.endswith(".snapshot"):
             tiered.disk.remove(f"{directory}/{entry.name}")
