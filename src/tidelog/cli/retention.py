@@ -383,8 +383,8 @@ def _forever(config: TopicConfig, *, is_age_known: bool) -> str:
 def _segment_heading(segment: "SegmentStory", zone: str | None) -> str:
     if segment.base_offset == segment.end_offset:
         return f"segment at {segment.base_offset}: no records yet"
-    offsets = f"{segment.base_offset}..{segment.end_offset - 1}"
-    return f"segment {offsets}, {output.bytes_text(segment.size_bytes)}, {_rolled(segment, zone)}"
+    offsets = f"offsets {segment.base_offset} to {segment.end_offset - 1}"
+    return f"{offsets}, {output.bytes_text(segment.size_bytes)}, {_rolled(segment, zone)}"
 
 
 def _segment_facts(segment: "SegmentStory", forever: str, zone: str | None) -> dict[str, str]:

@@ -165,7 +165,8 @@ def _next_step(error: TidelogError, options: Collection[str], place: str) -> str
         # the notes say how to create the topic, or which partitions exist
         return "; ".join(error.__notes__)
     for kind, words in _NEXT_STEPS:
-        step = words.format(place=place)
+        is_of_cluster = kind is not UnknownGroup or " --bootstrap" in place
+        step = words.format(place=place if is_of_cluster else "")  # else TIDELOG_BOOTSTRAP is set
         if kind is UnknownGroup and "--bootstrap" not in options:
             continue  # `tidelog groups` needs a cluster, but the failed command names none
         if isinstance(error, kind) and step not in str(error):

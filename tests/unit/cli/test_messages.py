@@ -1,16 +1,29 @@
 """Messages on stderr: labels, colors, line breaks, hints and interrupts."""
 
+import ast
 import io
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
+import click
 import pytest
 from tests.worlds.command_line import Cli, Terminal
 
 from tidelog.cli import surroundings as messages
-from tidelog.cli.app import COMMANDS, JOBS, run
+from tidelog.cli.app import COMMANDS, JOBS, app, run
+from tidelog.cli.options import option_names
 from tidelog.cli.surroundings import ExitCode, Interrupted, Surroundings, interrupted_as
-from tidelog.errors import ClusterFailure
+from tidelog.errors import (
+    ClusterFailure,
+    OffsetOutOfRange,
+    TidelogError,
+    TopicExists,
+    UnknownGroup,
+    UnknownTopic,
+)
 
 
 def printed(
@@ -225,3 +238,45 @@ def test_changes_made_before_an_error_are_a_note(
     monkeypatch.setattr("tidelog.remote.remote_directory.connect", fail)
     lines = flights.run("topics", "--bootstrap", "east:1").err.splitlines()
     assert lines[-1] == "note: 2 records of the call are in the log nevertheless"
+
+
+def _texts() -> Iterator[str]:
+    """Yield each text of tidelog's source; `{}` stands for a value of an f-string."""
+    for path in Path(messages.__file__).parents[1].rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            match node:
+                case ast.JoinedStr(values):
+                    parts = (one.value if isinstance(one, ast.Constant) else "{}" for one in values)
+                    yield "".join(map(str, parts))
+                case ast.Constant(str(text)):
+                    yield text
+
+
+def _unknown_part(words: str) -> str | None:
+    """Return the command or option of `tidelog WORDS` that does not exist, None if all exist."""
+    command: click.Command = app
+    for word in re.sub(r"\{[^}]*\}", " X ", words).split():
+        if word.startswith("--") and not isinstance(command, click.Group):
+            if word.partition("=")[0] not in option_names(command):
+                return f"{command.name} {word}"
+        elif isinstance(command, click.Group) and re.fullmatch("[a-z][a-z-]*", word):
+            if word not in command.commands:
+                return word
+            _, found, _ = command.resolve_command(click.Context(command), [word])
+            assert found is not None
+            command = found
+    return None
+
+
+def test_the_commands_that_texts_name_exist() -> None:
+    named = {one for text in _texts() for one in re.findall(r"`tidelog ([^`]*)`", text)}
+    assert len(named) > 50
+    assert {one: part for one in named if (part := _unknown_part(one)) is not None} == {}
+
+
+@pytest.mark.parametrize("kind", [UnknownTopic, UnknownGroup, OffsetOutOfRange, TopicExists])
+@pytest.mark.parametrize("place", ["", " --data logs", " --bootstrap h:9092"])
+def test_hints_name_commands_with_their_options(kind: type[TidelogError], place: str) -> None:
+    error = kind.__new__(kind)
+    hint = messages.describe(error, {"--bootstrap", "--data"}, place).hint
+    assert [_unknown_part(one) for one in re.findall(r"`tidelog ([^`]*)`", hint)] == [None]

@@ -140,7 +140,7 @@ class TestSegments:
 
     def test_details_on_demand_and_for_one_partition(self, tides: Cli) -> None:
         details = tides.ok("why", "tides", "--show", "details").out
-        assert "\ntides:0\n  segment 0..0, " in details
+        assert "\ntides:0\n  offsets 0 to 0, " in details
         assert "\ntides:1\n  no segments yet" in details
         assert "    in Kafka  " in tides.ok("why", "tides:0").out
         assert "    in Kafka  " not in tides.ok("why", "tides:0", "--show", "segments").out

@@ -129,11 +129,12 @@ class Request:
 def latency(surroundings: Surroundings, request: Request, options: LatencyOptions) -> None:
     """Show latency by topic and hour, and losses by watermarks.
 
-    Latency is append time minus create time. A negative latency means that a producer's clock was
-    ahead; CLOCK AHEAD is the largest such difference. A range is extended to whole hours. --show
-    hours lists each latency twice: by the hour of its append time, and of its create time. PLACE
-    is a directory, an object store's URL, or kafka://HOST:PORT; in a cluster of Kafka, only
-    topics with LogAppendTime have append times.
+    Latency is append time minus create time. A record with a negative latency was appended before
+    its create time, for example because the producer's clock was ahead; CLOCK AHEAD is the largest
+    such difference. A range is extended to whole hours. --show hours lists each latency twice: by
+    the hour of its append time, and of its create time. PLACE is a directory, an object store's
+    URL, or kafka://HOST:PORT; in a cluster of Kafka, only topics with LogAppendTime have append
+    times.
     """
     needs_spark()
     from tidelog.jobs.latency.job import measure
@@ -250,7 +251,7 @@ def page(place: str, result: "LatencyResult", zone: str | None) -> Report:
     sections: list[Section] = [
         Text(
             "Latency is append time minus create time, by hour of append time and of create time. A"
-            " negative latency means that a producer's clock was ahead."
+            " record with a negative latency was appended before its create time."
         ),
         Items(lines(result), "In short"),
     ]
