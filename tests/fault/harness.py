@@ -48,7 +48,7 @@ Judge = Callable[[CrashState, Promise, Promise], None]
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Counts of crash states: `drawn` counts all, `judged` only the distinct ones."""
+    """Counts of crash states: `drawn` counts all, `judged` only distinct states."""
 
     drawn: int
     judged: int

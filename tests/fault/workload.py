@@ -62,7 +62,7 @@ class Workload:
     # ---- the plan
 
     def steps(self, count: int) -> list[Callable[[], None]]:
-        """Return the first steps of every workload, then `count` drawn ones, then a clean stop."""
+        """Return the first steps of every workload, then `count` drawn steps, then a clean stop."""
         weighted = self.weighted()
         weights = [weight for weight, _ in weighted]
         drawn = self.draw.choices([step for _, step in weighted], weights, k=count)

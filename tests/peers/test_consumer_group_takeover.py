@@ -75,7 +75,7 @@ def look(talk: ConsumerTalk) -> list[object]:
 
 
 def gather(bootstrap: str) -> Seen:
-    """Join a member that names topics, a static one, one with an expression, and a classic one."""
+    """Join members: one names topics, one is static, one has an expression, one is classic."""
     talk = ConsumerTalk(bootstrap, GROUP)
     talk.enter("A", ROUTES, STOPS)
     talk.enter("B", instance_id="seat", rack_id="here", server_assignor="range")

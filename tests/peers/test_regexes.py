@@ -100,9 +100,9 @@ def ask(oracle: Oracle, regex: str, texts: list[str]) -> list[bool] | None:
 
 
 def is_taken_otherwise(regex: str) -> bool:
-    """Whether RE2 differs.
+    """Whether RE2 handles an expression differently from RE2J.
 
-    It differs for a repeated brace, a duplicate group name, `(?i)` with lowercase classes, and an
+    RE2 differs for a repeated brace, a duplicate group name, `(?i)` with lowercase classes, and an
     escaped character outside of ASCII.
     """
     names = re.findall(r"\(\?P?<(\w+)>", regex)

@@ -1,4 +1,4 @@
-"""An audit reads records after the compared ones only in partitions that were compacted since."""
+"""An audit reads a partition beyond the compared records only if it was compacted since."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -14,7 +14,7 @@ from tidelog.server.kernels import libraries, preload
 from tidelog.storage.kernel_cache import CACHE_VARIABLE
 
 LARGE_BYTES = 1 << 20
-# Run in another process, because this one has possibly loaded numba already.
+# Run in another process, because this process may have loaded numba already.
 WATCHED = """
 import asyncio, ctypes, gc, sys, threading
 from tidelog.server import kernels

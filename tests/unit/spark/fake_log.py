@@ -33,7 +33,7 @@ class FakePartition:
     visible: int | None = None
 
     def append(self, count: int, epoch: int | None = None) -> None:
-        """Append records with an epoch, by default the latest one."""
+        """Append records with an epoch, by default the latest epoch."""
         latest = self.epochs[-1] if self.epochs else 0
         self.epochs += [latest if epoch is None else epoch] * count
 

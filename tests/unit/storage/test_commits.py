@@ -278,7 +278,7 @@ class TestManyPartitions:
 
     @pytest.mark.parametrize("ago_ms", [60_000, files.SETTLED_MS, files.SETTLED_FINE_MS + 1, 2_001])
     def test_commit_records_are_searched_once(self, tmp_path: Path, ago_ms: int) -> None:
-        """A modification time with fractions of a second is trusted sooner than a time without."""
+        """A modification time with fractions of a second is trusted sooner than whole seconds."""
         log_dir, listed = self.opened(tmp_path, ago_ms)
         for number in range(self.COUNT):
             log_dir.reader("t", number)

@@ -13,8 +13,8 @@ from tests.worlds.kafka.oracle import Oracle
 import tidelog
 from tidelog.server.embedded import Broker as OurBroker
 
-# Settings of our broker like those of Kafka in tests: they keep old records, and have few internal
-# partitions for a quick start.
+# Settings of our broker like the settings of Kafka in tests: they keep old records, and have few
+# internal partitions for a quick start.
 SETTINGS = {
     "log.retention.ms": "-1",
     "offsets.topic.num.partitions": "1",
