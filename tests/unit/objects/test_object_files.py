@@ -148,13 +148,29 @@ def test_an_object_that_is_replaced_while_it_is_read(long: Path, store: Counting
         stats = ScanStats()
         batches = read(split, options=ReadOptions(env=env, rows=10), stats=stats)
         first = next(batches)
-        for path in long.rglob("*.log"):
-            key = path.relative_to(long).as_posix()
-            store.delete(key)
-            store.put(key, path.read_bytes())
+        replace_logs(long, store)
         rest = list(batches)
         assert stats.replanned > 0
         assert pa.Table.from_batches([first, *rest]) == expected
+
+
+def replace_logs(directory: Path, store: CountingStore) -> None:
+    """Replace each log file of a directory's copy by a new object with the same bytes."""
+    for path in directory.rglob("*.log"):
+        key = path.relative_to(directory).as_posix()
+        store.delete(key)
+        store.put(key, path.read_bytes())
+
+
+def test_an_object_that_is_replaced_after_planning(long: Path, store: CountingStore) -> None:
+    env = env_of(store, block_bytes=1 << 20)
+    (split,) = plan(store.url, env=env)
+    options = ReadOptions(env=env)
+    expected = to_table([split], options=options)
+    replace_logs(long, store)
+    stats = ScanStats()
+    assert pa.Table.from_batches(read(split, options=options, stats=stats)) == expected
+    assert stats.replanned > 0
 
 
 def test_a_long_piece_is_read_by_ranges_and_each_byte_once(

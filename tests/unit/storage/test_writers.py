@@ -235,7 +235,8 @@ def commit_topics(env: Env, label: str, version: int, *topics: str) -> AttachRes
 def make_two_topics(env: Env) -> None:
     make_directory(env)
     with LogDir.open(ROOT, env=env, options=WRITABLE) as log_dir:
-        log_dir.create_topic(OTHER, partitions=1)
+        for topic in (OTHER, "new"):
+            log_dir.create_topic(topic, partitions=1)
 
 
 def rows_by_topic(result: AttachResult) -> dict[str, int]:
@@ -257,5 +258,9 @@ def test_a_version_that_one_topic_has_is_written_to_the_other_topics() -> None:
     commit_topics(env, "a", 5, TOPIC)
     both = commit_topics(env, "b", 4, TOPIC, OTHER)
     assert (both.was_done, both.skipped, rows_by_topic(both)) == (False, {TOPIC: 5}, {OTHER: 9})
+    marks = commits.read_marks(env.files, ROOT)
     assert commit_topics(env, "c", 4, TOPIC, OTHER).skipped == {TOPIC: 5, OTHER: 4}
+    commit_topics(env, "c", 4, OTHER, "new")
+    kept = commits.read_marks(env.files, ROOT)
+    assert {name: kept[name] for name in marks} == marks
     assert rows_by_topic(commit_topics(env, "d", 6, TOPIC, OTHER)) == {TOPIC: 9, OTHER: 9}
