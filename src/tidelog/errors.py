@@ -155,11 +155,13 @@ class InvalidTime(InvalidRequest, ValueError):
     Attributes:
         text: The given time, as text.
         reason: What is wrong with the text, and what is expected.
+        is_zone_missing: Whether only the time zone is missing.
     """
 
-    def __init__(self, text: str, reason: str) -> None:
+    def __init__(self, text: str, reason: str, *, is_zone_missing: bool = False) -> None:
         self.text = text
         self.reason = reason
+        self.is_zone_missing = is_zone_missing
         super().__init__(f"{text!r}: {reason}")
 
 

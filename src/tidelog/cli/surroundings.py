@@ -32,6 +32,7 @@ from tidelog.errors import (
     DamagedLog,
     InvalidPartitions,
     InvalidRequest,
+    InvalidTime,
     InvalidTopic,
     MissingFile,
     OffsetOutOfRange,
@@ -145,10 +146,10 @@ def describe(error: BaseException, options: Collection[str] = (), place: str = "
 
 def _zone_hint(error: BaseException, options: Collection[str]) -> str:
     """Return a hint on `--zone` for a time without a zone; empty for other errors."""
-    # imported only for errors, because help needs no times
-    from tidelog.timespec.zones import ZONE_MISSING
-
-    is_missing = ZONE_MISSING in f"{error}" and "--zone" in options
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, InvalidTime):
+        cause = cause.__cause__
+    is_missing = cause is not None and cause.is_zone_missing and "--zone" in options
     return "--zone ZONE sets the zone of all times without one" if is_missing else ""
 
 

@@ -349,7 +349,8 @@ def _read_time(where: str, value: object, now_ms: int) -> int:
         try:
             return parse_point(str(value), now_ms=now_ms)
         except InvalidTime as error:
-            raise InvalidTime(error.text, f"{where}: {error.reason}") from error
+            reason = f"{where}: {error.reason}"
+            raise InvalidTime(error.text, reason, is_zone_missing=error.is_zone_missing) from error
     raise InvalidRequest(f"{where}: time is {value!r}, must be ms since the epoch or text")
 
 

@@ -150,7 +150,8 @@ def _about(text: str, error: InvalidTime) -> InvalidTime:
     """Return an error that quotes the whole text, and also the part that is wrong."""
     shortened = text[:TEXT_LIMIT]
     whole = error.text in (text.strip(), shortened)
-    return InvalidTime(shortened, error.reason if whole else f"in {error.text!r}: {error.reason}")
+    reason = error.reason if whole else f"in {error.text!r}: {error.reason}"
+    return InvalidTime(shortened, reason, is_zone_missing=error.is_zone_missing)
 
 
 def parse_range(text: str, *, now_ms: int, zone: tzinfo | str | None = None) -> tuple[int, int]:

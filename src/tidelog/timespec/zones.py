@@ -164,9 +164,6 @@ def instant_ns(wall: WallTime, default: tzinfo | None, now_ns: int) -> int:
         raise InvalidTime(wall.text, "outside the years 1 to 9999") from None
 
 
-ZONE_MISSING: Final = "the time zone is missing"
-
-
 def _zone_of(wall: WallTime, default: tzinfo | None) -> tuple[tzinfo, tzinfo | None]:
     """Return a wall time's zone, and the offset in its text or None.
 
@@ -176,8 +173,9 @@ def _zone_of(wall: WallTime, default: tzinfo | None) -> tuple[tzinfo, tzinfo | N
         if default is None:
             raise InvalidTime(
                 wall.text,
-                f"{ZONE_MISSING}; add Z, an offset such as -05:00 or a name such as"
+                "the time zone is missing; add Z, an offset such as -05:00 or a name such as"
                 " America/New_York",
+                is_zone_missing=True,
             )
         return default, None
     offset, bracket, name = wall.zone_text.rstrip("]").partition("[")

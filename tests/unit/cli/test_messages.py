@@ -15,9 +15,18 @@ from tests.worlds.command_line import Cli, Terminal
 from tidelog.cli import surroundings as messages
 from tidelog.cli.app import COMMANDS, JOBS, app, run
 from tidelog.cli.options import option_names
-from tidelog.cli.surroundings import ExitCode, Interrupted, Surroundings, interrupted_as
+from tidelog.cli.surroundings import (
+    ExitCode,
+    Interrupted,
+    InvalidInput,
+    Surroundings,
+    UsageProblem,
+    describe,
+    interrupted_as,
+)
 from tidelog.errors import (
     ClusterFailure,
+    InvalidTime,
     OffsetOutOfRange,
     TidelogError,
     TopicExists,
@@ -280,3 +289,15 @@ def test_hints_name_commands_with_their_options(kind: type[TidelogError], place:
     error = kind.__new__(kind)
     hint = messages.describe(error, {"--bootstrap", "--data"}, place).hint
     assert [_unknown_part(one) for one in re.findall(r"`tidelog ([^`]*)`", hint)] == [None]
+
+
+def test_only_a_missing_zone_gets_the_hint_on_zones() -> None:
+    words = "the time zone is missing"
+    assert describe(UsageProblem(f"no column {words!r}"), {"--zone"}).hint == ""
+    missing = InvalidTime("2024-05-01T12:00", words, is_zone_missing=True)
+    wrapped = InvalidInput("row 1: no time")
+    wrapped.__cause__ = missing
+    for error in (missing, wrapped):
+        hint = "--zone ZONE sets the zone of all times without one"
+        assert describe(error, {"--zone"}).hint == hint
+        assert describe(error).hint == ""
