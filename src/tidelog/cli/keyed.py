@@ -215,7 +215,7 @@ class DiffOptions:
     epilog=examples(
         "tidelog diff flights --from -1d",
         "tidelog diff flights --from 2013-02-08 --to 2013-02-09 --zone America/New_York -o json",
-        "tidelog diff aircraft --from 2013-03-01Z --to 2013-04-01Z --key N14228",
+        "tidelog diff flights --from 2013-03-01Z --to 2013-04-01Z --key N14228",
         "tidelog diff flights --from -1h --clock append --bootstrap broker:9092",
     ),
 )
@@ -249,18 +249,19 @@ def diff(surroundings: Surroundings, options: DiffOptions) -> None:
         if options.kind.is_columns:
             write_columns(surroundings, reader.schema, rows, None, options.kind)
         else:
-            _print_diff(surroundings, rows, options, (before_ms, after_ms))
+            changes = _print_changes(surroundings, rows, options)
+            is_exact = not difference.doubts()
+            verdict = _diff_verdict(changes, options, (before_ms, after_ms), is_exact=is_exact)
+            surroundings.say(verdict)
         span = " up to the later time"
         effect = ("is not compared", "are not compared")
         _say(surroundings, difference, stats, whole=True, effect=effect, span=span)
 
 
-def _print_diff(
-    surroundings: Surroundings,
-    batches: "Iterable[pa.RecordBatch]",
-    options: DiffOptions,
-    times_ms: tuple[int, int | None],
-) -> None:
+def _print_changes(
+    surroundings: Surroundings, batches: "Iterable[pa.RecordBatch]", options: DiffOptions
+) -> Counter[str]:
+    """Print the rows of a diff; return the number of keys by kind of change."""
     kind = Format(options.kind)
     out = output.writer(surroundings, _DIFF_COLUMNS, kind, zone=options.zone)
     changes: Counter[str] = Counter()
@@ -270,18 +271,35 @@ def _print_diff(
         out.write(_diff_rows(batch, options, is_short=is_short))
     if changes or kind is not Format.TABLE:
         out.close()
+    return changes
+
+
+def _diff_verdict(
+    changes: Counter[str],
+    options: DiffOptions,
+    times_ms: tuple[int, int | None],
+    *,
+    is_exact: bool,
+) -> str:
+    """Return how many keys were added, changed and deleted between which tables, in a sentence."""
     parts = (f"{output.count_text(changes[one])} {one}" for one in _CHANGES)
+    keys = f"{plural(changes.total(), 'key')} of {options.target}: {', '.join(parts)}"
+    if changes and not is_exact:
+        keys += "; not exact, because records are missing"
+    elif not is_exact:
+        of = "of keys" if options.key is None else f"of key {options.key}"
+        keys = f"0 known differences {of} of {options.target}, but records are missing"
+    elif not changes and options.key is None:
+        keys = f"0 differences: no key of {options.target} was added, changed or deleted"
+    elif not changes:
+        same = "has the same record in both tables, or is in neither"
+        keys = f"0 differences: key {options.key} of {options.target} {same}"
     before_ms, after_ms = times_ms
     before = output.time_text(before_ms, options.zone)
     after = "all records"
     if after_ms is not None:
         after = f"the table as of {output.time_text(after_ms, options.zone)}"
-    keys = f"{plural(changes.total(), 'key')} of {options.target}: {', '.join(parts)}"
-    if not changes:
-        key = "no key" if options.key is None else f"key {options.key}"
-        was = "was" if options.key is None else "was not"
-        keys = f"0 differences: {key} of {options.target} {was} added, changed or deleted"
-    surroundings.say(
+    return (
         f"{keys}; from the table as of {before} to {after}"
         f" ({options.zone or 'UTC'}, {options.clock} clock, times inclusive)"
     )
