@@ -59,7 +59,7 @@ def main_log(workload: Workload) -> Log | None:
 
 
 def expect_offline(workload: Workload, log: Log) -> None:
-    """Assert that the log refuses changes without a call to the disk, and is readable."""
+    """Assert that the log refuses each change, and makes no call to the disk for it."""
     calls = workload.files.calls
     for change in (
         lambda: log.append([NewRecord(value=b"late")]),

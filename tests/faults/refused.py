@@ -1,4 +1,4 @@
-"""Cuts logs that an opening has refused because damaged bytes precede a valid batch.
+"""Truncates logs that can't be opened because damaged bytes precede a valid batch.
 
 A power loss may keep a write and lose an earlier write. Opening leaves such a log as it is, and the
 log's owner decides what to keep. Crash tests keep the valid prefix, because only synced bytes are

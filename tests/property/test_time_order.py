@@ -1,7 +1,7 @@
 """Reads in order of time, and of the last records, compared with a sort of all records.
 
-Partitions have records in any order of times, records without a time, gaps of compaction, control
-batches, and offsets below which retention has deleted.
+Partitions have records in any order of times, records without a time, gaps that compaction left,
+and control batches. Retention may have deleted the first records.
 """
 
 from collections.abc import Iterator

@@ -86,7 +86,7 @@ def test_days_follow_each_other_without_a_gap(seconds: int, zone: str) -> None:
 
 
 def local_midnight(day: date, zone: str) -> int:
-    """Return the first second of a day, by a search of every quarter of an hour around it."""
+    """Return the first second of a day as epoch seconds; tries every quarter of an hour."""
     target = ZoneInfo(zone)
     noon = int(datetime(day.year, day.month, day.day, 12, tzinfo=UTC).timestamp())
     quarters = range(noon - 40 * 3600, noon + 40 * 3600, 900)

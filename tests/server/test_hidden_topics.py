@@ -1,4 +1,7 @@
-"""Topics that a user may not see stay hidden: from cursors, later creations, odd names."""
+"""Responses do not reveal topics that the user may not see, in cursors and after their creation.
+
+Requests of such users for a broker with an invalid name and for a missing group are also answered.
+"""
 
 from typing import Final
 

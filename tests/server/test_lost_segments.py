@@ -71,7 +71,7 @@ def damaged(tmp_path: Path, request: pytest.FixtureRequest) -> tuple[Path, int, 
 def test_fetch_and_lookups_report_lost_records(
     damaged: tuple[Path, int, int], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each request fails; records before and after the segment are readable."""
+    """A Fetch in the segment fails, and each lookup that must read it; other requests succeed."""
     data, first, end = damaged
     with (
         caplog.at_level(logging.ERROR),

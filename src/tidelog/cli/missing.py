@@ -38,7 +38,7 @@ def note_missing(
     clock: ClockName,
     zone: str | None,
 ) -> None:
-    """Print notes on records that may have been in ranges and are no longer in the log.
+    """Print notes if records of the requested ranges may have been removed from the log.
 
     A range without any limit means the current log, so none of its records is missing.
     """

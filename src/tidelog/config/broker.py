@@ -670,8 +670,8 @@ _OF_BROKERS: Final = frozenset(
 
 _FIXED: Final = frozenset({"log.flush.scheduler.interval.ms"})
 
-# Maps a broker setting to the topic setting whose default it is. Contains the broker settings that
-# can be changed at run time.
+# Maps a broker setting to the topic setting whose default it is. All these broker settings can be
+# changed at run time; `DYNAMIC_CONFIGS` has all settings that can be changed at run time.
 TOPIC_DEFAULTS: Final = {
     synonym.name: key
     for key in TOPIC_CONFIGS

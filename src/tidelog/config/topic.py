@@ -486,7 +486,7 @@ class TopicConfig:
         return text_of(cast("ConfigValue | None", getattr(self, key.attribute)))
 
     def texts(self) -> dict[str, str]:
-        """Return all settings as texts by name, in the order of the fields.
+        """Return the texts of all settings that have a value, by name, in the order of the fields.
 
         Only the text of cleanup.policy can be empty.
         """

@@ -164,8 +164,8 @@ def amount_text(name: str, text: str) -> str | None:
     `plain_settings` converts this text back to the same number.
 
     Returns:
-        Return None for a setting without a unit, for special values (-1), and for numbers that no
-        short text represents exactly.
+        The text. None for a setting without a unit, for 0 and special values such as -1, and for
+        numbers that no short text represents exactly.
     """
     unit = _unit_of(name)
     if unit is None or not _PLAIN.fullmatch(text) or int(text) <= 0:

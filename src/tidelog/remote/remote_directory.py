@@ -220,9 +220,9 @@ class RemoteDirectory(FrontDoor):
         """Append records, and return their offsets in each partition that received records.
 
         The partition is chosen by murmur2 of the key, as in Kafka's Java client. Records without a
-        key go to one partition, chosen at random for each call. By default an idempotent producer
-        sends the records, so no record is written twice, and waits for all in-sync replicas
-        (acks=all). A call may need several batches. So after an error some of the call's records
+        key go to one partition, chosen at random for each call. By default the producer is
+        idempotent, so it writes no record twice, and it waits for all in-sync replicas (acks=all).
+        A call may need several batches. So after an error some of the call's records
         may be in the log, and the error's notes give the number of these records.
 
         Args:

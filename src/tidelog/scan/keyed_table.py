@@ -10,8 +10,8 @@ and the second pass returns the winners' rows. So memory holds all keys, but the
 few rows at a time. A table writes nothing and takes no lock.
 
 A difference of two tables folds both tables in one pass, then reads the rows of the keys whose
-winners differ. Keys whose values have the same bytes at both times are left out. Memory holds a
-partition's keys, and the rows of the keys whose winner is another record at the second time.
+winners differ. Keys whose values have the same bytes at both times are left out. Memory holds
+the keys of one partition, and the rows of those keys that have different winners at the two times.
 Columns:
 
 | column | type | content |

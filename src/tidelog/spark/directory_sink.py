@@ -385,7 +385,7 @@ class _PartitionRows:
 
 
 def row_facts(table: pa.Table, now_ms: int) -> RowFacts:
-    """Return the facts of rows that a topic's rules check: earliest create time, and null keys.
+    """Return what a topic's rules need: the rows' earliest create time, and whether a key is null.
 
     The time is in ms; INT64_MAX if no row has a create time.
     """

@@ -104,7 +104,7 @@ _NOTHING: Final = (0, 0)
 def read_later_records(
     side: Side, plan: SidePlan, topics: Collection[str], scope: ReadScope, read: Read
 ) -> list[Run]:
-    """Read later records, because of which compaction may have removed compared records.
+    """Read later records; a key's later record may have let compaction remove a compared record.
 
     Later records are the records of one side after the compared offsets, or outside the time range.
 
@@ -485,9 +485,9 @@ def _has_history(work: AuditWork, plans: Mapping[str, SidePlan], state: State, p
     """Return whether all records of a key are compared, not only the last record.
 
     The option `history` determines this if it is given. Otherwise, only the last record is compared
-    if a side's topic is compacted. It is also the only compared record if one log has overwritten
-    create times that the other log still has. Then the digests of a key's records always differ,
-    because these digests contain the create times.
+    if a side's topic is compacted, or if one log has overwritten create times that the other log
+    still has. In the second case, digests of all records of a key would always differ, because
+    these digests contain the create times.
     """
     if (history := work.plan.options["history"]) is not None:
         return history

@@ -193,8 +193,8 @@ def keep_share(into: WinnerMap, used: Longs, mask: int, share: int) -> None:
         for at in range(start, end):
             into.keys[key_at + at - start] = into.keys[at]
         key_at += end - start
-        # This does not overwrite an end that is not read yet, because such ends are at higher
-        # indexes.
+        # This overwrites only entries of `key_ends` that were already read: the entries that are
+        # still to be read have higher indexes.
         into.key_ends[row_count + 1] = key_at
         into.hashes[row_count] = into.hashes[entry]
         for side in range(into.offsets.shape[0]):

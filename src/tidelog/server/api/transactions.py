@@ -85,7 +85,7 @@ EPOCH_BUMP_FIRST_VERSION: Final = 5
 
 
 def fenced(version: int, code: int) -> int:
-    """Return the code by which clients of a version know an error."""
+    """Return `code`; if the version is older than PRODUCER_FENCED, a code that its clients know."""
     is_unknown = code == ErrorCode.PRODUCER_FENCED and version < FENCED_FIRST_VERSION
     return ErrorCode.INVALID_PRODUCER_EPOCH if is_unknown else code
 

@@ -203,7 +203,10 @@ class ConnectionMemory:
         return self._unsent_bytes + self._queued_bytes
 
     def hold(self, *, unsent_bytes: int | None = None, queued_bytes: int | None = None) -> None:
-        """Set the unsent bytes in the transport's buffer and in the queue; None keeps a number."""
+        """Set the numbers of unsent bytes in the transport's buffer and in the queue.
+
+        A number that is None stays unchanged.
+        """
         before_bytes = self.response_bytes
         if unsent_bytes is not None:
             self._unsent_bytes = unsent_bytes

@@ -1,7 +1,8 @@
 """Checks a log file by itself: frames, checksums, order of offsets and epochs, records.
 
-The check reads the file in one pass, and continues after damage. For the checks of sidecar files it
-stores about 40 bytes for each sound batch in `LogFacts`, and the producers in `ProducerStates`.
+The check reads the file in one pass, and continues after damage. For the later
+checks of the sidecar files, the check stores about 40 bytes for each sound batch in `LogFacts`, and
+the state of each producer in `ProducerStates`.
 
 Records are checked even if the CRC of their batch is right, because the producer may have encoded
 them wrongly, or compressed them into bytes that the codec can't decompress. Recovery (tidelog's and

@@ -14,9 +14,10 @@ file's topic id, but some have another id, tidelog uses the first of these other
 Text of the file, format version 1: `{"version": 1, "topics": {NAME: {"id": 22 characters,
 "partitions": N, "config": {KEY: TEXT}}}, "deleted": {NAME: 22 characters or null}}`
 
-`deleted` is present only while directories of deleted topics may still have their old names. The
-write that adds topics to `deleted` deletes all these topics at once. A partition directory of a
-topic in `deleted` is ignored if its `partition.metadata` has the listed id, or no readable id.
+`deleted` is present only while directories of deleted topics may still have their old names. A
+deletion is atomic: all topics that one write of the file adds to `deleted` are deleted by this
+write. A partition directory of a topic in `deleted` is ignored if its `partition.metadata` has the
+listed id, or no readable id.
 
 Source: Kafka 4.x LogManager (a log without a topic id has taken no record yet).
 """

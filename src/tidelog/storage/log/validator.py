@@ -186,7 +186,7 @@ class Validator:
         attributes, count = batch.attributes, batch.record_count
         if count <= 0 or batch.last_offset_delta + 1 != count:
             offsets = plural(batch.last_offset_delta + 1, "offset")
-            raise self._invalid(f"{plural(count, 'record')}, {offsets}; each record needs one")
+            raise self._invalid(f"{plural(count, 'record')}, {offsets}; need equal numbers above 0")
         if terms.origin is _CLIENT and (
             attributes & CONTROL_BIT
             or (batch.base_sequence <= NO_SEQUENCE and batch.producer_id > NO_PRODUCER_ID)

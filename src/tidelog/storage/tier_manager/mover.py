@@ -15,10 +15,10 @@ A crash between two steps leaves a complete log. Before the compare-and-swap, th
 only valid copy, and the objects are orphans. After the compare-and-swap, both copies exist and are
 equal.
 
-A tier has one writer. Each change of the manifest has a random name that the record stores first.
-If the store's manifest has a name that the record doesn't know, this manifest was written by a copy
-of the directory, or by this directory before it was restored from a backup. In this case nothing is
-changed.
+A tier has one writer. Each change of the manifest has a random name, which is stored in the tier
+record before the manifest is written. If the store's manifest has a name that the record doesn't
+know, this manifest was written by a copy of the directory, or by this directory before it was
+restored from a backup. In this case nothing is changed.
 
 An exchange replaces segments by other segments with the same span of offsets in one swap of the
 manifest. The old objects are kept for readers with older plans.
