@@ -141,7 +141,10 @@ def long(tmp_path: Path, store: CountingStore) -> Path:
 
 
 def test_an_object_that_is_replaced_while_it_is_read(long: Path, store: CountingStore) -> None:
-    """Two ranges are fetched before the first rows; later ranges come from the new object."""
+    """A read that began on the old object continues on the new one, and returns the same rows.
+
+    Two ranges are fetched from the old object before the first rows are returned.
+    """
     env = env_of(store, block_bytes=1 << 20)
     for split in plan(store.url, env=env):
         expected = to_table([split], options=ReadOptions(env=env))
@@ -261,7 +264,7 @@ def test_sequential_reads_need_few_requests_and_random_reads_few_bytes(
 
 
 class TestCounts:
-    """Requests and bytes for each operation, on a directory with large segments."""
+    """Limits on the requests and bytes of each operation, on a directory with large segments."""
 
     @pytest.fixture
     def large(self, tmp_path: Path, store: CountingStore) -> Path:

@@ -1,4 +1,4 @@
-"""Fixtures of a standby's environment, and of a leader with an empty topic."""
+"""Fixtures: a standby's environment, and a leader with an empty topic."""
 
 import pytest
 from tests.faults import SeededEnv, seeded_env

@@ -1,4 +1,4 @@
-"""A standby of a leader in memory: copied, resumed, truncated and refused logs; promotion."""
+"""A standby follows a leader in memory: copies, continuations, truncations, refusals, promotion."""
 
 import pytest
 from tests.faults import Keep, SeededEnv, reopen, seeded_env
@@ -147,8 +147,8 @@ class TestCopy:
                 log.producer_states().encode_snapshot()
             )
             assert mine.last_stable_offset == log.last_stable_offset == 1
-            # The entries are in indexes of different segments, because fetch sizes determine the
-            # rolls.
+            # Fetch sizes determine where the standby's segments roll, so an entry can be in another
+            # segment's index than at the leader.
             assert aborted(mine) == aborted(log) != []
 
 
@@ -380,7 +380,7 @@ class TestDivergence:
     def test_a_new_standby_begins_at_the_leaders_start(
         self, leader: FakeLeader, env: SeededEnv
     ) -> None:
-        """The log start may be within a batch, which is copied whole."""
+        """If the leader's log starts within a batch, the standby copies the whole batch."""
         leader.put(b"a", b"b", b"c")
         leader.put(b"d")
         leader.log().deleter.advance_start(1)

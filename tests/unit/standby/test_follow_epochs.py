@@ -1,4 +1,4 @@
-"""The offset at which two logs diverge, by their epochs; and comparison of two batches."""
+"""Comparison of logs: the offset at which their epochs diverge, and whether batches differ."""
 
 import pytest
 

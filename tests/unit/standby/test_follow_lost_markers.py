@@ -155,7 +155,7 @@ def test_a_transaction_found_late_is_ended_even_if_the_standby_is_killed(
 def test_the_transaction_stays_open_until_its_marker_may_no_longer_follow(
     leader: FakeLeader, env: SeededEnv
 ) -> None:
-    """Batches are copied one by one; each response has the leader's last stable offset."""
+    """Batches are copied one by one. Each response already has the last stable offset, 6."""
     log = begun(leader, env)
     for _ in range(3):
         leader.put(b"between")
@@ -217,7 +217,7 @@ def test_nor_where_the_standby_is_killed(leader: FakeLeader, env: SeededEnv, kee
 def test_a_lost_marker_and_a_later_abort_in_one_response_hide_no_committed_record(
     leader: FakeLeader, env: SeededEnv, epoch: int, begins_in_the_gap: bool
 ) -> None:
-    """The response lists the aborted transaction's first offset, where the transaction begins.
+    """The response lists the aborted transaction's first offset, which shows where it begins.
 
     With a newer producer epoch, the standby detects the new transaction by the epoch alone.
     """
@@ -264,7 +264,7 @@ def test_a_transaction_across_the_gap_is_aborted_in_one_response(
 def test_a_newer_epoch_ends_a_transaction_that_the_leader_cannot_report(
     leader: FakeLeader, env: SeededEnv
 ) -> None:
-    """Another producer's open transaction, begun before the gap, hides committed records."""
+    """While a transaction that began in the gap is open, the leader doesn't report later aborts."""
     log = begun(leader, env)
     end(log)
     write(log, b"other", producer_id=7)

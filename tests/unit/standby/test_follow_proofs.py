@@ -1,4 +1,7 @@
-"""A standby drops records only with a proof; damaged or missing data changes nothing."""
+"""A standby drops records only with proof that the leader has others at their offsets.
+
+Damaged or missing data in responses changes nothing.
+"""
 
 import dataclasses
 import struct
@@ -68,7 +71,7 @@ def copied(leader: FakeLeader, env: SeededEnv) -> None:
 
 
 def refused(leader: FakeLeader, env: SeededEnv) -> Exception:
-    """Run the follower; check that the standby's log is unchanged; return the reported problem."""
+    """Run the follower; check that the standby lost no bytes; return the reported problem."""
     with follow(leader, env) as follower:
         before = log_bytes(follower.copies[P0].log)
         follower.catch_up()
@@ -81,7 +84,7 @@ def refused(leader: FakeLeader, env: SeededEnv) -> Exception:
 
 
 def changed_batch(number: int, at: int, data: bytes) -> Lie:
-    """Change bytes of the batch with this base offset in each fetch."""
+    """Return a change of responses: `data` at byte `at` of the batch with base offset `number`."""
 
     def change(answer: "DataclassInstance") -> None:
         for topic in cast("fe.FetchResponse", answer).responses:

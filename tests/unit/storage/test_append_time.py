@@ -76,7 +76,7 @@ def test_rows_of_a_proven_file_are_not_checked_again() -> None:
 
 
 def drawn(draw: random.Random) -> AppendTimes:
-    """Return up to 99 ranges of known times, and unknown ranges; the last may have no end."""
+    """Draw up to 99 ranges of known times, some followed by unknown ones; the last may be open."""
     times, offset, ms = AppendTimes(BASE, TOPIC), BASE, 1_000
     for _ in range(draw.randrange(1, 100)):
         offset, ms = offset + draw.randrange(1, 9), ms + draw.randrange(5)
@@ -402,7 +402,7 @@ def test_a_bad_header_gives_no_times(damaged: bytes, expected: str) -> None:
 
 
 def sealed(*rows: tuple[int, int]) -> bytes:
-    """Return a file with correct checksums and the given rows."""
+    """Return a file with correct checksums and the given rows of time and relative offset."""
     data = AppendTimes(BASE, TOPIC).encode()
     crc = int.from_bytes(data[-4:], "big")
     for ms, relative in rows:

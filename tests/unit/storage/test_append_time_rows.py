@@ -1,4 +1,4 @@
-"""Rows of append times as columns."""
+"""Rows of append times are unpacked into columns."""
 
 import random
 from struct import Struct

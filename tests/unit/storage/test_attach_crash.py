@@ -32,9 +32,9 @@ def prepared(env: SeededEnv) -> list[StagedSegment]:
 
 
 def judge(files: DamageFileSystem, *, is_done: bool = False) -> bool:
-    """Check that both partitions have all staged segments, or that none has one.
+    """Check that both partitions have all staged segments, or none; also before recovery.
 
-    Readers must see the same. Returns whether the partitions have all segments.
+    Returns whether they have all after recovery; if `is_done`, they must.
     """
     env = seeded_env(99, files=files)
     env.clock.set(T0 * 2)
@@ -52,7 +52,7 @@ def judge(files: DamageFileSystem, *, is_done: bool = False) -> bool:
 
 
 def check_log(log_dir: LogDir, number: int) -> None:
-    """Check that the remaining log accepts appends and has its own append times."""
+    """Check that a log has all its offsets and no foreign append times, and that it can roll."""
     log = log_dir.log(TOPIC, number)
     offsets = [record.offset for record in log.records()]
     assert offsets == list(range(log.log_end_offset))

@@ -37,7 +37,7 @@ def test_a_written_state_is_read_back(state: ClusterState) -> None:
 
 @given(state=STATES, data=st.data())
 def test_cut_anywhere_it_is_never_read(state: ClusterState, data: st.DataObject) -> None:
-    """A cut file is refused, unless only its last byte, a line end, is missing."""
+    """A file that is cut before its last byte, which is a line end, is refused."""
     text = encode_cluster(state)
     with pytest.raises(CorruptFile):
         decode_cluster(text[: data.draw(st.integers(0, len(text) - 2))])

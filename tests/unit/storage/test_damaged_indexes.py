@@ -105,7 +105,7 @@ def test_offset_indexes_that_lead_elsewhere_lose_no_record() -> None:
 
 
 def test_a_batch_that_claims_more_than_the_time_index_stops_no_append() -> None:
-    """Readers report the flipped bit; appends continue, with time index entries in order."""
+    """A flipped bit in a batch's largest timestamp prevents no append, roll or opening."""
     env, directory, log = new_log({"retention.ms": "-1"})
     for number in range(4):
         put(log, START_MS + number)

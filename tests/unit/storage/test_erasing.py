@@ -47,7 +47,7 @@ def run(env: SeededEnv, *, execute: bool = True) -> Erasure:
 
 @st.composite
 def logs(draw: st.DrawFn) -> SeededEnv:
-    """Draw a closed directory with segments, all codecs, a transaction, either timestamp type."""
+    """Draw a closed directory: segments, any codecs, transactions, and either timestamp type."""
     env = seeded_env(3)
     stamps = draw(st.booleans())
     config = {"message.timestamp.type": "LogAppendTime"} if stamps else {}

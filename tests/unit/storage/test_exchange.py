@@ -37,7 +37,7 @@ def make_directory(env: SeededEnv) -> None:
 
 
 def batches_at(log: Log, keep: tuple[int, ...]) -> bytes:
-    """Return the bytes of the given batches in the log."""
+    """Return the bytes of the batches with these base offsets."""
     found = bytearray()
     for part in log.slices(0, ROUNDS * BATCHES):
         for position, batch in part.batches():
@@ -139,7 +139,7 @@ def test_aborted_transactions_stay_aborted() -> None:
 
 
 def judge(files: DamageFileSystem, env: SeededEnv) -> bool:
-    """Check that reads before and after recovery give all old or all new segments. True: new."""
+    """Check that readers find all old or all new segments; return whether they find new ones."""
     again = seeded_env(99, files=files)
     again.clock.set(env.clock.now_ms())
     outcomes = []
@@ -187,7 +187,7 @@ def test_power_loss_in_seeded_ways() -> None:
 
 
 def test_every_call_fails_once() -> None:
-    """A failed exchange leaves the old segments; after a reopening, all are old or all are new."""
+    """After a failure, the open log has the old segments; a reopened log has all old or all new."""
     env = seeded_env(1)
     make_directory(env)
     env.files.settle()

@@ -96,7 +96,7 @@ def _large(swept_to: int) -> Statistics:
 
 
 def _stored(count: int) -> tuple[DamageFileSystem, list[int]]:
-    """Store `count` states, which differ in `swept_to`; return disk and file size after each."""
+    """Store states that differ in `swept_to`; return the disk, and the file size after each one."""
     fs = DamageFileSystem()
     fs.make_dirs(DIRECTORY)
     stored, ends = None, []

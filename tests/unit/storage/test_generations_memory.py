@@ -144,7 +144,7 @@ def test_samples_of_removed_segments_are_dropped() -> None:
 def _machine() -> tuple[DamageFileSystem, Env, list[SourceSegment]]:
     """Create three segments of ten records.
 
-    The first has ten keys, the others have five of these.
+    The first segment has ten keys. Each of the other two has five of these keys, each key twice.
     """
     machine = DamageFileSystem()
     fs = machine
@@ -289,9 +289,9 @@ def test_a_log_is_swept_for_its_tombstones_once_they_have_had_their_time() -> No
 
 
 def _counting(machine: DamageFileSystem, env: Env) -> Generations:
-    """Return statistics of a log with ten keys of 50 bytes each.
+    """Return statistics of a log of ten keys, whose last records have 50 bytes each.
 
-    The sample takes one half of all keys: here it has four keys, two in the last segment.
+    The sample has about one half of all keys: here four keys, two of them in the last segment.
     """
     samples = KeySamples(1, {2: (3, 50), 4: (7, 50), 6: (21, 50), 8: (23, 50)})
     rows = {each.base_offset: _row(each, each.base_offset) for each in SEGMENTS}
@@ -384,7 +384,7 @@ def test_a_waiting_segment_prevents_a_count_only_if_it_was_sampled(
 
 
 def test_the_first_look_behind_a_roll_expects_the_next_one_as_late() -> None:
-    """The first inspection sees 300 bytes in the active segment, so it expects 300 at the next."""
+    """The first inspection finds 300 bytes in the active segment, and expects 300 at the next."""
     _, env, segments = _machine()
     made = Generations.load(env, DIRECTORY, segments, 0)
     made.sample(30)

@@ -183,7 +183,7 @@ def test_segments_load_evicted_maps_again() -> None:
 
 
 def mapped_names(env: SeededEnv) -> list[str]:
-    """Return the partition's mapped files, which the file system refuses to truncate."""
+    """Return the names of the partition's mapped files, which the disk refuses to truncate."""
     found = []
     for name in names(env):
         file = env.files.open(path_of(name), write=True)

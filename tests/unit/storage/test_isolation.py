@@ -74,7 +74,7 @@ class TestIsolation:
             assert offsets(view.records()) == [0, 1, 2, 4]
 
     def test_an_abort_is_seen_if_the_marker_is_after_the_range(self) -> None:
-        """The transaction's index entry is in the marker's segment, which is after this range."""
+        """The index entry is in the marker's segment, which is after the range that is read."""
         _, _, log = new_log()
         transact(log, 5)
         log.roll()
@@ -104,14 +104,14 @@ class TestIsolation:
 
 
 class TestADamagedIndexOfTheLastSegment:
-    """An opening for writing rebuilds an index if the log can't add aborted transactions to it."""
+    """When a log is opened for writing, it rebuilds an index to which no entry can be appended."""
 
     INDEX = "00000000000000000001.txnindex"
     LOG = "00000000000000000001.log"
 
     @classmethod
     def stopped(cls) -> tuple[SeededEnv, bytes]:
-        """Write an aborted and an open transaction, and close the log; return the index's bytes."""
+        """Return a closed log with an aborted and an open transaction, and the index's bytes."""
         env, directory, log = new_log()
         transact(log, 5)
         end(log, 5, commit=False)
@@ -177,7 +177,7 @@ class TestADamagedIndexOfTheLastSegment:
     def without_snapshot() -> tuple[SeededEnv, str, bytes]:
         """Close a log whose transaction is in two segments; cut the index, remove the snapshot.
 
-        Also return the index's name and its bytes before the cut.
+        Returns the disk, the index's name, and the index's bytes before the cut.
         """
         env, directory, log = new_log(ONE_BY_ONE)
         put(log, 1)
@@ -344,7 +344,7 @@ class TestADamagedIndexOfTheLastSegment:
         env, before = self.stopped()
         write(env, self.INDEX, before[:20])
         data = bytearray(read(env, self.LOG))
-        data[70] ^= 1  # in the first batch, which an opening after a clean stop doesn't read
+        data[70] ^= 1  # in the first batch, which is not read after a clean stop
         write(env, self.LOG, bytes(data))
         with LogDir.open(PATH, env=env, options=LogDirOptions(writable=True)) as directory:
             log = directory.log(TOPIC, 0)
@@ -405,7 +405,7 @@ class TestAnIndexDamagedWhileTheLogIsOpen:
         assert offsets(log.records(isolation=COMMITTED)) == [2, 3]
 
     def test_a_close_that_must_sync_the_index(self) -> None:
-        """The directory still closes its other partitions."""
+        """The close of one partition fails. The directory still closes its other partition."""
         env = seeded_env(1)
         directory = new_dir(env, ONE_BY_ONE, partitions=2)
         log, other = directory.log(TOPIC, 0), directory.log(TOPIC, 1)
@@ -446,7 +446,7 @@ class TestAMissingIndexOfAbortedTransactions:
 
     @staticmethod
     def stopped() -> tuple[SeededEnv, list[int]]:
-        """Write transactions over three finished segments; also return the committed offsets."""
+        """Return a closed log with transactions in three segments, and the committed offsets."""
         env, directory, log = new_log()
         put(log, 1)
         transact(log, 5)

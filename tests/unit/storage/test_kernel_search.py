@@ -31,7 +31,7 @@ from tidelog.types import Codec
 
 FIRST_LOG = "00000000000000000000.log"
 SPARSE = {"index.interval.bytes": "1000000000"}
-# Number of searches, more than are needed before an active segment is mapped.
+# After this number of searches, an active segment is mapped.
 OFTEN = 40
 CODECS = (Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD)
 
@@ -66,7 +66,7 @@ def reads_nothing(env: SeededEnv, log: Log, target: int) -> bool:
 
 
 def test_plain_compressed_and_old_batches_of_one_segment() -> None:
-    """Times are 0 to 80 in steps of 10, each followed by an earlier time; log starts vary."""
+    """Each batch has a time (0 to 80, in steps of 10) and then an earlier one; log starts vary."""
     _, _, log = new_log({"index.interval.bytes": "100"})
     log.use_kernels()
     for number in range(9):
@@ -87,7 +87,7 @@ def test_plain_compressed_and_old_batches_of_one_segment() -> None:
 
 
 def test_the_last_segment_is_read_by_pieces() -> None:
-    """A reader reads pieces of the last segment instead of a map; one batch exceeds a piece."""
+    """A reader doesn't map the last segment, but reads pieces; one batch is larger than a piece."""
     env, _, log = new_log(SPARSE)
     for number in range(12):
         times = [number * 10 + step for step in range(1 + number % 5)]

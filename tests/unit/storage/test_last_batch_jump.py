@@ -23,14 +23,14 @@ SETTINGS: list[Mapping[str, str]] = [
     {"index.interval.bytes": "0", "message.timestamp.type": "LogAppendTime"},
     {"index.interval.bytes": "100"},
 ]
-# Bits that increase the base offset, except a bit whose offset the segment can't hold.
+# (byte, bit): bits that increase the base offset, but not above what the segment can hold.
 UP = [(7, 3), (4, 6), *(rarely(*flip) for flip in [(7, 6), (6, 6), (5, 1), (4, 2)])]
 
 
 def moved_up(
     settings: Mapping[str, str], at: int, bit: int, *, clean: bool
 ) -> tuple[SeededEnv, int]:
-    """Write single records; set a bit in the last batch's base offset; return its file position."""
+    """Write single records; set a bit in the last batch's base offset; return disk and position."""
     env, directory, log = new_log(settings)
     for time in range(COUNT):
         put(log, time)

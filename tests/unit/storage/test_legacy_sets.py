@@ -100,7 +100,7 @@ def flipped(data: bytes, at: int) -> bytes:
 
 
 def misfit(at: int, size: int, attributes: int = 0) -> bytes:
-    """Return a message with a wrong length of the key (at 26) or value (31), and a correct CRC."""
+    """Return a message with a wrong length of key (at 26) or value (at 31), and a correct CRC."""
     found = bytearray(message(attributes=attributes))
     found[at : at + 4] = size.to_bytes(4, "big", signed=True)
     found[12:16] = zlib.crc32(found[16:]).to_bytes(4, "big")
@@ -210,7 +210,7 @@ def test_without_old_clients_message_sets_are_refused() -> None:
 def test_inner_offsets_that_count_otherwise_are_made_right(
     magic: int, offsets: Sequence[int]
 ) -> None:
-    """Some old clients give all messages in a wrapper the offset 0, which is corrected."""
+    """Wrong offsets in a wrapper are corrected. Some old clients give all messages the offset 0."""
     inner = b"".join(message(offset, magic) for offset in offsets)
     result = take(wrapper(inner, magic, offset=9))
     assert [record.offset for record in read(result)] == [100, 101, 102]
@@ -245,7 +245,7 @@ def test_partial_message_at_the_end_is_left_out() -> None:
 
 
 def test_time_errors_count_though_only_others_are_listed() -> None:
-    """One error code covers all records: an invalid time takes precedence over other errors."""
+    """An invalid time determines the error code, even if its record is not in the list."""
     keyless = [NewRecord(key=None, value=b"v", timestamp=NOW)] * (RECORD_ERROR_LIMIT + 1)
     late = NewRecord(key=b"k", value=b"v", timestamp=NOW + 2 * HOUR)
     sent = build_legacy_set([*keyless, late], magic=1, codec=Codec.GZIP)

@@ -25,7 +25,7 @@ T0 = TopicPartition(TOPIC, 0)
 
 
 class TestHostileContents:
-    """An opening changes nothing outside the directory and removes no file of another program."""
+    """Opening a directory changes nothing outside it, and removes no file of another program."""
 
     def test_only_kafkas_names_of_deleted_partitions_are_purged(self) -> None:
         env, directory, _ = new_log()

@@ -83,7 +83,7 @@ def flip(env: SeededEnv, at: int, bit: int) -> bytes:
 
 
 def before_damage(env: SeededEnv) -> tuple[list[int], CorruptBatch | None]:
-    """Return the offsets that a reader returns, and the error after them."""
+    """Return the offsets that a reader returns, and the error that ends the read, if any."""
     return drain(LogDir.open(PATH, env=env).reader(TOPIC, 0))
 
 
@@ -297,7 +297,7 @@ class TestAfterAHardStop:
 
 
 def rubbish() -> Iterator[Callable[[bytes], bytes]]:
-    """Yield functions that damage a log's end like power losses: no valid batch follows."""
+    """Yield functions that damage a log's end as a power loss does: no valid batch follows."""
     yield lambda data: data[: -SIZE // 2] + bytes(3000)
     yield lambda data: data[:-SIZE] + bytes(SIZE)
     yield lambda data: data[:-1] + b"\xff"
@@ -349,7 +349,7 @@ class TestSettingDamageAside:
         assert read(env, f"{BAD + 1:020d}.log") == whole[(BAD + 1) * SIZE :]
         _, log = reopen(env)
         assert there(log) == kept
-        if clean:  # after a hard stop only rows prove times
+        if clean:  # after a hard stop, times without a row are unknown
             assert None not in [log.append_time_of(offset) for offset in kept]
         put(log, 9)
         assert there(log) == [*kept, COUNT]
@@ -360,7 +360,7 @@ class TestSettingDamageAside:
     def test_findings_of_a_refused_log_name_that_batch_alone(
         self, at: int, bit: int, bad: int, stop: str
     ) -> None:
-        """Findings don't claim that an opening would cut the log, or that a valid batch is lost."""
+        """Findings don't say that opening will cut the log, or that a valid batch is lost."""
         env, directory, log = new_log()
         for time in range(COUNT):
             put(log, time)
@@ -481,7 +481,7 @@ def write_text(env: SeededEnv, path: str, text: str) -> None:
 
 
 class TestOddFiles:
-    """Names in the directory that are no regular files, on a real disk."""
+    """Entries of the directory that are no regular files, on a real disk."""
 
     @pytest.fixture
     def directory(self, tmp_path: Path) -> Path:

@@ -49,7 +49,7 @@ def test_a_refresh_shows_appended_and_rolled_records() -> None:
 
 
 def test_refresh_after_the_last_segment_was_cut_and_written_again() -> None:
-    """A new file has replaced the last segment's; the reader must not use the old file's handle."""
+    """A new file has replaced the last segment's file; the reader must not use the old handle."""
     env, _, log = new_log()
     put(log, 1, 2, 3, value=b"old")
     reader = reader_of(env)
@@ -299,7 +299,7 @@ class TestOffsetsOutOfOrder:
 
 
 class TestDamageUnderLostIndexes:
-    """A rebuilt index must not report "no such record" for records that damage hides."""
+    """A search with a rebuilt index must not say "no such record" if damage may hide the record."""
 
     @pytest.mark.parametrize("lost", ["", None])
     def test_a_lookup_reports_the_damage(self, lost: str | None) -> None:

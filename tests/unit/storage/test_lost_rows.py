@@ -13,7 +13,7 @@ WRITABLE = LogDirOptions(create=True)
 
 
 def _two_segments() -> tuple[SeededEnv, list[int]]:
-    """Write a finished and an active segment, each of five appends at different times; close."""
+    """Write a finished and an active segment of five appends each; return disk and append times."""
     env = seeded_env(1)
     times = []
     with LogDir.open(PATH, env=env, options=WRITABLE) as directory:

@@ -50,7 +50,7 @@ def flip(env: SeededEnv, log_name: str, number: int, at: int, mask: int = 1) -> 
 
 
 class TestAHardStop:
-    """The damage in the first segment may hide the start of the aborted transaction."""
+    """Damage in the first segment may hide the start of the aborted transaction."""
 
     INDEX = "00000000000000000005.txnindex"
 
@@ -58,8 +58,8 @@ class TestAHardStop:
     def damaged(cls, number: int = 1, at: int = 16, mask: int = 11) -> tuple[SeededEnv, bytes]:
         """Abort a transaction of the first segment in the second; lose the snapshot in between.
 
-        Returns the disk and the index's bytes. By default, a batch of the first segment has format
-        9.
+        Returns the disk and the index's bytes. By default, the damage is the format 9 of a batch in
+        the first segment.
         """
         env, directory, log = new_log({**ONE_BY_ONE, "index.interval.bytes": "0"})
         for _ in range(4):
@@ -132,7 +132,7 @@ class TestAHardStop:
 
 
 def test_a_snapshot_after_the_damage_gives_the_aborted_transactions() -> None:
-    """Damage hides the states before the first scanned segment, but not before the next one."""
+    """Damage hides the states before the first scanned segment; the next one has a snapshot."""
     env, directory, log = new_log(ONE_BY_ONE)
     log.append_batches(batch([1], producer_id=3, producer_epoch=0, base_sequence=0))
     log.roll()
@@ -159,7 +159,7 @@ def test_a_snapshot_after_the_damage_gives_the_aborted_transactions() -> None:
 
 
 class TestDamageInTheSameSegment:
-    """A search for aborted transactions that stops at damage has no result."""
+    """If damage stops the search for aborted transactions, reads of committed records fail."""
 
     @staticmethod
     def damaged() -> SeededEnv:
@@ -211,7 +211,7 @@ class TestDamagedSnapshots:
 
 class TestASnapshotBeyondTheLogEnd:
     def test_it_rules_out_no_abort(self) -> None:
-        """A crash in a truncation can leave such a snapshot."""
+        """A crash in a truncation can leave such a snapshot, which doesn't rule out an abort."""
         env, directory, log = new_log(ONE_BY_ONE)
         put(log, 1)
         transact(log, 5)
@@ -285,7 +285,7 @@ class TestAnIndexWithoutItsLastEntries:
 
     @pytest.mark.parametrize(("is_first", "committed"), [(True, [0, 3]), (False, [0, 5])])
     def test_a_reader_after_a_power_loss(self, *, is_first: bool, committed: list[int]) -> None:
-        """Without an earlier entry, the file may be missing, and no snapshot has transactions."""
+        """If the first entry is lost, the file may be missing, and no snapshot has transactions."""
         assert offsets(self.power_loss(is_first=is_first).records(isolation=COMMITTED)) == committed
 
     def test_a_reader_beside_a_writer(self) -> None:
@@ -310,7 +310,7 @@ class TestAnIndexWithoutItsLastEntries:
         assert not directory.reports
 
     def test_an_old_entry_of_an_empty_transaction_does_not_replace_a_lost_one(self) -> None:
-        """Old brokers wrote entries of transactions without records; a rebuilt index has none."""
+        """Old brokers wrote entries of empty transactions; a rebuilt index has no such entries."""
         env, directory, log = new_log(ONE_BY_ONE)
         put(log, 1)
         end(log, 9, commit=False)
@@ -361,7 +361,7 @@ class TestAnEntryWithoutItsMarker:
 
     @pytest.mark.parametrize(("number", "at", "mask"), [(0, 65, 1), (0, 16, 11), (2, 16, 11)])
     def test_a_sound_entry_is_used_beside_damage(self, number: int, at: int, mask: int) -> None:
-        """A record, a header before the marker, or the marker's own header is damaged."""
+        """The damage is in a record, a header before the marker, or the marker's own header."""
         env = self.stopped()
         flip(env, FIRST_LOG, number, at, mask)
         assert offsets(reader_of(env).records(4, isolation=COMMITTED)) == [4, 5]

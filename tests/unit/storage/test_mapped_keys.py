@@ -1,4 +1,4 @@
-"""Correction of a sample's estimate of keys by the keys that a cleaning has counted."""
+"""A sample's estimate of the number of keys is corrected by a cleaning's count of keys."""
 
 import math
 from random import Random
@@ -18,7 +18,7 @@ SHIFT = 3
 
 
 def _samples(hashes: range, size: int = 100) -> KeySamples:
-    """Return samples of keys at the offsets 0, 1, ...; keys' hashes end in SHIFT zero bits."""
+    """Return samples of keys at offsets 0, 1, ..., with `hashes` shifted left by SHIFT bits."""
     return KeySamples(SHIFT, {h << SHIFT: (at, size) for at, h in enumerate(hashes)})
 
 

@@ -1,4 +1,4 @@
-"""Batches before a producer snapshot are recognized within a window of the log."""
+"""Batches before a producer snapshot are recognized as duplicates within a window of the log."""
 
 import errno
 
@@ -43,7 +43,7 @@ def put_all(log: Log, batches: list[bytes]) -> list[bool]:
 
 
 def with_five(*, value: bytes = b"v") -> tuple[SeededEnv, list[bytes]]:
-    """Return a log with five batches that was closed and opened again."""
+    """Write five batches and close the log; return the disk and the batches."""
     env, directory, log = new_log(LARGE)
     batches = sent(IN_FLIGHT, value=value)
     put_all(log, batches)
@@ -81,9 +81,9 @@ def test_batches_of_other_epochs_and_producers_stay_apart() -> None:
 
 
 def test_no_read_of_the_window_keeps_a_partition_from_opening() -> None:
-    """After one failed read, the partition opens and has the last batch, or the opening fails.
+    """If one read fails, the partition opens and knows its producer's last batch, or doesn't open.
 
-    Opening fails no more often than for a log without batches of producers.
+    It fails to open as often as a partition without batches of producers.
     """
 
     def closed(producer_id: int) -> SeededEnv:

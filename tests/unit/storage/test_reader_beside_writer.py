@@ -211,7 +211,7 @@ class TestAnswersAreOfNow:
 
 
 def lookups(view: LogView) -> list[object]:
-    """Return the results of searches on both clocks, the largest time, append times, producers."""
+    """Return results of searches on both clocks, append times, size, and last stable offset."""
     times = itertools.product(ClockName, range(0, 1_100, 7))
     return [
         *(view.offset_for_time(time_ms, clock=clock) for clock, time_ms in times),
@@ -303,7 +303,7 @@ class TestSegmentsReplacedUnderAView:
 
 
 class TestReadsDuringASwap:
-    """The reader reads at each call by which compaction replaces segments."""
+    """A reader reads at each rename, sync and removal while compaction replaces segments."""
 
     @pytest.mark.parametrize("how", ["directory", "view"])
     def test_reads_find_the_segments_before_or_after_the_swap(

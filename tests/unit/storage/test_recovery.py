@@ -304,7 +304,7 @@ class TestRebuiltFiles:
         assert log.log_end_offset == 5
 
     def test_snapshots_after_the_cut_are_not_trusted(self) -> None:
-        """After the cut, new batches get the offsets of snapshots that describe the cut batches."""
+        """The snapshots describe batches that were cut off, whose offsets new batches get."""
         env, directory, log = new_log()
         for sequence in range(3):
             log.append_batches(batch([1], producer_id=5, producer_epoch=0, base_sequence=sequence))

@@ -140,7 +140,7 @@ def test_old_timestamps_act_as_in_kafka_but_for_append(clock: str, goes: list[in
 
 
 def test_the_cap_is_of_each_record_not_of_the_segment() -> None:
-    """A future record and then a past record; the segment's bounds don't give the exact time."""
+    """A past record follows a future record, so the segment's bounds don't give the exact time."""
     env, _, log = new_log(settings())
     put(log, START_MS + 365 * DAY_MS)
     env.clock.advance(DAY_MS + 1)  # no multiple of a granularity above 1 ms

@@ -83,7 +83,10 @@ class TestSize:
 
 
 def legacy_log(magics: list[int]) -> tuple[SeededEnv, Times, int]:
-    """Write two segments, with batches of these formats in turn, and close the log."""
+    """Write two segments, with batches of these formats in turn, and close the log.
+
+    Returns the disk, each segment's largest timestamp, and the second segment's base offset.
+    """
     env, directory, log = new_log(LEGACY)
     for half in range(2):
         for number, magic in enumerate(magics * 3):
@@ -156,7 +159,7 @@ def test_times_rise_inside_one_file_only() -> None:
 
 @pytest.mark.parametrize("stop", ["clean", "hard"])
 def test_the_largest_timestamp_is_known_after_any_stop(stop: str) -> None:
-    """A clean stop needs only a read from the last entry on, a hard stop a scan of the segment."""
+    """After a clean stop, only the log's end is read; after a hard stop, the whole segment."""
     env, directory, log = new_log({"index.interval.bytes": "200"})
     for time in (5, 900, 30, 40):
         put(log, time)

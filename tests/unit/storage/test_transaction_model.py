@@ -41,7 +41,7 @@ class Model:
         return {producer: found[0] for producer, found in opened.items()}, aborted
 
     def forget(self, log: Log) -> None:
-        """Remove open transactions without remaining records that the log has forgotten.
+        """Remove open transactions that have no remaining record and that the log has forgotten.
 
         Without snapshots, the log computes its producer states from its start on, as in Kafka.
         """

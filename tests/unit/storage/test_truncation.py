@@ -262,7 +262,7 @@ class TestCommittedReadersDuringIt:
 
     @staticmethod
     def aborted_twice(*, is_finished: bool) -> tuple[SeededEnv, LogDir, Log]:
-        """Return a log with aborted records at 1 and 3; the second transaction ends at 5."""
+        """Return a log with aborted records at 1 and 4; the second transaction ends at 6."""
         env, directory, log = new_log({"segment.ms": str(2**62)})
         for producer_id in (5, 6):
             put(log, 1)
@@ -319,7 +319,7 @@ class TestCommittedReadersDuringIt:
             list(log.records(isolation=IsolationLevel.READ_COMMITTED))
 
     def test_no_removed_snapshot_comes_back_in_a_crash(self) -> None:
-        """A snapshot with an open transaction would hide the records appended in its place."""
+        """A removed snapshot has an open transaction, which would hide records appended later."""
         env, directory, log = new_log()
         for offset in range(5):
             log.follower.append(batch([1], base_offset=offset, leader_epoch=0))

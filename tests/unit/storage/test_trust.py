@@ -218,7 +218,7 @@ class TestParts:
 def test_records_that_a_flipped_leader_epoch_leaves_without_a_time_are_counted(
     rolls: bool, number: int, bit: int
 ) -> None:
-    """Append times that only a batch with a changed header proved are reported as unknown."""
+    """If only the changed batch proved an append time, the time is counted as unknown."""
     env, directory, log = new_log()
     for at in range(10):
         env.clock.advance(10)

@@ -1,4 +1,4 @@
-"""Sentences that sum up tiers, compactions, checks and erasures: for none, one, many, damage."""
+"""Sentences that sum up tiers, compactions, checks and erasures: nothing, one, many, damage."""
 
 from dataclasses import replace
 from typing import cast

@@ -1,7 +1,7 @@
 """Each single-bit flip in each file of a finished segment is found.
 
 Sidecar files are compared with the facts read from the undamaged log. The zone map detects the
-flips in the log itself. The check of the directory, which reports more, runs on some of the flips.
+flips in the log itself. The whole check of the segment runs on some of the flips in the log.
 """
 
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ def first_segment(partition: CheckedPartition) -> SegmentCheck:
 
 
 def flips(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield each bit's number and the file's content with that bit flipped."""
+    """Yield each bit's index, and the file's content with that bit flipped."""
     changed = bytearray(data)
     for bit in range(8 * len(data)):
         changed[bit >> 3] ^= 1 << (bit & 7)
@@ -116,9 +116,9 @@ def test_every_bit_of_a_log_is_reported_by_its_zone_map(partition: CheckedPartit
 
 
 def test_the_whole_check_finds_bits_of_a_log(partition: CheckedPartition) -> None:
-    """Flip all header bits before the CRC of some batches, and a sample of the other bits.
+    """Flip all header bits before the CRC in four batches, and a sample of the log's other bits.
 
-    Kafka's checksum does not cover the header fields before it.
+    Kafka's CRC does not cover the header fields before the CRC field.
     """
     contents, path = contents_of(partition), path_of(files.LOG_SUFFIX)
     sound = contents[path]

@@ -57,7 +57,10 @@ def test_a_broken_frame_loses_its_own_offsets_alone(env: SeededEnv) -> None:
 
 
 def test_reading_continues_at_the_promised_offset(env: SeededEnv) -> None:
-    """Flip a bit in each byte of a batch after the base offset, in one byte at a time."""
+    """If a finding promises that reads continue at an offset, they do.
+
+    One bit is flipped at a time, in each byte of a batch after the base offset.
+    """
     damaged, following = batches_in(env)[3:5]
     whole, promises = read(env, FIRST), 0
     for at in range(damaged.at + 8, following.at):
@@ -213,7 +216,7 @@ def test_the_kernel_and_the_plain_pass_find_the_same_damage(env: SeededEnv, seed
 def test_a_log_deleted_during_its_check_is_no_damage(env: SeededEnv) -> None:
     """If retention deletes files during the check, the check continues and reports no loss."""
     batch = batches_in(env)[0]
-    # Damage in the first segment: after this finding, the loop below deletes the file.
+    # When the check reports this damage, the loop below deletes the log of a later segment.
     change(env, batch.at + 21, b"\xff")
     check = DirectoryCheck(env.files, PATH)
     findings = [*check.load()]
@@ -228,7 +231,7 @@ def test_a_log_deleted_during_its_check_is_no_damage(env: SeededEnv) -> None:
 
 
 def test_an_index_of_a_log_that_was_damaged_since_the_check_is_left(env: SeededEnv) -> None:
-    """The index can't be rebuilt, and the repair reports this."""
+    """The repair reports that the index can't be rebuilt, and doesn't change it."""
     name = f"{0:020d}.index"
     change(env, 9, b"\xee", name)
     before = read(env, name)

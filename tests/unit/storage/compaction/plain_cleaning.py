@@ -49,8 +49,8 @@ class Plain:
     def _may_drop(self, group: Group) -> bool:
         """Return whether the cleaning may remove the group's tombstones.
 
-        With versions, only the last pass drops tombstones, and only in groups before the mapped
-        range.
+        If records have versions, only the last pass drops tombstones, and only in groups before the
+        mapped range.
         """
         job = self.job
         end = next(s.end_offset for s in job.sources if s.base_offset == group.bases[-1])
@@ -97,7 +97,7 @@ class Plain:
                 return max(int.from_bytes(named[-1].value, "big", signed=True), LOWEST + 1)
 
     def _compare(self, record: Record) -> None:
-        """Decide which loses: a record below the mapped range, or the winner of its key."""
+        """Compare a record below the mapped range with its key's winner; mark the loser as lost."""
         if record.key is None or record.offset < self.job.log_start_offset:
             self.lost.add(record.offset)
             return
@@ -180,7 +180,7 @@ class Plain:
         return _rebuild(batch, left, horizon if sets else batch.delete_horizon_ms)
 
     def _is_legacy_over(self, source: SourceSegment) -> bool:
-        """Return whether tombstones in the old formats have expired."""
+        """Return whether the source's tombstones in the old formats have expired."""
         job = self.job
         cleaned = [s.last_modified_ms for s in job.sources if s.base_offset < job.map_from]
         limit = cleaned[-1] - job.rules.delete_retention_ms if cleaned else 0
@@ -272,7 +272,7 @@ def _rebuild(batch: Batch, left: Sequence[Record], horizon_ms: int | None) -> by
 
 
 def _with_create_time(batch: Batch, record: Record) -> Record:
-    """Return the record with the create time in its batch, even if readers see the append time."""
+    """Return the record with its create time as timestamp, even if readers see the append time."""
     if batch.magic < 2 or record.timestamp_type is not TimestampType.LOG_APPEND_TIME:
         return record
     created = record.create_timestamp

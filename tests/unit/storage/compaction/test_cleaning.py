@@ -1,4 +1,4 @@
-"""Cleaning beyond the choice of records: files, damage, full offset maps."""
+"""Cleaning, apart from the choice of records: files, damage, full offset maps."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -84,7 +84,7 @@ def test_a_segment_that_would_outgrow_its_indexes_gets_no_delete_horizons(
     assert read(env, 0, ".log.cleaned") == read(env, 0, ".log")
     (found,) = cleaned.groups
     assert (found.records_after, found.tombstones_after, found.markers_after) == (61, 60, 1)
-    # If the log just fits the limit after it has grown, the batches get delete horizons.
+    # If the grown log just fits the limit, the batches get delete horizons.
     set_constant(monkeypatch, "INT32_MAX", len(grown), inside=COMPACTION)
     clean(job, env)
     assert read(env, 0, ".log.cleaned") == grown
@@ -258,7 +258,7 @@ def test_a_tombstone_after_a_full_map_stays_until_its_key_is_mapped() -> None:
 
 
 def test_a_key_that_has_no_room_among_the_verified_stops_it_and_is_named() -> None:
-    """Without room for a key in the map, the key's tombstone could never be removed."""
+    """If a key can't fit into the map, the cleaning fails: its tombstone could never be removed."""
     env, log = new_env(), Log()
     rules = small_rules(verify_keys=True)
     longest = "k" * (rules.dedupe_buffer_bytes // 2 - 4)
@@ -357,7 +357,7 @@ def test_rules_that_make_no_sense_are_refused(changes: dict[str, object], says: 
 
 
 def test_an_inconsistent_job_is_refused() -> None:
-    """If segments were out of order or in two groups, the results would repeat or overlap."""
+    """A job can't be created with a wrong seed or range, or wrongly ordered or grouped segments."""
     first, second = write_log(new_env(), make_log(), [10])
     sound = make_job([first, second])
     groups = [Group(bases=(each.base_offset,), drop_expired=True) for each in (first, second)]
@@ -423,7 +423,7 @@ def test_a_body_that_grows_beyond_the_limit_of_appends_can_be_read() -> None:
 
 
 def long_log(sizes: Sequence[int]) -> Log:
-    """Return a log of one batch: a tombstone, and values of zeros of the given sizes."""
+    """Return a log of one batch: a tombstone, then for each size a record of that many zeros."""
     log = Log()
     records = [NewRecord(key=b"%3d" % n, value=bytes(size)) for n, size in enumerate(sizes)]
     log.data([NewRecord(key=b"t", value=None), *records], codec=Codec.ZSTD)

@@ -1,4 +1,4 @@
-"""Groups of segments that are merged into one: each of Kafka's limits."""
+"""Segments are grouped to be merged into one segment, within each of Kafka's limits."""
 
 from tidelog.storage.compaction.job import GROUP_BYTES_MAX, GroupLimits, SegmentSize, group_segments
 from tidelog.types import INT32_MAX

@@ -180,7 +180,7 @@ def meddling(env: SeededEnv, moment: str, work: Callable[[], None]) -> Env:
     Args:
         env: Environment with the disk.
         moment: "staged", just before the first new file is renamed, or "published", when the
-            swap is visible and its renames follow.
+            swap is visible but its files are not yet renamed.
         work: Function to call.
     """
     surroundings, disk = watched(env)
@@ -356,7 +356,7 @@ def test_append_times_are_those_of_the_records_that_are_left() -> None:
 
 @pytest.mark.parametrize("by_us", [True, False])
 def test_a_gap_is_no_loss_after_a_hard_stop_during_a_swap(by_us: bool) -> None:
-    """Recovery accepts the gaps of compaction even if the segment notes don't list them.
+    """Recovery accepts gaps that compaction left, even if the segment notes don't list them.
 
     Another program's cleaner writes no history, but its checkpoint shows that it has cleaned.
     """
@@ -415,7 +415,7 @@ def test_a_pace_bounds_the_bytes_per_second() -> None:
 
 @pytest.mark.parametrize(("clock", "is_due"), [("record-capped", True), ("record", False)])
 def test_the_minimum_lag_counts_from_the_append_at_the_latest(clock: str, is_due: bool) -> None:
-    """The lag is computed from the append time: a record time years ahead delays no compaction."""
+    """A record time years ahead delays compaction by `record`, but not by `record-capped`."""
     env = seeded_env(1)
     directory = open_dir(
         env,

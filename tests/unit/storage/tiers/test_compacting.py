@@ -345,4 +345,4 @@ def test_a_power_loss_at_any_call_leaves_the_old_or_the_new() -> None:
             compact(again)
             assert table(again.log) == expected
             assert not list(verify(again.directory, [NAME]))
-    assert len(left) == 2  # the records before and after the compaction
+    assert len(left) == 2  # the record counts before and after the compaction

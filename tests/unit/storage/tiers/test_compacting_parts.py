@@ -169,7 +169,7 @@ def test_a_tombstone_is_removed_with_its_part_and_no_record_returns() -> None:
         tiered.move(roll=True)
         share(tiered)
         assert tier_keys(tiered).count(b"k3") == 1
-        # The tombstones expire before the next run. This run fails at its call `stop_at`.
+        # The tombstones expire before the next run, which fails after it installed `stop_at` parts.
         tiered.base.clock.advance(2 * RETENTION_MS)
         expected = table(tiered.log)
         try:

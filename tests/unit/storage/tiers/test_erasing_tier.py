@@ -16,7 +16,7 @@ KEY = b"the one to be erased"
 
 
 def tier_with_key(count: int, **settings: str) -> Tiered:
-    """Write segments, most of them in the tier only, with the key in every third record."""
+    """Write segments, most of them in the tier only, with the key in every third batch."""
     tiered = Tiered(base=seeded_env(3)).start(**{**EAGER, **settings})
     for number in range(count):
         tiered.base.clock.advance(10)
@@ -37,7 +37,7 @@ def run(tiered: Tiered, *, execute: bool = True) -> Erasure:
 
 
 def holders(tiered: Tiered) -> list[str]:
-    """Return the objects that contain the key uncompressed."""
+    """Return the names of the objects that contain the key uncompressed."""
     return [name for name, (data, _, _) in tiered.store.objects.items() if KEY in data]
 
 

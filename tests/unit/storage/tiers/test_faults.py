@@ -354,7 +354,7 @@ def test_a_damaged_record_is_refused_and_restored_from_the_store() -> None:
 
 
 def test_a_restored_record_does_not_bring_deleted_records_back() -> None:
-    """The store's manifest does not have the last log start, but the directory's checkpoint has."""
+    """The store's manifest lacks the last log start, but the directory's checkpoint has it."""
     tiered = moved()
     tiered.log.delete_records(17)
     tiered.directory.close()

@@ -654,7 +654,7 @@ def test_a_hard_stop_keeps_an_index_whose_transaction_began_in_the_tier() -> Non
 
 
 def test_a_commit_after_a_truncation_into_the_tier_needs_no_snapshot() -> None:
-    """The local part begins at the tier's end, without a snapshot; nothing was aborted."""
+    """The local part begins at the tier's end, without a snapshot. No transaction was aborted."""
     tiered = Tiered().start(
         **{**EAGER, "internal.segment.bytes": "100000", "segment.ms": str(2**62)}
     )

@@ -57,7 +57,7 @@ def test_lookups_by_time_search_both_tiers() -> None:
 
 
 def test_a_segment_before_lost_offsets_stays_local() -> None:
-    """In a manifest, a segment ends where the next one begins, which would hide a loss there."""
+    """In a manifest, a segment ends where the next one begins. This would hide lost offsets."""
     tiered = Tiered().start(**EAGER)
     tiered.fill(40)
     bases = [segment.base_offset for segment in tiered.log.segments]

@@ -21,7 +21,7 @@ OFFLINE = LogDirOptions(writable=True)
 
 
 def backfilled(given: Mapping[str, str]) -> Tiered:
-    """Write records of 1970 with a broker without a retention time, and stop it."""
+    """Write records with times of 1970 while the defaults have no retention time; then close."""
     tiered = Tiered()
     broker = LogDirOptions(create=True, topic_defaults=KEEP_ALL)
     tiered.directory = LogDir.open(PATH, env=tiered.env, options=broker)

@@ -1,4 +1,4 @@
-"""Plans and reads over local files and the tier give the rows of one log, by few requests."""
+"""Plans and reads over local files and the tier give the rows of one log, with few requests."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -88,7 +88,7 @@ class Tiered:
 
 
 def values(reader: LogView) -> list[int]:
-    """Return the offsets, after checking that they equal the values."""
+    """Return the records' offsets, after checking that each value starts with its offset."""
     found = []
     for record in reader.records():
         assert record.value is not None
