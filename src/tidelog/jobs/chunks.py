@@ -1,9 +1,10 @@
 """Division of a replay's offsets into chunks, and the rate limit of a replay.
 
 The spans of offsets are planned once, when a replay starts. Each chunk has offsets of every
-partition that is not finished. The more offsets of a partition remain, the more of its offsets are
-in a chunk (about proportionally), so all partitions end at about the same time. A chunk never
-contains a gap between two spans of a partition, because the plan excludes the offsets in the gap.
+partition that is not finished. In a chunk, the number of a partition's offsets is about
+proportional to how many of its offsets remain, so all partitions end at about the same time. A
+chunk never contains a gap between two spans of a partition, because the plan excludes the offsets
+in the gap.
 
 The limited rate is the average number of records or bytes per second since the start of the replay.
 Before each chunk, the pacer waits until the average of everything written so far is at most the
@@ -81,7 +82,7 @@ class Pacer:
     def __init__(
         self, rate: Rate | None, clock: Clock, wait: Callable[[float], None] = wait_seconds
     ) -> None:
-        """Create the pacer. The average counts from now on, so the first chunk is not delayed.
+        """Create the pacer. The average is measured from now on, so the first chunk is not delayed.
 
         Args:
             rate: The limit; None for no limit.

@@ -1,4 +1,4 @@
-"""Offset map of a mirror, and its file: which target offsets have the records of source offsets.
+"""Offset map of a mirror: the target offsets of records, by source offset. Also the map's file.
 
 A mirror writes records at new offsets. For each pair of a source partition and a target partition,
 the map has ranges of source offsets and the target offsets of their records. The job `failover`
@@ -76,7 +76,7 @@ class MapRow(NamedTuple):
         target_end: End of the target offsets, exclusive.
         create_ms_min: Earliest create time in ms, -1 if no record has a create time.
         create_ms_max: Latest create time in ms, -1 if any record has no create time.
-        arrival_ms: Time in ms at which all records were at the target.
+        arrival_ms: Time in ms at which all records were already at the target.
     """
 
     source: int
@@ -158,7 +158,7 @@ def merge(first: MapRow, second: MapRow) -> MapRow:
 def thin(rows: tuple[MapRow, ...], rows_max: int) -> tuple[MapRow, ...]:
     """Merge pairs of rows of a group, older rows first, until at most `rows_max` rows are left.
 
-    Returns more rows than `rows_max` only if each row has a group of its own.
+    Exception: if each row has a group of its own, no rows can be merged, so more rows may be left.
     """
     while len(rows) > rows_max:
         half = len(rows) // 2
@@ -422,7 +422,7 @@ class OffsetMap:
     def _first(
         self, source: int, rows: Iterable[MapRow], offset: int | None = None
     ) -> dict[TopicPartition, TargetOffset]:
-        """Return the smallest start in each target partition; its end if it has none of the rows.
+        """Return each target partition's smallest start in the rows, or its end if it has no row.
 
         Args:
             source: Index of the source topic.

@@ -115,7 +115,7 @@ def find(question: Question, *, env: Env | None = None) -> SourceFacts:
 
 
 def load_left(question: Question, spans: Spans, *, env: Env | None = None) -> ExpectedWrite:
-    """Return counts of the source records in `spans`, which a restarted replay has yet to write."""
+    """Return known properties of the records in `spans`, which a restart has yet to write."""
     from tidelog.objects.object_files import env_for
 
     if question.place.is_broker:
@@ -275,8 +275,8 @@ def _first_offsets(
 def _counter_of_cluster(question: Question, spans: Spans) -> Between:
     """Return a function that estimates numbers of records from the brokers' searches by time.
 
-    The function returns None if it would need a search by create time, but the brokers search by
-    append time.
+    The returned function returns None if it would need a search by create time, but the brokers
+    search by append time.
     """
 
     def between(start_ms: int | None, end_ms: int | None) -> Count | None:

@@ -527,7 +527,7 @@ def _defaults(place: Place, env: Env) -> Mapping[str, str]:
 def _ensure_alike(
     existing: Target, partitions: int, texts: Mapping[str, str], planned: TopicConfig
 ) -> None:
-    """Raise InvalidRequest if an existing topic has other partitions or settings than requested.
+    """Raise InvalidRequest if an existing topic's partition count or settings are not as requested.
 
     Only the settings in `texts` are compared.
     """

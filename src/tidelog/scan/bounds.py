@@ -45,7 +45,7 @@ class PartitionView(Protocol):
     def offset_for_time(
         self, timestamp_ms: int, *, clock: ClockName, steps_over_losses: bool = False
     ) -> OffsetAndTimestamp | None:
-        """Return offset and time of the first record at `timestamp_ms` or later; None without one.
+        """Return offset and time of the first record at `timestamp_ms` or later, or None.
 
         Args:
             timestamp_ms: Time in ms, 0 or more.
@@ -151,7 +151,7 @@ def resolve(
 def append_time_notes(
     reader: LogView, requested_range: RequestedRange, question: Question, start: int
 ) -> tuple[str, ...]:
-    """Return a note if records before a `start` found by time have no append time; else ()."""
+    """Return a note if `start` was found by append time and earlier records have none; else ()."""
     is_position = question.times is TimeMode.POSITIONS and requested_range.start_ms is not None
     if not is_position or question.clock is ClockName.RECORD:
         return ()

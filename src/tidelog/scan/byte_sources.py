@@ -69,7 +69,7 @@ class Ranges(Protocol):
 
 
 class _MappedSource:
-    """Finished file of a large piece. Reads return views of the memory map."""
+    """Source for a finished file of a large piece. Reads return views of the memory map."""
 
     read_bytes = WHOLE
 
@@ -84,7 +84,7 @@ class _MappedSource:
 
 
 class _FileSource:
-    """File that its writer may truncate, or file of a small piece. Reads copy bytes."""
+    """Source for a file that its writer may truncate, or for a small piece. Reads copy bytes."""
 
     read_bytes = READ_BYTES
 

@@ -71,8 +71,8 @@ class TableStats:
         without_key: Records without a key, which are in no table.
         without_time: Records without a time on the chosen clock, which are in no table as of a
             time.
-        readings: Number of passes over the records that fold keys. It is larger than 1 if memory
-            can't hold all keys.
+        readings: Number of passes over the records to fold keys. The number is larger than 1 if
+            memory can't hold all keys.
     """
 
     scan: ScanStats = field(default_factory=ScanStats)

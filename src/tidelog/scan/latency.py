@@ -464,7 +464,7 @@ class TopicLateness:
         out_of_order: Number of records with a smaller create time than an earlier record of the
             partition.
         lost: Number of records that are late by more than a delay, by delay in ms.
-        late: Lateness in ms of the records out of order.
+        late: Histogram of the lateness in ms of out-of-order records.
         stats: Statistics of reading.
     """
 

@@ -41,7 +41,7 @@ def latency_verdict(name: str, total: LatencyHistogram) -> str:
 def worst_line(
     name: str, by_hour: Mapping[int, LatencyHistogram], step_ms: int, zone: str | None
 ) -> str:
-    """Return a line on the hour with the largest P99; "" if there is one hour, or no positive P99.
+    """Return a line on the hour with the largest P99; "" if there is only one hour, or no P99 > 0.
 
     If only spans of several hours are known, the line names such a span by its start and end.
 
@@ -49,7 +49,7 @@ def worst_line(
         name: Name of the topic.
         by_hour: Latencies by the first ms of each hour, or of each span of hours.
         step_ms: Length of these spans.
-        zone: Zone of the time.
+        zone: Name of the time zone of the shown times; None for UTC.
     """
     hours = step_ms // HOUR_MS
     worst = max(by_hour.items(), key=lambda item: severity(item[1]), default=None)
@@ -89,7 +89,7 @@ def clock_ahead_ms(histogram: LatencyHistogram) -> int | None:
 
 
 def lateness_verdict(name: str, late: TopicLateness) -> str:
-    """Return how many records are out of order, and by how much."""
+    """Return a sentence: how many records are out of order, and by how much."""
     if not late.records:
         return f"{name}: no record has a create time"
     if not late.out_of_order:
@@ -124,7 +124,7 @@ def watermark_line(name: str, late: TopicLateness) -> str:
 
 
 def merged_delays(late: TopicLateness) -> list[tuple[str, int]]:
-    """Return delays and how many records each loses; delays with equal losses are merged."""
+    """Return (delay as text, records lost); delays that lose equally many records are merged."""
     merged: list[tuple[list[int], int]] = []
     for delay, lost in sorted(late.lost.items()):
         if merged and merged[-1][1] == lost:

@@ -293,7 +293,7 @@ class _Zones:
 
 
 def _first_in_time(segment: Segment, start_ms: int) -> int:
-    """Return an offset such that all earlier records of the segment are before `start_ms`."""
+    """Return an offset; all records of the segment below it have times before `start_ms`."""
     floor_ms, offset = time_floor(segment, start_ms - 1)
     return segment.base_offset if floor_ms == NO_TIMESTAMP else offset + 1
 

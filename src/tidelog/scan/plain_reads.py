@@ -29,7 +29,8 @@ from tidelog.storage.segment.slices import (
 )
 from tidelog.types import NO_TIMESTAMP, ClockName, IsolationLevel, TopicPartition
 
-# Seconds between two checks for new records, because a process that appends sends no notification.
+# Seconds between two checks for new records. Checks are needed because a process that appends
+# records sends no notification.
 FOLLOW_SECONDS: Final = 0.2
 
 # Generator of partitions, each with its records and their append times (ms), in order of offsets.
@@ -97,7 +98,7 @@ class LogReads(PlainReads):
             logs: The partitions.
             clock: Clock of the times.
             isolation: READ_COMMITTED leaves out records of aborted and open transactions.
-            plan: Plans a read of a time range by zone maps.
+            plan: Plans a read of a time range, based on zone maps.
         """
         self._plan = plan
         self._logs = {log.topic_partition: log for log in logs}
@@ -114,7 +115,7 @@ class LogReads(PlainReads):
     def read(
         self, name: TopicPartition, requested_range: RequestedRange, stats: ScanStats
     ) -> Iterator[Timed]:
-        """See `PlainReads`. For a time range, parts of the log are skipped by zone maps."""
+        """See `PlainReads`. For a time range, zone maps show which parts of the log are skipped."""
         if requested_range.times is None:
             yield from self._select(name, requested_range, stats)
             return
@@ -173,7 +174,7 @@ def next_offsets(
     bounds: Mapping[TopicPartition, tuple[int, int]],
     ranges: Mapping[TopicPartition, RequestedRange],
 ) -> dict[TopicPartition, int]:
-    """Return the next offset to read in each range: the visible end, but at least its start.
+    """Return each range's next offset to read: the visible end, but at least the range's start.
 
     Args:
         bounds: See `PlainReads.bounds`.
@@ -196,7 +197,7 @@ def is_over(
 
 
 def latest(times: Iterable[int | None]) -> int | None:
-    """Return the largest known time in ms, None if there is none."""
+    """Return the largest known time in ms; None if no time is known."""
     return max((ms for ms in times if ms is not None and ms != NO_TIMESTAMP), default=None)
 
 

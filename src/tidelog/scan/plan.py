@@ -154,7 +154,7 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
 
     Raises:
         UnknownTopic: A topic or partition doesn't exist.
-        InvalidRequest: Offsets, times or sizes are invalid, or there is no required match.
+        InvalidRequest: Offsets, times or sizes are invalid, or a required match does not exist.
         OffsetsGone: With `fail_on_data_loss`: requested offsets are not in the log.
     """
     _check_sizes(1, split_bytes=split_bytes, max_offsets=max_offsets, min_splits=min_splits)
@@ -250,8 +250,8 @@ def with_directory(
     """Call `action` with the directory in its current state; return the result of `action`.
 
     A directory that was opened for reading shows its state at the last refresh, so it is opened
-    again for the call. Unless the directory is open for writing, the call is repeated if a file is
-    deleted during the call.
+    again for the call. If a file is deleted during the call, the call is repeated. Exception: a
+    directory that is open for writing.
     """
     path, files = (source, env) if isinstance(source, str) else (source.path, source.env)
     with typed_reads(path):
@@ -394,8 +394,8 @@ class _Planner:
             plan = self.plan(drafts, size)
         if min_split_bytes:
             return plan
-        # There are a few large batches. Cut them by offsets, so that several tasks read the same
-        # batch.
+        # If there are still too few splits, the log has a few large batches. Cut these batches by
+        # offsets, so that several tasks read the same batch.
         spans = (u.piece.end_offset - u.piece.start_offset for d in drafts for u in d.uncut)
         limit = max(sum(spans) // least, 1)
         while len(plan) < least and limit < self._how.max_offsets:

@@ -113,7 +113,7 @@ def lost_behind(
 
 
 # Maximum number of attempts to read a split. Compaction or deletion may interrupt a reader several
-# times, but hardly in each attempt.
+# times, but it is unlikely that they interrupt each attempt.
 _REPLANS_MAX: Final = 10
 
 
@@ -172,7 +172,7 @@ def read(
         OffsetsGone: With `fail_on_data_loss`: offsets of the split are no longer in the log.
         MissingTimestamps: With `strict`: a record that was read has no time on the chosen clock.
         CorruptData: A batch is damaged; everything before it was yielded.
-        MissingFile: A file or an object of a tier is missing, also after the split was planned
+        MissingFile: A file or an object of a tier is still missing after the split was planned
             again several times.
         StorageFailure: The disk or store failed, or files were removed repeatedly.
     """

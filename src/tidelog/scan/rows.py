@@ -140,7 +140,7 @@ class AppendRuns:
     """Append times of a piece, as runs of offsets with the same time.
 
     Attributes:
-        arrays: First offset of each run, and its time in ms or -1.
+        arrays: Two arrays: each run's first offset, and each run's time in ms (-1 if unknown).
     """
 
     arrays: "tuple[MemoryLongs, MemoryLongs]"

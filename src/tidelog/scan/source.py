@@ -196,7 +196,7 @@ class RecordSource(ABC):
         clock: ClockName,
         columns: Sequence[str],
     ) -> dict[TopicPartition, list[Split]]:
-        """Plan splits of all committed records, or of the records up to and including a time."""
+        """Plan splits of all committed records, or of all up to and including a time."""
         splits: dict[TopicPartition, list[Split]] = {name: [] for name in names}
         if not names:
             return splits
@@ -348,8 +348,9 @@ class DirectoryRecords(RecordSource):
     def timestamp_counts(self, name: TopicPartition, start: int, end: int) -> tuple[int, int]:
         """See `RecordSource`.
 
-        A count's `without_time` may be too small (see `PartitionCount.is_least`). The difference
-        between the counts of all records and of records with a time is exact.
+        A count's `without_time` may be too small (see `PartitionCount.is_least`). So the number of
+        records without a time is computed as the count of all records minus the count of records
+        with a time, which is exact.
         """
 
         def count(start_ms: int | None) -> int:
@@ -377,7 +378,7 @@ class DirectoryRecords(RecordSource):
         _clock: ClockName,
         stats: ScanStats,
     ) -> int | None:
-        """See `RecordSource`; `stats` has all counts."""
+        """See `RecordSource`; the number is in `stats`."""
         return stats.without_time
 
     def ranking(self, topic: str) -> Ranking:

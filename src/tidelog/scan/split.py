@@ -29,7 +29,7 @@ class RequestedRange:
         end_offset: End of the offsets, exclusive; `LATEST_OFFSET` for the end of the visible
             records at planning time.
         start_ms: Start of the time range, inclusive, in ms.
-        end_ms: End of the time range, exclusive, in ms; INT64_MAX is no end.
+        end_ms: End of the time range, exclusive, in ms; INT64_MAX means no end.
         least_offset: Smaller offsets are left out. If `least_offset` is before the log start, no
             loss is reported, unlike for `start_offset`.
         limit_offset: This offset and all larger offsets are left out. If `limit_offset` is after
@@ -90,8 +90,8 @@ class Piece:
         end_offset: End of the offsets to read, exclusive.
         times_path: File with the append times; None if there is no such file.
         times_end: First offset for which the append times in this file are not trusted.
-        is_unknown: Whether append times are needed but unknown: only batches with a LogAppendTime
-            timestamp can match.
+        is_unknown: Whether append times are needed but unknown. Then only batches with a
+            LogAppendTime timestamp can match.
         without_time: For a piece without bytes: number of records at its offsets that have no time
             on the clock, from the zone map.
         records: For a piece without bytes, in a plan for counting: number of records in the time

@@ -1,7 +1,7 @@
 """Backend of queries that read from the brokers of a Kafka cluster, through `tidelog.remote`.
 
-Contains the backend (`BrokerBackend`) and its requests for leader epochs (`BrokerEpochs`). Epochs
-are requested with tidelog's own wire client, because librdkafka doesn't return the ends of epochs.
+Contains the backend (`BrokerBackend`) and its requests for leader epochs (`BrokerEpochs`).
+`BrokerEpochs` uses tidelog's own wire client, because librdkafka doesn't return the ends of epochs.
 The ends of epochs are unknown if the query has settings that the wire client doesn't support, such
 as settings of TLS and SASL. `broker_tasks` has the tasks, and `offset_ranges` divides ranges of
 offsets among tasks.
@@ -68,7 +68,7 @@ UNKNOWN: Final = (NO_LEADER_EPOCH, NO_OFFSET)
 
 
 class BrokerEpochs:
-    """Requests for leader epochs of a cluster. Connects at the first request. Not thread-safe."""
+    """Client that requests leader epochs. Connects at the first request. Not thread-safe."""
 
     def __init__(self, bootstrap: str, settings: FetchSettings | None) -> None:
         """Create the object without connecting.
@@ -91,9 +91,9 @@ class BrokerEpochs:
     def ends_of(
         self, epochs: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """Return for each partition the largest epoch up to the given epoch, and its end offset.
+        """Return each partition's largest epoch up to the given epoch, and that epoch's end offset.
 
-        The end is an exclusive offset. Epoch and end are -1 if the end is unknown.
+        The end offset is exclusive. Epoch and end offset are -1 if the end is unknown.
 
         Raises:
             ClusterFailure: A broker can't be reached, or refuses a request; or a partition doesn't
@@ -114,8 +114,8 @@ class BrokerEpochs:
     def epochs_below(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return the leader epoch of the last record before each end offset; -1 if unknown.
 
-        This function requests the ends of epochs from the newest epoch downward. Two requests are
-        enough for most logs.
+        This function requests the ends of epochs from the newest epoch downward. For most logs, two
+        requests are enough.
         """
         self._refresh()
         epochs = dict.fromkeys(ends, NO_LEADER_EPOCH)
@@ -202,8 +202,8 @@ class RemotePartition:
         log_start_offset: First readable offset.
         log_end_offset: The high watermark.
         last_stable_offset: Offset below which all transactions have ended.
-        matches: For each time in ms that was looked up, offset and time of the first record at or
-            after this time; None if there is no such record.
+        matches: Results of lookups, by the requested time in ms. A result has offset and time of
+            the first record at or after this time; it is None if there is no such record.
     """
 
     topic_partition: TopicPartition
@@ -232,7 +232,7 @@ class BrokerBackend(Closing):
     """Access of a query to a cluster of brokers. Implements `Backend`."""
 
     def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
-        """Create the backend; sends no request.
+        """Create the backend without sending a request.
 
         Raises:
             ConfigError: A client setting can't be applied.
@@ -374,7 +374,7 @@ class BrokerBackend(Closing):
     def epoch_ends(
         self, epochs: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """Return ends of epochs, unknown without the wire client; see `Backend.epoch_ends`."""
+        """Return ends of epochs; unknown without the wire client. See `Backend.epoch_ends`."""
         if not self._epochs.is_direct:
             return dict.fromkeys(epochs, UNKNOWN)
         return self._retry(partial(self._epochs.ends_of, epochs))
@@ -491,8 +491,8 @@ class BrokerBackend(Closing):
 
         The result is the offset of the first record at or after the start of the time range, but at
         least the start in `bounds`. If there is no such record, the result is the end in `bounds`.
-        Exception: the result is the start in `bounds` on the append clock, for a partition without
-        a time range, and if the brokers can't look up that record.
+        In three cases the result is the start in `bounds`: the clock is the append clock, the
+        partition has no time range, or the brokers can't look up that record.
         """
         starts = {name: limits.start for name, limits in bounds.items()}
         if clock is ClockName.APPEND:
@@ -514,8 +514,8 @@ class BrokerBackend(Closing):
             try:
                 hits = self._retry(partial(first_at_or_after, self._cluster, marks, first_ms))
             except ClusterFailure as error:
-                # The whole range is read after any failure. For example, brokers before 3.0 don't
-                # report the largest timestamp.
+                # After any failure, the whole range is read. For example, the lookup fails because
+                # brokers before 3.0 don't report the largest timestamp.
                 _LOG.warning(
                     "the start could not be looked up by time, so the whole range is read: %s",
                     error,

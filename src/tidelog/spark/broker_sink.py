@@ -1,17 +1,17 @@
 """Sink to brokers, for batch and stream: each task sends its rows, in a transaction if requested.
 
-Contains a task's producer and transaction, and the identity of the task's rows (`Claim`), which
-prevents that the rows are written twice. A marker is a record that shows which batch was written
-last; see `transaction_markers`. `rows` converts columns to keys, values, times and headers.
+Contains a task's producer and transaction, and the identity of the task's rows (`Claim`). The
+identity prevents that the rows are written twice. A marker is a record that shows which batch was
+written last; see `transaction_markers`. `rows` converts columns to keys, values, times and headers.
 
 Invariants: with `delivery=exactly-once`, the log contains the rows of each task of a batch exactly
 once, even if the task, its executor or the driver is restarted several times. Each task commits its
 own transaction, so the rows of different tasks don't become visible together. The transactional id
-contains the writer and the task's index. So the initialization of the producer fences all older
-attempts of the same task, and aborts their open transaction. Then the task reads the marker. If the
-marker names this batch or a later batch, the task writes nothing. Otherwise the task writes rows
-and marker in one transaction. A batch write with `txnAppId` has a marker for each topic, so the
-task decides for each topic whether to write.
+contains the writer and the task's index. So when an attempt initializes its producer, the brokers
+fence all older attempts of the same task and abort their open transaction. Then the task reads the
+marker. If the marker names this batch or a later batch, the task writes nothing. Otherwise the task
+writes rows and marker in one transaction. A batch write with `txnAppId` has a marker for each
+topic, so the task decides for each topic whether to write.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Transactional id and batch of a task's rows, by which the rows are written only once.
+    """Identity of a task's rows (transactional id and batch), so that they are written only once.
 
     Attributes:
         transactional_id: Transactional id of the task. It is the same for all batches of the
@@ -115,11 +115,11 @@ class ClaimedTopics:
     def __init__(
         self, claim: Claim, topic: str | None, find_id: Callable[[str], str] = lambda _: ""
     ) -> None:
-        """Create the state of a claim; sends no request.
+        """Create the state of a claim without sending a request.
 
         Args:
             claim: The claim.
-            topic: Topic of all rows; None if each row names its own.
+            topic: Topic of all rows; None if each row names its own topic.
             find_id: Function that returns a topic's id in the cluster; "" if the topic has no id.
                 It is called at most once for each topic, before the topic's rows are written.
         """
@@ -133,7 +133,7 @@ class ClaimedTopics:
         self._topics: dict[str, str] = {}
 
     def find_done(self, markers: "Markers") -> WriteOutcome | None:
-        """Read the markers; return the outcome of an earlier write of all rows, or None."""
+        """Read the markers; return an earlier write's outcome if it wrote all rows, else None."""
         self._done = markers.committed(self._key, self._claim.batch)
         if self._topic is not None and self._claim.topics_of is not None:
             self._topics[self._topic] = self._find_id(self._topic)
@@ -146,7 +146,7 @@ class ClaimedTopics:
         return WriteOutcome(0, was_done=True, note=note, skipped=skipped)
 
     def is_done(self, topic: str) -> bool:
-        """Return whether a topic already has the rows; if not, note that it receives rows."""
+        """Return whether a topic already has the rows; if not, remember that it receives rows."""
         if self._claim.topics_of is None:
             return False  # `find_done` has decided for all topics together
         if topic in self.skipped:
@@ -161,7 +161,10 @@ class ClaimedTopics:
         return True
 
     def marks(self, note: str) -> tuple[str, list[tuple[bytes, bytes]]]:
-        """Return the key that determines the markers' partition, and the encoded markers."""
+        """Return the key that determines the markers' partition, and each marker's key and value.
+
+        Keys and values are encoded.
+        """
         marker = Marker(self._claim.batch, note)
         markers = {self._key: marker}
         if self._claim.topics_of is not None:
@@ -172,7 +175,7 @@ class ClaimedTopics:
         return self._key, [(key.encode(), encode_marker(each)) for key, each in markers.items()]
 
     def _marker_of(self, topic: str | None) -> Marker | None:
-        """Return the marker that shows that a topic has the rows; None without such a marker."""
+        """Return the marker which shows that a topic has the rows; None if no marker does."""
         if self._claim.topics_of is not None and topic is not None:
             own, topic_id = self._done.get(topic_key(self._key, topic)), self._topics[topic]
             is_namesake = own is not None and bool(own.topic_id and topic_id)
@@ -313,7 +316,10 @@ class _Task:
         return settings
 
     def _on_delivery(self, error: "ck.KafkaError | None", message: "ck.Message") -> None:
-        """Call `on_sent` for a delivered row; store the first failure, which may cause more."""
+        """Call `on_sent` for a delivered record, or store the first failure.
+
+        Later failures are ignored, because the first failure may have caused them.
+        """
         if error is None:
             offset = message.offset()
             if offset is None:
@@ -356,7 +362,8 @@ class _Task:
         try:
             return self._run(batches)
         except KafkaException as error:
-            # Any call may fail because a newer attempt has fenced this producer.
+            # A newer attempt can fence this producer at any time, so any call may have failed for
+            # this reason.
             self._producer.purge()
             failure = self._failure or typed_error(self._cluster, "write", error.args[0])
             raise failure from error
@@ -433,7 +440,7 @@ class _Task:
         return None
 
     def _step(self, operation: str, action: Callable[[float], object]) -> None:
-        """Run one step of a transaction, with retries if librdkafka calls the error retriable."""
+        """Run one step of a transaction; repeat it if librdkafka marks the error as retriable."""
         from confluent_kafka import KafkaException
 
         time_left = self._cluster.deadline()
@@ -584,7 +591,7 @@ class BrokerWriter(DataSourceArrowWriter):
 
 @hides_tracebacks
 class BrokerStreamWriter(DataSourceStreamArrowWriter):
-    """Streaming write to brokers; the query's id and the batch's number identify a batch."""
+    """Streaming write to brokers. The query's id and the batch's number identify a batch."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -616,6 +623,6 @@ class BrokerStreamWriter(DataSourceStreamArrowWriter):
 def _transactional_id(options: SinkOptions, writer: str, task: int) -> str:
     """Return a task's transactional id.
 
-    It is the same in all attempts, so a new attempt fences all older attempts.
+    The id is the same in all attempts of the task, so a new attempt fences all older attempts.
     """
     return f"{options.transactional_id_prefix}/{writer}/{task}"

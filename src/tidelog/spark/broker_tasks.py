@@ -2,7 +2,8 @@
 
 A task fetches batches from the leader and decodes them into columns. If the query's settings don't
 allow direct fetches, the task reads records through librdkafka instead. The rows are the same, but
-some columns are not available through librdkafka. `remote.rows` has the functions for both ways.
+some columns are not available through librdkafka. `remote.rows` has the functions for both kinds of
+read.
 """
 
 from typing import TYPE_CHECKING

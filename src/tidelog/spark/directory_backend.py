@@ -72,7 +72,7 @@ class SplitTask:
     options: SourceOptions
 
     def read(self) -> "Iterator[pa.RecordBatch]":
-        """Yield the split's rows; log a warning for lost offsets and for records without a time.
+        """Yield the split's rows. Log a warning for lost offsets and for records without a time.
 
         Raises:
             OffsetsGone: Offsets of the split are lost, and failOnDataLoss is true.
@@ -161,9 +161,9 @@ class DirectoryBackend(Closing):
 
         A crash can't lose records below the recovery point. A reader without the directory's lock
         sees only the recovery points that the log's owner has written to the checkpoint. So records
-        that were flushed later are not read until the owner writes the checkpoint again. A
-        partition without an entry has the recovery point 0, so no record of the partition is read.
-        If the checkpoint is damaged, this applies to all partitions.
+        that are flushed after such a write are not read until the owner writes the checkpoint
+        again. A partition without an entry has the recovery point 0, so no record of the partition
+        is read. If the checkpoint is damaged, all partitions are without an entry.
         """
         from tidelog.storage import files, text_files
 
@@ -333,8 +333,8 @@ class DirectoryBackend(Closing):
     ) -> tuple[EmptyRange, ...]:
         """Return for each requested range the reason why nothing is read from it.
 
-        A range that is read can have a reason, too. For example, if the log starts after the time
-        range, only records that are out of order can match.
+        A range that is read can have a reason, too. For example, a range is read although the log
+        starts after the time range, because out-of-order records can match.
         """
         if not requested:
             return ()
@@ -369,7 +369,7 @@ class DirectoryBackend(Closing):
         return LogDir.open(self._options.path, env=self._env)
 
     def close(self) -> None:
-        """Do nothing, because no file is open between the calls of the methods."""
+        """Do nothing, because no file stays open after a method returns."""
 
 
 def _named(log_dir: "LogDir", options: SourceOptions) -> list[TopicPartition]:

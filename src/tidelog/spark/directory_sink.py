@@ -1,17 +1,17 @@
-"""Sink to a directory, batch and stream: tasks stage segments, one commit makes them visible.
+"""Sink to a directory, for batch and stream: tasks stage segments; a commit makes them visible.
 
 Contains the driver's commit, the ids of commits, and a task's writer (`TaskWriter`), which converts
 rows to staged segments of partitions without creating an object for each row.
 `storage.directory.staging` defines the names of staged files, and `storage.directory.attach`
 attaches the files.
 
-Each task writes staged segment files into the directories of its rows' partitions. The file names
-contain the ids of the commit and of the attempt, so two attempts never write the same file. The
-driver then attaches the files of the attempts that Spark has chosen, all together. To attach files,
-the driver locks the directory. If another process has the lock, the driver requests through the
-control channel (`tidelog.control`) that the other process attaches the files. If the other process
-serves no control channel, it may be a writer whose commit takes only seconds, so the driver retries
-for a while.
+Each task writes staged segment files into the directories of its rows' partitions. A file name
+contains the id of the commit and the id of the attempt, so two attempts never write the same file.
+Spark chooses one attempt of each task. The driver then attaches the files of the chosen attempts
+all together. To attach files, the driver locks the directory. If another process has the lock, the
+driver requests through the control channel (`tidelog.control`) that the other process attaches the
+files. If the other process serves no control channel, it may be a writer whose commit takes only
+seconds. So the driver tries again for up to `lock_wait_ms`.
 
 Invariants: the rows of a write become visible all together or not at all. The commit of a streaming
 query contains the batch's number, so a batch that is repeated after a crash adds nothing.
@@ -154,7 +154,7 @@ def _by_lock_or_holder(
 
 
 def _tries(wait_ms: int) -> Iterator[None]:
-    """Yield at once, and then once after each pause, until `wait_ms` have passed."""
+    """Yield before each try: at once, and then after each pause until `wait_ms` have passed."""
     yield
     for _ in range(wait_ms // _PAUSE_MS):
         threading.Event().wait(_PAUSE_MS / 1000)
@@ -186,8 +186,8 @@ class DirectoryWriter(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions, commit_id: str) -> None:
         self._options = options
         self._commit_id = commit_id
-        # If all topics already have the numbered write, the tasks write nothing. Otherwise the
-        # commit checks each topic again.
+        # If all topics already have this write's number or a later number, the tasks write nothing.
+        # Otherwise the commit checks each topic again.
         self._is_done = (version := self._version(())) is not None and is_committed(
             options, version
         )
@@ -264,9 +264,9 @@ class DirectoryStreamWriter(DataSourceStreamArrowWriter):
 def new_commit_id(options: SinkOptions) -> str:
     """Return the commit id of a batch write: random, except for a numbered write to one topic.
 
-    A repetition of a numbered write to one topic has the same id, so that its commit also removes
-    files that a crashed driver has left staged. Numbered writes whose rows name their topics may
-    run at the same time with the same number, so each of these writes gets a random id.
+    A repeated numbered write to one topic has the same id as the first write. So its commit also
+    removes files that a crashed driver has left staged. Numbered writes whose rows name their
+    topics may run at the same time with the same number, so each of these writes gets a random id.
     """
     if options.txn is not None and options.topic is not None:
         return numbered_commit_id(options.txn.app_id, options.txn.version, options.topic)
@@ -331,7 +331,7 @@ def _staged(messages: "Iterable[WriterCommitMessage | None]") -> "list[StagedSeg
 
 
 def _batch_of(messages: "Iterable[WriterCommitMessage | None]") -> StreamBatch | None:
-    """Return the streaming batch that the tasks' messages name; None if there is no message."""
+    """Return the streaming batch in the tasks' messages; None if there is no message."""
     return next((message.batch for message in _staged_messages(messages)), None)
 
 
@@ -414,7 +414,7 @@ class TaskWriter:
 
         Args:
             options: Options of the write.
-            name: Prefix of the files' names. It is different for each attempt of the task.
+            name: Prefix of the names of staged files. It is different for each attempt of the task.
             task: Index of the task. The segments of all tasks are attached in the order of the
                 indexes.
         """

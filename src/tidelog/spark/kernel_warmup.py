@@ -1,4 +1,4 @@
-"""Compiles the kernels that Spark's tasks use, by a call of each kernel with a few records."""
+"""Compiles the kernels that Spark's tasks use, by calling each kernel with a few records."""
 
 from typing import Final
 
@@ -50,7 +50,7 @@ def run_digests() -> None:
 
 
 def _batch(codec: Codec, kind: TimestampType) -> bytes:
-    """Return a batch of three records, built without the encoder because reads don't compile it."""
+    """Return a batch of three records, built without encoder kernels, which reads don't need."""
     records = [
         NewRecord(key=b"k", value=b"v", timestamp=_NOW_MS, headers=(Header("h", b"1"),)),
         NewRecord(key=None, value=b"vv", timestamp=-1),

@@ -1,9 +1,9 @@
 """Micro-batches of a streaming query: start and end offsets, lost offsets, and progress.
 
 Computes the offset at which a new query starts in each partition, the end offsets of each batch,
-and the progress that Spark shows. The JSON of offsets and the check for lost records are in
-`stream_offset`, limits in `stream_options`, and access to the log in `stream_log`. This module does
-not import pyspark. It receives and returns offsets as the JSON objects that Spark stores.
+and the progress that Spark shows. `stream_offset` has the JSON of offsets and the check for lost
+records, `stream_options` has the limits, and `stream_log` reads the log. This module does not
+import pyspark. It receives and returns offsets as the JSON objects that Spark stores.
 
 The start is computed from the options and a snapshot of the log, with a function that looks up
 offsets by time. A query that continues from a checkpoint needs no start.
@@ -62,7 +62,7 @@ def left_over(
 
 
 def seconds_behind(first_offsets: Mapping[TopicPartition, int], times: Times, now_ms: int) -> Json:
-    """Return the largest age of the partitions' first unread records, on each of the two clocks.
+    """Return for each of the two clocks the largest age of the partitions' first unread records.
 
     Args:
         first_offsets: Result of `left_over`.
@@ -135,13 +135,13 @@ TimeLookup: TypeAlias = Callable[
 def start_offsets(
     start: Start, snapshot: LogSnapshot, offsets_for_times: TimeLookup
 ) -> tuple[dict[TopicPartition, int], list[LostOffsets]]:
-    """Return the start offset of each partition, and the requested ranges that are not in the log.
+    """Return each partition's start offset, and the requested ranges that are not in the log.
 
     Args:
         start: Start of a new query, from the options.
         snapshot: Existing partitions and their offsets.
         offsets_for_times: Function that returns for each partition the offset of the first record
-            at or after a time; None if there is no such record.
+            at or after the partition's time; None if there is no such record.
 
     Raises:
         InvalidRequest: An option by partition lacks a partition or has a partition that is not
@@ -178,7 +178,7 @@ def _by_time(
 
 
 def _inside(name: TopicPartition, offset: int, extent: Extent) -> tuple[int, list[LostOffsets]]:
-    """Return an offset limited to the log, and a list with the requested range outside, if any."""
+    """Return an offset limited to the log, and a list of the requested ranges outside (0 or 1)."""
     start, end = extent
     if offset == EARLIEST_OFFSET:
         return start, []
@@ -246,7 +246,7 @@ class MicroBatches:
         return self._progress
 
     def freeze(self) -> None:
-        """Set the end of the query to the current log ends, so later records are not read."""
+        """Make the query end at the current log ends, so that later records are not read."""
         self._frozen = self._log.snapshot()
 
     # -- the first offset --------------------------------------------------------------------
@@ -319,10 +319,11 @@ class MicroBatches:
         *,
         has_to_move: bool,
     ) -> dict[TopicPartition, int]:
-        """Return the batch's end in each partition; a delayed batch ends where it starts."""
+        """Return the batch's end in each partition: its start if the batch is delayed."""
         backlogs = {name: max(snapshot.extents[name].end - at, 0) for name, at in begins.items()}
         backlog = sum(backlogs.values())
-        # With the trigger AvailableNow, the backlog never grows, so a batch is not delayed.
+        # With the trigger AvailableNow, the query's end is fixed and the backlog never grows, so
+        # waiting for more records makes no sense and a batch is not delayed.
         may_wait = limits.min_offsets is not None and self._frozen is None and not has_to_move
         if not backlog or (may_wait and not self._gate.passes(backlog)):
             return dict(begins)
@@ -388,7 +389,7 @@ class MicroBatches:
         return self._log.backend.plan(ranges) if ranges else []
 
     def _recheck(self, until: StreamOffset, ranges: Ranges) -> Ranges:
-        """Return the ranges that can still be read of a batch that an earlier process planned.
+        """Return the ranges that can still be read, for a batch that an earlier process planned.
 
         If the log was rewritten inside a range, only the offsets before the rewritten part are
         read. The next batch checks its start, finds the rewrite and continues at the offset that
@@ -420,7 +421,7 @@ class MicroBatches:
     # -- reporting ---------------------------------------------------------------------------
 
     def _report_lost(self, lost: Iterable[LostOffsets]) -> None:
-        """If ranges are lost, raise OffsetsGone or, if failOnDataLoss is false, log warnings."""
+        """If ranges are lost, raise OffsetsGone; if failOnDataLoss is false, only log warnings."""
         ranges = tuple(lost)
         if ranges and self._options.source.fail_on_data_loss:
             error = OffsetsGone(ranges)
@@ -432,8 +433,8 @@ class MicroBatches:
     def commit(self, done: Json) -> None:
         """Commit an offset to the query's consumer group, if the query has a group.
 
-        Spark calls this method for a batch only when Spark plans the next batch. To commit earlier,
-        `next_offset` also calls this method, with the end of the last batch that is done
+        Spark calls this method for a finished batch only when the next batch is planned. To commit
+        earlier, `next_offset` also calls this method with the end of the last finished batch
         (`start_json`).
         """
         group = self._options.commit_group
@@ -447,7 +448,7 @@ class MicroBatches:
 
 
 def _is_equivalent(start: StreamOffset, end: StreamOffset) -> bool:
-    """Return whether no batch is needed: `end` has no starts, and the same positions as `start`."""
+    """Return whether no batch is needed: `end` has the positions of `start`, and no `starts`."""
     return not start.is_initial and start.positions == end.positions and not end.starts
 
 

@@ -33,8 +33,8 @@ def split_ranges(
     Args:
         ranges: One range for each partition.
         min_parts: Approximate minimum number of parts. If there are fewer offsets, each part has
-            one offset. Large ranges are divided into numbers of parts in proportion to their
-            numbers of offsets.
+            one offset. The number of parts of a large range is proportional to its number of
+            offsets.
         max_records: Maximum number of offsets in a part; None for no maximum.
     """
     parts = [one for one in ranges if one.offsets > 0]

@@ -188,19 +188,19 @@ class Options:
         return int(value)
 
     def names(self, name: str) -> tuple[str, ...]:
-        """Return an option's words, separated by commas; empty if the option is not given."""
+        """Return the words in an option's comma-separated text; () if the option is not given."""
         words = (word.strip() for word in (self.text(name) or "").split(","))
         return tuple(word for word in words if word)
 
     def prefixed(self, prefix: str) -> dict[str, str]:
-        """Return the options with a prefix, by name in lower case, without the prefix."""
+        """Return the options with a prefix, by lower-case name without the prefix."""
         items = self._texts.items()
         return {name.removeprefix(prefix): text for name, text in items if name.startswith(prefix)}
 
     def location(
         self, not_of_brokers: Mapping[str, str], of_brokers: Mapping[str, str]
     ) -> tuple[str, str]:
-        """Return the option `path` and the brokers; one of both is "".
+        """Return the option `path`, and the brokers; one of the two is "".
 
         Args:
             not_of_brokers: Options that brokers don't support, each with the reason.
@@ -285,7 +285,7 @@ PartitionValues = int | PerPartition | None
 
 
 def read_offset_option(options: Options, side: tuple[str, str, int]) -> PartitionValues:
-    """Return the offsets by partition in an offset option.
+    """Return the offsets by partition that an offset option gives; otherwise None.
 
     Args:
         options: Options of the read.
@@ -393,8 +393,8 @@ COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "
 
 TIME_COLUMNS: Final = ("timestamp", "appendTimestamp", "createTimestamp")
 
-# Column with the reason why a cell is null although the record has a value, for mode=permissive.
-# Spark's file sources use the same name.
+# With mode=permissive, this column has the reason why a cell is null although the record has a
+# value. Spark's file sources use the same name.
 REASON: Final = "_corrupt_record"
 
 _NOT_OF_BROKERS: Final = {
@@ -595,7 +595,7 @@ def read_source_options(texts: Mapping[str, str], env: Env | None = None) -> Sou
     now_ms = (env or os_env()).clock.now_ms()
     start_ms = read_time_option(options, "startingTimestamp", "startingOffsetsByTimestamp", now_ms)
     end_ms = read_time_option(options, "endingTimestamp", "endingOffsetsByTimestamp", now_ms)
-    # As in the Kafka connector, a time takes precedence over an offset of the same side.
+    # As in the Kafka connector, a start or end time takes precedence over a start or end offset.
     start_offsets = None if start_ms is not None else read_offset_option(options, START)
     end_offsets = None if end_ms is not None else read_offset_option(options, END)
     topics, topic = options.names("subscribe"), options.text("topic")
@@ -609,7 +609,7 @@ def read_source_options(texts: Mapping[str, str], env: Env | None = None) -> Sou
     is_exact = options.choice(
         "timeRange",
         {"exact": True, "positions": False},
-        # At brokers, an exact read must read all records after the start.
+        # An exact read from brokers reads all records after the start, so it is not the default.
         "positions" if bootstrap else "exact",
     )
     return SourceOptions(
@@ -677,7 +677,7 @@ def not_of_directories(option: str) -> str:
 
 
 def _location(options: Options) -> tuple[str, str]:
-    """Return the option `path` and the brokers; one of both is "".
+    """Return the option `path`, and the brokers; one of the two is "".
 
     Raises InvalidRequest in three cases: both are given; neither is given; or an option applies
     only to the other kind of source.

@@ -1,7 +1,7 @@
 """Runs a job's work on many parts in parallel.
 
-A text describes each part. A worker processes the part and returns one row for it. The texts are
-plain data (usually JSON), so only tidelog's own functions are pickled. Spark gets a range of
+Each part is described by a text. A worker processes the part and returns one row for it. The texts
+are plain data (usually JSON), so only tidelog's own functions are pickled. Spark gets a range of
 numbers, one for each part, and runs a task for each number. Such a range works in local mode, on
 clusters and over Spark Connect. A job reports its progress to a `Listener`, which displays the
 progress.

@@ -1,4 +1,4 @@
-"""Converts filters that Spark pushes down to limits on partitions, offsets and times. No I/O.
+"""Converts Spark's pushed-down filters into limits on partitions, offsets and times. No I/O.
 
 Contains the limits (`FilterLimits`), and the range of each partition that options and filters
 request. Options are parsed in `options`.
@@ -198,7 +198,7 @@ def _bounds(
     floor: Callable[[object], int | None],
     ceil: Callable[[object], int | None],
 ) -> tuple[tuple[int, int], bool] | None:
-    """Return the range [a, b) of integers that a filter can match, and whether it matches all.
+    """Return the range [a, b) of integers that a filter can match, and whether all of them match.
 
     Returns None if the filter is not a limit, or if a constant has another type than the column.
     `floor` and `ceil` round a constant to integers, because the constant may be between two
@@ -227,7 +227,7 @@ def _bounds(
 def _hull(
     one: In, floor: Callable[[object], int | None], ceil: Callable[[object], int | None]
 ) -> tuple[tuple[int, int], bool] | None:
-    """Return the range from the smallest to the largest value of an IN filter, which is inexact.
+    """Return the range from the smallest to the largest value of an IN filter, marked as inexact.
 
     Returns None if there are no values, or if a value has another type than the column.
     """

@@ -216,8 +216,8 @@ class _Converter(NamedTuple):
     Attributes:
         convert: Function that converts a column; raises SerdeError or ArrowInvalid if a cell can't
             be converted.
-        find_wrong: Function that returns, in order, the index of each row whose cell can't be
-            converted, with the error.
+        find_wrong: Function that yields (row index, error), in order, for each cell that can't be
+            converted.
     """
 
     convert: "Callable[[Column], Column]"
@@ -254,7 +254,7 @@ def _none_wrong(_: "Column") -> "Iterable[tuple[int, RequestError]]":
 
 
 def _wrong_times(name: str, column: "Column") -> "Iterator[tuple[int, RequestError]]":
-    """Yield the rows whose times in ms do not fit into 64 bits as microseconds."""
+    """Yield (row index, error) for each time that does not fit into 64 bits as microseconds."""
     times = np.asarray(column.cast(pa.int64()).fill_null(0))
     most = INT64_MAX // US_PER_MS
     for row in np.flatnonzero((times > most) | (times < -most)).tolist():
@@ -343,7 +343,7 @@ class Router:
             yield str(name), rows
 
     def _numbers(self, topic: str, batch: pa.RecordBatch) -> "Numbers":
-        """Return each row's partition: as given in the row, or as chosen by Kafka's clients."""
+        """Return each row's partition: given in the row, or chosen as by Kafka's clients."""
         count = self._counts.get(topic) or self._count_of(topic)
         self._counts[topic] = count
         if "partition" not in batch.schema.names:
@@ -379,7 +379,7 @@ def by_partition(numbers: "Numbers", rows: pa.RecordBatch) -> Iterator[tuple[int
     if (numbers == first).all():
         yield first, rows
         return
-    # numpy sorts 16-bit integers by radix sort, which is faster.
+    # numpy sorts 16-bit integers by radix sort, which is faster than its sort of larger integers.
     narrow = numbers.astype(np.uint16) if numbers.max() <= _UINT16_MAX else numbers
     ordered = rows.take(np.argsort(narrow, kind="stable"))
     counts = np.bincount(numbers)

@@ -1,9 +1,9 @@
 """Spark sessions: start, settings for tidelog, and supported versions of Spark and Java.
 
 Spark's workers run the `python3` on the PATH unless PYSPARK_PYTHON or spark.pyspark.python names
-another Python. This Python may lack tidelog, but Spark's own error does not say so clearly. `start`
-sets PYSPARK_PYTHON for its sessions. For other sessions, `setup` sets PYSPARK_PYTHON for workers
-that start afterwards, and checks the Python of a worker.
+another Python. The workers' Python may lack tidelog, but Spark's own error does not say so clearly.
+`start` sets PYSPARK_PYTHON for its sessions. For other sessions, `setup` sets PYSPARK_PYTHON for
+workers that start afterwards, and checks the Python of a worker.
 
 The data source is tested with the supported versions and refuses all other versions. The reason is
 that Spark's Python data sources change from one version to the next, so with another version a
@@ -253,7 +253,7 @@ def start(
 
 
 def settings(options: SessionOptions, directory: Path, logging: Path) -> dict[str, str]:
-    """Return Spark's settings for a session of a command."""
+    """Return Spark's settings for a session that a command starts."""
     values = {
         "spark.sql.session.timeZone": options.time_zone,
         "spark.sql.execution.arrow.pyspark.enabled": "true",

@@ -106,7 +106,7 @@ _READ_ONLY: Final = TYPES.keys() - _COLUMNS.keys() - {REASON}
 
 _WHOLE: Final[_Kinds] = (IntegerType, LongType, ShortType)
 
-# Types of a column that each serializer can encode.
+# Column types that a serializer can encode, by the serializer's name.
 _SERDE_KINDS: Final[Mapping[str, _Kinds]] = {
     "bytes": (BinaryType, StringType),
     "string": (StringType,),

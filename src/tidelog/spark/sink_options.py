@@ -1,4 +1,4 @@
-"""Options of a write by `format("tidelog")`, and the number and batch of the current task.
+"""Options of a write by `format("tidelog")`, and the index and batch of the current task.
 
 Spark passes a batch's number only to those methods of a sink that run on the driver. So tasks read
 the number from Spark's local properties.
@@ -53,7 +53,7 @@ _REFUSED_CLIENT: Final = {
 
 @dataclass(frozen=True, slots=True)
 class AppVersion:
-    """Application and number of a write, which skips topics that have this or a later number."""
+    """Application and number of a write. The write skips topics with this or a later number."""
 
     app_id: str
     version: int
@@ -257,9 +257,10 @@ def stream_batch() -> StreamBatch:
 def refuse_new_table() -> None:
     """Raise InvalidRequest if this task's batch write fills a new table of Spark's catalog.
 
-    Spark calls a sink for `saveAsTable` and `writeTo(...).create()` as for `save`. But Spark runs
-    the write as an inner execution of the execution that creates the table. In `foreachBatch`,
-    every write is an inner execution. So this check accepts all writes in `foreachBatch`.
+    Spark calls a sink for `saveAsTable` and `writeTo(...).create()` in the same way as for `save`.
+    But Spark runs the write as an inner execution of the execution that creates the table. In
+    `foreachBatch`, every write is an inner execution. So this check accepts all writes in
+    `foreachBatch`.
     """
     context = TaskContext.get()
     if context is None or context.getLocalProperty(BATCH_ID):

@@ -148,7 +148,7 @@ class PushdownReader(TidelogReader):
     """Reader for sessions in which Spark pushes filters down."""
 
     def pushFilters(self, filters: "list[Filter]") -> "Iterable[Filter]":
-        """Convert filters on names, offsets and times; return the filters that Spark must apply."""
+        """Convert filters on topic, partition, offset or time; return the filters left to Spark."""
         maker = LimitMaker(self._options)
         maker.take(filters)
         self._limits = maker.limits

@@ -85,7 +85,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._driver
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Set the end of all later batches to the current log ends."""
+        """Make the query end at the current log ends, so that later records are not read."""
         self._batches.freeze()
 
     def initialOffset(self) -> Json:

@@ -125,7 +125,7 @@ class StreamLog:
     def cut_by_bytes(
         self, ranges: Mapping[TopicPartition, tuple[int, int]], max_bytes: int
     ) -> dict[TopicPartition, int]:
-        """Return each range's end offset, limited to about `max_bytes` in all ranges together."""
+        """Return end offsets, such that all ranges together have about `max_bytes` at most."""
         from tidelog.spark.directory_backend import source_env
         from tidelog.storage.directory.log_dir import LogDir
 
@@ -193,7 +193,7 @@ def _is_other(name: TopicPartition, now: Mapping[str, str], then: Mapping[str, s
 def cut_by_bytes(
     log_dir: "LogDir", ranges: Mapping[TopicPartition, tuple[int, int]], max_bytes: int
 ) -> dict[TopicPartition, int]:
-    """Return each range's end offset, limited to about `max_bytes` in all ranges together.
+    """Return each range's end offset, such that all ranges together have about `max_bytes` at most.
 
     Args:
         log_dir: The directory, opened after the ranges were computed.
@@ -293,7 +293,7 @@ def _last_offset(part: _Part, limit: int, *, is_first: bool) -> int | None:
 
 
 def _indexed(segment: "Segment", position: int) -> int:
-    """Return the position of a batch before `position`, from the index; 0 if it has no entry.
+    """Return a batch's position before `position`, from the index; 0 if the index has none.
 
     Uses the second to last index entry at or below `position`; `position_floor` compares the entry
     with the log.

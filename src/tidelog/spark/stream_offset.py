@@ -16,12 +16,12 @@ all names are sorted as text, and an unchanged position always has the same text
 - `offset` is the next offset to read.
 - `epoch` is the leader epoch of the last batch before `offset`, -1 if unknown. A later check uses
   the epoch to see whether that batch is still in the log (KIP-320).
-- `from` is the start offset of the batch that ends at this stream offset. It has only partitions
-  whose start does not follow from the previous stream offset: all partitions in a query's first
-  batch, new partitions, and partitions that continue at another offset after a loss. Without
-  `from`, a batch that is repeated after a crash might begin at another offset. The reason is that
-  Spark requests the initial offset of a query again until the first batch is done, and in the
-  meantime the log end (`latest`) may have changed.
+- `from` has start offsets of the batch that ends at this stream offset, only for partitions whose
+  start does not follow from the previous stream offset: all partitions in a query's first batch,
+  new partitions, and partitions that continue at another offset after a loss. Without `from`, a
+  batch that is repeated after a crash might begin at another offset. The reason is that Spark
+  requests the initial offset of a query again until the first batch is done, and in the meantime
+  the log end (`latest`) may have changed.
 - `initial` marks the initial offset of a query.
 
 Offsets of Spark's Kafka connector, `{"tides": {"0": 57}}`, are accepted too.
@@ -283,7 +283,7 @@ class StreamCheck:
 
 
 class LossCheck:
-    """Check whether a query's positions are still valid in the log. Not thread-safe."""
+    """Checks whether a query's positions are still valid in the log. Not thread-safe."""
 
     def __init__(
         self, epoch_ends: EpochEnds, leader_epochs: LeaderEpochs, log_ends: LogEnds

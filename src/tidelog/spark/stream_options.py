@@ -90,7 +90,7 @@ class MinimumBatch:
     def passes(self, backlog: int) -> bool:
         """Return whether a batch with `backlog` unread offsets should run now.
 
-        If it runs, the maximum delay is counted from now on.
+        If the batch runs, the maximum delay of the next batch is counted from now on.
         """
         if self._min_offsets is None:
             return True

@@ -55,7 +55,7 @@ _LOG: Final = logging.getLogger("tidelog.spark")
 
 
 class Chooser(Protocol):
-    """Protocol of objects with the partitions that a query's options choose."""
+    """Protocol of objects that return the partitions chosen by a query's options."""
 
     def partitions(self) -> list[TopicPartition]:
         """Return the partitions; see `Backend.partitions`."""
@@ -410,7 +410,7 @@ def open_records(place: Place, split_bytes: int = TABLE_SPLIT_BYTES) -> Iterator
 
 @dataclass(frozen=True, slots=True)
 class _Reduce:
-    """Function for workers that yields one record per key of the splits with the given indexes."""
+    """Worker function that gets indexes of splits and yields one record per key of each split."""
 
     parts: tuple[str, ...]
     request: TableRequest

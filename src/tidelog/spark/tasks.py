@@ -131,8 +131,8 @@ def explain(
 def may_be_deleted(requested: RequestedRange, bounds: Bounds) -> bool:
     """Return whether records of a time range may have been deleted.
 
-    This is possible if the range has an end time, and the first offset in the log that it selects
-    is above 0.
+    This is possible if the range has an end time, and the range's first offset in the log is above
+    0.
     """
     has_end = requested.end_ms is not None or requested.filter_ms is not None
     return has_end and bounds.start > 0
@@ -198,7 +198,7 @@ def _of_filters(requested: RequestedRange, facts: LogFacts) -> tuple[WhyEmpty, s
 def _of_times(
     requested: RequestedRange, facts: LogFacts, write: Callable[[int], str]
 ) -> tuple[WhyEmpty, str]:
-    """Return the reason if the times of the range are the cause."""
+    """Return the reason for a range that is empty because of its times."""
     first, last = requested.filter_ms or (None, None)
     start_ms = max((ms for ms in (requested.start_ms, first) if ms is not None), default=None)
     end_ms = min((ms for ms in (requested.end_ms, last) if ms is not None), default=None)

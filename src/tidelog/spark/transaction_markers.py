@@ -112,7 +112,7 @@ class Markers:
         self._cluster = cluster
 
     def partition_of(self, key: str) -> int:
-        """Return the partition of the markers of a key."""
+        """Return the partition that has the markers of a plain key."""
         return partition_of(key.encode(), PARTITION_COUNT)
 
     def ensure(self) -> None:
@@ -183,7 +183,7 @@ class Markers:
             )
 
     def committed(self, key: str, at_least: int) -> dict[str, Marker]:
-        """Return the valid markers with a key and its topic keys, of batch `at_least` or later.
+        """Return valid markers of batch `at_least` or later, by key: the key or its topic keys.
 
         The caller has fenced older producers with the same transactional id, so these producers
         have no open transaction. The first read includes uncommitted markers, so it does not wait
@@ -202,7 +202,7 @@ class Markers:
         return {name: marker for name, marker in markers.items() if marker.batch >= at_least}
 
     def _read(self, key: str, isolation: str, end: int) -> tuple[dict[str, Marker], int]:
-        """Return the valid markers with a key and its topic keys, and the partition's end.
+        """Return the valid markers by key (the key or its topic keys), and the partition's end.
 
         Args:
             key: The plain key, without a topic.

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 _NEEDED: Final = ("pyarrow", "numpy", "numba")
 
 # Environment variables of Spark. `_RUNTIME` has the name and value of a variable that Spark sets in
-# its Python processes. If such a process ends with an error, Spark reads `_HIDE_TRACEBACK` when it
-# formats the error.
+# its Python processes. `_HIDE_TRACEBACK` is a variable that Spark reads when it formats the error
+# of such a process.
 _RUNTIME: Final = ("SPARK_PYTHON_RUNTIME", "PYTHON_WORKER")
 
 _HIDE_TRACEBACK: Final = "SPARK_HIDE_TRACEBACK"
@@ -57,7 +57,8 @@ def in_worker(read: "Callable[[], Iterator[pa.RecordBatch]]") -> "Iterator[pa.Re
     """Yield the batches of `read`, after a check of packages and the preparation of kernels.
 
     Raises:
-        MissingDependency: This Python lacks a package; the message names both and says what to do.
+        MissingDependency: This Python lacks a package. The message names the Python and the
+            package, and says what to do.
     """
     make_ready()
     with worker_errors():
@@ -72,7 +73,8 @@ def make_ready(*, to_write: bool = False) -> None:
             records.
 
     Raises:
-        MissingDependency: This Python lacks a package; the message names both and says what to do.
+        MissingDependency: This Python lacks a package. The message names the Python and the
+            package, and says what to do.
     """
     check_packages()
     prepare(to_write=to_write)

@@ -64,7 +64,7 @@ class ByMap:
     """Starts from an offset map.
 
     Attributes:
-        starts: Start by partition of B. It has only the partitions for which the map has a start.
+        starts: The start in each partition of B for which the map has a start.
         refusals: For each other partition of B, the reason why the map can't be used.
     """
 
@@ -79,7 +79,7 @@ def topics_on_b(offset_map: OffsetMap | None, topics: Iterable[str]) -> dict[str
     topic has the same name on both clusters.
 
     Args:
-        offset_map: The map; None without one.
+        offset_map: The map; None if there is no map.
         topics: Topics on A.
     """
     origins: dict[str, tuple[str, ...]] = {}
@@ -242,8 +242,8 @@ class _SourceStarts:
     Attributes:
         source: Partition of A; None for all partitions of a topic.
         starts: Start by partition of B; None if the map has no starts for the source.
-        reason: Text for the reason of a start. If `starts` is None, it is the reason why the map
-            has no starts. Otherwise, if `source` is a partition of A, it is only the position, such
+        reason: If `starts` is None, the reason why the map has no starts. Otherwise a text for the
+            reason of a start; if `source` is a partition of A, this text is only the position, such
             as `offset 5 of orders-0`.
     """
 
@@ -321,7 +321,7 @@ class FailoverRequest:
         skew_ms: Lower bound of S in ms (see `rules`); a larger measured skew replaces this bound.
         sampling: Duration of the latency measurement, and its minimum number of records.
         mapping: How partitions on A and B correspond; AUTO to determine this from keys.
-        offset_map: Offset map of the mirror that copies A to B; None without one.
+        offset_map: Offset map of the mirror that copies A to B; None if there is no map.
     """
 
     group: str
@@ -345,7 +345,7 @@ class FailoverPlan:
         references: Times that correspond to `positions`, by partition of A (see `rules.Reference`).
         margin: Margin that was subtracted from these times for the search on B.
         latencies: Samples from which the latency was measured; empty if no latency was measured.
-        mapped: How partitions correspond, by topic of B.
+        mapped: How the partitions on A and B correspond, by topic on B.
         starts: Start in each partition of B, in order of partitions.
         committed: The group's committed offsets on B before the failover.
         origins: Source topics on A, by topic on B. A topic that is missing here has the same name
@@ -420,7 +420,7 @@ def plan_failover(
         for partition in _partitions(b, rest)
         if partition not in by_map.starts
     }
-    # Measuring a latency may take long, and only a search by time needs a latency.
+    # Measuring a latency may take long. So it is measured only if a partition is searched by time.
     searched = [partition for partition, source in sources.items() if is_searched(source)]
     margin, latencies = _margin(a, b, rest, searched, by_map, request, clock)
     now_ms = clock.now_ms()

@@ -1,4 +1,4 @@
-"""Measurement of topics' latency on clusters, from create time to append time.
+"""Measures topics' latencies on clusters. A latency is append time minus create time.
 
 This module has the samples (`TopicLatency`), and checks whether a sample is large enough (`judge`).
 `rules` and `job` use the measured latencies.
@@ -92,8 +92,8 @@ class BrokerLog:
     def records(self, partition: TopicPartition, start: int, end: int) -> Iterator[StampedRecord]:
         """Yield both times of the records with offsets in [start, end).
 
-        Records whose batches don't have both times are left out. The last fetched response is the
-        one with which the count of yielded records reaches `_RECORDS_MAX`.
+        Records whose batches don't have both times are left out. No further response is fetched
+        after the count of yielded records has reached `_RECORDS_MAX`.
 
         Raises:
             UnknownTopic: The topic or partition does not exist.
@@ -251,7 +251,7 @@ class TopicLatency:
             self._latencies_ms.append(latency_ms)
 
     def percentile_ms(self, percent: float) -> int | None:
-        """Return a percentile of the stored latencies in ms, by nearest rank; None without one."""
+        """Return a nearest-rank percentile of stored latencies in ms; None if none is stored."""
         if not self._latencies_ms:
             return None
         rank = -(-len(self._latencies_ms) * percent // 100)
@@ -299,7 +299,7 @@ def measure(
 
 
 def _by_kind(cluster: MeasuredCluster, topics: list[str]) -> tuple[list[str], list[str]]:
-    """Return two lists: topics whose batches can be fetched and have both times, and the others."""
+    """Return two lists: topics whose batches can be fetched and have both times; other topics."""
     if cluster.stamped is None:
         return [], topics
     kind = TimestampType.LOG_APPEND_TIME.config_name
@@ -328,7 +328,7 @@ def _exact(cluster: MeasuredCluster, topic: str, sampling: Sampling, now_ms: int
 def _at_tail(
     cluster: MeasuredCluster, topics: list[str], sampling: Sampling
 ) -> Iterator[TopicLatency]:
-    """Measure the latency of records that arrive within `for_ms`; return at once without topics."""
+    """Yield each topic's latency of records that arrive within `for_ms`; nothing without topics."""
     by_topic = {topic: TopicLatency(cluster.name, topic, sampling.for_ms) for topic in topics}
     partitions = [p for topic in topics for p in cluster.view.partitions(topic)]
     if partitions:
@@ -338,7 +338,7 @@ def _at_tail(
 
 
 def judge(latency: TopicLatency, sampling: Sampling) -> None:
-    """Raise TooFewRecords if a sample has too few records, or more append than create times."""
+    """Raise TooFewRecords if a sample is too small, or has more append times than create times."""
     log_text = f"{latency.topic} on {latency.cluster}"
     if latency.append_timed > latency.count:
         raise TooFewRecords(

@@ -161,7 +161,7 @@ class Start:
 
     @property
     def since_ms(self) -> int | None:
-        """Time in ms such that no unconsumed record was created before; None if unknown."""
+        """Time in ms before which no unconsumed record was created; None if unknown."""
         return self.time_ms if self.kind is StartKind.MAP else self.search_ms
 
 
@@ -466,7 +466,7 @@ class SampledKey:
 
 
 def _crc32(key: bytes, partition_count: int) -> int:
-    """Return a key's partition as librdkafka's default partitioner, consistent_random, does."""
+    """Return the partition that librdkafka's default partitioner, consistent_random, chooses."""
     return zlib.crc32(key) % partition_count
 
 

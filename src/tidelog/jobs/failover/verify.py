@@ -510,8 +510,9 @@ def _shows_create_times(view: ClusterView, topic: str) -> bool:
 def digest_of(record: RemoteRecord, *, by_time: bool) -> bytes:
     """Return a hash of 16 bytes of the key, the value and, if `by_time`, the create time.
 
-    The length of the key and of the value is hashed before its bytes. So two records whose key and
-    value have the same bytes in total, but divided at another place, have different digests.
+    The length of the key is hashed before the key, and the length of the value before the value. So
+    two records have different digests even if key and value together have the same bytes, divided
+    at different places.
     """
     state = hashlib.blake2b(digest_size=DIGEST_SIZE)
     for part in (record.key, record.value):

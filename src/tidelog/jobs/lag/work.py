@@ -440,7 +440,7 @@ def _hours(times_ms: "Longs") -> list[tuple[int, int]]:
 
 
 def by_partition(counts: Counts) -> dict[tuple[str, int], Counts]:
-    """Return for each topic and partition only the counts of this partition."""
+    """Return the counts, divided by topic and partition."""
     partitioned: dict[tuple[str, int], Counts] = {}
     for cell, number in counts.items():
         partitioned.setdefault((cell.topic, cell.partition), Counter())[cell] = number

@@ -102,8 +102,8 @@ def measure_brokers(
         topics: Topics or single partitions. None means all topics or, if a range is given, all
             topics that the brokers can search by append time.
         delays_ms: Watermark delays in ms, ascending.
-        requested_range: Range of append times. All brokers can search topics with LogAppendTime by
-            append time; tidelog's brokers can also search topics with
+        requested_range: Range of append times. In topics with LogAppendTime, all brokers can search
+            by append time. tidelog's brokers can also do this in topics with
             `tidelog.lookup.clock=append`.
 
     Raises:

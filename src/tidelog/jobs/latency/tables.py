@@ -52,7 +52,7 @@ class TopicTimes:
 
     @property
     def skew_ms(self) -> int | None:
-        """Largest time in ms by which a create time is after its append time; None if none is."""
+        """Largest lead in ms of a create time over its append time; None without a lead."""
         return skew_ms(self.by_append.total())
 
 
@@ -101,7 +101,7 @@ def joined(
 
 
 def skew_ms(histogram: LatencyHistogram) -> int | None:
-    """Return the largest lead in ms of a create time over its append time; None if none leads.
+    """Return the largest lead in ms of a create time over its append time; None without a lead.
 
     This is the absolute value of the smallest latency if this latency is negative.
     """

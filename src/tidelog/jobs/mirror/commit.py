@@ -1,4 +1,4 @@
-"""Commit of a mirror's batches: each is written to the target, then to the offset map.
+"""Commit of a mirror's batches: each batch is written to the target, then to the offset map.
 
 This module has both kinds of target (`DirectoryTarget`, `BrokerTarget`), the order of the two
 writes (`Batches`: first the target, then the map), and the batches of a Spark Connect server
@@ -418,7 +418,7 @@ def is_late(error: Exception) -> bool:
 
 
 class RestartingQuery:
-    """A query that is restarted, at most `STARTS` times in a row, if a Python process starts late.
+    """A query that is restarted if a Python process starts late; at most `STARTS` starts in a row.
 
     Not thread-safe.
 

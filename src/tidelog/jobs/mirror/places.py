@@ -180,7 +180,7 @@ def first_offsets(
 
 
 def as_mapped(plan: MirrorPlan, offset_map: OffsetMap) -> MirrorPlan:
-    """Return the plan with topics in the order of the map: first named topics, then found topics.
+    """Return the plan with topics in the map's order: named topics, then topics found by patterns.
 
     Raises:
         CorruptData: The offset map belongs to another mirror.
@@ -220,7 +220,7 @@ def widened(
 
     Raises:
         InvalidRequest: A topic at the target was recreated or has fewer partitions; or keys choose
-            the partition, and the topic has another number of partitions.
+            the partition, and the topic's number of partitions has changed.
     """
     mapped = {
         topic: facts for topic, facts in targets.items() if topic in offset_map.partition_counts
@@ -269,7 +269,7 @@ def grown(offset_map: OffsetMap, targets: Mapping[str, TopicFacts]) -> OffsetMap
 
     Raises:
         InvalidRequest: A topic at the target was recreated or has fewer partitions; or keys choose
-            the partition, and the topic has another number of partitions.
+            the partition, and the topic's number of partitions has changed.
     """
     ends = dict(offset_map.ends)
     for topic, facts in targets.items():
@@ -471,7 +471,7 @@ def _find_or_plan(
 
 
 def _is_missing(place: Place, env: Env) -> bool:
-    """Return whether a place is a local directory that does not exist; `make_topic` creates it."""
+    """Return whether a place is a missing local directory, which `make_topic` would create."""
     is_local = not place.is_broker and "://" not in place.address
     return is_local and not env.files.exists(place.address)
 
@@ -495,7 +495,7 @@ def _as_planned(
 
 
 def settings_like(config: TopicConfig, target: Place) -> dict[str, str]:
-    """Return settings for a copy: the source's settings that are not defaults, with CreateTime.
+    """Return settings for a copy: the source's settings that are not defaults, and CreateTime.
 
     Settings that a mirror does not copy to this target are left out.
     """

@@ -35,8 +35,8 @@ PROGRESS_FILE: Final = ProgressFile(job="a mirror", version=1)
 # Maximum number of topics in the title of a query.
 TITLE_TOPICS: Final = 3
 
-# Options of the sources that a user may set. With other values of these options, a repeated task
-# still writes the same records in the same order. Exception: `failOnDataLoss` (see
+# Source options that a user may set. Even if a restart changes the values of these options, a
+# repeated task writes the same records in the same order. Exception: `failOnDataLoss` (see
 # `_OF_MIRROR_TO_BROKERS`).
 _SOURCE_OPTIONS: Final = (
     *("kafka.*", "store.*", "kafkaConsumer.pollTimeoutMs", "groupIdPrefix"),

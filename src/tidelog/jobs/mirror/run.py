@@ -12,10 +12,10 @@ need. The checkpoint is a folder that the driver can write to:
 
 Invariants: before a batch runs, Spark stores the batch's source offsets in its checkpoint. Then the
 mirror writes the batch to the target, and adds it to the offset map. After that, Spark stores that
-the batch is done. After a kill before Spark has stored that the batch is done, Spark repeats the
-same batch. The target knows whether it already has the batch, so each record is written once. In
-any case, the target returns the batch's offsets, so the map gets the batch's rows. Over Spark
-Connect, the server writes the batches (see `commit`).
+the batch is done. If a process is killed before Spark has stored this, Spark repeats the same
+batch. The target knows whether it already has the batch, so each record is written once. In any
+case, the target returns the batch's offsets, so the map gets the batch's rows. Over Spark Connect,
+the server writes the batches (see `commit`).
 """
 
 import json

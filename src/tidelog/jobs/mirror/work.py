@@ -302,7 +302,7 @@ class Routes:
         return [name for name, _ in self.counts]
 
     def target_numbers(self) -> dict[int, int]:
-        """Return the index of the target topic, by the pair's index."""
+        """Return a mapping from each pair's index to the index of its target topic."""
         return {n: self.targets.index(pair[2]) for n, pair in enumerate(self.pairs)}
 
 
@@ -556,7 +556,7 @@ class AcknowledgedLedger(Ledger):
     def offsets_of(
         self, topic: int, partition: int, start: int, count: int
     ) -> "npt.NDArray[np.int64]":
-        """Return the target offsets of `count` rows of a partition, from number `start` on."""
+        """Return the target offsets of `count` rows of a partition, from row `start` on."""
         offsets = self._offsets[topic, partition][start : start + count]
         assert len(offsets) == count, "every row was reported"
         return offsets
