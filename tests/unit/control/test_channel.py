@@ -52,7 +52,7 @@ def server(log_dir: LogDir) -> Iterator[ControlServer]:
 
 
 class Asking:
-    """Sends requests from a thread, so that the test runs the holder's loop."""
+    """Sends each request from a new thread, while the test's thread runs the holder's loop."""
 
     def __init__(self, server: ControlServer, path: str) -> None:
         self._server = server

@@ -1,4 +1,4 @@
-"""Any bytes on the control channel are a frame and a message, or a typed error."""
+"""Any bytes on the control channel are read as a frame and a message, or give a typed error."""
 
 import json
 import struct

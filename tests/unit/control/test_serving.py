@@ -1,4 +1,4 @@
-"""A program uses a directory while other processes request changes, which are atomic."""
+"""Control clients change a directory that a program uses; each change is atomic."""
 
 import threading
 from pathlib import Path
@@ -24,7 +24,7 @@ def holder(path: str) -> ControlClient:
 
 
 def test_attach_while_the_program_appends(tmp_path: Path) -> None:
-    """Appends of the program alternate with attaches of a client; no two get the same offsets."""
+    """The program appends while a client attaches records; no record is lost or overwritten."""
     path, attaches = str(tmp_path), 5
     with tidelog.open(path, writable=True, control=True) as directory:
         directory.create_topic(TOPIC)
@@ -120,7 +120,7 @@ def test_a_waiting_client_gets_the_lock_next() -> None:
 def test_closing_while_the_thread_ends_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The channel's thread may notice the close after a request, and end before it is woken up."""
+    """After a request, the channel's thread may notice the close and end before it is woken up."""
     wake = ControlServer.wake
 
     def wake_late(server: ControlServer) -> None:

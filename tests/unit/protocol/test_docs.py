@@ -1,4 +1,4 @@
-"""The table of APIs in docs/protocol.md is equal to the code's."""
+"""The table of APIs in docs/protocol.md agrees with the APIs that the code declares."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Error codes are those of Kafka's protocol. Source: kio."""
+"""Error codes have the numbers of Kafka's protocol, as the library kio lists them."""
 
 from tidelog.error_codes import ErrorCode
 

@@ -1,4 +1,4 @@
-"""Frames cut from a stream that arrives whole or in pieces, and the memory used and kept."""
+"""A stream that arrives whole or in pieces is divided into frames; memory is bounded and reused."""
 
 import tracemalloc
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ def pump(
     held: list[memoryview],
     foresees: bool = False,
 ) -> None:
-    """Feed a stream in pieces of these sizes, and keep the frames."""
+    """Feed a stream in pieces of these sizes, and append each complete frame to `held`."""
     at = number = 0
     while at < len(data):
         at += put(frames, data[at : at + sizes[number % len(sizes)]], foresees=foresees)

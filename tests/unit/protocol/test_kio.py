@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Theirs = type["DataclassInstance"]
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 MS = dt.timedelta(milliseconds=1)
-# Names of times have units in tidelog, and none in kio.
+# In tidelog, names of time fields end with this unit. In kio, they have no unit.
 UNIT = "_ms"
 TheirField: TypeAlias = "dataclasses.Field[object]"
 Path: TypeAlias = tuple[str, ...]
@@ -85,7 +85,7 @@ def load(version: Version) -> Theirs | None:
 
 @cache
 def numbers() -> dict[str, list[int]]:
-    """For each number type of kio that has limits, return some values that it can represent."""
+    """Return valid values of each kio type that can't represent all numbers, by the type's name."""
     from kio.schema.errors import ErrorCode
 
     return {
@@ -110,7 +110,7 @@ def inner_class(hint: object) -> Theirs | None:
 def pairs(
     kind: type, theirs: Theirs, version: int
 ) -> "list[tuple[Field, dataclasses.Field[object]]]":
-    """Pair our fields of a version with kio's: equal in number, order and names."""
+    """Pair our fields of a version with kio's; assert equal counts, names and tags, in order."""
     ours = kafkas_fields(kind, version)
     found = list(zip(ours, dataclasses.fields(theirs), strict=True))
     for mine, other in found:
@@ -122,7 +122,7 @@ def pairs(
 def number_kinds(
     kind: type, theirs: Theirs, version: int, at: tuple[str, ...] = ()
 ) -> dict[tuple[str, ...], str]:
-    """Return kio's type of each number, by the path of field names to the number."""
+    """Return kio's type of each field without nested fields, by the path of field names."""
     found: dict[Path, str] = {}
     for mine, other in pairs(kind, theirs, version):
         path = (*at, mine.name)
@@ -136,7 +136,7 @@ def number_kinds(
 
 
 def converted(mine: Field, other: TheirField, value: object, version: int) -> object:
-    """Convert a value of kio to ours."""
+    """Convert the value of a kio field to the value that our field has."""
     inner, item = inner_class(other.type), mine.kind.item or mine.kind
     if isinstance(value, tuple):
         return [converted_item(item, inner, each, version) for each in value]
@@ -201,12 +201,15 @@ def test_defaults_are_kafkas() -> None:
             if theirs is not None:
                 paths = other_defaults(version.kind, theirs, version.number)
                 found |= {(name, ".".join(path)) for path in paths}
-    # None, which asks for all keys, instead of an empty list.
+    # Our default is None, which requests all keys. kio's default is an empty list.
     assert found == {("DescribeConfigsRequest", "resources.configuration_keys")}
 
 
 def other_defaults(kind: type, theirs: Theirs, version: int, at: Path = ()) -> Iterator[Path]:
-    """Yield the paths of the fields whose defaults differ from kio's; some have none in kio."""
+    """Yield the paths of the fields whose defaults differ from kio's.
+
+    Fields without a default in kio are left out.
+    """
     for mine, other in pairs(kind, theirs, version):
         path = (*at, mine.name)
         inner, item = inner_class(other.type), mine.kind.item or mine.kind

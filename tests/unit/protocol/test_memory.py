@@ -60,8 +60,8 @@ if TYPE_CHECKING:
 
     from tidelog.protocol.codecs import Codec
 
-# Numbers of items in the outermost arrays and in arrays nested once, twice and three times; 0
-# stands for many.
+# Item counts of the outermost arrays and of arrays nested once, twice and three times. 0 stands for
+# the count with which the message has the wanted size.
 SHAPES = [(0, 1, 1, 1), (1, 0, 1, 1), (1, 1, 0, 1)]
 TEXTS = ["ab", "\N{GRINNING FACE}" + "a" * 60]
 WORST = [FETCH, METADATA, OFFSET_COMMIT, PRODUCE, DESCRIBE_CONFIGS, CREATE_TOPICS]
@@ -106,7 +106,7 @@ class Nasty:
 
 
 def peak_of(kind: "type[DataclassInstance]", version: int, data: bytes, *, flexible: bool) -> int:
-    """Return the peak memory in bytes, negative if the message was refused."""
+    """Return the peak memory of a read in bytes, as a negative number if the message is refused."""
     codec: Codec[DataclassInstance] = struct_codec(kind, version, flexible)
     read = codec.read
     tracemalloc.start()
@@ -136,7 +136,7 @@ def nasty(
 
 
 def check(api: AnyApi, kind: "type[DataclassInstance]", texts: list[str], sizes: list[int]) -> None:
-    """Check the bound for refused and for accepted messages."""
+    """Check that neither refused nor accepted messages exceed the memory limit."""
     flexible = api.is_flexible(api.last)
     peak = 0
     for shape, text, size in itertools.product(SHAPES, texts, sizes):

@@ -49,7 +49,7 @@ by_api = pytest.mark.parametrize("api", BY_KEY.values(), ids=lambda api: api.nam
 
 
 def every_kind(api: AnyApi) -> "Iterator[tuple[int, bool, type[DataclassInstance]]]":
-    """Yield request and response of each version, and whether that version is flexible."""
+    """Yield each version twice: number, whether it is flexible, and type of request or response."""
     for version in range(api.first_declared, api.last + 1):
         for kind in (api.request, api.response):
             yield version, api.is_flexible(version), kind
@@ -78,7 +78,7 @@ def decode(
 
 
 def damaged(whole: bytes, seed: int) -> list[bytes]:
-    """Return variants of a message: false lengths, flipped bits, removed and repeated parts."""
+    """Return damaged variants: with false lengths, flipped bits, or removed or repeated parts."""
     chance = random.Random(seed)
     found = []
     for lie in LIES:

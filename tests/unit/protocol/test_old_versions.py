@@ -70,7 +70,7 @@ def test_both_ways(api: AnyApi, version: int, suffix: str) -> None:
 
 
 def test_known_bytes_of_list_offsets_v0() -> None:
-    """The request is for at most 3 offsets before time 9; the response has two."""
+    """The request asks for at most 3 offsets before time 9; the response has two offsets."""
     asked = bytes.fromhex("ffffffff 00000001 000174 00000001 00000005 0000000000000009 00000003")
     request = struct_codec(LIST_OFFSETS.request, 0, False).read(Reader(asked))
     partition = request.topics[0].partitions[0]

@@ -26,7 +26,7 @@ class Pages(Protocol):
 
 @pytest.fixture
 def pages() -> Pages:
-    """Load a second instance of the module; other tests don't use its free memory."""
+    """Load a second instance of the module, whose free memory other tests don't use."""
     spec = importlib.util.find_spec("tidelog.record.columns.arrays")
     assert spec is not None
     assert spec.loader is not None

@@ -93,7 +93,7 @@ def test_a_bad_checksum_is_the_same_error_for_each_computation(
 
 
 def test_batches_of_alternating_codecs_give_all_rows() -> None:
-    """All batches are decompressed, also if many of them alternate between two codecs."""
+    """All batches are decompressed, even if many batches alternate between two codecs."""
     for count in (3, 6, 40):
         batches = [
             batch_of(2, base_offset=2 * number, codec=(Codec.NONE, Codec.LZ4)[number % 2])
@@ -272,7 +272,7 @@ def test_small_chunks_are_put_together() -> None:
 @pytest.mark.parametrize("rows", [10, 25, 100, 450, 1_000])
 def test_no_chunk_grows_beyond_the_rows_that_were_requested(rows: int) -> None:
     log = b"".join(bytes(batch_of(100, base_offset=100 * n)) for n in range(30))
-    # In each batch of 100 records, 2, 50, 100 or 49 records match: small and large chunks.
+    # The ranges select 2, 50, 100 and 49 of a batch's 100 records: small and large chunks.
     for wanted in ((7, 9), (0, 50), (0, 100), (30, 79)):
         parts = [part.num_rows for part in decode(log, Selection(record_time=wanted), rows=rows)]
         assert max(parts) <= rows

@@ -30,7 +30,7 @@ NOISE = b"".join(zlib.crc32(bytes([i & 255, i >> 8])).to_bytes(4, "big") for i i
 
 
 def decompressed(codec: Codec, data: bytes, limit: int = LIMIT, magic: int = 2) -> bytes:
-    """Decompress; check that new and reused memory give the same result or error."""
+    """Decompress into new and into reused memory; check that the results or error types agree."""
     try:
         found = bytes(decompress(codec, data, limit=limit, magic=magic))
     except (CorruptBatch, UnsupportedCompression) as error:

@@ -27,17 +27,17 @@ def records_of(table: pa.Table | pa.RecordBatch) -> list[Record]:
 
 
 def keys_of(column: Column) -> Sequence[bytes | None]:
-    """Return the keys encoded from a column."""
+    """Encode a column of keys, and return the keys of the records."""
     return [record.key for record in records_of(pa.table({"key": column}))]
 
 
 def times_of(column: Column) -> list[int]:
-    """Return the timestamps encoded from a column."""
+    """Encode a column of timestamps, and return the timestamps of the records."""
     return [record.timestamp for record in records_of(pa.table({"timestamp": column}))]
 
 
 def headers_of(column: Column) -> list[tuple[Header, ...]]:
-    """Return the headers encoded from a column."""
+    """Encode a column of headers, and return the headers of the records."""
     return [record.headers for record in records_of(pa.table({"headers": column}))]
 
 

@@ -6,6 +6,6 @@ from tidelog.record.record import RECORD_SIZE_MIN
 
 
 def test_a_cleaned_body_of_maximum_size_can_be_read() -> None:
-    """The body's records have the minimum size, and each record grows by the maximum."""
+    """The worst case: all records have the minimum size, and each record grows by the maximum."""
     room = RECORD_SIZE_MIN + GROWTH_MAX
     assert APPEND_DECOMPRESSION_LIMIT * room // RECORD_SIZE_MIN == DEFAULT_DECOMPRESSION_LIMIT

@@ -20,7 +20,7 @@ EMPTY = b"\0\1"  # no key, null value
 
 
 def record_body(headers: int) -> bytes:
-    """Return a record with `headers` empty headers, after its length."""
+    """Return a record with `headers` empty headers, preceded by the record's length."""
     body = b"\0\0\0\1\1" + encode_varlong(headers) + EMPTY * headers
     return encode_varlong(len(body)) + body
 

@@ -1,4 +1,4 @@
-"""The last record of each key by compiled and interpreted kernels, compared with a dict."""
+"""Compiled and interpreted kernels find each key's last record, as a plain dict does."""
 
 from collections.abc import Callable
 
@@ -26,7 +26,7 @@ SEEDS = np.array([3, -5], np.int64)
 
 
 def log_of(batches: list[list[tuple[bytes | None, bytes | None]]]) -> bytes:
-    """Return batches of keys and values, with a gap in the offsets after each."""
+    """Return a log of batches, with a gap of one offset after each batch."""
     data, offset = bytearray(), 7
     for pairs in batches:
         made = [NewRecord(key=key, value=value, timestamp=0) for key, value in pairs]

@@ -1,4 +1,4 @@
-"""Partitions by key: the kernel, its source, the plain function and Kafka's own values agree."""
+"""The kernel, its source, the plain function and Kafka agree on each key's partition."""
 
 import tracemalloc
 from random import Random

@@ -27,7 +27,7 @@ BARE = "0c 00 00 00 01 01 00"
 def batch_with_body(
     body: bytes, *, count: int = 1, codec: Codec = Codec.NONE, last: int = 10
 ) -> RecordBatch:
-    """Return a batch with a correct checksum around this records section."""
+    """Return a batch that has this records section and a correct checksum."""
     data = build_batch([NewRecord()], base_offset=70, codec=codec)[:HEADER_SIZE]
     data += compress(codec, body)
     for at, value in (
@@ -151,7 +151,7 @@ def test_a_huge_length_allocates_no_memory(codec: Codec, body: bytes) -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    # By its frame, an lz4 or zstd block of a few bytes may decompress to 128 KiB.
+    # As far as the frame shows, an lz4 or zstd block of a few bytes may decompress to 128 KiB.
     assert peak < 300_000
 
 

@@ -1,4 +1,4 @@
-"""Columns by serializer name are equal to `record.serde` value by value."""
+"""Columns are encoded and decoded as `record.serde` does it value by value."""
 
 import json
 import math
@@ -31,7 +31,7 @@ VALUES: dict[str, st.SearchStrategy[object]] = {
 
 
 def as_column(name: str, value: object) -> object:
-    """Return the cell of a typed column for a value."""
+    """Return the value as a decoded column of this serializer has it."""
     if value is None or isinstance(value, UUID):
         return None if value is None else str(value)
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")) if name == "json" else value

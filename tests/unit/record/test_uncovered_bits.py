@@ -1,4 +1,4 @@
-"""Flips of bits that no checksum covers: framing or order detect only some of the flips.
+"""Flipped bits that no checksum covers: readers detect some by wrong frames or offset order.
 
 docs/format.md describes these flips in "What the checksums leave out".
 """
@@ -40,7 +40,7 @@ def wrapper(magic: int) -> Build:
 
 
 def judge(damaged: bytes, original: bytes) -> str:
-    """Return the result of reading the damaged log in order; fail if contents differ."""
+    """Read the damaged log; return CAUGHT, FEWER or UNSEEN. Fail if it gives wrong contents."""
     contents, next_offset = [], 0
     try:
         for batch in walk(damaged):
@@ -72,7 +72,7 @@ def log_of_three(build: Build) -> tuple[bytes, list[int]]:
 
 
 def flips(build: Build, chosen: int) -> dict[tuple[int, int], str]:
-    """Return the result for each flipped (byte, bit) that a batch's checksum does not cover."""
+    """Flip each bit that the chosen batch's checksum excludes; return results by (byte, bit)."""
     log, starts = log_of_three(build)
     found = {}
     for byte in range(17 if log[16] == 2 else 12):

@@ -18,7 +18,7 @@ from tidelog.record.kernels.last_records import (
 )
 
 FOLDS = [fold_rows, plain(fold_rows)]
-# Each record: key, version, whether it is a tombstone, bits of the sides that have it.
+# Each record: key, version, whether it is a tombstone, and a bit mask of the sides that have it.
 ROWS = st.lists(
     st.tuples(
         st.sampled_from([b"", b"a", b"b", b"aaaaaaaab", b"aaaaaaaac", b"aaaaaaaa"]),
@@ -61,7 +61,7 @@ def new_map(entries: int, key_bytes: int) -> tuple[WinnerMap, "np.typing.NDArray
 
 
 def expected(rows: list[Row], side: int) -> dict[bytes, tuple[int, int, bool]]:
-    """Return each key's highest (version, offset) on a side, and whether it is a tombstone."""
+    """Return each key's winner on a side: version, offset, and whether it is a tombstone."""
     found: dict[bytes, tuple[int, int, bool]] = {}
     for offset, (key, version, is_dead, sides) in enumerate(rows):
         if sides >> side & 1:

@@ -1,4 +1,4 @@
-"""A broker, a connection that repeats its fetches, and other connections."""
+"""A broker, a connection that repeats its fetches, and new connections to compare with."""
 
 import random
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ Row = tuple[int, int]  # partition and offset
 
 
 class Broker:
-    """A node, a connection that repeats its requests, and connections of a single request."""
+    """A node, a lasting connection that repeats requests, and a new connection per comparison."""
 
     def __init__(self, folder: str, *, seed: int = 0, **settings: str) -> None:
         self.clock, self.disk = ManualClock(NOW_MS), WarmDisk()
@@ -61,7 +61,7 @@ class Broker:
         return self.partition(topic, number).append(build_batch(records)).last_offset + 1
 
     def say(self, connection: ClientInfo, frame: bytes) -> bytes | str:
-        """Return the bytes sent for a frame, or the reason why no bytes are sent now."""
+        """Return the bytes sent for a frame; if none are sent now, return the reason as text."""
         try:
             found = outcome(self.node, connection, frame)
         except TidelogError as error:
@@ -69,7 +69,7 @@ class Broker:
         return sent(found) if isinstance(found, list) else type(found).__name__
 
     def compare(self, frame: bytes) -> bytes | str:
-        """Send a frame on the lasting and on a new connection; return the response to both."""
+        """Send a frame on the lasting and on a new connection; return the response of both."""
         expected = self.say(ClientInfo(2, "elsewhere"), frame)
         assert self.say(self.connection, frame) == expected
         return expected
@@ -91,7 +91,7 @@ class Broker:
         with_append_times: bool = False,
         number: int = 7,
     ) -> bytes:
-        """Return a Fetch request; `asked` has each topic's partitions and fetch offsets."""
+        """Return a Fetch request; `asked` has a (partition, fetch offset) list for each topic."""
         topics = [
             FetchTopic(
                 topic=topic,

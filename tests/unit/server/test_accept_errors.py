@@ -21,7 +21,7 @@ ELSEWHERE = ("192.0.2.1", 0)  # TEST-NET-1 of RFC 5737: no machine has this addr
 
 
 class Troubled(socket.socket):
-    """Listening socket on which the first accepts fail."""
+    """Listening socket whose first calls of `accept` fail with these error codes."""
 
     def __init__(self, *codes: int) -> None:
         super().__init__()
@@ -56,7 +56,10 @@ def test_a_connection_is_accepted_after_a_failed_one(tmp_path: Path, code: int) 
 async def opened(
     monkeypatch: pytest.MonkeyPatch, places: Sequence[tuple[int, tuple[str, int]]]
 ) -> tuple[list[socket.socket], list[socket.socket]]:
-    """Listen on a host with these addresses; return the listening and all bound sockets."""
+    """Listen on a host with these addresses; return the listening and all bound sockets.
+
+    If listening fails, check that all bound sockets are closed.
+    """
     bound: list[socket.socket] = []
 
     async def resolve(*_arguments: object, **_more: object) -> list[tuple[object, ...]]:

@@ -1,4 +1,4 @@
-"""Responses that a request of another client completes are sent after that request's response."""
+"""If a request completes responses of other clients, its own response is sent before them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable

@@ -1,4 +1,4 @@
-"""Retention concurrent with clients, in all orders of threads and timers."""
+"""Retention in all orders of threads and timers, and partitions opened while a broker stops."""
 
 import asyncio
 import threading
@@ -99,7 +99,7 @@ def world() -> World:
     background = LogManager(node)
     made = World(env.files, env.clock, node, laters[0], partition, background)
     background.start()
-    barrier = threading.Barrier(THREADS)  # after the work that the start has submitted
+    barrier = threading.Barrier(THREADS)  # passed after the work of the start
     for done in [node.work.submit(barrier.wait) for _ in range(THREADS)]:
         done.result()
     made.pass_by(0)

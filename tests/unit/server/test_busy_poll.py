@@ -24,7 +24,7 @@ node = node_fixture(clock=ManualClock)
 
 
 class Play:
-    """A poll with a manual clock."""
+    """A busy poll with a manual clock, and the requests that it sees."""
 
     def __init__(self, window_us: int = WINDOW_US) -> None:
         self.now_ns = 0
@@ -152,7 +152,7 @@ def test_on_a_busy_machine_it_gives_up_for_a_while() -> None:
         await play.row()
         await play.turn(CROWDED_NS + 1)
         assert not play.looks()
-        play.ask()  # too late for the series: a new one begins
+        play.ask()  # too late for the old series, so a new series begins
         play.ask(CROWDED_ROW + ROW - 1)
         assert not play.looks()
         play.ask()

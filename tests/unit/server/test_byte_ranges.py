@@ -1,4 +1,4 @@
-"""Reads that continue where another read ended: most use no index, all return the right bytes."""
+"""Reads that continue where another read ended return the right bytes, mostly without an index."""
 
 import sys
 from contextlib import closing
@@ -37,7 +37,10 @@ def log() -> Log:
 
 
 def spans(log: Log, ends: ReadEnds | None) -> list[tuple[int, int, int]]:
-    """Return all ranges that a consumer reads one after the other."""
+    """Return the ranges that a consumer reads one after the other, up to the log end.
+
+    Each range has its segment's base offset, its start and its end.
+    """
     found, offset = [], 0
     source = SegmentBytes(log.context.pool, may_block=True)
     while offset < COUNT:
@@ -80,7 +83,7 @@ def test_a_segment_that_was_replaced_is_another_one(log: Log) -> None:
 
 
 def whole_batches(log: Log, offset: int, max_bytes: int) -> tuple[int, int, int]:
-    """Walk the segment of `offset`; return the range of complete batches from `offset` on."""
+    """Walk a segment; return start, end and next offset of the batches from `offset` that fit."""
     source = SegmentBytes(log.context.pool, may_block=True)
     (segment,) = (one for one in log.segments if one.base_offset <= offset < one.end_offset)
     walked = frames(segment, 0, segment.size_bytes, source)
@@ -125,7 +128,7 @@ def test_an_impossible_length_is_no_end(length: int, log: Log) -> None:
 
 @pytest.mark.parametrize("slot", range(1, 12))
 def test_a_wrong_index_is_detected_when_a_read_continues(slot: int) -> None:
-    """An index entry points into the middle of a batch, at each position where a read may end."""
+    """If index entry `slot` points into a batch, a read that continues has the right range."""
     env, _, log = new_log({"index.interval.bytes": "0"})
     for number in range(COUNT):
         log.append([NewRecord(value=bytes(50), timestamp=number)])
@@ -161,7 +164,7 @@ def test_a_cached_file_is_dropped_when_the_pool_drops_it(log: Log) -> None:
 
 
 def test_an_append_is_shown_all_at_once(log: Log) -> None:
-    """A read in another thread may run at each call of the appending thread."""
+    """Reads between any two calls of an append see nothing of the appended batch."""
     source, seen = SegmentBytes(log.context.pool, may_block=True), set[int]()
     end_offset, size_bytes = log.log_end_offset, log.active.size_bytes
     limits = Limits(end_offset=end_offset, max_bytes=1 << 20, whole_first=True)
@@ -183,7 +186,7 @@ def test_an_append_is_shown_all_at_once(log: Log) -> None:
 
 
 def test_a_read_in_a_thread_excludes_later_appends() -> None:
-    """Appends happen between any two calls of a read; the read ends at its own end offset."""
+    """An append between any two calls of a read has no effect on the read's end offset."""
     call = 0
     while True:
         _, _, log = new_log({"index.interval.bytes": "0"})

@@ -83,7 +83,7 @@ async def make_segments(node: Node, topic: str, count: int, **config: str) -> No
 
 
 async def settle(node: Node, worker: Worker) -> None:
-    """Run everything that is possible without advancing the clock, until the cleaner waits."""
+    """Run all work that is due, without advancing the clock, until the cleaner waits."""
     patience = Patience()
     while True:
         patience.check("the cleaner never rests")
@@ -296,7 +296,7 @@ def test_a_failed_requested_compaction_can_be_requested_again(node: Node, disk: 
 def test_cleaners_share_the_io_rate_and_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A program that stores its first job and ends replaces the cleaner's process."""
+    """Instead of the cleaner's process, a program runs that stores its first job and ends."""
     program, stored = tmp_path / "python", tmp_path / "job"
     program.write_text(f'#!/bin/sh\nread -r job\nprintf "%s" "$job" > "{stored}"\n')
     program.chmod(0o755)

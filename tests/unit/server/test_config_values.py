@@ -1,4 +1,4 @@
-"""Settings as they are described: values, sources and synonyms."""
+"""Descriptions of settings: values, sources and synonyms."""
 
 from tidelog.config import BROKER_CONFIGS, TOPIC_CONFIGS, BrokerConfig, TopicConfig
 from tidelog.config.broker import DYNAMIC_CONFIGS

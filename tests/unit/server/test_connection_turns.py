@@ -1,4 +1,4 @@
-"""When a connection handles its next request: after its turn, a response, or a throttle."""
+"""Turns of connections with pipelined requests, throttles, and the memory of lost connections."""
 
 import asyncio
 import gc
@@ -124,7 +124,7 @@ def test_a_single_request_does_not_wait_for_all_pipelined_ones(tmp_path: Path) -
 
 
 def test_a_full_transport_gets_no_further_writes(node: Node) -> None:
-    """If a client doesn't read, TLS pauses writing; when it resumes, no response is missing."""
+    """While writing is paused, no response is written; after that, no response is missing."""
 
     async def run() -> None:
         client = WireClient(node)

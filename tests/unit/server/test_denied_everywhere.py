@@ -26,8 +26,8 @@ from tidelog.server.runtime.reply import Reply
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-# APIs that have no data to deny, or that refuse the sample for another reason first (an unknown
-# resource type).
+# APIs whose error codes are not checked: they have no data to deny, or they refuse the sample for
+# another reason first (an unknown resource type).
 WITHOUT_CODE = {
     "AlterConfigs",
     "DescribeCluster",
@@ -95,7 +95,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 def refusal(
     node: Node, row: Row, version: int, message: "DataclassInstance"
 ) -> "DataclassInstance | None":
-    """Return the response with all of a guard's refusals, or None if the guard refuses nothing."""
+    """Return the response with all refusals of a guard; None if the guard refuses nothing."""
     guard, api = guard_of(row.key), BY_KEY[row.key]
     assert guard is not None
     context = RequestContext(node, api, version, "c", ClientInfo(1, "here"))
@@ -134,7 +134,7 @@ def test_every_request_is_refused_in_a_form_that_can_be_sent(node: Node, row: Ro
 
 @pytest.mark.parametrize("row", GUARDED, ids=[BY_KEY[row.key].name for row in GUARDED])
 def test_refusals_have_the_names_of_the_request(node: Node, row: Row) -> None:
-    """Each element of a refusal has the error code, and the names of a request's element."""
+    """A refusal has the error codes of its API, and only names that are in the request."""
     api = BY_KEY[row.key]
     if api.name in WITHOUT_CODE:
         return

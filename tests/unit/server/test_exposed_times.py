@@ -1,4 +1,4 @@
-"""Batches with append times as headers: changed and unchanged parts."""
+"""Append times are added to records as headers; other parts of a batch stay unchanged."""
 
 from tests.worlds.records.legacy_sets import build_legacy_set
 

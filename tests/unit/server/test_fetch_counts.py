@@ -1,4 +1,4 @@
-"""Metrics of fetches count bytes at once, and records with the client's next fetch."""
+"""Metrics count a fetch's bytes at once, and its records when the client fetches again."""
 
 import gc
 from weakref import ref

@@ -27,7 +27,10 @@ SETTINGS = {"internal.segment.bytes": "1500", "index.interval.bytes": "4096"}
 
 
 def closed_log(settings: dict[str, str] | None = None) -> tuple[SeededEnv, list[Segment]]:
-    """Write batches of one record into several segments, on a disk without zone maps."""
+    """Write batches of one record each to several segments, and close the log.
+
+    Return the environment and the segments. The zone maps are removed from the disk.
+    """
     env, directory, log = new_log({**SETTINGS, **(settings or {})})
     for number in range(COUNT):
         log.append([NewRecord(key=b"k", value=bytes(49), timestamp=number)])

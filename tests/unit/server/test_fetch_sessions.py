@@ -74,7 +74,10 @@ def answer(number: int, *, records: bytes = b"", end: int = 5, code: int = 0) ->
 def run(
     found: FetchSessions, what: SessionRequest, now_ms: int = 0, **answers: PartitionData
 ) -> tuple[int, int, list[int]]:
-    """Return error, session id and partitions in the response; `p0=...` sets a partition's data."""
+    """Send a request; return the response's error code, session id and partition indexes.
+
+    `p0=...` sets the data of partition 0.
+    """
     fetching = found.open(what, now_ms)
     told = fetching.respond(
         [

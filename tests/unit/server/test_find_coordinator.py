@@ -1,4 +1,4 @@
-"""FindCoordinator opens partitions for which a group's or transaction's first write would wait."""
+"""FindCoordinator opens the coordinator's partition, so that first writes needn't wait for it."""
 
 import asyncio
 import threading

@@ -165,7 +165,7 @@ def test_a_failed_request_leaves_nothing_of_its_client(tmp_path: Path, *, is_gon
 
 @on_a_loop
 async def test_received_requests_are_executed_after_a_response_cannot_be_sent(it: World) -> None:
-    """The client has disconnected, which the broker notices when it sends."""
+    """The client has disconnected; the broker notices this only when it sends a response."""
     ours, theirs = socket.socketpair()
     loop, clients, client = asyncio.get_running_loop(), Clients(it.node), WireClient(it.node)
     _, connection = await loop.create_connection(lambda: Connection(it.node, clients), sock=ours)

@@ -38,7 +38,7 @@ def started(env: SeededEnv) -> Node:
 
 
 def stopped(env: SeededEnv, *, kill: bool, kept: Mapping[str, str] = KEPT) -> None:
-    """Write a backfilled record, change the broker's settings, and stop or kill it."""
+    """Write a record of 1970, change the broker's stored settings, and stop or kill the broker."""
     node = started(env)
     node.log_dir.create_topic("t")
     node.log_dir.log("t", 0).append([NewRecord(value=b"of 1970", timestamp=0)])
@@ -65,7 +65,7 @@ def test_a_backfill_survives_a_restart_if_the_setting_keeps_it(kill: bool) -> No
 
 @pytest.mark.parametrize("kept", [KEPT, {}], ids=["kept", "not changed"])
 def test_recovery_uses_the_stored_settings(kept: Mapping[str, str]) -> None:
-    """Recovery uses the changed setting: inactive producers expire after two days, not one."""
+    """The stored setting keeps inactive producers for seven days, the default only for one."""
     env = seeded_env(1)
     node = started(env)
     node.log_dir.create_topic("t")
@@ -119,7 +119,7 @@ def test_an_unreadable_settings_file_is_reported_without_a_broker() -> None:
 
 
 def offline_defaults(env: SeededEnv) -> tuple[Mapping[str, str], int]:
-    """Return the directory's topic defaults, and `retention.ms` of topic `t`, without a broker."""
+    """Return, without a broker, the directory's topic defaults and `retention.ms` of topic `t`."""
     with LogDir.open(PATH, env=env, options=LogDirOptions(writable=True)) as log_dir:
         defaults = read_cluster(env.files, PATH).topic_defaults or {}
         said = any(name.startswith("log.retention.") for name in defaults)

@@ -14,7 +14,7 @@ from tidelog.server.kernels import libraries, preload
 from tidelog.storage.kernel_cache import CACHE_VARIABLE
 
 LARGE_BYTES = 1 << 20
-# Run in another process, because this process may have loaded numba already.
+# This program runs in another process, because this process may have loaded numba already.
 WATCHED = """
 import asyncio, ctypes, gc, sys, threading
 from tidelog.server import kernels
@@ -54,7 +54,10 @@ print([(name, module.__file__) for name, module in sys.modules.items()
 def watched(*arguments: str) -> list[str]:
     """Run WATCHED; return the lines that it prints.
 
-    Lines: whether kernels were found, whether the interpreter is unchanged, steps, new modules.
+    1. Whether loading called its callback, and whether kernels are loaded.
+    2. Whether garbage collection and switch interval are unchanged.
+    3. Both settings at each import of numba or llvmlite, and libraries mapped at the first import.
+    4. Names and files of all modules that have a file.
     """
     command = [sys.executable, "-c", WATCHED, *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
@@ -108,7 +111,7 @@ def test_libraries_that_cannot_be_loaded_are_left_out(tmp_path: object) -> None:
     assert set(preload(libraries())) <= set(libraries())
 
 
-# Program of a process that holds the lock of compilation until it gets input.
+# This program holds the lock under which kernels are compiled, until it gets input.
 HOLDER = """
 import sys
 from pathlib import Path
@@ -147,8 +150,8 @@ def test_kernels_compiled_meanwhile_by_another_process_are_not_compiled_again(
     assert compiled == ["we"]
 
 
-# Runs all operations of a broker's log that use kernels, then prints the kernels that have compiled
-# code.
+# Compiles the kernels of a broker by running its log, then prints the compiled kernels that
+# `used_kernels` lacks.
 USED = """
 import sys
 import tidelog.server.kernels as kernels

@@ -1,4 +1,4 @@
-"""Counters of the broker: the effect of each hook."""
+"""Counters of the broker, and the events that change them."""
 
 from tests.worlds.records.batches import batch
 

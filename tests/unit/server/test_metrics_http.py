@@ -131,13 +131,13 @@ def test_a_client_that_got_a_response_stays_while_others_are_silent() -> None:
 
 
 def are_done(answers: Sequence[asyncio.Future[bytes]], count: int) -> bool:
-    """Whether exactly `count` responses have arrived."""
+    """Return whether exactly `count` responses have arrived."""
     return sum(each.done() for each in answers) == count
 
 
 def test_scrapes_leave_room_for_probes() -> None:
     async def story(pages: Pages) -> None:
-        for _ in range(2):  # connections that got their response are not counted
+        for _ in range(2):  # in round 2, connections of round 1 are not counted
             pages.page.asked = 0
             pages.page.may_go_on.clear()
             asked = [await pages.ask(METRICS) for _ in range(CONNECTIONS_MAX)]

@@ -88,7 +88,7 @@ def test_a_marker_takes_the_guard_away(world: World) -> None:
 
 
 def test_a_marker_leaves_the_guard_of_the_transaction_after_it(world: World) -> None:
-    """From version 2 on, a marker has the next transaction's epoch, but its guard must stay."""
+    """From version 2 on, a marker has the epoch of the next transaction, whose guard must stay."""
     write(world, ask(world, raises=True))
     ahead = ask(world, epoch=1, raises=True)
     end(world, epoch=1, version=2)
@@ -101,7 +101,10 @@ def test_a_marker_leaves_the_guard_of_the_transaction_after_it(world: World) -> 
 
 
 def test_a_marker_of_the_first_protocol_takes_every_guard_away(world: World) -> None:
-    """Below version 2 a marker has its transaction's epoch, even if Produce added the partition."""
+    """Below version 2, a marker removes the guard even if Produce added the partition.
+
+    The reason is that such a marker has the epoch of its own transaction.
+    """
     guard = ask(world, raises=True)
     end(world)
     with pytest.raises(InvalidTxnState):

@@ -1,4 +1,4 @@
-"""Regular expressions of clients: they match whole names; refused expressions, and limits."""
+"""Regular expressions of clients: matches of whole names, refused expressions, and limits."""
 
 import random
 import re

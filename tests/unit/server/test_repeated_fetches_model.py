@@ -50,7 +50,7 @@ class Life:
         return self.rng.choice(TOPICS), self.rng.randrange(PARTITIONS)
 
     def working(self) -> tuple[str, int]:
-        """Return a partition that has not failed; recreate its topic until it has not."""
+        """Choose a partition; if it has failed, recreate its topic. Return the partition."""
         place = self.some()
         while self.broker.partition(*place).failure is not None:
             self.broker.node.topics.delete(place[0])
@@ -128,7 +128,7 @@ class Life:
             self.broker.disk.is_failing = False
 
     def change_client(self) -> None:
-        """Replace the client; its requests differ only in their partitions and offsets."""
+        """Replace the client. A client's requests differ only in their partitions and offsets."""
         self.version = self.rng.choice((9, 11, 12, 13, 18))
         self.isolation = self.rng.choice((0, 1))
         self.max_bytes = self.rng.choice((MANY_BYTES, MANY_BYTES, 90_000, 0))

@@ -66,7 +66,7 @@ def request(
 
 
 def response_to(node: Node, frame: bytes, facts: ClientInfo = FACTS) -> bytes | str:
-    """Return the response to a frame, or the reason why there is none now."""
+    """Return the response to a frame; if there is none now, return the reason as text."""
     try:
         found = outcome(node, facts, frame)
     except TidelogError as error:

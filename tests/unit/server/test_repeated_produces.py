@@ -71,7 +71,7 @@ class Broker:
         self.connection = ClientInfo(1, "somewhere")
 
     def say(self, frame: bytes) -> bytes | str:
-        """Return the response to a frame, or the reason why there is none now."""
+        """Return the response to a frame; if there is none now, return the reason as text."""
         try:
             found = outcome(self.node, self.connection, frame)
         except TidelogError as error:

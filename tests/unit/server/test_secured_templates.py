@@ -129,7 +129,7 @@ class Pair:
         )
 
     def compare(self, principal: str, *frames: bytes) -> tuple[bytes | str, int]:
-        """Check that both brokers give the same response; return it.
+        """Check that both brokers give the same response and mute time; return both values.
 
         A single frame is sent to both brokers; of two frames, each broker gets one.
         """

@@ -1,4 +1,4 @@
-"""Caches by names from clients don't keep long names."""
+"""Caches whose keys are names from clients don't keep long names."""
 
 import tracemalloc
 from collections.abc import Callable

@@ -58,7 +58,7 @@ class WireClient:
         version: int,
         message: "DataclassInstance",
     ) -> bytes:
-        """Return a request with its length."""
+        """Return a request, preceded by its length."""
         return b"".join(self._wire.request(api, version, message))
 
     def versions(self) -> bytes:
@@ -103,6 +103,6 @@ class WireClient:
 
 
 async def turns() -> None:
-    """Let the loop run."""
+    """Let the event loop run `TURNS` times, so that pending tasks proceed."""
     for _ in range(TURNS):
         await asyncio.sleep(0)

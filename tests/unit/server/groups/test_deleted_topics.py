@@ -1,4 +1,4 @@
-"""Deleting a topic removes its committed offsets, but not offsets of a new topic of its name."""
+"""Deleting a topic removes its committed offsets, but not those of a new topic with its name."""
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -152,7 +152,7 @@ def test_offsets_of_the_present_topic_stay_after_the_clock_is_set_back() -> None
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_transaction_for_a_new_topic_has_its_way(tmp_path: Path, commit: bool) -> None:
-    """A tombstone that removed the committed offset would also remove the pending offset."""
+    """A tombstone for the old topic's offset would also remove the new topic's pending offset."""
     left = {LAST: 42} if commit else {}
 
     @on_a_loop
@@ -246,7 +246,7 @@ def test_a_topic_may_be_deleted_while_the_transaction_coordinator_responds(
 
 
 async def offered(it: World, producer_id: int, *topics: str) -> dict[str, int]:
-    """Commit for the last group in a transaction; return the error codes by topic."""
+    """Commit offsets for the last group in a transaction; return error codes by topic."""
     place = TxnOffsetCommitRequestPartition(
         partition_index=0, committed_offset=5, committed_metadata=None
     )

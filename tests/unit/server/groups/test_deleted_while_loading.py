@@ -1,4 +1,4 @@
-"""Topics that are deleted while groups are not loaded, or only partly cleaned up."""
+"""Topics are deleted while groups are not loaded, or while groups are partly cleaned up."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -18,7 +18,7 @@ PRODUCER = (7, 0)
 
 
 class Log:
-    """The offsets topic with two partitions, as groups write to it."""
+    """An offsets topic with two partitions; tests append records as groups do."""
 
     def __init__(self, **settings: str) -> None:
         self.world = World(1, offsets_topic_num_partitions="2", **settings)

@@ -1,4 +1,4 @@
-"""Kernels and the plain loader load the same state from any batches, pieces, cuts and damage."""
+"""Kernels and the plain loader give the same state or error, for any batches, pieces and damage."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -97,8 +97,8 @@ def log_of(path: Path, segments: dict[int, bytearray]) -> Iterator[LogView]:
         log_dir.log("t", 0)
     for base, data in segments.items():
         (path / "t-0" / f"{base:020}.log").write_bytes(data)
-    # The gaps in the offsets are marked as copied from a leader; without the clean shutdown mark,
-    # the log end is unknown.
+    # A mark file shows that the gaps in the offsets were copied from a leader. Without the mark of
+    # a clean shutdown, the log end counts as unknown.
     (path / "t-0" / COPIED_GAPS_FILE).touch()
     (path / CLEAN_SHUTDOWN_FILE).unlink()
     with LogDir.open(str(path)) as log_dir:

@@ -24,8 +24,8 @@ from tidelog.server.groups.offset_commits import Commit
 from tidelog.server.groups.requests import CommitRequest
 
 TOPIC = "flights"
-# Partitions by their commit: for the former topic, without a topic id, for the present topic, and
-# no commit.
+# Partitions, named by their commit: a commit for the former topic, a commit without a topic id, a
+# commit for the present topic, and no commit.
 FORMER, UNKNOWN, PRESENT, NOTHING = range(4)
 
 
@@ -38,7 +38,7 @@ def id_of(node: Node, name: str = TOPIC) -> UUID:
 
 @asynccontextmanager
 async def broker_with_commits(path: Path) -> AsyncIterator[Node]:
-    """Start a broker with commits for topics, also for former topics of the same names."""
+    """Start a broker with commits for its topics and for former topics with the same names."""
     async with running_node(path) as node:
         await node.groups.shards.ensure_topic()
         for name in (TOPIC, "ships"):

@@ -60,7 +60,10 @@ class Log:
 
 @dataclass
 class Model:
-    """Plain model: keeps each value with its record's offset; the highest offset wins."""
+    """A plain model: keeps each committed offset with the position of its record in the log.
+
+    A transaction's commit applies only if no later record has committed an offset.
+    """
 
     offsets: dict[Place, tuple[int, int]] = field(default_factory=dict)
     pending: dict[int, dict[Place, tuple[int, int]]] = field(default_factory=dict)

@@ -68,7 +68,7 @@ def test_members_share_partitions_evenly_and_each_has_a_reader(world: World) -> 
     for member in members:
         member.beat()
     counts = [len(member.assigned[ROUTES]) for member in members]
-    # Each of the four partitions has two members.
+    # Six members read four partitions, and each partition has two members.
     assert sorted(counts) == [1, 1, 1, 1, 2, 2]
     readers = [sum(number in member.assigned[ROUTES] for member in members) for number in range(4)]
     assert readers == [2, 2, 2, 2]

@@ -61,7 +61,7 @@ def test_members_keep_partitions_that_they_had() -> None:
 
 
 class CountedId(UUID):
-    """Counts its hash computations."""
+    """A UUID that counts how often hashes of such ids are computed."""
 
     count = 0
 

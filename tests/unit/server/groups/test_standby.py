@@ -40,7 +40,7 @@ KEPT: Final = GroupOffsets(0, {GROUP: [GroupOffset("flights", 0, 0, 0, "why")]})
 
 
 async def ask(node: Node) -> ErrorCode:
-    """Send FindCoordinator and wait until the work that it starts has ended."""
+    """Ensure the offsets topic as FindCoordinator does, and wait for loading; return the error."""
     code = await node.groups.shards.ensure_topic()
     await until_loaded(node.groups)
     return code

@@ -203,7 +203,7 @@ class Calm:
 
 
 def gust(storm: ClassicStorm, calm: Calm) -> None:
-    """Let many members join and leave between two steps, while others wait for responses."""
+    """Replace half of the members at once, while others wait for responses; run some steps."""
     for member in storm.random.sample(storm.members, len(storm.members) // 2):
         storm.random.choice([storm.leave, storm.fall_silent])(member)
     while len(storm.members) < MEMBERS:

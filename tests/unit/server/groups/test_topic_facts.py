@@ -1,4 +1,4 @@
-"""Topic ids and counts for groups are cached, and renewed when topics have changed."""
+"""Topic ids and partition counts are cached for groups, and read again after topics changed."""
 
 import tracemalloc
 

@@ -1,7 +1,7 @@
 """Authorization by ACLs: results of Kafka's authorizer, and comparison with a plain model.
 
-The rows follow Kafka 4.3's StandardAuthorizer as described in its documentation, KIP-11 and
-KIP-290.
+The expected results are those of Kafka 4.3's StandardAuthorizer, as described in Kafka's
+documentation, KIP-11 and KIP-290.
 """
 
 import tracemalloc
@@ -31,7 +31,7 @@ LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
 ALICE = Client("User:alice", "10.0.0.1")
 WANTED = [operation for operation in Operation if operation > Operation.ALL]
 GRANTED = [operation for operation in Operation if operation >= Operation.ALL]
-# Operations that an allowed operation implies.
+# For each operation, the operations that it implies if it is allowed.
 ALSO = {
     "READ": {"DESCRIBE"},
     "WRITE": {"DESCRIBE"},

@@ -20,7 +20,7 @@ ALL = {
 
 
 def config(**given: str) -> BrokerConfig:
-    """Parse settings, with underscores for dots."""
+    """Parse settings whose names have underscores instead of dots."""
     texts = {name.replace("_", "."): text for name, text in given.items()}
     return BrokerConfig.parse(ALL | texts)[0]
 

@@ -1,4 +1,4 @@
-"""The file of users for PLAIN."""
+"""The file of users and passwords for SASL/PLAIN."""
 
 import hashlib
 

@@ -31,7 +31,7 @@ SALT = b"salt of a test"
 def credential_for_password(
     mechanism: ScramMechanism, password: str, salt: bytes
 ) -> ScramCredential:
-    """Return the credential of a password that a client salts and hashes."""
+    """Salt and hash a password as clients do, and return the credential."""
     name = mechanism.hash_name
     salted = hashlib.pbkdf2_hmac(name, password.encode(), salt, ITERATIONS_MIN)
     return credential_of(mechanism, salt, ITERATIONS_MIN, salted)
@@ -112,9 +112,9 @@ def test_only_the_right_password_is_accepted(kind: ScramMechanism, binding: str)
 
 
 def test_an_unknown_user_looks_like_a_known_one() -> None:
-    """An unknown user always gets the same salt and common iterations.
+    """An unknown user always gets the same salt, and the iteration count of a known user.
 
-    The login then fails with the error of a known user with a wrong password.
+    The login then fails with the same error as that of a known user with a wrong password.
     """
     answers = [server().step(b"n,,n=nobody,r=abc") for _ in range(2)]
     assert answers[0] == answers[1]
@@ -132,7 +132,7 @@ def test_an_unknown_user_looks_like_a_known_one() -> None:
 
 
 def challenge(user: str, shapes: dict[Shape, int]) -> tuple[bytes, int]:
-    """Return salt and iterations in the response to a user name."""
+    """Return the salt and the iteration count in the response to a user name."""
     found = ScramExchange(
         SHA_256,
         lambda name: KEPT[SHA_256] if name == "user" else None,

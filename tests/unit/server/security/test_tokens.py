@@ -38,7 +38,7 @@ RULES: Final = TokenRules(algorithms=frozenset(ALGORITHMS))
 def check(
     made: str, rules: TokenRules = RULES, keys: bytes = ALL, now_s: float = NOW_S
 ) -> AuthenticatedUser:
-    """Check a token with these rules and keys."""
+    """Check a token with these rules and keys; return the user and when the login expires."""
     found = read_keys(keys)
 
     def find(key_id: str | None) -> Sequence[PublicKey]:

@@ -1,4 +1,4 @@
-"""SCRAM users and ACLs of a broker: their limits, and salts and iterations of unknown users."""
+"""Limits on a broker's ACLs and SCRAM users; salts and iteration counts for unknown users."""
 
 import asyncio
 from pathlib import Path

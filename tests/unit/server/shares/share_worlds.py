@@ -55,7 +55,7 @@ def said(first: int, last: int, *types: AckType) -> tuple[int, int, Sequence[int
 
 @dataclass
 class Member:
-    """A client that counts its session's epoch."""
+    """A client that keeps track of its share session's epoch."""
 
     world: "World"
     name: str
@@ -96,7 +96,10 @@ class Member:
         )
 
     async def say(self, *acks: tuple[int, int, Sequence[int]], **changes: object) -> int:
-        """Acknowledge records of partition 0; return the error of the response or the partition."""
+        """Acknowledge records of partition 0; return the error code of the response.
+
+        If the response has no error, return the error code of the partition.
+        """
         response = await self.acknowledge(0, acks, **changes)
         if response.error_code:
             return response.error_code
@@ -111,7 +114,7 @@ class Member:
     def begin_acknowledging(
         self, partition: int, acks: Batches, **changes: object
     ) -> ShareAcknowledgeResponse | Awaitable[ShareAcknowledgeResponse]:
-        """Send the request of `acknowledge`; the response may come later."""
+        """Send an acknowledgement; return the response, or an awaitable if it comes later."""
         epoch, self.epoch = self.epoch, self.epoch + 1
         topics = [
             ShareAcknowledgeTopic(topic_id=each.topic_id, partitions=each.partitions)
@@ -206,7 +209,7 @@ class World:
 async def begun(
     wanted: "Awaitable[ShareFetchResponse]", world: World
 ) -> "asyncio.Task[ShareFetchResponse]":
-    """Start a fetch that waits, because partition 0 has no records for it."""
+    """Start a fetch of partition 0; return its task once the fetch waits for records."""
     before = world.waiting_count()
     task = asyncio.ensure_future(wanted)
     # The fetch waits only after threads have opened the partition, which takes an unknown time.

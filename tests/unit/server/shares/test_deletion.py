@@ -65,7 +65,7 @@ async def read_some(it: World) -> None:
 
 @asynccontextmanager
 async def held(it: World, disk: FailingDisk) -> AsyncIterator[None]:
-    """Make the partition of `__share_group_state` fail; block its reload until the block's end."""
+    """Make the partition of `__share_group_state` fail; block its reload until the context ends."""
     partition, gate = it.node.partitions.get("__share_group_state", 0), threading.Event()
     fail(partition, disk)
     log, fail_writes = it.node.log_dir.reopen("__share_group_state", 0), disk.hook

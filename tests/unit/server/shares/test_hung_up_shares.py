@@ -78,7 +78,7 @@ class Client:
 
 
 async def left(it: World) -> list[tuple[int, int, int]]:
-    """Return the ranges that another member acquires afterwards."""
+    """Fetch as another member, and return the ranges that this member acquires."""
     return acquired(await it.member().fetch(0))
 
 

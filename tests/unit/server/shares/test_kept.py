@@ -1,4 +1,4 @@
-"""The state of share groups after several writes, compared with a plain state per offset."""
+"""The state of share groups after several writes, compared with a model of each offset's state."""
 
 from itertools import pairwise
 from uuid import UUID

@@ -200,7 +200,7 @@ async def test_a_topic_that_cannot_be_written_accepts_no_acknowledgement(path: P
 
 @dataclass
 class Story:
-    """The acknowledged offsets after each recorded count of file system calls."""
+    """The acknowledged offsets, noted with the count of file system calls at that time."""
 
     files: DamageFileSystem
     accepted: set[int] = field(default_factory=set)
@@ -210,7 +210,7 @@ class Story:
         self.known.append((len(self.files.journal), set(self.accepted)))
 
     def at(self, calls: int) -> tuple[set[int], set[int]]:
-        """Return offsets that are acknowledged after `calls` calls, and offsets that may be."""
+        """Return the offsets that must be, and that may be, acknowledged after `calls` calls."""
         before = [accepted for count, accepted in self.known if count <= calls]
         behind = [accepted for count, accepted in self.known if count > calls]
         sure = before[-1] if before else set()
@@ -251,7 +251,7 @@ async def until_shown(it: World) -> None:
 
 
 async def revive(state: CrashState, story: Story, durability: str) -> None:
-    """Restart: acknowledged records stay acknowledged, and all others can be acquired."""
+    """Restart; check that acknowledged records stay so, and that all others can be acquired."""
     sure, perhaps = story.at(state.prefix)
     clock = ManualClock(START_MS)
     files = reopen(state, clock=clock)

@@ -64,7 +64,7 @@ async def test_two_members_get_different_records(path: Path) -> None:
 
 @on_a_loop
 async def test_a_fetch_of_no_records_gets_a_response_at_once(path: Path) -> None:
-    """A limit of 0 excludes even the first batch; acknowledgements are still applied."""
+    """A limit of 0 excludes even the first batch. Acknowledgements in the request are applied."""
     async with world(path) as it:
         it.produce(10)
         one = it.member()

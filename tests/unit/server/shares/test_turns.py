@@ -1,4 +1,4 @@
-"""The queue of fetches at a share partition, one test per rule, and in random orders of events."""
+"""The queue of fetches of a share partition: one test per rule, then random orders of events."""
 
 from dataclasses import dataclass, field
 from random import Random
@@ -57,7 +57,7 @@ class Fetch:
         return self.shelf.begin_reading(self)
 
     def end(self) -> bool:
-        """End the read; return whether the fetch took records and left."""
+        """End the read; return whether the fetch took records and left the queue."""
         found = self.shelf.seen_by(self.isolation)
         taken = min(found, self.most) if found >= self.least else 0
         self.shelf.records -= taken
@@ -246,7 +246,7 @@ class AnyOrder:
         self.shelf.leave(fetch)
 
     def hold_up(self) -> None:
-        """Let a fetch that was not woken begin or end other work; woken fetches may end work."""
+        """Let a fetch that was not woken begin or end other work; let some woken ones end it."""
         free = [each for each in self.fetches if not each.is_woken and each is not self.reader]
         for each in free[:1]:
             each.is_busy = not each.is_busy
@@ -254,7 +254,7 @@ class AnyOrder:
             each.is_busy &= not each.is_woken or self.draw.random() < 0.5
 
     def settle(self) -> None:
-        """Run all fetches to the end; assert that none waits for records that it could take."""
+        """Let all woken fetches read; assert that no fetch waits for records that it could take."""
         for each in self.fetches:
             each.is_busy = False
         while self.reader is not None or any(each.is_woken for each in self.fetches):
@@ -264,7 +264,7 @@ class AnyOrder:
             assert self.shelf.seen_by(each.isolation) < each.least, each
 
     def check(self) -> None:
-        """Check that a fetch was woken if records are available for a fetch that is not busy."""
+        """Check that a free fetch was woken if none reads and a free one could acquire records."""
         assert self.shelf.waiting_count == len(self.fetches)
         could = [each for each in self.fetches if each.least == 1 and not each.is_busy]
         if self.reader is None and any(self.shelf.may_acquire(each.isolation) for each in could):

@@ -102,7 +102,7 @@ class Story:
 
 
 def outcomes(markers: Iterable[Marker]) -> dict[str, set[tuple[bool, int]]]:
-    """Return the markers of each topic: commit or abort, and the partition."""
+    """Return each topic's markers: whether the marker is a commit, and its partition's index."""
     found: dict[str, set[tuple[bool, int]]] = defaultdict(set)
     for place, _, _, commit in markers:
         found[place.topic].add((commit, place.partition))
@@ -122,7 +122,7 @@ def check_whole(markers: Iterable[Marker], decided: dict[str, bool]) -> None:
 async def revive(
     state: CrashState, known: Known, topics: Mapping[str, int], durability: str
 ) -> None:
-    """Restart from a crash, wait for all transactions to end, check them, and run another one."""
+    """Restart after a crash, let all transactions end, check them, and run one more for each id."""
     clock = ManualClock(START_MS)
     files = reopen(state, clock=clock)
     async with world(
@@ -164,7 +164,10 @@ async def tell(
 
 
 async def check_kills(story: Callable[[Story], Awaitable[None]]) -> int:
-    """Kill the process at each call of a history; return how many distinct calls there are."""
+    """Kill the process at file system calls of a history, and check the broker after each restart.
+
+    Return how many different states were checked.
+    """
     files, told = await tell(story)
     count, former = 0, None
     for state in thinned(files.prefixes(Keep.EVERYTHING)):
@@ -177,7 +180,10 @@ async def check_kills(story: Callable[[Story], Awaitable[None]]) -> int:
 
 
 async def check_power(story: Callable[[Story], Awaitable[None]], seeds: Iterable[int]) -> None:
-    """Cut the power at some moments: unsynced data is lost, kept or torn."""
+    """Cut the power at some moments of a history, and check the broker after each restart.
+
+    Unsynced data is lost, kept or torn.
+    """
     files, told = await tell(story, "fsync")
     for state in files.crash_states(seeds):
         await revive(state, told.known_at(state.prefix), topics_of(story), "fsync")
@@ -215,7 +221,7 @@ TOPICS: Final[Mapping[Callable[[Story], Awaitable[None]], tuple[str, ...]]] = {
 
 
 def topics_of(story: Callable[[Story], Awaitable[None]]) -> dict[str, int]:
-    """Return the partition counts of a history's topics, and of a topic for a later transaction."""
+    """Return partition counts by topic, for a history's topics and one for later transactions."""
     return dict.fromkeys(TOPICS[story], PARTITIONS) | {"later": 1}
 
 

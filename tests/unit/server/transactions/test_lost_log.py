@@ -55,7 +55,10 @@ async def test_records_missing_from_a_reopened_log_do_not_apply(tmp_path: Path) 
 
 @on_a_loop
 async def test_adding_partitions_waits_for_loading(tmp_path: Path) -> None:
-    """Clients send AddPartitionsToTxn in versions 0 to 3; later versions don't wait."""
+    """AddPartitionsToTxn waits for loading in versions 0 to 3, which clients send.
+
+    Later versions don't wait.
+    """
     disk = FailingDisk()
     async with world(tmp_path, files=disk) as it:
         producer = await it.init()
@@ -88,7 +91,7 @@ async def test_adding_partitions_waits_for_loading(tmp_path: Path) -> None:
 
 @on_a_loop
 async def test_a_loss_during_loading_leaves_no_state(tmp_path: Path) -> None:
-    """The first write after loading, which records a decision, fails, as on a full disk."""
+    """The first write after loading would record a decision, but fails because the disk is full."""
     states = [
         TransactionState.ONGOING,
         TransactionState.PREPARE_ABORT,

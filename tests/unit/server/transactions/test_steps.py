@@ -332,7 +332,7 @@ def test_states_have_kafkas_names() -> None:
 
 
 def test_partitions_are_added_only_after_the_end_of_the_transaction() -> None:
-    """The request has a new producer id, which a client may get before its transaction ends."""
+    """A client may get a new producer id before its transaction with the old id has ended."""
     for found, is_pending in ((known(PREPARE_COMMIT), False), (known(EMPTY), True)):
         request = AddRequest(
             transactional_id=ID, producer=ProducerRef(NEW_ID, 0), partitions=frozenset({TWO})

@@ -108,7 +108,7 @@ class World:
         return await self.coordinator.init_producer_id(asked)
 
     async def begun(self, transactional_id: str = ID) -> ProducerAnswer:
-        """Initialize a producer; while its id has an open transaction, wait for its end."""
+        """Initialize a producer, if necessary after its id's open transaction has ended."""
         while (said := await self.init(transactional_id=transactional_id)).code is (
             ErrorCode.CONCURRENT_TRANSACTIONS
         ):
