@@ -1,10 +1,11 @@
 """Reading a request takes at most 8 times its size plus 1 MiB of memory.
 
-A response may take 64 times its size plus 1 MiB, because a client chooses its broker.
+A response may take 64 times its size plus 1 MiB: clients choose their broker, so it needs no
+stricter limit.
 
 Python's objects are many times larger than their encoding. These messages consist of the items that
-are smallest on the wire and largest in memory. The counts of their items reach and exceed the
-limit.
+are smallest on the wire and largest in memory. Some messages are within the
+limit, and larger ones are refused.
 """
 
 import itertools

@@ -49,7 +49,7 @@ by_api = pytest.mark.parametrize("api", BY_KEY.values(), ids=lambda api: api.nam
 
 
 def every_kind(api: AnyApi) -> "Iterator[tuple[int, bool, type[DataclassInstance]]]":
-    """Yield each version twice: number, whether it is flexible, and type of request or response."""
+    """Yield (version, whether it is flexible, message type) for each request and response."""
     for version in range(api.first_declared, api.last + 1):
         for kind in (api.request, api.response):
             yield version, api.is_flexible(version), kind

@@ -1,4 +1,4 @@
-"""Decompression of the bodies of several batches into one buffer, one after the other."""
+"""The bodies of several batches are decompressed into one buffer, one behind the other."""
 
 import pytest
 

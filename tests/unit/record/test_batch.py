@@ -124,7 +124,7 @@ class TestFields:
         )
         assert batch.has_producer_id
         assert (batch.producer_id, batch.producer_epoch) == (9, 2)
-        # The sequence number after the largest one is 0.
+        # Sequence numbers wrap: 0 follows the largest number.
         assert (batch.base_sequence, batch.last_sequence) == (INT32_MAX, 0)
         assert [record.sequence for record in batch.records()] == [INT32_MAX, 0]
 

@@ -1,4 +1,4 @@
-"""Memory of columns is reused only when no object references it any more."""
+"""Memory of columns is reused only when no object references the memory any more."""
 
 import importlib.util
 import threading

@@ -1,4 +1,4 @@
-"""Columns are encoded and decoded as `record.serde` does it value by value."""
+"""Encoding and decoding a column equals `record.serde` for each of its values."""
 
 import json
 import math

@@ -26,7 +26,8 @@ PARTITIONS = 3
 NOW_MS = 1_700_000_000_000
 LENGTH_BYTES = 4
 BY_ID_SINCE = 13
-# Session epoch of a request without a session; together with a session's id, it closes the session.
+# Session epoch of a request without a session. A request with a session's id and this epoch closes
+# the session.
 LAST_EPOCH = -1
 MANY_BYTES = 50 << 20
 SMALL_SEGMENTS = {"internal.segment.bytes": "400000", "index.interval.bytes": "1000"}
@@ -69,7 +70,7 @@ class Broker:
         return sent(found) if isinstance(found, list) else type(found).__name__
 
     def compare(self, frame: bytes) -> bytes | str:
-        """Send a frame on the lasting and on a new connection; return the response of both."""
+        """Send a frame on the lasting and on a new connection; return the common response."""
         expected = self.say(ClientInfo(2, "elsewhere"), frame)
         assert self.say(self.connection, frame) == expected
         return expected

@@ -12,7 +12,7 @@ async def turns(count: int = 10) -> None:
 
 
 def on_a_loop(test: Callable[[Path], Awaitable[None]]) -> Callable[[Path], None]:
-    """Run a test, which gets `tmp_path`, on its own event loop."""
+    """Run a test on its own event loop; the test gets `tmp_path`."""
 
     def run(tmp_path: Path) -> None:
         async def whole() -> None:

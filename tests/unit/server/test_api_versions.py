@@ -7,7 +7,7 @@ from tidelog.server.api.table import ROWS
 
 
 def test_an_unsupported_version_gets_the_supported_ones_of_this_api_only() -> None:
-    """The response is the same as that of Kafka 4.3 to version 99."""
+    """The response is the same as the response of Kafka 4.3 to version 99."""
     told = answer(legacy=False, error_code=35)
     assert told.error_code == 35
     assert told.api_keys == [ApiVersion(api_key=18, min_version=0, max_version=4)]

@@ -55,7 +55,7 @@ class Play:
 
 
 def played(story: Callable[[Play], object], window_us: int = WINDOW_US) -> Play:
-    """Run a scenario on an event loop."""
+    """Run a scenario on an event loop, and return its busy poll."""
     play = Play(window_us)
 
     async def run() -> None:

@@ -182,7 +182,7 @@ def test_below_the_bound_responses_may_wait(crowded: Clients, clock: ManualClock
 
 
 def test_no_more_clients_than_needed_are_disconnected(crowded: Clients, clock: ManualClock) -> None:
-    """The client that holds most bytes is disconnected first; one that holds no bytes is kept."""
+    """The client that holds most bytes is disconnected first; a client without bytes is kept."""
     least, most, nothing = (taker(crowded, clock, held) for held in (10, 60, 0))
     let_pass(crowded, clock, SENDING_MS + IDLE_CHECK_MS)
     assert (least.is_closed, most.is_closed, nothing.is_closed) == (False, True, False)

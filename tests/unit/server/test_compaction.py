@@ -72,7 +72,7 @@ def node(tmp_path: Path, clock: ManualClock, disk: HookedDisk) -> Iterator[Node]
 
 
 async def make_segments(node: Node, topic: str, count: int, **config: str) -> None:
-    """Create a topic of `count` durable finished segments with one key."""
+    """Create a topic with `count` finished and synced segments; all records have the same key."""
     settings = {name.replace("_", "."): value for name, value in config.items()}
     node.topics.create(topic, 1, {**CONFIG, **settings})
     log = node.partitions.get(topic, 0).log

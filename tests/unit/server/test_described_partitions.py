@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions: the partitions in one response, and the cursor for the next one."""
+"""DescribeTopicPartitions: the partitions in one response, and the cursor for the next request."""
 
 import asyncio
 from pathlib import Path

@@ -34,7 +34,7 @@ def disk() -> HookedDisk:
 
 
 def take_three(node: Node) -> None:
-    """Write records with times 1, 2 and 3 s to a topic of one partition, and count requests."""
+    """Write records with times 1, 2 and 3 s to a one-partition topic; begin to count requests."""
     node.metrics = Counters()
     node.topics.create(TOPIC, 1)
     log = node.partitions.get(TOPIC, 0).log

@@ -53,7 +53,7 @@ node = node_fixture(clock=busy_clock, prepare=make_topic)
 def request(
     numbers: Sequence[int] = range(COUNT), *, acks: int = 1, node: Node | None = None
 ) -> ProduceRequest:
-    """Return a request with a batch for each partition; `node` is given to use the topic's id."""
+    """Return a request with one batch per partition. If `node` is given, it has the topic's id."""
     data = [
         PartitionProduceData(index=each, records=memoryview(bytearray(BATCH))) for each in numbers
     ]

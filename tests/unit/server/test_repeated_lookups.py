@@ -1,4 +1,4 @@
-"""Lookups that use templates get the same response bytes as through the messages' codecs."""
+"""Lookups through templates give the same response bytes as lookups through codecs."""
 
 import tracemalloc
 from collections.abc import Sequence

@@ -30,10 +30,10 @@ WAIT_MS = 3_600_000
 
 
 class WireClient:
-    """One client.
+    """A client with one connection.
 
     Attributes:
-        clients: Connections of the broker, which several clients may share.
+        clients: All connections of the broker. Several clients may use the same object.
         transport: Receives the broker's output.
         connection: The broker's side.
     """
@@ -75,7 +75,7 @@ class WireClient:
         return self.frame(PRODUCE, 9, message)
 
     def fetch(self, topic: str, offset: int = 0) -> bytes:
-        """Return a request that waits until there is a record at or after an offset."""
+        """Return a Fetch request, which waits until a record at or after `offset` exists."""
         wanted = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
         topics = [FetchTopic(topic=topic, partitions=[wanted])]
         message = FetchRequest(max_wait_ms=WAIT_MS, min_bytes=1, topics=topics, rack_id="")

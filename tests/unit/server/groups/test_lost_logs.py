@@ -1,4 +1,4 @@
-"""Partitions of the offsets topic that fail while no request writes to them, and are reopened."""
+"""Partitions of the offsets topic fail while no request writes to them, and are reopened."""
 
 import asyncio
 import os

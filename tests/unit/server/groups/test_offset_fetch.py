@@ -57,7 +57,7 @@ async def broker_with_commits(path: Path) -> AsyncIterator[Node]:
 async def fetched(
     node: Node, version: int, topic: OffsetFetchGroupTopic | None
 ) -> dict[tuple[UUID, int], tuple[int, int, str | None, int]]:
-    """Return offset, epoch, metadata and error of each partition in the response."""
+    """Send OffsetFetch; return offset, epoch, metadata and error by topic id and partition."""
     context = RequestContext(node, OFFSET_FETCH, version, "test", ClientInfo(9, "127.0.0.1"))
     group = OffsetFetchGroup(group_id=GROUP, topics=None if topic is None else [topic])
     said = await offset_fetch(context, OffsetFetchRequest(groups=[group]))

@@ -114,7 +114,7 @@ async def test_groups_are_refused_until_their_partition_is_loaded(tmp_path: Path
         assert {shards.error_for(name) for name in NAMES} == {LOADING}
         last = next(name for name in NAMES if shards.number_of(name) == 2)
         others = [name for name in NAMES if shards.number_of(name) == 1]
-        assert shards.error_for(last) is LOADING  # now its partition loads first
+        assert shards.error_for(last) is LOADING  # this call makes its partition load first
         await turn_until(lambda: shards.error_for(last) is ErrorCode.NONE)
         assert committed(node.groups, last) == int(last.split()[1])
         assert shards.error_for(others[0]) is LOADING

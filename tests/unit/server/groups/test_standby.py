@@ -147,7 +147,7 @@ async def test_offsets_with_long_metadata_are_divided_into_batches(tmp_path: Pat
 
 @asynccontextmanager
 async def node_on(files: DamageFileSystem) -> AsyncIterator[Node]:
-    """Start a broker on a disk in memory without threads: logs are synced at once."""
+    """Start a broker on a disk in memory. It uses no threads, so logs are synced at once."""
     env = Env(clock=ManualClock(1_000_000), files=files)
     options = LogDirOptions(create=True, deferrals=Syncs)
     node = Node(LogDir.open(PLACE, env=env, options=options), config())

@@ -167,7 +167,7 @@ class ClassicStorm:
 
 
 class Calm:
-    """Another group, with three members, that must not be affected."""
+    """Another group with three members, which the storm must not affect."""
 
     def __init__(self, world: World) -> None:
         self._world = world

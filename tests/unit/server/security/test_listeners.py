@@ -1,4 +1,4 @@
-"""Listeners in the settings, and which of them other machines can reach."""
+"""Listeners in the settings, and checks of which listeners other machines can reach."""
 
 import pytest
 

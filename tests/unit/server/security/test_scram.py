@@ -44,7 +44,7 @@ KEPT = {
 
 
 def server(kind: ScramMechanism = SHA_256, *, nonce: bytes = b"server-nonce") -> ScramExchange:
-    """Return the broker's side of a login, which knows only `user`."""
+    """Return the broker's side of a login. The broker knows only the user named `user`."""
 
     def find(user: str) -> ScramCredential | None:
         return KEPT[kind] if user == "user" else None

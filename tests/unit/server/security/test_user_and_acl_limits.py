@@ -32,7 +32,7 @@ SHA_256, SHA_512 = ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512
 
 
 async def create(node: Node, *names: str) -> list[int]:
-    """Create ACLs by which alice may read topics; return the error codes."""
+    """Create ACLs that allow alice to read these topics; return the error codes."""
     context = RequestContext(node, CREATE_ACLS, 3, None, ClientInfo(1, "here"))
     creations = [
         AclCreation(

@@ -17,7 +17,7 @@ READ_TOPIC = (ResourceType.TOPIC, TOPIC)
 
 
 def allow(it: World, *resources: tuple[ResourceType, str]) -> None:
-    """Let Anna read these resources only."""
+    """Allow Anna to read these resources and no others."""
     assert it.node.authorizer is not None
     it.node.authorizer.replace(
         Acl(

@@ -15,7 +15,7 @@ ALL, COMMITTED = IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED
 
 
 class Shelf(FetchQueue):
-    """Queue with a number of records; the first `stable` records belong to no open transaction."""
+    """A queue and its count of records; the first `stable` ones belong to no open transaction."""
 
     def __init__(self) -> None:
         super().__init__(KEY)

@@ -1,7 +1,7 @@
-"""A broker that is killed, or loses power, at any moment, and its next start.
+"""A broker is killed, or loses power, at any moment; its state is checked at the next start.
 
 Each transaction has a separate topic, whose markers show the outcome. Either all markers are
-commits or all are aborts. After a successful response, all markers are commits.
+commits or all are aborts. After a successful response, all have the outcome that was requested.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ TOO_LATE: Final = frozenset(
 
 
 class Known(NamedTuple):
-    """Transactions whose outcome clients know after a given count of file system calls."""
+    """The outcomes of transactions that clients know after `calls` file system calls."""
 
     calls: int
     decided: dict[str, bool]
@@ -47,10 +47,10 @@ class Known(NamedTuple):
 
 @dataclass
 class Story:
-    """A history of transactions, and the transactions whose outcome clients know.
+    """A history of transactions, and the outcomes that clients know.
 
-    The first entry of `known` is for 0 calls: other threads may have recorded calls before the
-    history began.
+    The first entry of `known` is for 0 calls, because other threads may have recorded calls before
+    the history began.
     """
 
     world: World

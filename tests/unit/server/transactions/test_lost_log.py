@@ -1,4 +1,4 @@
-"""A partition of the transaction log that fails while nothing is written, and is reopened."""
+"""A partition of the transaction log fails while nothing is written, and is reopened."""
 
 import errno
 import os

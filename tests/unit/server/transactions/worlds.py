@@ -62,7 +62,7 @@ class World:
             self.node.partitions.get(topic, number)
 
     def markers(self) -> list[Marker]:
-        """Return all markers in topics, by topic and partition."""
+        """Return all markers in topics that aren't internal, ordered by topic and partition."""
         return [marker for marker, _ in self._markers()]
 
     def coordinator_epochs(self) -> list[int]:
