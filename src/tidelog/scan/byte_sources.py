@@ -48,7 +48,7 @@ class RangeSource(Protocol):
         ...
 
     def close(self) -> None:
-        """Close the file; returned bytes stay valid."""
+        """Close the file. Returned bytes stay valid."""
         ...
 
 
@@ -211,7 +211,7 @@ class RemoteSource:
         self._prefetch()
 
     def close(self) -> None:
-        """Cancel the prefetch and drop the buffer; returned bytes stay valid."""
+        """Cancel the prefetch and drop the buffer. Returned bytes stay valid."""
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -219,7 +219,7 @@ class RemoteSource:
 
 
 class RemoteRanges:
-    """Files of an object store, read by requests; local files are read from the disk."""
+    """Reads files of an object store by requests, and local files from the disk."""
 
     def __init__(self, env: Env, files: ObjectFiles) -> None:
         self._files = files

@@ -93,7 +93,8 @@ def _part_of(log: "LogView", requested: RequestedRange, cleaned_end: int) -> Com
         markers = sum(one.control_records for one in totals)
         if records + markers == part.end_offset - part.start_offset:
             return None
-        # A zone map also counts records below the log start.
+        # A zone map also counts records below the log start. So its counts don't apply to a part
+        # that begins below the log start.
         if part.start_offset >= log.log_start_offset:
             part = part._replace(records=records, markers=markers)
     if (requested.start_offset, requested.end_offset) == (None, None):

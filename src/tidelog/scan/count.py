@@ -180,7 +180,7 @@ def _count(
 
 
 def _read(split: Split, env: Env | None, stats: ScanStats) -> None:
-    """Count a split by reading it; records that are deleted during the read are not counted.
+    """Count a split by reading it. Records that are deleted during the read are not counted.
 
     Raises:
         OffsetsGone: A segment, or its end, is missing from the middle of the log.

@@ -43,7 +43,7 @@ class TimeCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CountsByTime:
-    """Counts of consecutive ranges of time; a REPL shows them as lines, a notebook as a table.
+    """Counts of consecutive ranges of time. A REPL shows them as lines, a notebook as a table.
 
     Attributes:
         counts: All ranges from the first to the last, including ranges without records. A requested

@@ -117,7 +117,7 @@ class _Pool:
         self._is_stopped = False
 
     def batches(self, threads: int, stats: ScanStats) -> Iterator[pa.RecordBatch]:
-        """Yield all batches in order; the threads end with this generator."""
+        """Yield all batches in order. The threads end with this generator."""
         workers = [
             threading.Thread(target=self._work, name=f"tidelog-read-{number}", daemon=True)
             for number in range(min(threads, len(self._splits)))

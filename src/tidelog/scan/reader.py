@@ -324,7 +324,7 @@ class _SplitReader:
         drop: "DropBatch | None",
         runs: AppendRuns | None,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a piece, part by part; each part ends at the end of a batch."""
+        """Yield the rows of a piece, part by part. Each part ends at the end of a batch."""
         position, size = piece.start_position, source.read_bytes
         walked = PieceSummary(piece.floor_offset)
         while position < piece.end_position:
@@ -401,7 +401,7 @@ class _SplitReader:
         self.stats.rows += decoded.rows
 
     def _fold(self, into: "Fold", data: Buffer, selection: Selection, decoded: DecodeStats) -> None:
-        """Fold a part; a damaged part is read again after the last folded record."""
+        """Fold a part. A damaged part is read again after the last folded record."""
         assert self.split.time_range is None or self.split.clock is ClockName.RECORD
         try:
             fold(data, into, decoded, selection, check_crc=self.options.check_crc)
@@ -411,7 +411,7 @@ class _SplitReader:
 
     @property
     def _first_unread(self) -> int:
-        """Offset to read next; a damaged batch is opened again even if part of it was returned."""
+        """Offset to read next. A damaged batch is opened again even if part of it was returned."""
         return min(self._next_offset, self._looks_again_at)
 
     @property
@@ -443,7 +443,7 @@ class _SplitReader:
 
 
 def _needed(lost: Iterable[LostOffsets], split: Split, next_offset: int) -> tuple[LostOffsets, ...]:
-    """Return the lost offsets that the split would have read; pruned offsets don't count."""
+    """Return the lost offsets that the split would have read. Pruned offsets don't count."""
     clipped = (
         dataclasses.replace(
             one,

@@ -92,7 +92,7 @@ def _refused(word: str) -> object:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordFilter:
-    """Conditions; a record must meet all of them.
+    """Conditions on a record, which must meet all of them.
 
     Attributes:
         key: Key that a record must have; None for any key.

@@ -125,7 +125,7 @@ def _repeated(value: str | int, capacity: int) -> "Column":
 
 
 def stamped_append_times(batch: pa.RecordBatch) -> "Column":
-    """Return append times; for an unknown time, the record's LogAppendTime timestamp or null."""
+    """Return append times. An unknown time becomes the record's LogAppendTime timestamp or null."""
     append_times = batch.column(_APPEND_TIME)
     if not append_times.null_count:
         return append_times

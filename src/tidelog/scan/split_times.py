@@ -84,7 +84,7 @@ class SplitTimes:
         late: Late records, as if no record preceded the split.
         smallest_ms: Smallest create time, INT64_MAX if there is none.
         marks: Marks inside the split, ascending; the last mark is the end.
-        head: Create times of the records before the first mark that have a create time, int64[n].
+        head: Known create times of the records before the first mark, int64[n].
         log_bytes: Bytes read from log files.
         lost: Offsets that were missing at the time of the read, one line each.
     """
@@ -284,7 +284,7 @@ def recount(
     end_offset: int,
     env: Env | None = None,
 ) -> tuple[Late, Late]:
-    """Return the late records of a split's head twice: first without, then with earlier splits.
+    """Return the head's late records twice: as if no record preceded the split, and correctly.
 
     Args:
         split: The split.

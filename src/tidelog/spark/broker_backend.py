@@ -253,7 +253,7 @@ class BrokerBackend(Closing):
 
     @cached_property
     def _epochs(self) -> BrokerEpochs:
-        """Leader epochs of the cluster; connects at the first request."""
+        """Leader epochs of the cluster. Connects at the first request."""
         return BrokerEpochs(self._options.bootstrap, self._settings.fetch)
 
     def _retry(self, request: Callable[[], _Result]) -> _Result:

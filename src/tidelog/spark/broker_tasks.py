@@ -59,7 +59,7 @@ class BrokerTask:
     time_range: tuple[int, int] | None = None
 
     def read(self) -> "Iterator[pa.RecordBatch]":
-        """Yield the rows; log a warning for lost offsets if failOnDataLoss is false.
+        """Yield the rows. If failOnDataLoss is false, log a warning for lost offsets.
 
         Raises:
             OffsetsGone: Requested offsets are not in the log, or the topic was deleted or

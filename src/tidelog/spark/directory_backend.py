@@ -150,7 +150,7 @@ class DirectoryBackend(Closing):
             }
 
     def _visible(self, reader: "LogView", flushed: Mapping[TopicPartition, int] | None) -> int:
-        """Return the end of the readable offsets, by the options for isolation and `readUntil`."""
+        """Return the end of the offsets that are readable with the isolation and `readUntil`."""
         end = reader.end_offset(self._options.isolation)
         if flushed is not None:
             end = min(end, flushed.get(reader.topic_partition, 0))

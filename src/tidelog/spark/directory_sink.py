@@ -203,7 +203,7 @@ class DirectoryWriter(DataSourceArrowWriter):
     def write(  # type: ignore[override] # Spark's own hint is that of its row writers
         self, iterator: "Iterator[pa.RecordBatch]"
     ) -> WriterCommitMessage:
-        """Stage the rows of one task; after a failure the staged files are removed."""
+        """Stage the rows of one task. After a failure, the staged files are removed."""
         refuse_new_table()
         if self._is_done:
             for _ in iterator:
@@ -212,7 +212,7 @@ class DirectoryWriter(DataSourceArrowWriter):
         return StagedMessage(stage(self._options, iterator, self._commit_id))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Make the rows of all tasks visible together; log the topics that already had the rows."""
+        """Make the rows of all tasks visible together. Log the topics that already had the rows."""
         staged = _staged(messages)
         version = self._version(staged)
         attached = attach_staged(self._options, staged, commit_id=self._commit_id, version=version)
@@ -235,7 +235,7 @@ class DirectoryStreamWriter(DataSourceStreamArrowWriter):
     def write(  # type: ignore[override] # as above
         self, iterator: "Iterator[pa.RecordBatch]"
     ) -> WriterCommitMessage:
-        """Stage the rows of one task; after a failure the staged files are removed."""
+        """Stage the rows of one task. After a failure, the staged files are removed."""
         batch = stream_batch()
         return StagedMessage(stage(self._options, iterator, batch_commit_id(batch)), batch)
 
@@ -284,7 +284,7 @@ def app_writer(app_id: str) -> str:
 
 
 def batch_commit_id(batch: StreamBatch) -> str:
-    """Return the commit id of a streaming batch; a repeated batch has the same id."""
+    """Return the commit id of a streaming batch. A repeated batch has the same id."""
     return _stable_id("query", batch.query_id, batch.number)
 
 
@@ -296,7 +296,7 @@ def _stable_id(kind: str, name: str, number: int) -> str:
 def stage(
     options: SinkOptions, batches: "Iterator[pa.RecordBatch]", commit_id: str
 ) -> "list[StagedSegment]":
-    """Stage the rows of one task; after a failure the staged files are removed."""
+    """Stage the rows of one task. After a failure, the staged files are removed."""
     make_ready(to_write=True)
     from tidelog.record.columns.serdes import encode_fields
 
@@ -326,7 +326,7 @@ def _staged_messages(messages: "Iterable[WriterCommitMessage | None]") -> "list[
 
 
 def _staged(messages: "Iterable[WriterCommitMessage | None]") -> "list[StagedSegment]":
-    """Return the staged segments in the tasks' messages; a task without a message has None."""
+    """Return the staged segments in the messages. None stands for a task without a message."""
     return [segment for message in _staged_messages(messages) for segment in message.staged]
 
 

@@ -252,7 +252,7 @@ class MicroBatches:
     # -- the first offset --------------------------------------------------------------------
 
     def initial_offset(self) -> Json:
-        """Return the initial offset of a new query; all calls return the same offset.
+        """Return the initial offset of a new query. All calls return the same offset.
 
         Raises:
             UnknownTopic: A named topic or partition does not exist.

@@ -28,7 +28,7 @@ class OffsetRange(NamedTuple):
 def split_ranges(
     ranges: Iterable[OffsetRange], *, min_parts: int = 1, max_records: int | None = None
 ) -> list[OffsetRange]:
-    """Split the ranges into parts, one per task, in order; empty ranges are left out.
+    """Split the ranges into parts, one per task, in order. Empty ranges are left out.
 
     Args:
         ranges: One range for each partition.
@@ -68,7 +68,7 @@ def _share(span: int, total: int, count: int) -> int:
 
 
 def _cut(one: OffsetRange, count: int) -> Iterator[OffsetRange]:
-    """Split a range into `count` parts of about equal size; empty parts are left out."""
+    """Split a range into `count` parts of about equal size. Empty parts are left out."""
     start = one.start
     for number in range(count):
         end = start + (one.end - start) // (count - number)

@@ -559,8 +559,8 @@ class SourceOptions:
     def write_time(self, time_ms: int) -> str:
         """Return a time as the user wrote it.
 
-        A time that the user did not write is returned as date and time if the user wrote a time as
-        text, and otherwise in ms.
+        A time that the user did not write is returned as date and time if the user wrote another
+        time as text, and otherwise in ms.
         """
         if time_ms in self.time_texts:
             return self.time_texts[time_ms]

@@ -55,7 +55,7 @@ def check_versions(spark: str, java: str | None) -> None:
 
     Args:
         spark: Spark's version, e.g. `4.3.0`.
-        java: Java's version, e.g. `17` or `17.0.15`. None if the version is unknown; then it is not
+        java: Java's version, e.g. `17` or `17.0.15`. None if the version is unknown and can't be
             checked.
 
     Raises:

@@ -121,7 +121,7 @@ _SERDE_KINDS: Final[Mapping[str, _Kinds]] = {
 def make_writer(
     texts: Mapping[str, str], schema: StructType, *, overwrite: bool
 ) -> "DataSourceArrowWriter":
-    """Return the writer of a batch write; runs on the driver.
+    """Return the writer of a batch write. Runs on the driver.
 
     Raises:
         InvalidRequest: An option is invalid, a column can't be written, the mode is `overwrite`, or

@@ -58,7 +58,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         opens: OpenBackend = open_backend,
         clock: Clock | None = None,
     ) -> None:
-        """Create the reader; the log is opened by the first method that needs it.
+        """Create the reader. The log is opened by the first method that needs it.
 
         Args:
             options: Options of the stream.

@@ -170,7 +170,7 @@ class StreamLog:
 
 
 def freeze(now: LogSnapshot, then: LogSnapshot) -> LogSnapshot:
-    """Return the snapshot `now` without records, partitions and topics that are not in `then`.
+    """Return the snapshot `now`, limited to records, partitions and topics that are in `then`.
 
     The topic ids are those of `now`, so that the check finds topics that were deleted or recreated
     after `then`.
@@ -230,7 +230,7 @@ class _Part(NamedTuple):
 
 
 def _parts(reader: "LogView", start: int, end: int) -> Iterator[_Part]:
-    """Yield the parts of the range in order; segments that were deleted meanwhile are left out."""
+    """Yield the parts of the range in order. Segments that were deleted meanwhile are left out."""
     first, last = max(start, reader.log_start_offset), min(end, reader.log_end_offset)
     for part in reader.slices(first, last) if first < last else ():
         # The index is sparse, so the slice may also have batches before and after the range.

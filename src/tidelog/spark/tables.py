@@ -145,7 +145,7 @@ class TableTask:
     options: SourceOptions
 
     def read(self) -> "Iterator[pa.RecordBatch]":
-        """Yield the rows of the table; log a warning for records without a key.
+        """Yield the rows of the table. Log a warning for records without a key.
 
         Raises:
             InexactTable: Inexact tables are refused, and one of two conditions applies: records

@@ -139,9 +139,9 @@ def may_be_deleted(requested: RequestedRange, bounds: Bounds) -> bool:
 
 
 def is_doubtful(empty: EmptyRange) -> bool:
-    """Return whether the reason is `DELETED`, so that the log starts after the range.
+    """Return whether the reason is `DELETED`: the log starts after the range, or has no records.
 
-    Only records that are out of order can match such a range.
+    Only out-of-order records can match such a range.
     """
     return empty.why is WhyEmpty.DELETED
 
@@ -251,7 +251,7 @@ class TaskPartition(InputPartition):
 
 
 def read_partition(partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-    """Yield the rows of a `TaskPartition`; runs in a worker."""
+    """Yield the rows of a `TaskPartition`. Runs in a worker."""
     assert isinstance(partition, TaskPartition)
     return iter(()) if partition.task is None else in_worker(partition.task.read)
 

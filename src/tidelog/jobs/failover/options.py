@@ -11,7 +11,7 @@ MEASURED: Final = "measured"
 
 
 class FailoverOptions(TypedDict, total=False):
-    """Options of `tidelog failover` for the plan; times are texts, as on the command line."""
+    """Options of `tidelog failover` for the plan. Times are texts, as on the command line."""
 
     group: Required[Annotated[str, Option("The consumer group.", "--group -g", metavar="GROUP")]]
     topics: Annotated[

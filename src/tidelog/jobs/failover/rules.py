@@ -194,8 +194,8 @@ def search_time(references: Iterable[Reference], margin: Margin, *, now_ms: int)
 def is_searched(references: Iterable[Reference]) -> bool:
     """Return whether a partition of B can be searched by time, if no reference is in the future.
 
-    A search needs at least one reference that is not bare, and a time of each reference that is not
-    bare.
+    A search needs at least one reference that is not bare, and each reference that is not bare must
+    have a time.
     """
     have_times = [ref.time_ms is not None for ref in references if not ref.is_bare]
     return bool(have_times) and all(have_times)
@@ -486,7 +486,8 @@ def map_partitions(
 ) -> TopicMapping:
     """Return how a topic's partitions on A and B correspond.
 
-    `requested` applies only if A and B have the same number of partitions.
+    `requested` applies only if A and B have the same number of partitions. Otherwise the result is
+    ANY.
     """
     topic_on_b = topic_on_b or topic
     count_a, count_b = len(a.partitions(topic)), len(b.partitions(topic_on_b))
@@ -501,7 +502,7 @@ def map_partitions(
 
 
 def sample_keys(view: ClusterView, topic: str) -> list[SampledKey]:
-    """Return the keys of the last records in each partition."""
+    """Return partition and key of the last records in each partition."""
     keys: list[SampledKey] = []
     for partition, marks in view.watermarks(view.partitions(topic)).items():
         start = max(marks.end - _SAMPLE_PER_PARTITION, marks.start)

@@ -151,7 +151,7 @@ class DigestCounts(Closing):
                 yield digest, _unpacked(packed)
 
     def tally(self) -> dict[Counts, int]:
-        """Return how many digests have each combination of counts; only combinations that occur."""
+        """Return for each combination of counts that occurs how many digests have it."""
         tallies: Counter[int] = Counter()
         for bucket in range(len(self._buffers)):
             tallies.update(self._counted(bucket).values())
@@ -200,7 +200,7 @@ class DigestCounts(Closing):
         return f"{self._folder}/{bucket:04d}"
 
     def close(self) -> None:
-        """Remove the files and the folder; a second call does nothing."""
+        """Remove the files and the folder. A second call does nothing."""
         buckets, self._spilled_buckets = self._spilled_buckets, set()
         for bucket in buckets:
             if self._files.exists(self._path(bucket)):
@@ -454,7 +454,7 @@ class _Comparison:
         )
 
     def _examples(self, before: Iterable[Range]) -> Iterator[Example]:
-        """Yield at most `_EXAMPLES` missed records; reads the ranges before the starts again."""
+        """Yield at most `_EXAMPLES` missed records. Reads the ranges before the starts again."""
         missed: set[bytes] = set()
         for digest, counts in self._counts.walk():
             if _compare(counts)[2] and len(missed) < _EXAMPLES:

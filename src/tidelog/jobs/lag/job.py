@@ -305,7 +305,7 @@ def _group_lag(
 def partition_rows(
     groups: Iterable[GroupLag], as_time: Callable[[int], object] = timestamp
 ) -> Iterator[tuple[object, ...]]:
-    """Yield the rows of `PARTITIONS_SCHEMA`; `as_time` converts a time in ms to a cell."""
+    """Yield the rows of `PARTITIONS_SCHEMA`. `as_time` converts a time in ms to a cell."""
     for group in groups:
         for one in group.partitions:
             observation, unread = one.seen, one.seen.unread

@@ -94,7 +94,7 @@ def measure_brokers(
     delays_ms: tuple[int, ...],
     requested_range: RequestedRange,
 ) -> LatencyResult:
-    """Measure the topics of a cluster; the result has no topics without records.
+    """Measure the topics of a cluster. The result has no topics without records.
 
     Args:
         spark: The session.
@@ -238,7 +238,7 @@ class ReduceRows:
 
 
 def _parts(batch: "pa.RecordBatch") -> "Iterator[pa.RecordBatch]":
-    """Divide a batch into parts; each part has consecutive rows of one partition."""
+    """Divide a batch into parts that each have consecutive rows of one partition."""
     import numpy as np
 
     numbers = np.asarray(batch.column("partition"))

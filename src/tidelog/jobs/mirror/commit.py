@@ -484,7 +484,7 @@ _LOOK_SECONDS: Final = 0.2
 
 @dataclass(slots=True, kw_only=True)
 class ServerBatches:
-    """Writer of a query's batches on a Spark Connect server; the client sends it pickled.
+    """Writer of a query's batches on a Spark Connect server. The client sends it pickled.
 
     Attributes:
         plan: Plan of the client.

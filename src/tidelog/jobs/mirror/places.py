@@ -525,7 +525,7 @@ def different(source: TopicConfig, target: TopicConfig, place: Place) -> dict[st
 
 
 def change_settings(place: Place, topic: str, changes: Mapping[str, str | None], env: Env) -> None:
-    """Change settings of a topic; None resets a setting to its default.
+    """Change settings of a topic. None resets a setting to its default.
 
     Raises:
         ConfigError, ClusterFailure, DirectoryLocked: The settings can't be changed.

@@ -143,7 +143,7 @@ class MirrorSource:
         return sorted(name for name in names if name not in self.topics and rule.fullmatch(name))
 
     def question(self) -> list[object]:
-        """Return the values that must be the same in a restart, in a form for JSON."""
+        """Return, in a form for JSON, the values that must be the same in a restart."""
         request: list[object] = [str(self.place), sorted(self.topics.items())]
         return request if self.pattern is None else [*request, self.pattern, self.name]
 

@@ -522,7 +522,7 @@ class SentLedger:
         self._waiting.append(rows)
 
     def sent(self, topic: str, partition: int, offset: int) -> None:
-        """Add the target offset of one acknowledged row; acknowledged markers are ignored."""
+        """Add the target offset of one acknowledged row. Acknowledged markers are ignored."""
         number = self._names.get(topic)
         if number is not None:  # the topic of markers has no number
             key = (number, partition)

@@ -245,7 +245,7 @@ class _Job:
     def zones(
         self, topics: TopicChoice, kind: str, cache: str | None, group_bytes: int
     ) -> list[PartDone]:
-        """Build or verify the zone maps of finished segments; each task processes some segments."""
+        """Build or verify the zone maps of finished segments. Each task processes some segments."""
         parts, names = [], []
         with LogDir.open(self.place.address, env=self.env) as log_dir:
             for name in list_partitions(log_dir, topics):

@@ -117,7 +117,10 @@ def _is_missing_map(env: Env, finding: Finding) -> bool:
 def _check(
     env: Env, directory: str, name: TopicPartition, done: PartDone, *, mends: bool
 ) -> tuple[DirectoryCheck, list[Finding]]:
-    """Check a partition once; add counts and problems to `done`, and return the findings."""
+    """Check a partition once; return the check and its findings.
+
+    Counts and problems are added to `done`.
+    """
     check = DirectoryCheck(env.files, directory, Selection(name.topic, name.partition))
     check.load()  # findings on the list of topics are reported by the check of the whole directory
     check.options = CheckOptions(body_check=_body_check())

@@ -175,7 +175,7 @@ def _journal_times(value: object) -> tuple[int | None, int | None]:
 
 @dataclass(slots=True)
 class Journal:
-    """Journal of one replay, in a file; only in memory if there is no path.
+    """Journal of one replay, in a file or, without a path, only in memory.
 
     Attributes:
         progress: State in the journal; None if the replay was never started.
@@ -585,7 +585,7 @@ def _amounts(columns: list[str]) -> "list[Column]":
 
 
 def _conditions(clock: str, times: Times) -> "list[Column]":
-    """Return the conditions for records in the range; a record without a time is not in it."""
+    """Return the conditions for records in the range. A record without a time is not in it."""
     from pyspark.sql import functions as f
 
     if times == (None, None):

@@ -98,7 +98,7 @@ class TopicTarget:
         return in_order(rows, tasks) if self.place.is_broker else rows
 
     def write(self, chunk: Chunk) -> None:
-        """Write a chunk once; the sink detects a repeated write by the chunk's number."""
+        """Write a chunk once. The sink detects a repeated write by the chunk's number."""
         dropped = ["topic"] if self.keeps_partitions else ["topic", "partition"]
         options = {
             **self.place.options(),
