@@ -1,4 +1,4 @@
-"""Kernels of the walk and the decoder give equal results compiled and interpreted on any bytes.
+"""Kernels that find and decode batches give equal results compiled and interpreted on any bytes.
 
 The interpreted run asserts that each read and write of bytes is inside its array
 (`kernels.memory`). If it passes and the results are equal, the compiled run has read nothing

@@ -55,7 +55,7 @@ def test_buckets_are_those_of_the_plain_rule(latency: int) -> None:
 
 
 def _table(data: Bytes) -> Longs:
-    """Return the magic-2 batches of a log whose bodies are uncompressed."""
+    """Return the table of those batches of a log that have magic 2 and no compression."""
     table = np.zeros((64, layout.BATCH_FIELDS), np.int64)
     count, _, _ = scan_batches(data, 0, data.size, table, 0, INT64_MAX)
     found = table[:count]

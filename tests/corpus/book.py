@@ -18,8 +18,8 @@ PLAIN_MAX_BYTES: Final = 1_000_000
 
 _NAME: Final = re.compile(r"[a-z]+/[a-z0-9_-]+(/[A-Za-z0-9_.,:=@~+-]+)+")
 _HEADING: Final = "=== "
-# A line of a text that looks like a heading, or like this escape, is stored with a backslash before
-# it.
+# If a line of a text looks like a heading, or like an escaped heading, it is stored with a
+# backslash before it.
 _ESCAPED: Final = ("=== ", "\\")
 
 

@@ -16,7 +16,7 @@ class Difference:
     """An entry that differs from its kept text.
 
     Attributes:
-        name: The entry.
+        name: Name of the entry.
         kept: Its kept text, None for a new entry.
         now: Its current text, None for a missing entry.
     """
@@ -27,7 +27,7 @@ class Difference:
 
     @property
     def kind(self) -> str:
-        """Kind of the difference."""
+        """Kind of the difference: `new`, `missing` or `differs`."""
         if self.kept is None:
             return "new"
         return "missing" if self.now is None else "differs"
@@ -44,7 +44,7 @@ class Difference:
 
 
 def differences(kept: Mapping[str, Entry], now: Mapping[str, Entry]) -> list[Difference]:
-    """Return the differences, by name."""
+    """Return the differences, sorted by name."""
     texts = (
         (name, kept[name].text if name in kept else None, now[name].text if name in now else None)
         for name in sorted(kept.keys() | now.keys())
@@ -53,7 +53,10 @@ def differences(kept: Mapping[str, Entry], now: Mapping[str, Entry]) -> list[Dif
 
 
 def report(found: list[Difference], *, whole: bool = False) -> Iterator[str]:
-    """Yield the first differences with their diffs, then names and kinds of the remaining ones."""
+    """Yield lines: the first differences with diffs, then the names and kinds of the others.
+
+    If `whole`, all differences have complete diffs.
+    """
     for difference in found if whole else found[:DIFFS_MAX]:
         yield from difference.lines(None if whole else DIFF_LINES_MAX)
     if not whole and len(found) > DIFFS_MAX:

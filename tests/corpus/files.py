@@ -24,9 +24,10 @@ import tidelog
 _ROOT = "/log"
 # Workloads whose calls run in several threads.
 _BY_THREADS = {"asked-broker", "follow"}
-# File name of a tier's record, which contains the store's URL, here a local path.
+# Temporary file of a tier's record. The record contains the store's URL, which is a local path
+# here.
 _WITH_PATH = "tidelog-tier.json.tmp"
-# The calls of every N-th recovery are kept as lines; N is this number.
+# Of the recoveries after power losses, the corpus keeps the calls of one in this many.
 _FULL = 20
 
 
@@ -71,7 +72,7 @@ def _on_disk(name: str, workload: commanded.Workload, folder: Path) -> Iterator[
 
 
 def _without_path(call: Call) -> Call:
-    """Return the call, without the length of a tier's record, which depends on the path."""
+    """Return the call; if it writes a tier's record, with size 0, as the size varies by path."""
     return call._replace(size=0) if call.path.endswith(_WITH_PATH) else call
 
 

@@ -27,11 +27,11 @@ from tidelog import Codec, Header, NewRecord
 
 DAY_MS: Final = 86_400_000
 MINUTE_MS: Final = 60_000
-# Midnight (UTC) at the start of the day before the still world's time.
+# 00:00 UTC on the day before the fixed time of `still`.
 T0: Final = still.START_MS - still.START_MS % DAY_MS - DAY_MS
 SMALL: Final = {"internal.segment.bytes": "800", "index.interval.bytes": "200"}
 WAIT_S: Final = 60
-# Settings of a broker with few internal partitions, which changes segments only on request.
+# Settings of a broker that has few internal partitions, and changes segments only on request.
 FEW: Final = {
     "offsets.topic.num.partitions": "2",
     "transaction.state.log.num.partitions": "2",

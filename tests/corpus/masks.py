@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Final
 
 HOME_MASK: Final = "/tmp/corpus-00000000"
-# Objects of a tier contain the path of the part's directory, and a checksum with a varying number
-# of digits.
+# The size of a tier's objects varies, because they contain the path of the part's directory, and a
+# checksum with a varying number of digits.
 _REMOVED: Final = re.compile(r"objects of \d+ bytes removed")
-# Progress lines of a job, with its speed.
+# Progress lines of a job, the speed in its result, the start of Spark, and a process id.
 _PROGRESS: Final = re.compile(r"^! .*: \d+ of \d+ \w+\n", re.MULTILINE)
 _SPEED: Final = re.compile(r"in \d+\.\d s: [\d,.]+ records/s")
 _STARTED: Final = re.compile(r"Spark \d+\.\d+\.\d+ is up at (\S+) after \d+\.\d s")
@@ -20,7 +20,7 @@ _PORT: Final = re.compile(
 # A thread draws this random value. The draw may be before or after other draws, so the value
 # differs between runs.
 _COMMIT: Final = re.compile(r"\btidelog-commit-[0-9a-f]{32}\b")
-# Lines whose number depends on how often librdkafka retries before its timeout.
+# Lines that occur as often as librdkafka retries before its timeout.
 _TRIES: Final = re.compile(
     r"(?:^! closed connection \d+ (from \S+: byte 0: frame .*\n))+", re.MULTILINE
 )
@@ -41,7 +41,7 @@ _WAITED: Final = re.compile(r"\(after \d+ms in state")
 
 
 def masked(text: str, home: Path) -> str:
-    """Return the text with the part's directory masked by a name of the same length."""
+    """Return the text with varying values masked; the directory's mask has its path's length."""
     text = text.replace(str(home), HOME_MASK)
     text = _PROCESS.sub("process PID", text)
     text = _TRIES.sub(r"! closed connection N \1", text)

@@ -1,4 +1,4 @@
-"""Commands in this process, as on a terminal of 80 columns, and transcripts of them.
+"""Runs commands in this process, as on a terminal of 80 columns, and makes transcripts of them.
 
 The entry point is that of the program `tidelog` in `pyproject.toml`.
 """
@@ -29,7 +29,7 @@ PATIENCE_S: Final = 240
 
 @cache
 def entry_point() -> Callable[[], None]:
-    """Return the function of the program `tidelog`."""
+    """Return the function that the program `tidelog` calls."""
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     module, _, name = scripts["tidelog"].partition(":")
     found: Callable[[], None] = getattr(import_module(module), name)
@@ -51,7 +51,7 @@ class Ran:
     err: bytes
 
     def lines(self) -> list[str]:
-        """Return lines of stdout after `|`, of stderr after `!`, the exit code after `=`."""
+        """Return stdout's lines after `|`, stderr's after `!`, and the exit code after `=`."""
         return [*marked("|", shown(self.out)), *marked("!", shown(self.err)), f"= {self.code}"]
 
 
@@ -127,7 +127,7 @@ def command_line(arguments: list[str]) -> str:
 
 
 def marked(mark: str, lines: list[str]) -> list[str]:
-    """Return each line after a mark; an empty one without a space at its end."""
+    """Return each line with the mark and a space before it; for an empty line, the mark alone."""
     return [f"{mark} {line}" if line else mark for line in lines]
 
 
@@ -170,7 +170,7 @@ def _cell(value: object) -> str:
 
 
 def _main(now_ms: str, *arguments: str) -> None:
-    """Run a command in this process, in a still world at this time."""
+    """Run a command in this process, with the clocks stopped at `now_ms`."""
     still.hold()
     still.set_time(int(now_ms))
     still.run(is_running=arguments[0] != "serve")  # serve prints the duration of its start

@@ -1,4 +1,4 @@
-"""Signatures of public names as text: types by their names alone, wherever they are defined.
+"""Signatures of public names as text, in which a type has its name alone, without its module.
 
 Annotations are evaluated with their module's imports for type checkers, so the text depends neither
 on quotes nor on the module of a type.
@@ -45,7 +45,7 @@ def _names_of(module: ModuleType) -> dict[str, object]:
 
 
 def resolved(annotation: object, module: ModuleType) -> object:
-    """Return the annotation without quotes."""
+    """Return the annotation; if it is a string, return what it evaluates to in the module."""
     if isinstance(annotation, typing.ForwardRef):
         annotation = annotation.__forward_arg__
     if isinstance(annotation, str):
@@ -103,7 +103,7 @@ def _module_of(function: object) -> ModuleType:
 
 
 def signature_lines(name: str, function: Callable[..., object]) -> list[str]:
-    """Return `name(`, a line for each parameter, `) -> type`; one line without parameters."""
+    """Return `name(`, a line for each parameter, and `) -> type`; one line if it has none."""
     module = _module_of(function)
     signature = inspect.signature(function)
     lines = list[str]()
@@ -148,7 +148,7 @@ def results_of(function: Callable[..., object]) -> Iterator[type]:
 
 
 def members(kind: type) -> Iterator[tuple[str, object]]:
-    """Yield the public members of a class and of its bases in tidelog, unbound, by name."""
+    """Yield name and unbound object of each public member of a class and its bases in tidelog."""
     found: dict[str, object] = {}
     for base in reversed(kind.__mro__):
         if is_ours(base):

@@ -47,14 +47,17 @@ def advance(by_ms: int) -> None:
 
 
 def run(*, is_running: bool = True) -> None:
-    """Let monotonic time run for code that waits, such as long polls; wall time stays stopped."""
+    """Let monotonic time run for code that waits, such as long polls, or stop it again.
+
+    Wall time stays stopped.
+    """
     _World.is_running = is_running
 
 
 def draw_for(name: str) -> None:
     """Restart the random numbers; each call with the same name gives the same numbers.
 
-    Each size of a draw has its own sequence, so draws of other sizes don't change an id.
+    Draws of each size have their own sequence, so an id does not depend on draws of other sizes.
     """
     _World.name = name
     _World.sources.clear()

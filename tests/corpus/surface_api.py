@@ -60,7 +60,7 @@ def _class(kind: type, *, is_made: bool = True) -> list[str]:
 
 
 def _error_lines(kind: type[BaseException]) -> list[str]:
-    """Return the bases of an error, then the class."""
+    """Return a line with an error's class and its bases, then the lines of the class."""
     tree = " < ".join(base.__name__ for base in kind.__mro__ if issubclass(base, BaseException))
     return [tree, *class_lines(kind)]
 

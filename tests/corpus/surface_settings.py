@@ -77,7 +77,7 @@ def _tries(directory: tidelog.Directory, name: str) -> dict[str, str]:
 
 
 def _by_outcome(tries: dict[str, str]) -> list[str]:
-    """Return each outcome with its values; for the most frequent outcome, only their count."""
+    """Return each outcome with its values; the most frequent outcome has only a count."""
     values = defaultdict[str, list[str]](list)
     for value, outcome in tries.items():
         values[outcome].append(f"    {value!r}")
@@ -87,7 +87,7 @@ def _by_outcome(tries: dict[str, str]) -> list[str]:
 
 
 def _without(text: str, name: str, value: str) -> str:
-    """Return the text of an error without the value."""
+    """Return an error's text with VALUE in place of the value."""
     return text.replace(f"{name}={value}", f"{name}=VALUE")
 
 

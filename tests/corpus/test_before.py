@@ -21,7 +21,7 @@ def git(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def run(tree: Path, *arguments: str) -> str:
-    """Return the output of a command of `tests.corpus.before` with the code of a work tree."""
+    """Run a command of `tests.corpus.before` with the code of a work tree; return its output."""
     path = os.pathsep.join([str(tree / "src"), str(tree)])
     command = [sys.executable, "-m", "tests.corpus.before", *arguments]
     variables = {**os.environ, "PYTHONPATH": path, "LC_ALL": "C.UTF-8"}

@@ -37,7 +37,7 @@ class Scene:
 
 
 def scenes(page: str) -> Iterator[Scene]:
-    """Yield the scenes of a page, in its order."""
+    """Yield the scenes of a page, in the order in its file."""
     scene = None
     for line in (SCENES / f"{page}.txt").read_text().splitlines():
         if line.startswith("== "):

@@ -1,4 +1,4 @@
-"""Directives of scenes: damage, time, brokers, processes. Each method is a directive."""
+"""Directives of scenes: damage, time, brokers, processes. Each directive is a method of `World`."""
 
 import os
 import shlex
@@ -51,7 +51,7 @@ class World:
         return directive(*words[1:]) or []
 
     def filled(self, argument: str) -> str:
-        """Return an argument with addresses and the current directory inserted for their names."""
+        """Return an argument with `HERE` and names of addresses replaced by what they stand for."""
         argument = argument.replace("HERE", str(Path.cwd()))
         for name, address in self._addresses.items():
             argument = argument.replace(name, address)
@@ -160,7 +160,7 @@ class World:
     # -- brokers -----------------------------------------------------------------------------
 
     def broker(self, data: str, *settings: str, name: str = "BROKER") -> None:
-        """Start a broker on a directory. Commands contain its address as `BROKER` or `OTHER`.
+        """Start a broker on a directory. In commands, `name` stands for its address.
 
         From the broker's start on, monotonic time runs, because a broker waits by monotonic time.
         """
@@ -172,7 +172,7 @@ class World:
         self._addresses[name] = found.bootstrap_servers
 
     def commit(self, group: str, *places: str) -> None:
-        """Commit offsets of a group, `TOPIC:P=OFFSET`."""
+        """Commit offsets of a group, each given as `TOPIC:P=OFFSET`."""
         consumer = self._consumer(group)
         offsets = []
         for place in places:
@@ -213,11 +213,11 @@ class World:
         self._started[name] = self._child(text, list(arguments))
 
     def stop(self, name: str) -> list[str]:
-        """Stop a command by SIGINT."""
+        """Stop a command by SIGINT; return its output."""
         return self._started.pop(name).lines(signal.SIGINT)
 
     def end(self, name: str) -> list[str]:
-        """Wait until a command ends by itself."""
+        """Wait until a command ends by itself; return its output."""
         return self._started.pop(name).lines(None)
 
     def _child(self, text: str, arguments: list[str]) -> "Child":
@@ -228,7 +228,7 @@ class World:
 
 
 class Child:
-    """A command in a separate process, whose clocks are stopped at the same times."""
+    """A command in a separate process whose clocks are stopped at the current time of the scene."""
 
     def __init__(self, arguments: list[str], variables: dict[str, str]) -> None:
         self._process = subprocess.Popen(

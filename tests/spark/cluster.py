@@ -55,7 +55,7 @@ def _sources() -> Path:
 
 @dataclass(slots=True)
 class Processes:
-    """Processes of Spark, their logs in one folder."""
+    """Processes of Spark; their logs are in one folder."""
 
     folder: Path
     home: Path = field(default_factory=spark_home)
@@ -64,7 +64,7 @@ class Processes:
     _running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def environment(self) -> dict[str, str]:
-        """Return this process's variables except SPARK…; add variables for Spark's processes."""
+        """Return this process's variables, without SPARK…, and variables for Spark's processes."""
         found = {name: value for name, value in os.environ.items() if name[:5] != "SPARK"}
         found |= {
             "SPARK_HOME": str(self.home),

@@ -40,7 +40,7 @@ def read(spark: SparkSession, path: str, topic: str, **options: str) -> DataFram
 def summary(rows: DataFrame) -> list[int]:
     """Return counts and sums by which rows can be compared with those of another topic.
 
-    Times of 2020 or later are left out: a row without a time got the time of its write.
+    Times of 2020 or later are left out, because rows without a time got the time of their write.
     """
     time = "if(timestamp < '2020-01-01', unix_millis(timestamp), null)"
     row = rows.selectExpr(
@@ -90,7 +90,7 @@ def pythons(rows: DataFrame) -> list[str]:
 
 
 def java_version(spark: SparkSession) -> str:
-    """Return the driver's Java version; a client of Spark Connect has none."""
+    """Return the driver's Java version; empty for a client of Spark Connect, which has no Java."""
     jvm = getattr(spark, "_jvm", None)
     return "" if jvm is None else str(jvm.java.lang.System.getProperty("java.version"))
 

@@ -1,6 +1,7 @@
 """Executors of our standalone cluster: their processes, kills, and Spark's events about them.
 
-An executor is found by its application's id in the command lines of the workers' descendants.
+To find executors, the command lines of the workers' descendants are searched for the id of the
+application.
 """
 
 import json
@@ -75,18 +76,18 @@ class Application:
         return len(victims)
 
     def shuffled(self) -> set[Path]:
-        """Return the shuffle files that executors, of any application, keep for other executors."""
+        """Return the shuffle files that executors of all applications keep for other executors."""
         return set((self.processes.folder / LOCAL).glob("**/shuffle_*.data"))
 
     def is_busy(self) -> bool:
-        """Whether the application's event log has more starts of jobs than ends."""
+        """Whether a job runs: the application's event log has more starts of jobs than ends."""
         texts = [log.read_bytes() for log in self.events.glob("app-*")]
         kinds = [b'"SparkListenerJob%s"' % kind for kind in (b"Start", b"End")]
         begun, ended = (sum(text.count(kind) for text in texts) for kind in kinds)
         return begun > ended
 
     def told(self) -> "Told":
-        """Return the effects of kills by Spark's event log, after the driver has ended."""
+        """Return the effects of kills that Spark's event log shows; the driver must have ended."""
         [log] = self.events.glob("app-*")
         events: list[dict[str, object]] = [json.loads(line) for line in log.open()]
         kinds = Counter(str(event["Event"]).removeprefix("SparkListener") for event in events)
@@ -107,7 +108,7 @@ def _reason(event: Mapping[str, object]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """Effects of kills, by Spark's event log.
+    """Effects of kills, counted in Spark's event log.
 
     Attributes:
         added: Number of executors that the application had.

@@ -18,7 +18,7 @@ PER_TRIGGER = 150
 
 
 def start(spark: "SparkSession", root: str, work: str, *, is_last: bool) -> "StreamingQuery":
-    """Return the query; its checkpoint and its rows are in `work`."""
+    """Start and return the query; its checkpoint and its rows are in `work`."""
     reader = spark.readStream.format("tidelog").option("path", root).option("subscribe", "t")
     # The last run reads more per batch, which also tests that a restart may change limits.
     limit = 20 * PER_TRIGGER if is_last else PER_TRIGGER

@@ -88,7 +88,7 @@ class Work:
         assert len(self.story) < FAILURES_MAX, self.story[-5:]
 
     def wait_for(self, is_so: Callable[[], bool]) -> None:
-        """Return when a condition holds."""
+        """Keep the work running until a condition holds."""
         pause, end = threading.Event(), time.monotonic() + LIMIT_S
         while not is_so():
             assert time.monotonic() < end, f"never came to it: {self.story}"
@@ -99,7 +99,7 @@ class Work:
         self.wait_for(lambda: is_done() or self._broker.size_bytes(topic) > known)
 
     def kill_broker(self, moment: str, times: int, give: Callable[[], None]) -> None:
-        """Add records to write, kill the broker at the moment, and wait until the batch is done."""
+        """Add records, kill the broker at this moment, `times` in a row, and wait for the batch."""
         before = self.batches()
 
         def is_done() -> bool:
@@ -131,7 +131,7 @@ class Stream(Work):
         self._query = self.start(processingTime="0 seconds")
 
     def start(self, **trigger: str | bool) -> "StreamingQuery":
-        """Return the query, which continues from its checkpoint."""
+        """Start and return the query, which continues from its checkpoint."""
         options = {
             "kafka.bootstrap.servers": self._broker.bootstrap,
             "topic": TOPIC,

@@ -142,7 +142,7 @@ def test_local(processes: Processes, logs: Path) -> None:
 
 
 def there(name: str) -> str:
-    """Return the folder in an environment variable; if it is not set, skip the test."""
+    """Return the folder that an environment variable names; skip the test if it is not set."""
     found = os.environ.get(name)
     if not found:
         pytest.skip(f"{name} is not set (docs/testing.md, Object stores and clusters)")

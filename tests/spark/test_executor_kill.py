@@ -1,8 +1,8 @@
 """Executors of a cluster are killed while a stream, a bootstrap and a mirror write a directory.
 
 The driver keeps running, and Spark repeats the killed executors' tasks in other executors. SIGKILL
-ends one or both executors, but not their Python processes, at a drawn step of the work that is
-visible on disk. Meanwhile readers see only whole commits of each partition.
+ends one or both executors, but not their Python processes. It is sent after a drawn step of the
+work that is visible on disk. Meanwhile readers see only whole commits of each partition.
 """
 
 import json
@@ -73,7 +73,7 @@ class Killing:
             to a broker.
         topic: The topic.
         draw: Draws the time of the kill, and the executors.
-        looks: The ends of the partitions, at each check.
+        looks: For each look at the directory, the ends of the partitions.
         killed: Number of executors killed while there was work for them.
     """
 
@@ -89,8 +89,8 @@ class Killing:
         work.wait_for(is_time)
         ends_within(work.process, self.draw.randrange(STEPS_MAX) * STEP_S)
         killed = self.application.kill_some(self.draw)
-        # `is_done` is called after the kill, because Spark notices lost executors only if they had
-        # more work.
+        # `is_done` is called after the kill: if the work was done before, Spark need not notice
+        # that executors are lost.
         self.killed = 0 if is_done() else killed
         self.look()
         while not ends_within(work.process, LOOK_S):
@@ -109,7 +109,8 @@ class Killing:
         """Assert that Spark lost the executors and readers saw whole commits; return the counts.
 
         Args:
-            wholes: For each partition the end offsets of commits, and 0.
+            wholes: For each partition, the ends that a reader may see: 0, and the end of each
+                commit.
         """
         told = self.application.told()
         print(f"killed {self.killed}: {told}; {len(self.looks)} looks")
@@ -138,7 +139,10 @@ def application(cluster: tuple[Processes, str], tmp_path: Path) -> Application:
 def drawn_batch(
     draw: random.Random, application: Application, checkpoint: Path, data: Path
 ) -> Callable[[], bool]:
-    """Return a check for a drawn step of a batch: start, running tasks, a staged file, or end."""
+    """Draw a batch and a step of it; return a check whether the batch has reached the step.
+
+    The steps are the batch's start, running tasks, a staged file, and the batch's end.
+    """
     number = draw.randint(0, LAST_BATCH)
     begun, done = checkpoint / f"offsets/{number}", checkpoint / f"commits/{number}"
     steps: dict[str, Callable[[], bool]] = {

@@ -44,7 +44,7 @@ def writer(frame: "DataFrame", root: str) -> "DataFrameWriter":
 
 
 def rows(spark: "SparkSession", count: int = 2_000) -> "DataFrame":
-    """Return rows with and without key, value, headers, partition; times to the microsecond."""
+    """Return rows with and without key, value, headers and partition; times have microseconds."""
     return spark.range(0, count, 1, 4).selectExpr(
         "cast(if(id % 5 = 0, null, id % 97) as string) as key",
         "cast(if(id % 7 = 0, null, rpad(cast(id as string), 20 + id % 40, 'x')) as binary) value",

@@ -143,7 +143,7 @@ def test_a_version_is_in_each_topic_once(spark: "SparkSession", root: str) -> No
 def test_a_repeated_batch_is_at_the_broker_once(
     spark: "SparkSession", either_broker: AnyBroker, tmp_path: Path
 ) -> None:
-    """With the default at-least-once delivery, a repeated batch is written twice."""
+    """A repeated batch is written once if delivery is exactly-once, twice by default."""
     either_broker.create_topic("stream-once", 2)
     either_broker.create_topic("stream-more", 2)
     broker = {"kafka.bootstrap.servers": either_broker.bootstrap}

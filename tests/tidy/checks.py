@@ -150,7 +150,7 @@ def unlinked_pages(front: Path, markdown: str, pages: Iterable[Path]) -> list[st
 
 
 def missing_documents(text: str) -> list[str]:
-    """Return missing documents that code names by their path."""
+    """Return the documents that code names by their path but that don't exist."""
     named = sorted(set(re.findall(r"\bdocs/[\w/-]+\.md\b", text)))
     return [f"no such document: {name}" for name in named if not (ROOT / name).exists()]
 
@@ -229,7 +229,7 @@ class CodeNames:
         self.everywhere = frozenset[str]().union(*(names for names, _ in parsed))
 
     def stale_names(self, path: Path) -> list[str]:
-        """Return names in backticks of a file's docstrings and comments that don't exist."""
+        """Return the names in backticks, in a file's docstrings and comments, that don't exist."""
         module = _module_of(path, self.package)
         names, texts = names_and_texts(path.read_text(encoding="utf-8"))
         return [

@@ -10,7 +10,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def repeated_functions(sources: Mapping[str, str]) -> list[str]:
-    """Return functions with at least four statements whose bodies are equal in several files.
+    """Return functions of at least four statements that have equal bodies in several files.
 
     Names of functions, arguments and local variables, annotations and docstrings may differ.
 
@@ -19,8 +19,8 @@ def repeated_functions(sources: Mapping[str, str]) -> list[str]:
     """
     places: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for path, source in sources.items():
-        # Inner functions are compared first, because comparing the outer one renames their
-        # variables.
+        # Inner functions are compared first, because the comparison of an outer function renames
+        # the variables of its inner functions.
         for node in reversed(list(ast.walk(ast.parse(source)))):
             if isinstance(node, Function) and (body := _body(node)):
                 places[body].setdefault(path, f"{path}:{node.lineno} {node.name}")

@@ -319,7 +319,7 @@ def test_help_and_unknown_commands_create_no_environment(checkout: Checkout) -> 
 
 
 def test_script_is_plain_posix_shell() -> None:
-    """If available, dash must parse the script without a message; bash is more lenient."""
+    """If dash is available, it must parse the script without a message; bash would accept more."""
     shell = shutil.which("dash") or "/bin/sh"
     for script in ("run", ".ci/run"):
         read = subprocess.run([shell, "-n", ROOT / script], capture_output=True, check=False)

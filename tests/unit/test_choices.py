@@ -24,7 +24,7 @@ NAMES = {*CHOICES, "order", "mode", "settings"}
 # Parameters with such a name that are no choice: the clock of an Env, a broker's settings.
 OTHERS = {("Env", "clock"), ("ManualClock", "clock"), ("tidelog", "settings")}
 MODULES = (tidelog, scan, spark)
-# Calls that don't read choices. A clock for tests and records of a log get valid values.
+# Calls that don't read choices: `ManualClock` and `NewRecord.of_log` always get valid values, and
 # `tidelog.open` passes its arguments to `Directory.open`.
 OWN_WORDS = ("ManualClock.", "NewRecord.of_log", "tidelog.open")
 
@@ -110,7 +110,7 @@ WRONG: Mapping[object, object] = {str: 5, int: "five", float: "five", bool: "yes
 
 
 def plain_parameters() -> Iterator[tuple[str, Callable[..., object], str, object]]:
-    """Yield parameters of public calls that accept a text, a number, a flag or None.
+    """Yield the parameters of public calls that accept a text, a number or a flag.
 
     Yields the call's owner, the call, the parameter's name, and a value that the call refuses.
     """

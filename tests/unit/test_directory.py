@@ -305,7 +305,7 @@ def test_a_range_as_one_text_equals_its_two_ends() -> None:
 
 
 class TestAStepOfTheAppendClock:
-    """Append times are rounded down to multiples of 1,000 ms: searches may find too low an offset.
+    """Append times are rounded down to 1,000 ms, so a search may find too low an offset.
 
     No search returns an offset that is too high.
     """

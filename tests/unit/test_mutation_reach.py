@@ -37,7 +37,7 @@ RUNS: Mapping[str, Mapping[str, list[int]]] = {
 
 @pytest.fixture
 def reach(tmp_path: Path) -> Reach:
-    """Return the reach according to a recorded coverage of `RUNS` and the seconds of each test."""
+    """Record `RUNS` as coverage, and seconds of tests; return the `Reach` that reads both."""
     for path, text in SOURCES.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)

@@ -247,7 +247,7 @@ def test_percentiles_of_a_week_are_those_of_all_its_records() -> None:
         assert [one.name for one in panel] == ["p50", "p99"]
         minutes = [ms / 60_000 for one in panel for ms in one.values.values()]
         assert len(minutes) > 100
-        # Only the last week is slower: it has less than a day, and one hour of this day is slow.
+        # Only the last week is slower: it has fewer than 24 hours, and one of them is slow.
         assert sorted(minutes)[-2] < 1.1
     (count, *_) = counts.panels["append time"]
     assert sum(count.values.values()) == 87_600

@@ -25,7 +25,7 @@ class Stopped(Exception):
     """Raised instead of sending a script's first normal request, to stop the script.
 
     Attributes:
-        tree: That request.
+        tree: The request that was not sent.
     """
 
     def __init__(self, tree: Tree) -> None:
@@ -34,7 +34,7 @@ class Stopped(Exception):
 
 
 class Line:
-    """One connection, whose exchanges are recorded in the stage. Exception: those of `quiet`."""
+    """One connection. The stage records its exchanges, except those of `quiet`."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class Line:
             self._closed()
 
     def quiet(self, api: str, version: int, tree: Tree) -> Tree:
-        """Exchange a request without recording it, for preparation and for waiting."""
+        """Send a request and return its response, without recording them; to prepare or to wait."""
         assert not self._waiting, self._waiting
         self._connected().sendall(self._frame(api, version, tree, _QUIET))
         return self._decoded(api, version, self._take_frame(), _QUIET)
@@ -163,7 +163,7 @@ class Line:
         assert found == to, (api, path, found)
 
     def length(self, size: int) -> None:
-        """Send a length without the whole frame.
+        """Send the length of a frame, and only the frame's first four bytes.
 
         Record the length and the response or disconnect.
         """
@@ -174,7 +174,7 @@ class Line:
         self.note_closed()
 
     def note_closed(self) -> None:
-        """Wait for the broker to close the connection; record this, or the frame that arrives."""
+        """Wait until the broker closes the connection or sends a frame; record which it did."""
         try:
             self._hexed("<", self._take_frame())
         except ConnectionError:
@@ -249,7 +249,7 @@ class Line:
         return tree
 
     def _answer_version(self, api: str, version: int, frame: bytes) -> int:
-        """An unsupported ApiVersions version gets a response of version 0 (KIP-511)."""
+        """Return the response's version; it is 0 for an unsupported ApiVersions (KIP-511)."""
         unknown = api == api_name(API_VERSIONS) and frame[8:10] == b"\0\x23"
         return 0 if unknown else version
 

@@ -1,7 +1,7 @@
 """Fields of each message of Kafka's protocol, in each version.
 
-They come from kio, whose classes are generated from Kafka's own descriptions. Versions that Kafka 4
-has removed, which kio does not have, are in `old_schemas`.
+The fields come from kio, whose classes are generated from Kafka's own descriptions. kio lacks the
+versions that Kafka 4 has removed; `old_schemas` has them.
 """
 
 import dataclasses

@@ -39,8 +39,8 @@ HOME_SHOWN: Final = "/home"
 FAILED: Final = "failed"
 # The recorded port of the first listener; the next listeners have the following numbers.
 PORT_SHOWN: Final = 9092
-# Number of requests to send one after another. Meanwhile the event loop reads all earlier requests
-# and begins to handle them.
+# `settle` sends this many requests, one after another. Meanwhile the event loop reads all earlier
+# requests and begins to handle them.
 _TURNS: Final = 10
 
 
@@ -79,13 +79,17 @@ class NumberedRandom(Random):
 
 
 class Stage:
-    """A broker, and the recorded exchanges with it. Settings with an empty value are left out.
+    """A broker, and the recorded exchanges with it.
+
+    Settings whose value is empty are not passed to the broker.
 
     Attributes:
-        clock: The broker's clock; `advance` moves it. chapters: The recorded lines, by chapter.
+        clock: The broker's clock; `advance` moves it.
+        chapters: The recorded lines, by chapter.
         topics: Ids of topics, by their names.
-        asked: By API and version, the first normal request and its connection's listener. stops:
-        Whether `Stopped` is raised instead of sending a script's first normal request.
+        asked: By API and version, the listener of the connection that sent the first normal
+            request, and that request.
+        stops: Whether `Stopped` is raised instead of sending a script's first normal request.
     """
 
     def __init__(
@@ -122,7 +126,7 @@ class Stage:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        """Close. A script's failure is recorded as a chapter; the other scripts are still played.
+        """Close; record a script's failure as a chapter, so that the other scripts are played.
 
         A broker that does not respond within `PATIENCE_S` ends the whole part.
         """
@@ -182,7 +186,7 @@ class Stage:
         self.broker.run_due()
 
     def settle(self) -> None:
-        """Send requests, unrecorded, until the broker's loop has also read all earlier requests."""
+        """Send requests, unrecorded, until the broker's loop has read all requests sent before."""
         line = Line(self, "settle", next(iter(self.broker.ports.values())))
         for _ in range(_TURNS):
             line.quiet("metadata", 9, {"topics": []})

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 KEYS = 20
 BEFORE = [record(f"k{key}", f"v{key}", key) for key in range(KEYS)]
-# Records after the cut: newer records of two keys, and a tombstone.
+# Records after the cut: newer records of two keys, and the tombstone of a third key.
 BEHIND = [record("k2", "new", 100), record("k9", "new", 101), record("k4", None, 102)]
 
 
@@ -44,7 +44,7 @@ def compact(place: str) -> None:
 
 
 def sides(tmp_path: Path) -> tuple[str, str]:
-    """Create a log compacted with later records, and a copy of `BEFORE` without two keys."""
+    """Create a log, compacted after later records, and a copy of `BEFORE` without k5 and k9."""
     a = make_filled(tmp_path / "a", [BEFORE], cleanup_policy="compact")
     add(a, [BEHIND])
     compact(a)
@@ -92,7 +92,7 @@ def test_records_superseded_by_records_of_later_times_are_no_findings(
 def test_all_missing_keys_are_found_if_nothing_after_the_cut_was_compacted(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
-    """Without a cleaning, newer records remove no record before the cut."""
+    """The newer records were never cleaned, so no record before the cut was removed for them."""
     a = make_filled(tmp_path / "a", [BEFORE], cleanup_policy="compact")
     compact(a)
     add(a, [BEHIND])

@@ -1,4 +1,4 @@
-"""Audits with Kafka on one side: results as for directories; groups; running mirrors."""
+"""Audits with Kafka on one side: the same results as for directories, also for running mirrors."""
 
 from collections.abc import Sequence
 from pathlib import Path

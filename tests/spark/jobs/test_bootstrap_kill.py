@@ -31,8 +31,8 @@ PARTITIONS: Final = 3
 TASKS: Final = 6
 T0: Final = 1_360_281_600_000
 STEP_MS: Final = 60_000
-# Moments of a bootstrap that are visible on disk: patterns of files, each with the maximum number
-# of matching files.
+# Steps of a bootstrap that are visible on disk: patterns of files, each with the largest count of
+# matching files for which a kill waits.
 MOMENTS: Final = {
     "*/*.staging": TASKS,
     "*/*.staged": TASKS * PARTITIONS,
@@ -197,7 +197,7 @@ def kill_at(table: Path, data: Path, pattern: str, count: int) -> bool:
 
 
 def visible(data: Path) -> list[int]:
-    """Return each partition's number of records for a reader."""
+    """Return how many records of each partition a reader sees."""
     try:
         with Directory.open(str(data)) as directory:
             if "orders" not in directory.topics():

@@ -1,4 +1,4 @@
-"""`tidelog.spark.lag` on real Spark: a real broker, with and without its directory, a standby."""
+"""`tidelog.spark.lag` on real Spark, for a standby, and for a broker with and without its files."""
 
 import os
 import re
@@ -200,7 +200,7 @@ def files_of(folder: Path) -> dict[str, int]:
 
 
 def foreign_to_kafka(folder: Path) -> set[str]:
-    """Return the files in partitions that no Kafka broker creates."""
+    """Return those files in partitions' directories whose names no Kafka broker would choose."""
     return {
         f"{parent}/{name}"
         for parent, _, names in os.walk(folder)

@@ -1,4 +1,4 @@
-"""Mirrors between directories copy every record once, with its times, and write a right map."""
+"""Mirrors between directories copy each record once, with its times, and write a correct map."""
 
 import io
 import json
@@ -67,7 +67,7 @@ class TestDraftOfKip32:
     def test_receive_times_increase_with_records_of_two_clusters(
         self, spark: "SparkSession", tmp_path: Path
     ) -> None:
-        """One source's records are an hour older on both clocks, but are copied between others."""
+        """The second source's records are an hour older on both clocks, and are copied in turn."""
         one = make(f"{tmp_path}/cluster1", "flights")
         other = make(f"{tmp_path}/cluster3", "flights")
         two = make(f"{tmp_path}/cluster2", "flights")
@@ -137,7 +137,7 @@ class TestKept:
     def test_a_repeated_batch_is_not_copied_and_the_map_gets_its_rows(
         self, spark: "SparkSession", tmp_path: Path
     ) -> None:
-        """Checkpoint and map are older than the target, as after a kill between commit and map."""
+        """Checkpoint and map lack the last batch, as after a kill between commit and map."""
         source = make(f"{tmp_path}/a", "orders", 2)
         target = make(f"{tmp_path}/b", "orders", 2)
         work = tmp_path / "check"

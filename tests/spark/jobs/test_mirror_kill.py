@@ -91,7 +91,7 @@ def run_until_killed(given: dict[str, object]) -> None:
 
 
 def check_whole(source: str, target: str) -> list[int]:
-    """Assert that the target has a prefix of each partition, in whole batches."""
+    """Assert that the target has whole batches from each partition's start; return the counts."""
     counts = []
     for originals, copies in zip(held(source, TOPIC), held(target, TOPIC), strict=True):
         assert plain(copies) == plain(originals)[: len(copies)]

@@ -33,7 +33,7 @@ def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
 
 
 def doctor(path: Path) -> list[str]:
-    """Return the findings that count as problems in `tidelog doctor`."""
+    """Return those findings of `tidelog doctor` that count as problems."""
     check = DirectoryCheck(os_env().files, str(path))
     found = check.load() + list(check.findings())
     return [str(finding) for finding in found if finding.counts]

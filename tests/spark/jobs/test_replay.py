@@ -71,7 +71,7 @@ def make(path: Path, topic: str = "flights", **config: str) -> str:
 
 
 def plain(found: list[list[Record]]) -> list[list[tuple[object, ...]]]:
-    """Return the fields of records that a replay keeps: timestamps, keys, values, headers."""
+    """Return timestamp, key, value and headers of each record; a replay must not change these."""
     return [[(r.timestamp, r.key, r.value, r.headers) for r in part] for part in found]
 
 
@@ -125,7 +125,8 @@ def test_a_range_by_append_time_is_replayed_with_a_transform(
         clock="append",
         transform=shout,
     )
-    # The range contains the append at exactly `start`, so the records from number 350 on.
+    # The range includes the records appended at exactly `start`, so it begins with record number
+    # 350.
     made = [r for r in late_records()[350:] if r.value is not None]
     expected = sorted((r.timestamp, r.value + b"!") for r in made if r.value and r.timestamp)
     found = [(r.timestamp, r.value) for part in held(target, "copy") for r in part]
@@ -145,7 +146,7 @@ def chunked(target: Place | str, progress: Path | None = None) -> ReplayOptions:
 
 
 def killed_at(replaying: Replay, number: int, *, after_write: bool) -> None:
-    """End a run at a chunk, before or after the chunk's write."""
+    """Make a run raise `Killed` at the chunk with this index, before or after the chunk's write."""
     write = replaying._write
     count = 0
 

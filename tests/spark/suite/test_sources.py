@@ -73,7 +73,7 @@ def load(spark: "SparkSession", places: Places, source: str) -> Load:
 
 
 def rows_of(frame: "DataFrame") -> list[Row]:
-    """Check the times that the source's clock has set; return the rows in order without them."""
+    """Return the rows in order. Times set by the source's clock are checked and become None."""
     chosen = frame.selectExpr(
         "topic",
         "partition",
@@ -112,7 +112,7 @@ def gaps(filled_broker: Broker, kafka_oracle: Oracle) -> list[Row]:
 
 @pytest.mark.parametrize("isolation", list(IsolationLevel))
 def test_all_records(load: Load, gaps: list[Row], isolation: IsolationLevel) -> None:
-    """Records, nulls, headers, gaps, aborted transactions, each codec, both timestamp types."""
+    """The topics have nulls, headers, gaps, aborted transactions, all codecs, both time types."""
     frame = load(kafka_isolation_level=isolation.name.lower())
     assert rows_of(frame) == documented(isolation, gaps)
 
@@ -137,7 +137,7 @@ def test_offsets_by_partition(load: Load) -> None:
 
 
 def test_times_as_positions_and_exactly(load: Load) -> None:
-    """As positions: start and end at the first records whose times are at or after the limits."""
+    """As positions, the start and end times stand for the first records at or after these times."""
     (topic,) = (topic for topic in TOPICS if topic.name == RECORDS)
     every = topic.rows(IsolationLevel.READ_UNCOMMITTED)
     start, end = T0 + SPAN_MS // 3, T0 + 9 * SPAN_MS // 10
@@ -197,7 +197,7 @@ FILTERS: "list[tuple[str, Callable[[Row], bool]]]" = [
 def test_filters_are_handed_over(
     pushing: "SparkSession", load: Load, gaps: list[Row], number: int
 ) -> None:
-    """With pushdown of filters, queries return the same rows."""
+    """With pushdown of filters, a query returns exactly the rows that its filter selects."""
     where, keeps = FILTERS[number]
     frame = load().where(where)
     every = documented(IsolationLevel.READ_UNCOMMITTED, gaps)

@@ -376,9 +376,9 @@ def test_a_copy_with_other_file_times_gives_the_same_output(tides: Cli, seconds:
 
 
 def test_a_zone_map_gives_the_exact_record_and_the_smallest_time(cli: Cli) -> None:
-    """The first record has a time of next year.
+    """The first record, with a time of next year, expires later than the old one after it.
 
-    It expires later than the old record that follows.
+    Its age counts from its append time.
     """
     cli.ok("create", "mixed", "-c", "internal.segment.bytes=160", *WEEK, *ANY_TIME)
     cli.append(at(NOW + 365 * DAY_MS), topic="mixed")

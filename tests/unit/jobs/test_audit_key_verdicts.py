@@ -1,4 +1,4 @@
-"""An audit's findings by key, compared with dictionaries; and the order of keys."""
+"""An audit's findings by key equal those computed with dictionaries; the order of keys."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -60,7 +60,7 @@ def found_by_key(a: Sequence[Record], b: Sequence[Record], *, history: bool) -> 
 def kind_of(
     a: Sequence[tuple[int, bytes | None]], b: Sequence[tuple[int, bytes | None]], *, history: bool
 ) -> Kind | None:
-    """Return a key's finding, or None; `a` and `b` have the key's (time, value) on A and B."""
+    """Return a key's finding, or None; `a` and `b` are its records on A and B as (time, value)."""
     if not a or not b:
         alone = a or b
         if not alone or (not history and alone[-1][1] is None):

@@ -1,4 +1,4 @@
-"""An audit reads a partition beyond the compared records only if it was compacted since."""
+"""Of the records after the compared ones, an audit reads only those of compacted partitions."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Results of tasks that the driver of an audit keeps."""
+"""The results of an audit's tasks, as far as its driver keeps them."""
 
 from collections.abc import Sequence
 

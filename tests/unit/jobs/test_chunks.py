@@ -1,4 +1,4 @@
-"""Chunks contain each offset once and no missing offset, and advance all partitions equally."""
+"""Chunks contain each existing offset once, and no other; all partitions end together."""
 
 import json
 

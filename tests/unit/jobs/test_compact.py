@@ -205,7 +205,7 @@ def test_a_failed_task_leaves_a_tier_unchanged(
 
 
 def test_a_late_record_is_held_against_the_whole_tail(tmp_path: Path, tasks: Tasks) -> None:
-    """With the strategy "timestamp", a record of the tail wins over later, but older records."""
+    """With the strategy "timestamp", a cleaned record wins over later appends with older times."""
     place = make_keyed(tmp_path / "a", tidelog_compaction_strategy="timestamp")
     clean_here(place)
     with Directory.open(place, writable=True, env=Env(clock=ManualClock(T0))) as directory:

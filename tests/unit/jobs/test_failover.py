@@ -182,7 +182,7 @@ class TestReferences:
 
 
 class TestReordering:
-    """KIP-33: m1 is created before m2. It arrives after m2 in cluster A, before m2 in cluster B."""
+    """KIP-33: m1 is created before m2. m1 arrives after m2 in cluster A, before m2 in cluster B."""
 
     m1 = Sent(1, 1_000, to_a_ms=400, to_b_ms=10)
     m2 = Sent(2, 1_100, to_a_ms=10, to_b_ms=20)
@@ -204,7 +204,7 @@ class TestReordering:
 
 
 class TestTightness:
-    """In each case, a margin smaller by 1 ms would not be sufficient."""
+    """The exact latency and skew give a start at `late`; 1 ms less of either skips it."""
 
     consumed = Sent(1, 1_030, to_a_ms=-30, to_b_ms=0)
     beside = Sent(2, 1_030, to_a_ms=-30, to_b_ms=0)
@@ -257,7 +257,7 @@ class TestStarts:
         assert "although later records exist" in start.reason
 
     def test_a_partition_starts_at_the_end_if_b_finds_no_record_by_append_time(self) -> None:
-        """All of B's records were appended before T, even if some have later create times."""
+        """All of B's records were appended before the search time; one was created later."""
         a, b = pair()
         append_all(a, 1_000)
         append_all(b, 1_000, 2_000)

@@ -1,4 +1,4 @@
-"""A group's start by the mirror's map is closer than a start by time, which is the fallback."""
+"""A start by the mirror's map repeats fewer records than a start by time, which is the fallback."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -20,7 +20,7 @@ NOW = 10_000_000
 
 
 def cluster(name: str, values: str, kind: TimestampType = CREATE) -> MemoryCluster:
-    """Append a record for each letter.
+    """Return a cluster that has a record for each letter.
 
     With CreateTime, a record's time in ms is 100 times its letter's number in the alphabet, from 1.
     With LogAppendTime, a record's time is 10,000 plus its offset.
@@ -116,7 +116,7 @@ def test_records_are_counted_by_their_positions_on_both_sides(
 
 
 class ByAppendTime(MemoryCluster):
-    """Brokers that search by append time, so that their results don't limit create times."""
+    """Brokers that search by append time. Their results say nothing about create times."""
 
     def offsets_for_times(
         self,

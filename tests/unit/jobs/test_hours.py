@@ -1,4 +1,4 @@
-"""Counts and sizes of the records of a split that are in a range, by hour on each clock."""
+"""Counts and sizes, by hour on each clock, of those records of a split that are in a range."""
 
 import pyarrow as pa
 

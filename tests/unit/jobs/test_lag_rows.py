@@ -1,4 +1,4 @@
-"""Rows of a lag report: of each hour, and of partitions that a group has read completely."""
+"""Rows of a lag report: for each hour, and for partitions that a group has read completely."""
 
 from pathlib import Path
 from types import SimpleNamespace

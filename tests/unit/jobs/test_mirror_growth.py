@@ -66,7 +66,7 @@ def shop(source: str, target: str, **more: object) -> MirrorPlan:
 
 
 def begun(plan: MirrorPlan, env: Env) -> tuple[MirrorPlan, OffsetMap]:
-    """Run the first steps of a new mirror."""
+    """Run the first steps of a new mirror; return its plan and its map."""
     plan = with_topics(plan, env)
     sources = read_sources(plan, env)
     targets, _ = find_targets(plan, sources, env, create=True, force=False, is_new_from=0)

@@ -37,7 +37,7 @@ def test_a_check_counts_the_existing_zone_maps(tmp_path: Path) -> None:
 
 
 def test_a_map_beside_the_log_needs_none_in_the_cache(tmp_path: Path) -> None:
-    """A zone map beside the log is kept; a check of the cache doesn't count it as missing there."""
+    """A check or build of the cache counts no zone map as missing that is beside the log."""
     path, cache, env = str(tmp_path / "log"), str(tmp_path / "cache"), os_env()
     with Directory.open(path, writable=True, env=env) as directory:
         directory.create_topic("t", config={"internal.segment.bytes": "600"})
@@ -101,7 +101,7 @@ def test_a_check_of_the_cache_finds_every_damaged_byte(tmp_path: Path) -> None:
 
 
 def test_a_map_has_no_append_times_that_the_log_does_not_prove(tmp_path: Path) -> None:
-    """Another program has replaced the batches of a log whose append times are still there."""
+    """Another program has replaced the log's batches, but the file of append times still exists."""
     path, cache, env = str(tmp_path / "log"), tmp_path / "cache", os_env()
     with Directory.open(path, writable=True, env=env) as directory:
         directory.create_topic("t", config={"internal.segment.bytes": "600"})

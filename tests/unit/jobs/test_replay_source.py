@@ -1,4 +1,4 @@
-"""Offsets that contain a replay's range, and counts by create time, found before reading."""
+"""Before it reads, a replay finds the offsets that include its range, and counts by create time."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

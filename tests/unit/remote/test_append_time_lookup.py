@@ -76,7 +76,7 @@ def test_a_broker_without_append_times_gets_no_second_fetch(leader: FakeLeader) 
 
 
 def test_a_leader_without_append_times_does_not_end_the_search_at_others() -> None:
-    """Of two brokers, the first can't search by append time."""
+    """One of two leaders can't search by append time; the other's partitions have results."""
     leader = FakeLeader(nodes=2)
     leader.create(partitions=4)
 

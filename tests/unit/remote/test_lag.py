@@ -1,4 +1,4 @@
-"""Lag: its computation from observations, and observations of a simulated cluster."""
+"""How lag is computed from observations, and what is observed of a simulated cluster."""
 
 import math
 from dataclasses import replace

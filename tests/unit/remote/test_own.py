@@ -1,4 +1,4 @@
-"""Counts and append times from the directory of a cluster's own broker, and its identity."""
+"""Counts and append times from a broker's directory, which must have the cluster's topic ids."""
 
 from pathlib import Path
 from random import Random
@@ -24,7 +24,10 @@ NOW = 1_700_000_000_000
 
 
 def write(path: Path, *batches: int, step_ms: int = 0, **config: str) -> ManualClock:
-    """Append batches with these record counts, 10 s apart; create times precede append times."""
+    """Append batches with these record counts, 10 s apart; return the clock.
+
+    Create times precede append times.
+    """
     clock = ManualClock(NOW)
     with Directory.open(str(path), writable=True, env=Env(clock=clock, random=Random(1))) as log:
         settings = {key.replace("_", "."): value for key, value in config.items()}

@@ -1,4 +1,4 @@
-"""A partition is read to its end after any changes of leader, never waiting for missing records."""
+"""A partition is read to its end despite changes of leader, without waiting for missing records."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast

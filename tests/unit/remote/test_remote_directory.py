@@ -32,7 +32,8 @@ CALLS: dict[str, Callable[[RemoteDirectory], object]] = {
     "delete_records": lambda log: log.delete_records({PLACE: 1}),
     "max_timestamps": lambda log: log.max_timestamps([PLACE]),
     "append": lambda log: log.append("t", [NewRecord(value=b"x")]),
-    # A producer with the transactional id of `load_once` would fence the same load elsewhere.
+    # A producer with the transactional id of `load_once` would fence the producer of the same load
+    # in another process.
     "producer": lambda log: log.cluster.producer({}),
     "flush": lambda log: log.flush(),
     "offsets_for_times": lambda log: log.offsets_for_times({PLACE: 1}),
@@ -87,7 +88,7 @@ def test_times_that_cannot_be_waited_for_are_refused(timeout_s: float) -> None:
 
 
 def test_a_time_out_may_be_longer_than_that_of_a_socket() -> None:
-    """The client library accepts at most 300 s; below 1 s, its errors don't have the cause."""
+    """The client library accepts at most 300 s. Below 1 s, its errors don't contain the cause."""
     for timeout_s, expected_ms in ((600, 300_000), (0.5, 1_000)):
         log = connect(timeout_s)
         assert log.cluster.request_timeout_ms == expected_ms

@@ -52,7 +52,7 @@ def test_no_record_at_or_after_the_time_is_before_the_new_offset() -> None:
 def test_a_rewound_group_reads_all_promised_records_and_skips_none(
     times: list[int | None], start: int, committed: int, at: int, skew: int, hides: bool
 ) -> None:
-    """The plan fulfills the assertions for any log, any position of the group and any time."""
+    """The assertions hold for any log, any position of the group and any time."""
     cluster = cluster_at(committed, *times)
     log = cluster.logs[FLIGHTS_0]
     log.start, log.hides_matches = min(start, log.end), hides
@@ -162,7 +162,7 @@ def test_append_clock_of_stamped_records() -> None:
 
 @pytest.mark.parametrize("time_ms", [250, 999])
 def test_the_append_clock_is_refused_if_a_deciding_record_has_no_append_time(time_ms: int) -> None:
-    """LogAppendTime was set later, so offset 1 may have been appended at any time."""
+    """LogAppendTime was set later, so the append times of earlier records are unknown."""
     cluster = cluster_at(3, 100, 200, 300)
     cluster.stamp(FLIGHTS_0, first=2 if time_ms == 250 else 3)
     with pytest.raises(InvalidRequest, match="has a create time"):

@@ -29,7 +29,7 @@ PIECE = Piece(
 
 
 def some_times(seed: int, rows: int) -> AppendTimes:
-    """Draw ranges of known and unknown append times; half of the seeds close the last range."""
+    """Draw ranges of known and unknown append times; with an odd seed, the last is unknown."""
     draw, found = random.Random(seed), AppendTimes(BASE, TOPIC)
     offset, now_ms = BASE + draw.choice((0, 3)), 5_000
     for _ in range(rows):

@@ -16,7 +16,10 @@ LOG = "00000000000000000000.log"
 
 
 def make(root: Path, *, closed: bool) -> tuple[Path, int]:
-    """Write equal batches into the active segment, or a finished segment without a zone map."""
+    """Write batches of equal size into one segment; return its path and the size of a batch.
+
+    The segment is active or, with `closed`, finished but without a zone map.
+    """
     with tidelog.open(str(root), writable=True) as log:
         log.create_topic(TOPIC, partitions=1)
         for number in range(COUNT):

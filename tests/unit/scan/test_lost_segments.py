@@ -75,7 +75,7 @@ def test_readers_name_the_lost_offsets(tmp_path: Path, read: Callable[[str], int
 
 @pytest.mark.parametrize("has_zones", [True, False])
 def test_a_range_of_time_may_have_had_the_lost_records(tmp_path: Path, has_zones: bool) -> None:
-    """All remaining records are before the range, but the lost records may be in the range."""
+    """The lost records may be in the range, although all records before them are too old."""
     bases = make(tmp_path, DELETE)
     lose(tmp_path, bases[2])
     if not has_zones:
@@ -261,7 +261,7 @@ def mend(root: Path) -> None:
 
 
 def reopen(root: Path) -> None:
-    """Open for writing and close again."""
+    """Open the directory for writing, and close it again."""
     with tidelog.open(str(root), writable=True):
         pass
 

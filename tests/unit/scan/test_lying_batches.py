@@ -54,7 +54,7 @@ def write_log(root: Path, *batches: bytes) -> int:
 
 
 def place_in(error: CorruptData) -> int:
-    """Return the position in an error, and check that it names the file."""
+    """Return the position in an error, and check that the error names the file."""
     assert LOG in str(error)
     return int(re.findall(r"position (\d+)", str(error))[0])
 
@@ -99,7 +99,7 @@ def test_a_batch_with_a_wrong_header_is_an_error_for_every_reader(
 def test_batches_in_the_wrong_order_are_an_error_to_every_reader(
     tmp_path: Path, name: str, size: int
 ) -> None:
-    """Opening rebuilds the last segment's indexes, which finds a batch of this kind."""
+    """Opening a log rebuilds the last segment's indexes, and also finds such a batch."""
     questions: dict[str, Reader] = {
         **READERS,
         "count": lambda log: log.count("t", start="2001-01-01Z"),

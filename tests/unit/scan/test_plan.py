@@ -90,7 +90,8 @@ def test_splits_cover_the_log_once_and_have_the_requested_size(ordered: str) -> 
     ends = [split.end_offset for split in plan]
     assert [split.start_offset for split in plan] == [0, *ends[:-1]]
     assert ends[-1] == COUNT
-    # Pieces overlap, because the sparse index has no entry for some batches.
+    # Some splits are larger than requested: pieces overlap, because the sparse index lacks entries
+    # for some batches.
     assert max(split.size_bytes for split in plan) < 5_000 * 1.2
 
 

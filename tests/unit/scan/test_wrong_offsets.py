@@ -115,7 +115,7 @@ def versions(root: str) -> object:
 
 
 def offset_at(root: str, at: int, *, by_kernel: bool) -> object:
-    """Return the first offset whose record time is `at` seconds after T0 or later."""
+    """Return offset and time of the first record at or after T0 + `at` seconds; None for none."""
     with LogDir.open(root) as directory:
         reader = directory.reader(TOPIC, 0)
         if by_kernel:

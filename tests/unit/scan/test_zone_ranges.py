@@ -1,4 +1,4 @@
-"""The parts of a segment that a time range must read, and parts that the zone map counts."""
+"""Which parts of a segment are read for a time range, and which ones the zone map counts."""
 
 from tests.unit.storage.test_zones import BASE, RECORD, encode, zone
 

@@ -57,7 +57,7 @@ class Query:
         return True
 
     def run(self) -> Read:
-        """Run the last planned batch."""
+        """Run the planned batch; return the ranges that it read."""
         number = self.done
         start = (
             self.batches.initial_offset() if number == 0 else json.loads(self.offsets[number - 1])

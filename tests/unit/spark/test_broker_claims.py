@@ -42,7 +42,7 @@ def marked(found: ClaimedTopics) -> dict[str, Marker]:
 
 
 def with_ids(own: Marker, topic_id: str, *, by_row: bool) -> tuple[bool, dict[str, Marker]]:
-    """Return whether the topic with this id has batch 2, and the new markers of topics."""
+    """Return whether batch 2 is done in the topic with this id, and the markers to write."""
     kept = Kept()
     kept.found[f"{KEY}@odd"] = own
     name = None if by_row else "odd"

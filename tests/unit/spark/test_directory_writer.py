@@ -1,4 +1,4 @@
-"""Commits of a directory's sink show all staged rows, and aborts remove them, without Spark."""
+"""A commit of a directory's sink shows all staged rows, and an abort removes them (no Spark)."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def options(tmp_path: Path) -> SinkOptions:
 
 
 def staged(options: SinkOptions, commit_id: str, batch: StreamBatch | None) -> list[StagedMessage]:
-    """Stage the rows of two tasks."""
+    """Stage the rows of two tasks; return their messages."""
     messages = []
     for task in range(2):
         writer = TaskWriter(options, name=f"{commit_id}-{task}-0", task=task)

@@ -1,4 +1,4 @@
-"""One text names a place by brokers, by a path or by a URL."""
+"""A place is given as one text: brokers, a path or a URL."""
 
 import pytest
 

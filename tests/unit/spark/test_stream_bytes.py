@@ -1,4 +1,4 @@
-"""With a limit of bytes, ranges end at ends of batches of a directory."""
+"""With a limit in bytes, the ranges of a stream from a directory end where batches end."""
 
 import random
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Shares of a limit, and waiting for a minimum."""
+"""How partitions share a limit, and when a batch waits for a minimum."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,6 +1,6 @@
 """After any changes to a log, a stream that ignores losses has read each existing record once.
 
-Records are numbered, because a rewritten offset has another record.
+Records are numbered, because an offset that is written again has another record.
 """
 
 import itertools
@@ -74,7 +74,7 @@ class Numbered:
         return True
 
     def run(self) -> None:
-        """Run the planned batch, which returns the records now in the log."""
+        """Run the planned batch; note which records the log now has in its ranges."""
         done: Read = self.query.run()
         for name, (start, end) in done.items():
             first = max(start, self.log.partitions[name].start)

@@ -15,7 +15,7 @@ GOOD = b"\0\0\0\0\0\0\0\7"
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Write ten good records to each of three partitions, and one with bad cells to partition 1."""
+    """Write ten good records to each of three partitions, and a bad one to partition 1."""
     path = str(tmp_path_factory.mktemp("log"))
     with tidelog.open(path, writable=True) as directory:
         config = {"message.timestamp.after.max.ms": str(INT64_MAX)}

@@ -1,4 +1,4 @@
-"""Work of the reporting jobs' tasks on parts of a directory, local or in an object store."""
+"""Tasks of the reporting jobs on parts of a directory, which is local or in an object store."""
 
 import json
 from collections.abc import Iterator
