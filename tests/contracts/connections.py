@@ -68,7 +68,7 @@ def eventually(is_so: Callable[[], bool]) -> None:
 def is_gone(log: RemoteDirectory, name: str) -> bool:
     """Whether the topic is not listed.
 
-    False if the request fails, which is possible during a deletion.
+    Returns False if the request fails, because a request may fail during a deletion.
     """
     try:
         return name not in log.topics()

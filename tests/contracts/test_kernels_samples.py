@@ -1,4 +1,4 @@
-"""Compiled kernels, interpreted kernels and the plain code draw the same sample."""
+"""Compiled kernels, interpreted kernels and the plain code draw equal samples of a log."""
 
 from dataclasses import dataclass
 

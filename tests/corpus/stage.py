@@ -30,7 +30,7 @@ _PREFIXES: Final = ("NUMBA_", "PYSPARK_", "PYTHONHASHSEED", "TZ", "XDG_CACHE_HOM
 
 
 class PartFailed(Exception):
-    """A part ended with an error instead of its entries."""
+    """The process of a part ended with an error, so the part has no entries."""
 
 
 def parts() -> list[str]:

@@ -63,7 +63,7 @@ def commands_of(scene: Scene) -> Iterator[list[str]]:
 
 
 def play_page(part: str, page: str, folder: "Folder") -> Iterator[Entry]:
-    """Yield an entry for each scene of a page; the folder is restored before each."""
+    """Yield an entry for each scene of a page; the folder is restored before each scene."""
     for scene in scenes(page):
         folder.restore()
         os.chdir(folder.path)

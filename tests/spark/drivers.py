@@ -1,4 +1,4 @@
-"""Drivers that tests kill: the session in a driver, and the driver's process in the test."""
+"""Drivers that tests kill: a session for the driver's program, and its process for the test."""
 
 import os
 import signal

@@ -46,7 +46,7 @@ MOMENTS = {
 LIMIT_S = 300
 STEP_S = 0.005
 FAILURES_MAX = 100
-# Number of records per partition that are added to a mirror's source at once.
+# Count of records that are added to each partition of a mirror's source at a time.
 GIVEN = 40
 Restarts = Sequence[tuple[str, int]]
 # Seeds other than 0 draw from all moments, and may kill the broker again as soon as it listens.

@@ -1,4 +1,4 @@
-"""Spark reads our broker by the requested clock, and with append times as a column."""
+"""Spark reads from our broker by the requested clock, and gets append times as a column."""
 
 from collections.abc import Iterator
 from pathlib import Path

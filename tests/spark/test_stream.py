@@ -19,7 +19,7 @@ Row = tuple[str, int, int, bytes]
 
 
 def append(root: Path, counts: dict[str, dict[int, int]], *, per_batch: int = 5) -> None:
-    """Append records to partitions, after creating missing topics and partitions."""
+    """Create missing topics and partitions, then append records to the partitions."""
     with LogDir.open(str(root), options=LogDirOptions(create=True)) as log_dir:
         for topic, numbers in counts.items():
             if topic not in log_dir.topics():

@@ -126,7 +126,7 @@ def test_failed_tests_after_a_red_check_are_red(ci: Ci) -> None:
 
 @pytest.mark.parametrize("wrong", ["os._exit(1)", ENDLESS], ids=["crashes", "hangs"])
 def test_a_process_that_crashes_or_hangs_fails_one_test_only(tmp_path: Path, wrong: str) -> None:
-    """If a process crashes or hangs in a test, the test is reported, and all other tests run."""
+    """If a process crashes or hangs in a test, this test is reported, and all other tests run."""
     (tmp_path / "test_wrong.py").write_text(ONCE_WRONG.format(wrong=wrong))
     (tmp_path / "pytest.ini").write_text("[pytest]\nfaulthandler_exit_on_timeout = true\n")
     assert "1 failed, 39 passed" in all_of(tmp_path, "-o", f"faulthandler_timeout={ENDLESS_S}")

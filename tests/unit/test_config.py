@@ -1,4 +1,4 @@
-"""Topic settings: Kafka's names, defaults and ranges. Other names are mapped and reported."""
+"""Topic settings have Kafka's names, defaults and ranges; other names are mapped and reported."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""The folder for temporary files of tests is in memory if enough memory is free."""
+"""Tests put temporary files into a folder in memory if enough memory is free."""
 
 from pathlib import Path
 

@@ -25,7 +25,7 @@ _NUMBERS: Final = {
 
 
 class Writer:
-    """The bytes of a message written so far."""
+    """Encodes a message; has the bytes that were written so far."""
 
     def __init__(self, *, flexible: bool) -> None:
         self.made = bytearray()

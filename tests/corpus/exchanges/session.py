@@ -176,7 +176,7 @@ class Stage:
         self.said.append(f"# {words}")
 
     def advance(self, delta_ms: int) -> None:
-        """Move the clock, and let the broker run due timers.
+        """Move the clock forward, and let the broker run the timers that are then due.
 
         Before the clock moves, the broker reads all earlier requests and begins to handle them.
         """

@@ -21,7 +21,7 @@ class Field:
         nullable: Whether the field may be null, if it is a struct.
         tag: The number of a tagged field.
         fields: Fields of a struct.
-        default: Its value if a request gives none.
+        default: The value that is sent if a request gives no value for the field.
     """
 
     name: str

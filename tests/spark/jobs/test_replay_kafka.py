@@ -1,4 +1,4 @@
-"""Replays to and from a real broker write each record once, with its times, or are refused."""
+"""Replays to and from a real broker write each record once, with its times; some are refused."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

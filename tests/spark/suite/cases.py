@@ -8,8 +8,8 @@ Expected rows are derived from the sent records, by the documentation of Spark's
 - markers of transactions have an offset and are never returned;
 - read_committed omits aborted records.
 
-An exception is the topic with gaps: for the records that the log cleaner leaves, Kafka's own
-consumer is the reference.
+An exception is the topic with gaps: its expected rows are the records that Kafka's own consumer
+returns after the log cleaner has run.
 """
 
 import random

@@ -393,7 +393,7 @@ def test_watch_survives_a_cluster_that_is_away_for_a_while(
 def test_a_watch_that_ends_without_a_response_gives_no_verdict(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If no sample could be taken, the command must not report that the limits are met."""
+    """If the command could take no sample, it must not report that the limits are met."""
 
     def fail(*_args: object, **_kwargs: object) -> None:
         raise ClusterFailure("nowhere:9092", "look up offsets", "gone")

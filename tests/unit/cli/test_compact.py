@@ -97,7 +97,7 @@ def test_segments_in_a_tier_are_compacted_there(tmp_path: Path) -> None:
 
 
 class TestReasonsOfAPlan:
-    """The reasons why partitions of a topic aren't compacted often differ in figures only."""
+    """The reasons for not compacting partitions of a topic often differ only in their numbers."""
 
     def test_the_topic_has_one_reason_and_the_segments_have_all(self, tmp_path: Path) -> None:
         cli = compactable(tmp_path)

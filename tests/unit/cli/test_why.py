@@ -16,7 +16,7 @@ ANY_TIME = ("-c", f"message.timestamp.after.max.ms={2**62}")
 
 @pytest.fixture
 def tides(cli: Cli) -> Cli:
-    """Create three segments with a record each, created in the past, next year, and now."""
+    """Create three segments of one record each, with times in the past, next year, and now."""
     cli.ok(
         "create",
         "tides",

@@ -89,7 +89,7 @@ def run(side: str, span_ms: int, *spans: tuple[int, int, int]) -> Run:
 
 
 def audit_of(result: TopicResult, runs: Sequence[Run] = ()) -> tuple[AuditPlan, AuditOutcome]:
-    """Return plan and outcome of an audit of one topic on two sides, in time spans of 10 ms."""
+    """Return plan and outcome of an audit of one topic on two sides; time spans are 10 ms long."""
     options = AuditOptions(span_ms=10, history=False, keys_max=9)
     plan = AuditPlan(
         options=options,

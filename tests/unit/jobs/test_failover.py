@@ -269,7 +269,7 @@ class TestStarts:
 
     def test_records_appended_during_the_search_are_after_the_start(self) -> None:
         class BusyCluster(MemoryCluster):
-            """Cluster that gets a record with an early time after each search."""
+            """Cluster to which a record with an early time is appended after each search."""
 
             def offsets_for_times(
                 self,

@@ -113,7 +113,7 @@ class TestTighter:
         )
 
     def test_failback_uses_a_mirror_that_began_at_the_end(self) -> None:
-        """As in the drill of docs/failover.md, only B's later records are copied to A."""
+        """As in the drill of docs/failover.md, only records written to B later are copied to A."""
         a = cluster_with_records()
         there = mirrored(a, topics=("orders",))
         there.run(5_000)

@@ -112,7 +112,7 @@ def test_the_function_accepts_and_refuses_values_as_the_command_does() -> None:
 
 @pytest.mark.parametrize("name", JOBS)
 def test_each_job_refuses_numbers_below_those_of_its_command(name: str) -> None:
-    """Options are refused before a session, place or table is used; here none of these exist."""
+    """Options are refused before a session, place or table is used; the test has none of these."""
     job = getattr(tidelog.spark, name)
     required = {
         parameter.name: "x"

@@ -1,4 +1,4 @@
-"""List and describe groups while coordinators are not available, or refuse requests."""
+"""Lists and descriptions of groups while coordinators are not available or refuse requests."""
 
 from collections.abc import Callable
 from concurrent.futures import Future

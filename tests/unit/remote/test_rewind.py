@@ -1,4 +1,4 @@
-"""Offsets to which a group is reset, and the conditions under which no record is lost."""
+"""Offsets to which a group is reset, and when the group then misses no record."""
 
 import pytest
 from hypothesis import given

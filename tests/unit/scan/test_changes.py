@@ -40,7 +40,7 @@ def values(
 
 
 def keep_from(path: str, offset: int) -> None:
-    """Move the log start and delete the files before it."""
+    """Move the log start to an offset, and delete the segments before it."""
     change(path, lambda log: (log.delete_records(offset), log.apply_retention()))
 
 

@@ -41,7 +41,7 @@ def test_distances_stay_in_63_bits() -> None:
 
 
 def plain_latency(path: str, partition: int) -> tuple[LatencyByHour, int]:
-    """Count latencies by hour, record by record; also count the records without a latency."""
+    """Return latencies by hour, counted record by record, and the count of records without one."""
     found, without = LatencyByHour(), 0
     with LogDir.open(path) as log_dir:
         reader = log_dir.reader(TOPIC, partition)

@@ -82,7 +82,7 @@ def test_joined_splits_equal_sums_over_the_records(
 
 
 def plainly(path: str, partitions: int) -> tuple[LatencyByHour, LatencyByHour, Late, int]:
-    """Compute the results of `joined` record by record, except the count of heads."""
+    """Compute, record by record, the results of `joined` without its count of heads."""
     by_append, by_create = LatencyByHour(), LatencyByHour()
     late, count = Late(lost=dict.fromkeys(DELAYS, 0)), 0
     for partition in range(partitions):

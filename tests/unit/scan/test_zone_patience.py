@@ -1,4 +1,4 @@
-"""A plan examines a block's zones one by one only while this excludes some zones."""
+"""A plan examines a block's zones one by one only as long as that excludes some of them."""
 
 import random
 from pathlib import Path

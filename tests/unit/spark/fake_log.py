@@ -25,7 +25,7 @@ class FakePartition:
     Attributes:
         epochs: Leader epoch of each offset from 0 on.
         start: Log start.
-        visible: End for readers of committed records, None for the log's end.
+        visible: The end for readers of committed records; None if it is the log's end.
     """
 
     epochs: list[int] = field(default_factory=list)

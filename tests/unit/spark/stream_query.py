@@ -109,7 +109,7 @@ def loss_of(query: Query) -> list[tuple[str, int, int, int]]:
 
 
 def ranges(lost: tuple[LostOffsets, ...]) -> list[tuple[str, int, int, int]]:
-    """Return topic, partition, start and end of each range."""
+    """Return the topic, partition, start and end of each lost range."""
     return [(one.topic, one.partition, one.start, one.end) for one in lost]
 
 

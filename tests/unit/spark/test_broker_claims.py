@@ -1,4 +1,4 @@
-"""Repeated tasks skip rows that brokers already have; markers in each topic show these rows."""
+"""Repeated tasks skip rows that brokers already have, as the markers of each topic show."""
 
 from typing import cast
 

@@ -1,4 +1,4 @@
-"""Reasons why a range is empty, in the log's own offsets."""
+"""Reasons why a range is empty; they name offsets of the log."""
 
 import pytest
 
