@@ -73,9 +73,9 @@ ALLOWANCE_BYTES: Final = 2**20 - 3 * 2**16
 # more objects would block the event loop for about a second.
 ALLOWANCE_BYTES_MAX: Final = 2**27
 
-# Value that replaces `ALLOWANCE_BYTES` in the sliced form. It is larger, because only a few long
-# requests are read at the same time. A Fetch request of 30,000 partitions has 500 KB and takes 9
-# MB.
+# Value that replaces `ALLOWANCE_BYTES` in the sliced form. The value is larger, because only a few
+# long requests are read at the same time. For example, a Fetch request of 30,000 partitions has
+# 500 KB, and its objects take 9 MB.
 LONG_ALLOWANCE_BYTES: Final = 2**24
 
 # Number of bytes of memory that the objects of a response may take, per byte of the response. The
@@ -115,7 +115,7 @@ def make_reader(
 def make_sliced_reader(
     kind: type[Message], version: int, *, flexible: bool
 ) -> Callable[[Reader], Generator[None, None, Message]]:
-    """Return a generator function that reads a message and yields after `SLICE_ITEMS` elements."""
+    """Return a generator function that reads a message; it yields every `SLICE_ITEMS` elements."""
     reader = _compiled_reader(kind, version, flexible, sliced=True)
     return cast("Callable[[Reader], Generator[None, None, Message]]", reader)
 
@@ -439,7 +439,7 @@ class _ReadCode(Source):
             self.line(f"raise {self.name(codec_source.too_much)}('tagged field', at, end, left)")
 
     def _tagged(self, kind: Kind[object]) -> str:
-        """Append lines that read a tagged field's value. A null struct begins with 0, not -1."""
+        """Append lines that read a tagged field's value. Here the byte of a null struct is 0."""
         if kind.form is not Form.STRUCT:
             return self._value_now(kind)
         value = self._inner(kind, first_there=1)
@@ -464,7 +464,7 @@ _ONE_BYTE: Final = tuple(bytes((value,)) for value in range(128))
 
 @dataclass(slots=True)
 class WrittenItems:
-    """Elements of a message's outermost list that are already encoded, and their count."""
+    """Encoded elements of a list field of the message itself, and the number of elements."""
 
     count: int
     pieces: list[Buffer]
@@ -493,7 +493,7 @@ def make_writer(
 def make_sliced_writer(
     kind: type[Message], version: int, *, flexible: bool
 ) -> Callable[[Writer, Message], Generator[None, None, None]]:
-    """Return a generator function that writes a message, one yield per `SLICE_ITEMS` elements."""
+    """Return a generator function that writes a message; it yields every `SLICE_ITEMS` elements."""
     writer = _compiled_writer(kind, version, flexible, sliced=True)
     return cast("Callable[[Writer, Message], Generator[None, None, None]]", writer)
 
@@ -612,7 +612,7 @@ class _WriteCode(Source):
             self.flush()
 
     def _counted(self, kind: Kind[object], value: str, length: str, size: str, empty: str) -> None:
-        """Append the lines that set `length` from `size`, or to the length of null for None."""
+        """Append the lines that set `length`: from `size`, or, if the value is None, for null."""
         more = " + 1" * self.flexible
         if not kind.may_be_null(self.version):
             self.line(f"{length} = {size}{more}")
@@ -771,7 +771,7 @@ class Codec(NamedTuple, Generic[Message]):
         return cast("Callable[[Writer, Message], Generator[None, None, None]]", writer)
 
     def write_around(self, written: str) -> Callable[[Writer, Message], None]:
-        """Return a variant of `write` for messages whose list field `written` is `WrittenItems`."""
+        """Return a variant of `write` for messages whose field `written` holds `WrittenItems`."""
         writer = _writer_around(self.kind, self.version, self.flexible, written)
         return cast("Callable[[Writer, Message], None]", writer)
 

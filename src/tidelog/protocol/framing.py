@@ -28,7 +28,8 @@ MAX_FRAME_BYTES: Final = 128 * 1024 * 1024
 # Initial and maximum size in bytes of the buffer for small frames.
 CHUNK_BYTES_MIN: Final = 4 * 1024
 CHUNK_BYTES_MAX: Final = 64 * 1024
-# Step in bytes for the size of large frames' buffers, so that a buffer fits frames of similar size.
+# The size in bytes of a large frame's buffer is a multiple of this number, so that frames of
+# similar size can reuse the buffer.
 _LARGE_STEP_BYTES: Final = 64 * 1024
 # Maximum size in bytes of a reused buffer for small frames. A larger buffer has grown for an
 # exceptional frame, and is not reused.
@@ -58,7 +59,7 @@ class Spares:
         return bytearray(size)
 
     def give(self, buffer: bytearray) -> None:
-        """Keep a buffer for reuse if it is not too large. Views of it may still be in use."""
+        """Keep a buffer for reuse if it is not too large. `take` skips it while views use it."""
         if len(buffer) > self._limit_bytes:
             return
         self._buffers.append(buffer)
@@ -268,7 +269,7 @@ class Frames:
         self._spares.give(buffer)
 
     def _put(self, data: memoryview) -> None:
-        """Copy bytes to the chunk. All bytes that are in the chunk must have been returned."""
+        """Copy bytes into the chunk, whose bytes must all have been returned before."""
         if len(data) > len(self._chunk) or not is_free(self._chunk):
             self._chunk = bytearray(max(len(data), CHUNK_BYTES_MIN))
         self._start, self._end = 0, len(data)

@@ -58,7 +58,7 @@ class ClientConnection:
 
     @property
     def remaining_bytes(self) -> int:
-        """Number of bytes missing from the current response, as far as known."""
+        """Number of bytes missing from the current response, or from its incomplete length."""
         return self._frames.remaining_bytes
 
     def request(
@@ -91,7 +91,7 @@ class ClientConnection:
         self._frames.feed(data)
 
     def next_response(self) -> "DataclassInstance | None":
-        """Return the next response, an instance of `api.response`; None if it is incomplete.
+        """Return the next response, an instance of `api.response`; None if no response is complete.
 
         Raises:
             CorruptMessage: The frame is invalid, or its correlation id is not the expected one.
@@ -222,8 +222,8 @@ def read_request(
     Raises:
         CorruptMessage: The frame is invalid.
         LongRequest: The request has more list elements than `items` allows.
-        UnsupportedRequest: The API or version is not served or not declared. Only the header was
-            decoded.
+        UnsupportedRequest: The API or the version is not in `served`, or has no declaration. Only
+            the header was decoded.
     """
     reader = Reader(frame)
     view = reader.view
@@ -298,9 +298,9 @@ def write_response(request: ReceivedRequest, message: "DataclassInstance") -> li
 def write_response_around(
     request: ReceivedRequest, message: "DataclassInstance", written: str
 ) -> list[Buffer]:
-    """Return the pieces of a response that has a list with encoded items (`WrittenItems`).
+    """Return the pieces of a response with a list whose items are encoded (`WrittenItems`).
 
-    `written` is the name of the field with this list.
+    `written` is the name of the field that holds the encoded items.
     """
     api, (_, layout) = request.api, _response_codec(request.api.key, request.version)
     write = _body_codec(api.response, api, request.version).write_around(written)

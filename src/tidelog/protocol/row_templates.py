@@ -58,8 +58,8 @@ COPIED_BELOW: Final = 16 << 10
 # Beginning of a request: API key, version, correlation id, and the length of the client id.
 _REQUEST_HEAD: Final = Struct(">hhih")
 _HEAD_BYTES: Final = 4
-# Positions of the correlation id: in a request without its length prefix, or in a response with its
-# length prefix.
+# Positions of the correlation id. They are the same in a request without its length prefix and in
+# a response with its length prefix.
 CORRELATION_ID: Final = slice(4, 8)
 _BODY_AT: Final = 8
 _UUID_BYTES: Final = 16
@@ -123,14 +123,14 @@ class _Rows(NamedTuple):
     def keys_and_rows(
         self, message: "DataclassInstance"
     ) -> "list[tuple[bytes, list[DataclassInstance]]]":
-        """Return the keys and rows of a message's topics."""
+        """Return for each topic of a message its key as bytes, and its rows."""
         return [
             (_key_bytes(getattr(topic, self.key)), getattr(topic, self.partitions))
             for topic in getattr(message, self.topics)
         ]
 
     def values(self, row: "DataclassInstance") -> tuple[int, ...]:
-        """Return a row's fixed-size values."""
+        """Return a row's fixed-size values, in the order of `names`."""
         return tuple(getattr(row, name) for name in self.names)
 
 
@@ -228,7 +228,9 @@ class _Layout:
         return at + len(self.constant(self.request.before, message))
 
     def topics(self, data: bytes, at: int) -> tuple[list[RequestTopic], list[int], int]:
-        """Return the topics at a position of a frame, each topic's position of rows, and the end.
+        """Decode the list of topics at position `at` of a frame.
+
+        Returns the topics, the position of each topic's first row, and the position after the list.
 
         Raises:
             _Unusual: The bytes are not a list of topics with rows.
@@ -282,11 +284,11 @@ class _Layout:
     # -- responses ---------------------------------------------------------------------------
 
     def list_size(self, count: int) -> bytes:
-        """Encode the number of a list's items; -1 for null."""
+        """Encode the number of items in a list; -1 stands for a null list."""
         return varint_bytes(count + 1) if self.is_flexible else _INT32.pack(count)
 
     def key(self, key: bytes) -> bytes:
-        """Encode a topic's key as its field."""
+        """Encode the field with a topic's key in a response."""
         if self.response.is_by_id:
             return key
         size = len(key)
@@ -302,11 +304,10 @@ class _Layout:
         return varint_bytes(coded)
 
     def constant(self, fields: Sequence[Field], message: object) -> bytes:
-        """Encode fields of a message that have the same values in each request or response.
+        """Encode the constant fields of a message: all repeated messages have the same values.
 
         Raises:
-            _Unusual: A field is something else than a value of fixed size, a string, or an empty
-                list.
+            _Unusual: A field is not a value of fixed size, a string, an empty list or a null list.
         """
         parts = []
         for field in fields:
@@ -335,7 +336,7 @@ class _Response:
     """Constant bytes of the responses to a request, and the encoder of the responses' rows."""
 
     def __init__(self, layout: _Layout, response: "DataclassInstance") -> None:
-        """Learn from `response`, which must have a row.
+        """Take the constant bytes from `response`, which must have a row.
 
         Raises:
             _Unusual: The response can't be a template for other responses.
@@ -353,8 +354,9 @@ class _Response:
         self._facts = names.struct
         self._facts_count = len(names.present)
         self._between = layout.constant(names.between, rows[0])
-        # Position of the throttle time. It is counted from the start of the response if the field
-        # is before the topics, or from the end if the field is behind them.
+        # Position of the throttle time. If the field is before the topics, the position is counted
+        # from the start of the response. If the field is behind the topics, it is negative and
+        # counted from the end.
         self._throttle_at: int | None = None
         if any(field.name == "throttle_time_ms" for field in names.before):
             self._throttle_at = LENGTH_BYTES + self.header_bytes
@@ -371,7 +373,7 @@ class _Response:
     ) -> list[Buffer]:
         """Return the pieces of a response, including its length.
 
-        Only the keys in `topics` are used.
+        Of each topic in `topics`, only the key is used.
         """
         if records is not None or len(topics) > 1 or len(all_facts[0]) > 1:
             return self._encode(correlation_id, topics, all_facts, records)
@@ -477,8 +479,9 @@ class Template:
         self._head = lead[:_HEAD_BYTES]
         self._lead = lead[_BODY_AT:]
         self._tail = tail
-        # The last frame with one topic: the frame's size, the bytes before the rows (without the
-        # correlation id), start and end of the rows, the bytes after the rows, the topic's key.
+        # Parts of the last frame with one topic: the frame's size, the bytes before the rows
+        # (without the correlation id), the positions at which the rows start and end, the bytes
+        # after the rows, and the topic's key.
         self._last: tuple[int, bytes, int, int, bytes, bytes] = (0, b"", 0, 0, b"", b"")
         self._row_bytes = layout.request.struct.size
         self._unpack = None if layout.request.missing else layout.request.struct.unpack_from
@@ -490,11 +493,11 @@ class Template:
         self.header_bytes = response.header_bytes
 
     def use_partition(self, key: bytes, index: int) -> None:
-        """Set the partition of the records. `lead` ends with the topic's key and the index."""
+        """Set the single partition of the request, which `lead` contains, and its topic's key."""
         self._one = key, index
 
     def rows(self, frame: Buffer) -> list[RequestTopic] | None:
-        """Return the topics of a frame, with rows; None if bytes outside the rows differ."""
+        """Return a frame's topics with their rows; None if the frame doesn't match the template."""
         try:
             if self._one is not None:
                 return self._records(frame, *self._one)
@@ -510,7 +513,7 @@ class Template:
             return None
 
     def reference(self, key: bytes) -> TopicRef:
-        """Return a topic's name or id."""
+        """Return the name or id of the topic with this key."""
         reference = self.references.get(key)
         if reference is None:
             by_id = self._layout.request.is_by_id
@@ -537,7 +540,7 @@ class Template:
         return topics
 
     def _records(self, frame: Buffer, key: bytes, index: int) -> list[RequestTopic]:
-        """Return the records of a request for one partition."""
+        """Return the topic of a frame with one partition; the row is the index and the records."""
         at, end = _BODY_AT + len(self._lead), len(frame) - len(self._tail)
         head = bytes(frame[:at])
         if head[_BODY_AT:] != self._lead or not head.startswith(self._head):
@@ -684,7 +687,7 @@ def _with_records(
 
 
 def _ensure_same(topics: Sequence[RequestTopic], request: ReceivedRequest, layout: _Layout) -> None:
-    """Raise _Unusual unless the codec has decoded the same rows."""
+    """Raise _Unusual if the codec has decoded other topics or rows than `topics`."""
     names = layout.request
     expected = [
         (key, [names.values(row) for row in rows])
@@ -712,7 +715,7 @@ def _prove_response(
     written: _Response,
     layout: _Layout,
 ) -> None:
-    """Raise _Unusual unless codec and template also write equal bytes for other rows."""
+    """Raise _Unusual if codec and template write different bytes for changed rows."""
     names = layout.response
     marks = {name: -2 - number for number, name in enumerate(names.present)}
     keys, facts, marked = [], [], []
@@ -741,7 +744,7 @@ def _throttle_of(response: "DataclassInstance", throttle_ms: int) -> dict[str, o
 
 
 def _one_buffer(row: "DataclassInstance", names: _Rows) -> Buffer | None:
-    """Return a row's records, which must be in one buffer; None without records."""
+    """Return a row's records, None if there are none; raise _Unusual if they are in pieces."""
     records = None if names.records is None else getattr(row, names.records)
     if records is None or isinstance(records, bytes | bytearray | memoryview):
         return records or None

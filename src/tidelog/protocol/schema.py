@@ -48,7 +48,7 @@ Pieces: TypeAlias = Buffer | Sequence[Buffer] | None
 
 
 class Form(Enum):
-    """Encoding of a type. The value of a member of fixed size is a format of `struct`."""
+    """Encoding of a type. For a fixed size, the enum value is a format of the module `struct`."""
 
     INT8 = "b"
     INT16 = "h"
@@ -68,7 +68,7 @@ class Form(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[T]):
-    """Type of the protocol.
+    """A data type of the protocol.
 
     Attributes:
         form: Encoding of the type.
@@ -112,12 +112,12 @@ RECORD_PIECES_NEVER_NULL: Final[Kind[Pieces]] = Kind(Form.BYTES, b"")
 
 
 def nullable_string(since: int = 0) -> Kind[str | None]:
-    """Return the type of a string that may be null since a version; its default is null."""
+    """Return the type of a string that may be null from version `since` on; the default is null."""
     return Kind(Form.STRING, None, since)
 
 
 def nullable_bytes(since: int = 0) -> Kind[Buffer | None]:
-    """Return the type of bytes that may be null since a version; their default is null."""
+    """Return the type of bytes that may be null from version `since` on; the default is null."""
     return Kind(Form.BYTES, None, since)
 
 
@@ -127,19 +127,20 @@ def array(item: Kind[T]) -> Kind[list[T]]:
 
 
 def nullable_array(item: Kind[T], since: int = 0) -> Kind[list[T] | None]:
-    """Return the type of an array that may be null since a version; its default is null."""
+    """Return the type of an array that may be null from version `since` on; the default is null."""
     return Kind(Form.ARRAY, None, since, cast("Kind[object]", item))
 
 
 def struct(kind: type[Message]) -> Kind[Message]:
-    """Return the type of a nested declaration."""
+    """Return the type of a nested struct with the declaration `kind`."""
     return Kind(Form.STRUCT, kind, None, None, kind)
 
 
 def nullable_struct(kind: type[Message]) -> Kind[Message | None]:
-    """Return the type of a nullable nested declaration, written after a byte that is -1 for null.
+    """Return the type of a nested struct that may be null.
 
-    A tagged field of this type is always written, and its first byte is 0 for null.
+    A byte precedes the struct: 1, or -1 if the struct is null and nothing follows. In a tagged
+    field, the byte of a null struct is 0, and the field is written even if the struct is null.
     """
     return Kind(Form.STRUCT, None, 0, None, kind)
 
@@ -172,7 +173,7 @@ def wire(
         kind: Type of the field.
         since: First version with the field.
         until: Last version with the field, inclusive.
-        tag: Number among the tagged fields; None for an ordinary field.
+        tag: Tag of a tagged field; None for an ordinary field.
         default: Value in versions without the field; by default the type's zero.
     """
     metadata = {_SPEC: _Spec(cast("Kind[object]", kind), since, until, tag)}
@@ -191,7 +192,7 @@ DeclarationT = TypeVar("DeclarationT")
 def message(declared: type[DeclarationT]) -> type[DeclarationT]:
     """Turn a class of `wire` fields into a dataclass whose constructor takes only keywords.
 
-    A message with a secret hides its fields by `__repr__ = object.__repr__`.
+    If a message contains a secret, its class sets `__repr__ = object.__repr__` to hide the fields.
     """
     return dataclass(slots=True, kw_only=True)(declared)
 
@@ -202,7 +203,7 @@ class Field(NamedTuple):
     Attributes:
         name: Name of the field.
         kind: Type of the field.
-        tag: Number among the tagged fields; None for an ordinary field.
+        tag: Tag of a tagged field; None for an ordinary field.
         is_there: Whether the field exists in the version.
         default: Value in versions without the field, or the class that creates this value.
     """

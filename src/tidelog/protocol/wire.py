@@ -42,12 +42,12 @@ class TooManyItems(Exception):
 
 
 class Reader:
-    """Buffer with a position that advances. Not thread-safe.
+    """Reads values from a buffer, one after another. Not thread-safe.
 
     Attributes:
         view: The buffer.
         at: Position of the next byte.
-        items: Maximum number of list elements and tagged fields to read at once.
+        items: Maximum number of list elements and tagged fields of a message that is read at once.
     """
 
     __slots__ = ("at", "items", "view")
@@ -64,7 +64,7 @@ class Reader:
         return len(self.view) - self.at
 
     def need(self, count: int, what: str) -> int:
-        """Skip `count` bytes and return their position.
+        """Skip `count` bytes and return the position of the first; `what` names them in the error.
 
         Raises:
             CorruptMessage: Fewer bytes remain, or the count is negative.
@@ -96,7 +96,7 @@ class Reader:
         return value
 
     def skip_tags(self) -> None:
-        """Skip a section of tagged fields, in a version that declares no tagged fields."""
+        """Skip a section of tagged fields, all of which are unknown."""
         at = self.at
         try:
             # The section is nearly always empty.
@@ -164,7 +164,7 @@ def skip_tags(view: memoryview, at: int) -> int:
 
 
 def varint_bytes(value: int) -> bytes:
-    """Encode a number of at most 32 bits as a varint.
+    """Encode a number of at most 32 bits as an unsigned varint.
 
     Raises:
         InvalidRequest: The number is negative or has more than 32 bits.
@@ -180,7 +180,7 @@ def varint_bytes(value: int) -> bytes:
 
 
 def text_varint(value: int) -> bytes:
-    """Encode the length of a string plus one as a varint.
+    """Encode a compact string's length field: the string's length plus one, as a varint.
 
     Raises:
         ValueError: The string is longer than any version allows.

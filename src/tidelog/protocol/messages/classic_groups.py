@@ -1,7 +1,7 @@
 """FindCoordinator and classic groups: JoinGroup, SyncGroup, Heartbeat, OffsetFetch, ...
 
 Source: Kafka's protocol guide, APIs 9 to 16 and 42; KIP-62, KIP-229, KIP-345 (static members),
-KIP-394 (dynamic members get an id first), KIP-699 and KIP-709 (several groups in a request),
+KIP-394 (ids of dynamic members), KIP-699 and KIP-709 (several groups in a request),
 KIP-814 (a static leader that rejoins may skip the assignment).
 """
 
@@ -44,7 +44,7 @@ class FindCoordinatorRequest:
 
 @message
 class Coordinator:
-    """Coordinator of one key, with its address."""
+    """Coordinator of one key: the broker's id, host and port; or an error."""
 
     key: str = wire(STRING, since=4)
     node_id: int = wire(INT32, since=4, default=-1)
@@ -56,7 +56,7 @@ class Coordinator:
 
 @message
 class FindCoordinatorResponse:
-    """Response with one coordinator (up to version 3), or with one coordinator per key."""
+    """Response with one coordinator (up to version 3), or with a coordinator for each key."""
 
     throttle_time_ms: int = wire(INT32, since=1)
     error_code: int = wire(INT16, until=3)
@@ -96,7 +96,7 @@ class ListGroupsResponse:
 
 @message
 class OffsetFetchTopic:
-    """Topic in the request, with the numbers of its partitions, up to version 7."""
+    """Topic in the request (up to version 7), with the numbers of its partitions."""
 
     name: str = wire(STRING, until=7)
     partition_indexes: list[int] = wire(array(INT32), until=7)
@@ -104,7 +104,7 @@ class OffsetFetchTopic:
 
 @message
 class OffsetFetchGroupTopic:
-    """Topic in the request, with the numbers of its partitions. Version 10 has the topic's id."""
+    """Topic in the request, by name (up to version 9) or by id, with its partitions' numbers."""
 
     name: str = wire(STRING, since=8, until=9)
     topic_id: UUID = wire(UUID16, since=10)
@@ -113,7 +113,7 @@ class OffsetFetchGroupTopic:
 
 @message
 class OffsetFetchGroup:
-    """Group in the request, with its topics. Null `topics` request the commits in all topics."""
+    """Group in the request, with topics. If `topics` is null, all topics are requested."""
 
     group_id: str = wire(STRING, since=8)
     member_id: str | None = wire(nullable_string(since=9), since=9)
@@ -137,7 +137,7 @@ class OffsetFetchRequest:
 
 @message
 class OffsetFetchPartitionResponse:
-    """Partition in the response, up to version 7; `committed_offset` is -1 without a commit."""
+    """Partition in the response (up to version 7). Without a commit, the offset is -1."""
 
     partition_index: int = wire(INT32, until=7)
     committed_offset: int = wire(INT64, until=7, default=-1)
@@ -148,7 +148,7 @@ class OffsetFetchPartitionResponse:
 
 @message
 class OffsetFetchTopicResponse:
-    """Topic in the response, with its partitions, up to version 7."""
+    """Topic in the response (up to version 7), with its partitions."""
 
     name: str = wire(STRING, until=7)
     partitions: list[OffsetFetchPartitionResponse] = wire(
@@ -158,7 +158,7 @@ class OffsetFetchTopicResponse:
 
 @message
 class OffsetFetchGroupPartitionResponse:
-    """Partition in the response, from version 8; `committed_offset` is -1 without a commit."""
+    """Partition in the response (from version 8). Without a commit, the offset is -1."""
 
     partition_index: int = wire(INT32, since=8)
     committed_offset: int = wire(INT64, since=8, default=-1)
@@ -169,7 +169,7 @@ class OffsetFetchGroupPartitionResponse:
 
 @message
 class OffsetFetchGroupTopicResponse:
-    """Topic in the response, with its partitions, from version 8. Version 10 has the topic's id."""
+    """Topic in the response, by name (versions 8 and 9) or by id, with its partitions."""
 
     name: str = wire(STRING, since=8, until=9)
     topic_id: UUID = wire(UUID16, since=10)
@@ -201,7 +201,7 @@ class OffsetFetchResponse:
 
 @message
 class JoinGroupRequestProtocol:
-    """Assignment protocol that the member supports, with the member's metadata for it."""
+    """Assignment protocol that the member supports, and the member's metadata for this protocol."""
 
     name: str = wire(STRING)
     metadata: Buffer = wire(BYTES)
@@ -209,7 +209,7 @@ class JoinGroupRequestProtocol:
 
 @message
 class JoinGroupRequest:
-    """Request to join or rejoin a group; an empty member id requests a new id."""
+    """Request to join or rejoin a group. With an empty member id, the broker assigns an id."""
 
     group_id: str = wire(STRING)
     session_timeout_ms: int = wire(INT32)
@@ -223,7 +223,7 @@ class JoinGroupRequest:
 
 @message
 class JoinGroupResponseMember:
-    """Member in the response to the leader, with its metadata for the chosen protocol."""
+    """Member in the response to the leader, with the member's metadata for the chosen protocol."""
 
     member_id: str = wire(STRING)
     group_instance_id: str | None = wire(nullable_string(), since=5)
@@ -353,7 +353,7 @@ class DescribedGroupMember:
 
 @message
 class DescribedGroup:
-    """Group in the response; a group that does not exist is reported as Dead, without members."""
+    """Group in the response. A group that does not exist has the state Dead and no members."""
 
     error_code: int = wire(INT16)
     error_message: str | None = wire(nullable_string(), since=6)

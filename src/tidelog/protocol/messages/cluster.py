@@ -48,7 +48,7 @@ class DescribeQuorumRequest:
 
 @message
 class QuorumReplica:
-    """Voter or observer of the quorum; timestamps in ms since 1970, -1 if unknown."""
+    """Voter or observer of the quorum. Timestamps are in ms since 1970, -1 if unknown."""
 
     replica_id: int = wire(INT32)
     replica_directory_id: UUID = wire(UUID16, since=2)
@@ -122,7 +122,7 @@ class FeatureUpdate:
 
 @message
 class UpdateFeaturesRequest:
-    """Request to change the levels of features, or to validate the change only."""
+    """Request to change the levels of features, or (`validate_only`) only to check the change."""
 
     timeout_ms: int = wire(INT32, default=60000)
     feature_updates: list[FeatureUpdate] = wire(array(struct(FeatureUpdate)))
@@ -142,7 +142,7 @@ class UpdatedFeature:
 class UpdateFeaturesResponse:
     """Response with a result for each feature (up to version 1), or one error for all features.
 
-    From version 2, either all requested features change or none of them.
+    From version 2, the request changes either all of its features or none.
     """
 
     throttle_time_ms: int = wire(INT32)
@@ -216,7 +216,7 @@ class ElectLeadersTopic:
 
 @message
 class ElectLeadersRequest:
-    """Request to elect leaders; null partitions mean all partitions.
+    """Request to elect leaders. If `topic_partitions` is null, all partitions elect a leader.
 
     The election type is 0 for the preferred replica, 1 for any replica (unclean).
     """

@@ -39,7 +39,7 @@ class ConfigSource(IntEnum):
 
 @message
 class DescribeConfigsResource:
-    """Topic, broker or group in the request, with names of settings; null names mean all."""
+    """Topic, broker or group in the request, with names of settings; null for all settings."""
 
     resource_type: int = wire(INT8)
     resource_name: str = wire(STRING)
@@ -144,7 +144,7 @@ class AlterConfigsResponse:
 
 @message
 class IncrementallyAlteredConfig:
-    """Setting with an operation and its operand.
+    """Setting to change, with the operation and the operation's operand (`value`).
 
     The operation is 0 to set the value, 1 to delete it, 2 to append to a list, 3 to remove from a
     list.
@@ -199,7 +199,7 @@ class ListConfigResourcesRequest:
     """Request for the resources that have settings.
 
     From version 1 the request may name resource types; an empty list means all types. Version 0
-    lists the client metrics.
+    requests only the resources of type client metrics.
     """
 
     resource_types: list[int] = wire(array(INT8), since=1)
@@ -207,7 +207,7 @@ class ListConfigResourcesRequest:
 
 @message
 class ListedConfigResource:
-    """Resource in the response; in version 0 always of type client metrics."""
+    """Resource in the response. In version 0, the resource's type is always client metrics."""
 
     resource_name: str = wire(STRING)
     resource_type: int = wire(INT8, since=1, default=16)
@@ -239,7 +239,7 @@ class QuotaFilterComponent:
 class DescribeClientQuotasRequest:
     """Request for the quotas of entities that match the filters.
 
-    If `strict` is true, an entity that has more parts than the filters does not match.
+    If `strict` is true, an entity with a part for which there is no filter does not match.
     """
 
     components: list[QuotaFilterComponent] = wire(array(struct(QuotaFilterComponent)))
@@ -248,7 +248,7 @@ class DescribeClientQuotasRequest:
 
 @message
 class QuotaEntity:
-    """Part of an entity: type (`user`, `client-id`, `ip`) and name; null for the default."""
+    """Part of an entity: type (`user`, `client-id`, `ip`) and name. The default's name is null."""
 
     entity_type: str = wire(STRING)
     entity_name: str | None = wire(nullable_string())
@@ -299,7 +299,7 @@ class QuotaAlteration:
 
 @message
 class AlterClientQuotasRequest:
-    """Request to change quotas of entities, or to validate the change only."""
+    """Request to change quotas of entities, or (`validate_only`) only to check the change."""
 
     entries: list[QuotaAlteration] = wire(array(struct(QuotaAlteration)))
     validate_only: bool = wire(BOOLEAN)

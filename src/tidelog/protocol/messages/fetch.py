@@ -32,7 +32,7 @@ from tidelog.types import INT32_MAX, INT64_MAX, Buffer
 
 @message
 class ReplicaState:
-    """Replica that sends the request, from version 15; -1 for a consumer."""
+    """Replica that sends the request (from version 15). In a consumer's request, the id is -1."""
 
     replica_id: int = wire(INT32, since=15, default=CONSUMER_REPLICA_ID)
     replica_epoch: int = wire(INT64, since=15, default=-1)
@@ -106,7 +106,7 @@ class DivergingEpoch:
 
 @message
 class CurrentLeader:
-    """Current leader of the partition, for a client that used another broker."""
+    """Current leader of the partition, for a client that sent its request to another broker."""
 
     leader_id: int = wire(INT32, since=12, default=-1)
     leader_epoch: int = wire(INT32, since=12, default=-1)
@@ -130,7 +130,7 @@ class AbortedTransaction:
 
 @message
 class PartitionData:
-    """Partition in the response: whole record batches; only the last batch may be cut off."""
+    """Partition in the response, with record batches. Only the last batch may be cut off."""
 
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
@@ -145,13 +145,13 @@ class PartitionData:
     )
     preferred_read_replica: int = wire(INT32, since=11, default=-1)
     records: Pieces = wire(RECORD_PIECES)
-    # tidelog extension: two numbers for each run of records with the same append time. They are the
-    # run's first offset and the append time in ms, -1 if unknown.
+    # tidelog extension: for each run of records with the same append time, the run's first offset,
+    # then the append time in ms (-1 if unknown).
     append_times: list[int] = wire(array(INT64), since=12, tag=OWN_TAGS_START)
 
     @property
     def batches(self) -> Buffer:
-        """Records as one buffer, as received from a broker; empty without records."""
+        """All records of the partition in one buffer, which is empty if there are no records."""
         records = self.records
         if records is None:
             return b""

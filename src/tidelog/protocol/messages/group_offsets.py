@@ -168,7 +168,7 @@ class TxnOffsetCommitRequest:
 
 @message
 class TxnOffsetCommitResponsePartition:
-    """Result for one partition; the offset takes effect when the transaction commits."""
+    """Result for one partition. The offset is committed only when the transaction commits."""
 
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)

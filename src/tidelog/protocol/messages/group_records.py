@@ -1,7 +1,8 @@
 """Records of classic groups and committed offsets; messages inside JoinGroup and SyncGroup.
 
-Members send versioned messages as metadata of JoinGroup and receive them as assignments of
-SyncGroup. A reader decodes the highest version that both sides know.
+A member sends its subscription in the metadata of JoinGroup, and receives its assignment in the
+response of SyncGroup. Both messages have versions of their own. A reader that does not know a
+later version decodes such a message as the highest version that it knows.
 
 Source: Kafka's consumer protocol, KIP-429 (owned partitions), KIP-792 (generation), KIP-881
 (racks); Kafka's records in `__consumer_offsets`; KIP-211 (offset expiry), KIP-848 (topic ids).
@@ -38,7 +39,7 @@ class OffsetCommitKey:
 
 @message
 class OffsetCommitValue:
-    """Committed offset of a partition; times in ms since 1970."""
+    """Committed offset of a partition. Times are in ms since 1970."""
 
     offset: int = wire(INT64)
     leader_epoch: int = wire(INT32, since=3, default=-1)
@@ -57,7 +58,7 @@ class GroupMetadataKey:
 
 @message
 class MemberMetadata:
-    """Member in a group's metadata, with its subscription and assignment; timeouts in ms."""
+    """Member in a group's metadata, with subscription and assignment. Timeouts are in ms."""
 
     member_id: str = wire(STRING)
     group_instance_id: str | None = wire(nullable_string(), since=3)
@@ -91,7 +92,7 @@ class OwnedPartitions:
 
 @message
 class ConsumerProtocolSubscription:
-    """Subscription of a member, with the partitions that it owns, in the metadata of JoinGroup."""
+    """A member's subscription and the partitions that the member owns, in JoinGroup's metadata."""
 
     topics: list[str] = wire(array(STRING))
     user_data: Buffer | None = wire(nullable_bytes())
@@ -119,7 +120,7 @@ class ConsumerProtocolAssignment:
 SUBSCRIPTION: Final = DataMessage(ConsumerProtocolSubscription, 0, 3, open_ended=True)
 ASSIGNMENT: Final = DataMessage(ConsumerProtocolAssignment, 0, 3, open_ended=True)
 
-# The version of a key is the kind of its record.
+# The version of a key names the kind of the record: 0 and 1 a committed offset, 2 a group.
 OFFSET_COMMIT_KEY: Final = DataMessage(OffsetCommitKey, 0, 1)
 
 GROUP_METADATA_KEY: Final = DataMessage(GroupMetadataKey, 2, 2)

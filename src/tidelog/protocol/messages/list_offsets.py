@@ -59,12 +59,12 @@ class ListOffsetsTopic:
 
 @message
 class ListOffsetsRequest:
-    """Request for the first offset at or after a timestamp. Version 0 requests offsets of segments.
+    """Request for the first record at or after a timestamp. Version 0 requests segments' offsets.
 
     Attributes:
         by_append_time: If True, timestamps are append times for all topics. If False, the settings
-            of each topic determine the clock of the search. tidelog extension, which other brokers
-            ignore.
+            of each topic determine the clock of the search. This field is a tidelog extension,
+            which other brokers ignore.
     """
 
     replica_id: int = wire(INT32, default=CONSUMER_REPLICA_ID)

@@ -62,7 +62,7 @@ class FinalizedFeature:
 
 @message
 class ApiVersionsResponse:
-    """Response with the supported APIs; with UNSUPPORTED_VERSION always encoded in version 0."""
+    """Response with the supported APIs. With the error UNSUPPORTED_VERSION, it has version 0."""
 
     error_code: int = wire(INT16)
     api_keys: list[ApiVersion] = wire(array(struct(ApiVersion)))
@@ -191,7 +191,7 @@ class DescribeTopicPartitionsTopic:
 
 @message
 class Cursor:
-    """First topic and partition of the next response."""
+    """Where a page begins: its first topic and partition."""
 
     topic_name: str = wire(STRING)
     partition_index: int = wire(INT32)
@@ -261,7 +261,7 @@ class DescribeLogDirsRequest:
 
 @message
 class DescribeLogDirsPartition:
-    """Partition in the response: log size in bytes, and lag in records behind the main log."""
+    """Partition in the response: size of the log in bytes, and by how many offsets it lags."""
 
     partition_index: int = wire(INT32)
     partition_size: int = wire(INT64)

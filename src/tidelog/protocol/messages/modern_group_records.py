@@ -1,6 +1,6 @@
 """Keys and values of the records of consumer and share groups in `__consumer_offsets`.
 
-The int16 of a key names the kind of record:
+The int16 at the start of a key names the kind of the record:
 
 | consumer group | share group | record |
 |---|---|---|
@@ -110,7 +110,7 @@ class ConsumerGroupMemberMetadataKey(GroupMemberKey):
 
 @message
 class ClassicProtocol:
-    """Assignment protocol that a classic member supports, with the member's metadata for it."""
+    """Assignment protocol that a classic member supports, and the member's metadata for it."""
 
     name: str = wire(STRING)
     metadata: Buffer = wire(BYTES)
@@ -177,7 +177,7 @@ class CurrentPartitions:
 
 @message
 class ConsumerGroupCurrentMemberAssignmentValue:
-    """Current assignment of a consumer group's member, and its progress towards the target."""
+    """Assigned partitions of a consumer group's member, and partitions that it must give up."""
 
     member_epoch: int = wire(INT32)
     previous_member_epoch: int = wire(INT32)
@@ -196,7 +196,7 @@ class ConsumerGroupRegularExpressionKey:
 
 @message
 class ConsumerGroupRegularExpressionValue:
-    """Topics that the expression matches, version of the topic list, and time of matching in ms."""
+    """Topics that the expression matched, the topic list's version, and the matching time in ms."""
 
     topics: list[str] = wire(array(STRING))
     version: int = wire(INT64)

@@ -39,9 +39,9 @@ class HeartbeatPartitions:
 class ConsumerGroupHeartbeatRequest:
     """Heartbeat of a consumer group's member.
 
-    Epoch 0 joins the group, -1 leaves it, and -2 leaves temporarily as a static member. A null
-    field, and -1 for the rebalance timeout, mean that the value has not changed since the last
-    heartbeat.
+    With epoch 0 the member joins the group, and with -1 it leaves the group. With -2 a static
+    member leaves temporarily. A field that is null has not changed since the last heartbeat; for
+    the rebalance timeout, -1 means this.
     """
 
     group_id: str = wire(STRING)
@@ -67,7 +67,7 @@ class HeartbeatAssignment:
 
 @message
 class HeartbeatResponse:
-    """Response to a heartbeat; `assignment` is null unless it changed or was requested."""
+    """Response to a heartbeat. An assignment that is unchanged and was not requested is null."""
 
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
@@ -80,7 +80,7 @@ class HeartbeatResponse:
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ConsumerGroupHeartbeatResponse(HeartbeatResponse):
-    """Response to a heartbeat; `assignment` is null unless it changed or was requested."""
+    """Response to a heartbeat. An assignment that is unchanged and was not requested is null."""
 
 
 @message
@@ -156,8 +156,8 @@ class ConsumerGroupDescribeResponse:
 class ShareGroupHeartbeatRequest:
     """Heartbeat of a share group's member.
 
-    Epoch 0 joins the group, -1 leaves it. A null field means that the value has not changed since
-    the last heartbeat.
+    With epoch 0 the member joins the group, and with -1 it leaves the group. A field that is null
+    has not changed since the last heartbeat.
     """
 
     group_id: str = wire(STRING)
@@ -169,7 +169,7 @@ class ShareGroupHeartbeatRequest:
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareGroupHeartbeatResponse(HeartbeatResponse):
-    """Response to a heartbeat; `assignment` is null unless it changed or was requested."""
+    """Response to a heartbeat. An assignment that is unchanged and was not requested is null."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)

@@ -1,7 +1,7 @@
 """Produce: record batches to append.
 
-Versions below 13 identify topics by name, later versions by id. Versions 0 to 2 belong to clients
-that don't know record batches.
+Versions below 13 identify topics by name, later versions by id. Clients that don't know record
+batches use versions 0 to 2.
 
 Source: Kafka's protocol guide, API 0; KIP-516 (topic ids), KIP-467 (errors of records), KIP-951
 (the new leader in the response).
@@ -46,8 +46,8 @@ class TopicProduceData:
 class ProduceRequest:
     """Request to append record batches.
 
-    With `acks` 0 there is no response. With 1, the broker responds when the leader has appended the
-    batches. With -1, the broker responds when all in-sync replicas have appended them.
+    With `acks` 0 there is no response. With `acks` 1, the broker responds when the leader has
+    appended the batches; with `acks` -1, when all in-sync replicas have appended the batches.
     """
 
     transactional_id: str | None = wire(nullable_string(), since=3)
@@ -66,7 +66,7 @@ class BatchIndexAndErrorMessage:
 
 @message
 class LeaderIdAndEpoch:
-    """Current leader of the partition, for a client that used another broker."""
+    """Current leader of the partition, for a client that sent its request to another broker."""
 
     leader_id: int = wire(INT32, since=10, default=-1)
     leader_epoch: int = wire(INT32, since=10, default=-1)

@@ -122,7 +122,7 @@ class DeleteAclsRequest:
 
 @message
 class DeleteAclsMatchingAcl:
-    """ACL that matched, and whether it was deleted."""
+    """ACL that matched the filter; `error_code` is 0 if the ACL was deleted."""
 
     error_code: int = wire(INT16)
     error_message: str | None = wire(nullable_string())
@@ -208,7 +208,7 @@ class ScramCredentialDeletion:
 class ScramCredentialUpsertion:
     """Credential to create or replace.
 
-    Anyone with the salted password can log in, so the class has no readable `repr`.
+    Anyone with the salted password can log in, so `repr` shows no fields.
     """
 
     __repr__ = object.__repr__  # contains a secret
@@ -266,7 +266,7 @@ class SaslHandshakeResponse:
 
 @message
 class SaslAuthenticateRequest:
-    """Message of the client in a SASL exchange. It may contain a password, so it has no `repr`."""
+    """Client's message in a SASL exchange. It may contain a password, so `repr` hides it."""
 
     __repr__ = object.__repr__  # may contain a secret
 
@@ -275,7 +275,7 @@ class SaslAuthenticateRequest:
 
 @message
 class SaslAuthenticateResponse:
-    """Message of the broker in a SASL exchange."""
+    """Broker's message in a SASL exchange."""
 
     __repr__ = object.__repr__  # may contain a secret
 

@@ -95,7 +95,7 @@ class LeaderIdAndEpoch:
 
 @message
 class AcquiredRecords:
-    """Acquired offsets (both inclusive). `delivery_count` includes this delivery."""
+    """Range of acquired offsets (both inclusive). `delivery_count` includes this delivery."""
 
     first_offset: int = wire(INT64)
     last_offset: int = wire(INT64)

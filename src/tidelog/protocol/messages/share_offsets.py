@@ -30,7 +30,7 @@ class DescribeShareGroupOffsetsRequestTopic:
 
 @message
 class DescribeShareGroupOffsetsRequestGroup:
-    """Group in the request, with topics; null `topics` mean all topics of the group."""
+    """Group in the request, with topics. If `topics` is null, all the group's topics are meant."""
 
     group_id: str = wire(STRING)
     topics: list[DescribeShareGroupOffsetsRequestTopic] | None = wire(
@@ -49,7 +49,7 @@ class DescribeShareGroupOffsetsRequest:
 
 @message
 class DescribeShareGroupOffsetsResponsePartition:
-    """Partition in the response; `start_offset` is -1 without delivery state."""
+    """Partition in the response. If it has no delivery state, `start_offset` is -1."""
 
     partition_index: int = wire(INT32)
     start_offset: int = wire(INT64, default=-1)
@@ -161,7 +161,7 @@ class DeleteShareGroupOffsetsRequestTopic:
 
 @message
 class DeleteShareGroupOffsetsRequest:
-    """Request to delete the start offsets of a share group for topics."""
+    """Request to delete a share group's start offsets in the named topics."""
 
     group_id: str = wire(STRING)
     topics: list[DeleteShareGroupOffsetsRequestTopic] = wire(

@@ -1,9 +1,9 @@
 """Records of `__transaction_state`, `__share_group_state` and Kafka's cluster metadata.
 
-- `__transaction_state`: keys and values, each after an int16 with its version. Version 1 has the
-  previous and next producer ids, and the client's transaction version (KIP-890).
-- `__share_group_state`: the int16 of a key is 0 for a snapshot of a share partition, 1 for an
-  update (KIP-932; KIP-1226 for delivered records).
+- `__transaction_state`: an int16 with the version precedes each key and each value. Version 1 of
+  the value has the previous and next producer ids, and the client's transaction version (KIP-890).
+- `__share_group_state`: the int16 at the start of a key is 0 for a snapshot of a share partition,
+  1 for an update (KIP-932; KIP-1226 for delivered records).
 - Cluster metadata: users, ACLs and quotas. A frame of three unsigned varints (frame version, key,
   version) precedes each record. All records have version 0, with compact lengths and tagged fields.
 
@@ -78,7 +78,7 @@ class ShareSnapshotKey:
 
 @message
 class StateBatch:
-    """Offsets (both inclusive) in the same state: 0 available, 2 acknowledged, 4 archived."""
+    """Range of offsets (both inclusive) in one state: 0 available, 2 acknowledged, 4 archived."""
 
     first_offset: int = wire(INT64)
     last_offset: int = wire(INT64)
@@ -88,7 +88,7 @@ class StateBatch:
 
 @message
 class ShareSnapshotValue:
-    """Complete state of a share partition; timestamps in ms since 1970."""
+    """Complete state of a share partition. Timestamps are in ms since 1970."""
 
     snapshot_epoch: int = wire(INT32)
     state_epoch: int = wire(INT32)
@@ -111,7 +111,7 @@ class ShareUpdateKey:
 
 @message
 class ShareUpdateValue:
-    """Changes since the snapshot with epoch `snapshot_epoch`; -1 for an unchanged value."""
+    """Changes since the snapshot with epoch `snapshot_epoch`. An unchanged value is -1."""
 
     snapshot_epoch: int = wire(INT32)
     leader_epoch: int = wire(INT32)
@@ -122,7 +122,7 @@ class ShareUpdateValue:
 
 @message
 class UserScramCredentialRecord:
-    """SCRAM credential of a user (key 11). It has no `repr`, so that it never appears in a log."""
+    """SCRAM credential of a user (key 11). `repr` hides it, so that it never appears in a log."""
 
     __repr__ = object.__repr__  # contains a secret
 

@@ -43,8 +43,8 @@ class CreatableTopicConfig:
 class CreatableTopic:
     """Topic to create.
 
-    The partition count and replication factor are -1 for the broker's defaults, or if assignments
-    are given.
+    A partition count or replication factor of -1 means the broker's default. If assignments are
+    given, both must be -1.
     """
 
     name: str = wire(STRING)
@@ -56,7 +56,7 @@ class CreatableTopic:
 
 @message
 class CreateTopicsRequest:
-    """Request to create topics, or to validate them only."""
+    """Request to create topics, or (`validate_only`) only to check whether this is possible."""
 
     topics: list[CreatableTopic] = wire(array(struct(CreatableTopic)))
     timeout_ms: int = wire(INT32, default=60000)
@@ -153,7 +153,7 @@ class CreatePartitionsTopic:
 
 @message
 class CreatePartitionsRequest:
-    """Request to add partitions to topics, or to validate the addition only."""
+    """Request to add partitions to topics, or (`validate_only`) only to check the addition."""
 
     topics: list[CreatePartitionsTopic] = wire(array(struct(CreatePartitionsTopic)))
     timeout_ms: int = wire(INT32)
@@ -203,7 +203,7 @@ class DeleteRecordsRequest:
 
 @message
 class DeleteRecordsPartitionResult:
-    """Partition in the response, with its new log start offset, which is -1 after an error."""
+    """Partition in the response, with its new log start offset. After an error, this is -1."""
 
     partition_index: int = wire(INT32)
     low_watermark: int = wire(INT64, default=-1)

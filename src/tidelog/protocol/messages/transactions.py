@@ -184,7 +184,7 @@ class DescribeTransactionsResponse:
 class ListTransactionsRequest:
     """Request for transactional ids that match filters.
 
-    An empty list, duration -1 and a null pattern match all.
+    An empty list matches all transactional ids; so do the duration -1 and a null pattern.
     """
 
     state_filters: list[str] = wire(array(STRING))
@@ -204,7 +204,7 @@ class ListedTransactionState:
 
 @message
 class ListTransactionsResponse:
-    """Response with the matching transactional ids, and the filters' unknown state names."""
+    """Response with the matching transactional ids, and the requested states that are unknown."""
 
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
@@ -249,7 +249,7 @@ class DescribeProducersRequest:
 
 @message
 class ProducerState:
-    """State of one producer in a partition. A value of -1 is unknown."""
+    """State of one producer in a partition. A field that is -1 is unknown."""
 
     producer_id: int = wire(INT64)
     producer_epoch: int = wire(INT32)
@@ -311,7 +311,7 @@ class WritableTxnMarker:
 
 @message
 class WriteTxnMarkersRequest:
-    """Request to write the markers that end transactions."""
+    """Request to write the markers that commit or abort transactions."""
 
     markers: list[WritableTxnMarker] = wire(array(struct(WritableTxnMarker)))
 

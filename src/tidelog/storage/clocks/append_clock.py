@@ -122,7 +122,7 @@ class TrustedClock(ClockWatch):
 
 
 class Moment:
-    """Clock reading that several appends share; another watch or limit causes another reading."""
+    """Clock reading that several appends share, as long as they use the same watch and limit."""
 
     __slots__ = ("_limit_ms", "_now_ms", "_watch")
 

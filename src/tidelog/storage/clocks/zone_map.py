@@ -143,7 +143,7 @@ class Zone(NamedTuple):
         return self.position + self.size_bytes
 
     def times(self, clock: ClockName) -> tuple[int, int, int]:
-        """Return how many data records have a time on `clock`, and the smallest and largest one."""
+        """Return on `clock` the number of data records with a time, smallest and largest time."""
         if clock is ClockName.RECORD:
             return self.timed_records, self.min_record_ms, self.max_record_ms
         return self.stamped_records, self.min_append_ms, self.max_append_ms
@@ -177,7 +177,7 @@ class Question(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Rows that are read together: their total as a zone, how many they are, and their bytes."""
+    """Rows that are read together: a zone that covers all rows, row count, and the rows' bytes."""
 
     total: Zone
     row_count: int
@@ -415,12 +415,12 @@ class ZoneMap:
 
     @property
     def is_readable(self) -> bool:
-        """Whether the footer is undamaged; an object's footer is read for this."""
+        """Whether the footer is undamaged. A `RemoteZones` reads its footer at the first use."""
         return True  # the constructor has checked it
 
     @cached_property
     def siblings(self) -> Mapping[str, FileSum]:
-        """By suffix, length and checksum of each file beside the log when the map was built."""
+        """Length and checksum, by suffix, of each file beside the log when the map was built."""
         return _decode_siblings(self._sections.get(SIBLINGS_SECTION, b""))
 
     @cached_property
@@ -435,11 +435,11 @@ class ZoneMap:
             yield from self._zones_of(entry)
 
     def blocks(self) -> Iterator[Zone]:
-        """Return the total of each block of zones; read only the footer."""
+        """Yield for each block a zone that covers the block. Only the footer is read."""
         return (entry.total for entry in self._entries)
 
     def select(self, is_enough: Callable[[Zone], bool]) -> Iterator[Zone]:
-        """Yield blocks for which `is_enough` is true, and the zones of other blocks, ascending."""
+        """Yield a block as one zone if `is_enough` is true for it, else its zones; ascending."""
         for entry in self._entries:
             if is_enough(entry.total):
                 yield entry.total

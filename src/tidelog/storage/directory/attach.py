@@ -219,8 +219,8 @@ def ensure_finished(log_dir: DirectoryAccess) -> None:
 def find_done(log_dir: DirectoryAccess, version: WriterVersion) -> AttachResult | None:
     """Return a result if the writer has committed this version or a later one before; else None.
 
-    With `WriterVersion.topics`, returns a result only if the writer has committed such a version to
-    each of these topics.
+    With `WriterVersion.topics`, the writer must have committed this version or a later one to each
+    of these topics.
 
     Raises:
         InvalidRequest: The name, version or note is invalid.
@@ -267,7 +267,7 @@ def _marks(
     version: WriterVersion,
     partitions: Mapping[TopicPartition, AttachedRange],
 ) -> dict[str, writers.Mark]:
-    """Return the marks of a version; `commits.note` ignores the marks of skipped topics."""
+    """Return a version's marks, also for skipped topics, whose marks `commits.note` ignores."""
     ranges = tuple(
         (
             name.topic,

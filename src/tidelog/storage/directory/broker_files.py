@@ -193,10 +193,9 @@ def read_cluster(fs: FileSystem, directory: str) -> ClusterState:
 def read_stored_defaults(
     fs: FileSystem, directory: str, report: Callable[[str], None]
 ) -> Mapping[str, str]:
-    """Return a directory's `stored_defaults`; if the cluster file is invalid, report this.
+    """Return a directory's `stored_defaults`; report an invalid cluster file, and return none.
 
-    The result is then empty. Without defaults, a topic without a limit of its own keeps records of
-    any age.
+    Without stored defaults, a topic without an age limit of its own keeps records of any age.
 
     Raises:
         OSError: A system call failed.
@@ -348,7 +347,7 @@ def _decode_next(data: bytes) -> int:
 
 
 def take_block(env: Env, directory: str, *, is_new: bool, first: int | None = None) -> range:
-    """Reserve the next block of producer ids, durably, and return the block. In any thread.
+    """Reserve the next block of producer ids, durably; return it. Any thread may call this.
 
     Args:
         env: Files and randomness.

@@ -344,7 +344,7 @@ class LogDir(Closing):
 
     @property
     def was_clean(self) -> bool:
-        """For a writer, whether no partition had to be recovered at the opening; else True."""
+        """Whether no partition had to be recovered at the opening; always True for a reader."""
         return self._checkpoints.was_clean
 
     @property
@@ -580,9 +580,7 @@ class LogDir(Closing):
     def keep_reserve(self) -> None:
         """Reserve disk space, so that changes can be stored even if the disk is full.
 
-        See `files.RESERVE_FILE`.
-
-        In any thread.
+        See `files.RESERVE_FILE`. Any thread may call this.
 
         Raises:
             StorageFailure: The disk failed; a full disk is no error.

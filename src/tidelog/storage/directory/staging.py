@@ -79,7 +79,7 @@ class StagedSegment:
         topic: Topic of the segment.
         partition: Partition number of the segment.
         name: Prefix of the file's name, which is `NAME.log.staging` in the partition's directory.
-        order: Sort key among the staged segments of the partition.
+        order: Key by which the staged segments of the partition are sorted.
         record_count: Number of records; their offsets are 0 to `record_count` - 1.
         size_bytes: Size of the file.
         batch_bytes_max: Size of the largest batch in bytes.
@@ -107,7 +107,7 @@ class StagedSegment:
 
 @dataclass(slots=True)
 class RowFacts:
-    """Facts about records that batch headers don't contain."""
+    """Facts about records, which the headers of the records' batches don't contain."""
 
     min_timestamp: int = INT64_MAX
     has_null_key: bool = False
@@ -177,7 +177,7 @@ class StagedWriter:
             partition: Partition of the segments.
             config: The topic's settings.
             name: Prefix of the files' names, unique among all writers and attempts.
-            order: Sort key of this writer among the writers of the partition.
+            order: Key by which the writers of the partition are sorted.
         """
         self._pool = pool
         self._directory = directory

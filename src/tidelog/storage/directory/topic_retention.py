@@ -243,7 +243,7 @@ class Notes:
 
 
 def times_of(log: LogView, notes: Notes, segment: Segment) -> SegmentTimes:
-    """Return a segment's times for the policy `record-capped`, which needs all times."""
+    """Return a segment's times under the policy `record-capped`, which uses all kinds of times."""
     seen_ms = UNKNOWN_MS if segment.is_tiered else notes.seen_ms(segment)
     return read_times(log, segment, clock=RetentionClock.RECORD_CAPPED, seen_ms=seen_ms)
 

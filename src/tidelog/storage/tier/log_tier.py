@@ -75,7 +75,7 @@ def _has_bytes_of(segment: Segment, row: "TierSegment") -> bool:
 
 
 def copies_of(local: Sequence[Segment], rows: "Sequence[TierSegment]") -> int:
-    """Count the local segments, oldest first, before the first one that the tier lacks."""
+    """Count the local segments before the oldest local segment that the tier lacks."""
     by_base = {row.base_offset: row for row in rows}
     count = 0
     for segment in local:
@@ -211,7 +211,7 @@ class LogTier:
             self._save(dataclasses.replace(self.view.record, local_start_offset=offset))
 
     def clip(self, offset: int, local_start: int) -> "Mapping[str, TierSegment]":
-        """Return the truncated row, by its uid, of the segment that a truncation at `offset` cuts.
+        """Return the truncated row, by uid, of the segment inside which a truncation ends the tier.
 
         The result is empty in three cases: no segment of the tier is cut; all records of the cut
         segment are removed; or local files have the offset. The store is read before anything
@@ -235,7 +235,7 @@ class LogTier:
     def restart_after_cut(
         self, offset: int, local_start: int, clipped: "Mapping[str, TierSegment]"
     ) -> int | None:
-        """Return the new local start after `cut`; None if local files have the offset."""
+        """Return the local start that `cut` will set; None if local files have the offset."""
         record = self._record_after_cut(offset, local_start, clipped)
         return None if record is None else record.restart_offset
 

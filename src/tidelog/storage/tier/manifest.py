@@ -27,7 +27,7 @@ from tidelog.storage.segment.roll import RollReason
 from tidelog.storage.text_files import Fields, read_json
 from tidelog.types import INT64_MAX, INT64_MIN, UNKNOWN_MS
 
-# Possible files of a segment in the tier; `.snapshot` is the snapshot at the segment's base offset.
+# Suffixes of the objects that a segment may have. The snapshot belongs to the base offset.
 _SUFFIXES: Final = frozenset(files.LOG_FIRST)
 
 _UID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
@@ -38,7 +38,7 @@ _BASES: Final[Mapping[str, TimeBasis]] = {str(basis): basis for basis in TimeBas
 
 
 class TierNote(NamedTuple):
-    """Why and when a segment was rolled, and by when its records had arrived; -1 if unknown."""
+    """Why and when a segment was rolled, and by when its records had arrived (-1 if unknown)."""
 
     reason: RollReason
     roll_ms: int
@@ -491,12 +491,12 @@ def decode_manifest(data: bytes) -> Manifest:
 
 
 def seal(inner: bytes, middle: bytes) -> bytes:
-    """Return a JSON object that has the checksum of `inner`, then `middle`, then `inner`."""
+    """Return a JSON object: the checksum of `inner`, then the text `middle`, then `inner`."""
     return b"%s%d%s%s}\n" % (_HEAD, crc32c(inner), middle, inner)
 
 
 def unseal(data: bytes, middle: bytes, what: str) -> Fields:
-    """Return the fields of a text that `seal` wrote; raises CorruptFile."""
+    """Return the fields of `inner` in a text that `seal` returned; raises CorruptFile."""
     head, _, rest = data.partition(middle)
     inner = rest.removesuffix(b"}\n")
     number = head.removeprefix(_HEAD)

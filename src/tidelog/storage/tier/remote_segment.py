@@ -134,7 +134,7 @@ class RemoteSegment(ClosedSegment):
 
     @property
     def append_span(self) -> tuple[int, int] | None:
-        """First and last append time in ms, taken from the row; None if the row can't show them."""
+        """First and last append time in ms, from the row; None if the row does not prove them."""
         total = self.row.total
         is_plain = total.stamped_records == total.data_records > 0 and not total.control_records
         if not self.knows_all_append_times or not is_plain:
@@ -143,7 +143,7 @@ class RemoteSegment(ClosedSegment):
 
     @property
     def note(self) -> SegmentNote:
-        """The note on why and when the segment was rolled, stored when it was copied."""
+        """The note on why and when the segment was rolled, as stored in the segment's row."""
         row, note = self.row, self.row.note
         named = row.last_fingerprint
         return SegmentNote(row.base_offset, row.end_offset, named, *note)
@@ -243,11 +243,11 @@ class RemoteSegment(ClosedSegment):
         return self._zones
 
     def zones_on(self, clock: ClockName) -> ZoneMap | None:
-        """Return the zone map if its times on that clock equal the segment's times; else None."""
+        """Return the zone map; None if its times on that clock may differ from the segment's."""
         return self.zones if clock is ClockName.RECORD or self.row.zones_know_append else None
 
     def passing_zones_on(self, clock: ClockName) -> ZoneMap | None:
-        """Return the result of `zones_on`; a map that was not loaded before is not kept."""
+        """Return the result of `zones_on`, but keep no map in memory that was not loaded before."""
         before, zones = self.loaded_zones, self.zones_on(clock)
         if before is None and zones is not None:
             self.use_zones(None, loaded=False)

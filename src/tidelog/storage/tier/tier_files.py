@@ -115,7 +115,7 @@ class TierOptions:
         cache_dir: Folder for cached blocks; None keeps them in memory only.
         cache_bytes: Maximum size of the folder in bytes.
         memory_bytes: Maximum size of the cache in memory, in bytes.
-        open_store: Opens a store; replaced by tests.
+        open_store: Function that opens a store; tests replace it.
     """
 
     store: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -207,7 +207,7 @@ class TierFiles(LayeredFiles):
         return FileStat(location.sum.size_bytes, 0, False, identity)
 
     def exists(self, path: str) -> bool:
-        """Return whether a file exists; for an object of a tier, whether the manifest has it."""
+        """Return whether a file exists. A tier path counts as existing if it names an object."""
         if not is_tier_path(path):
             return self.below.exists(path)
         return parse_tier_path(path) is not None
@@ -217,7 +217,7 @@ class TierFiles(LayeredFiles):
         return is_tier_path(path) or is_remote(self.below, path)
 
     def forget(self, path: str) -> None:
-        """Drop cached listings and files of a folder; tier objects stay, as they never change."""
+        """Drop cached listings and files of a folder, but no tier objects: these never change."""
         forget(self.below, path)
 
     def prefetch(self, paths: Iterable[str]) -> None:

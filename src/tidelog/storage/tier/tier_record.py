@@ -184,7 +184,8 @@ def _texts(fields: Fields) -> tuple[str, ...]:
 class _Decoded:
     """Cache of decoded records by their bytes, because the same records are read again and again.
 
-    The cached records have at most `limit` segments in total; records are immutable. Thread-safe.
+    At most `limit` objects (records and their segments) are cached. Records are immutable.
+    Thread-safe.
     """
 
     def __init__(self, limit: int) -> None:
@@ -416,7 +417,7 @@ class TierView:
         )
 
     def hole(self, local_start: int) -> tuple[int, int] | None:
-        """Return offsets [start, end) that are neither local nor in the tier, or None."""
+        """Return the offsets [start, end) between the tier and the local part, or None."""
         start = max(self.end_offset, self.record.log_start_offset)
         return (
             (start, local_start) if self.record.manifest.segments and start < local_start else None

@@ -20,8 +20,9 @@ record before the manifest is written. If the store's manifest has a name that t
 know, this manifest was written by a copy of the directory, or by this directory before it was
 restored from a backup. In this case nothing is changed.
 
-An exchange replaces segments by other segments with the same span of offsets in one swap of the
-manifest. The old objects are kept for readers with older plans.
+An exchange replaces segments by other segments with the same span of offsets. One swap of the
+manifest replaces all of them. The old objects are kept for the grace period, because readers with
+older plans may read them.
 """
 
 import dataclasses
@@ -71,7 +72,8 @@ class Claim:
 
     Attributes:
         takes_over: Whether to continue the manifest anyway, under this directory's name.
-        drops_theirs: Whether segments that contradict local files are removed from the manifest.
+        drops_theirs: Whether segments with records that local files lack or contradict are removed
+            from the manifest.
     """
 
     takes_over: bool = False
@@ -96,7 +98,7 @@ def merge(
         record: The directory's `tidelog-tier.json`.
         local: The log's local segments, the active one last.
         now_ms: Wall time in ms.
-        same_bytes: Compares a row that the record does not have yet with an existing local file.
+        same_bytes: Compares a local segment with a row that the record does not have yet.
         claim: Whether to continue a manifest of another writer.
 
     Raises:
@@ -222,8 +224,8 @@ class MoveOptions:
             older plans.
         takes_over: Whether to continue a tier that another directory, or a copy of this one, has
             written.
-        drops_theirs: Whether a takeover removes segments from the store for which local files have
-            other records, or end earlier. If false, such segments are an error.
+        drops_theirs: Whether a takeover removes from the manifest the segments with records that
+            local files lack or contradict. If false, such segments are an error.
         roll: Whether to roll the active segment first, so that all current records can be copied.
         on_copied: Called after each segment with the number of log bytes copied so far.
     """
@@ -251,7 +253,8 @@ class MoveReport:
             changed. None if all segments were copied.
         keeps_all_ages: Whether nothing was deleted by age: the topic has no `retention.ms` of its
             own, and the broker's setting is not known here.
-        reported_deleted: Number of deleted segments, if another process reports only their number.
+        reported_deleted: If `deleted` is empty: number of segments that total retention deleted,
+            as reported by another process.
     """
 
     topic_partition: TopicPartition
@@ -380,7 +383,7 @@ class Mover:
         )
 
     def forget_copies(self, offset: int) -> Manifest:
-        """Drop the tier's segments from `offset` on, which is the base of a local segment.
+        """Drop the tier's segments from `offset` on; `offset` is the base of a local segment.
 
         All records from that offset on are in local files, and the next run copies them again.
         """
@@ -529,11 +532,11 @@ class Mover:
 
 
 def _nothing(_row: TierSegment, _offset: int) -> None:
-    """Return None, because nothing remains of a stale copy."""
+    """Return None: no part of a stale copy is kept (see `Clip`)."""
 
 
 def _same_bytes(segment: Segment, row: TierSegment) -> bool:
-    """Return whether a local log file has the row's length and checksum."""
+    """Return whether the log file of a local segment has the row's length and checksum."""
     return (
         zone_map_files.sum_file(segment.context, segment.log_path) == row.objects[files.LOG_SUFFIX]
     )
@@ -658,7 +661,7 @@ def tier_status(log_dir: "DirectoryAccess", name: TopicPartition) -> TierStatus:
 
 
 def tier_verdict(statuses: Sequence[TierStatus], taking_part: int) -> str:
-    """Return a sentence on the segments in each tier, and on segments that wait to be copied.
+    """Return a sentence on the sizes of the tiers, and on segments that wait to be copied.
 
     Args:
         statuses: Partitions that take part in tiering, or have segments in a tier.

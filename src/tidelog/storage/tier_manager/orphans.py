@@ -61,7 +61,8 @@ class CollectedOrphans:
     """Orphans that were removed, or that a dry run would remove.
 
     Attributes:
-        folders: Keys of folders of segments that no manifest names, or of deleted topics.
+        folders: Keys of the removed folders. Each is the folder of a segment that no manifest
+            names, or the folder of a deleted topic's partition.
         objects: Number of objects in these folders.
         size_bytes: Size of these objects in bytes.
         refused: Partitions and folders of deleted topics that were left unchanged, each with the
@@ -86,7 +87,7 @@ def collect(
     Args:
         log_dir: The directory, open for writing.
         names: Partitions; those without a tier are skipped.
-        grace_ms: Age in ms: folders of orphans with a younger object are kept.
+        grace_ms: Age in ms. A folder of orphans is kept if one of its objects is younger.
         dry_run: Only return what would be removed; no file and no object is written or removed.
 
     Raises:
@@ -141,7 +142,7 @@ def _collect_orphans(
 def _collect_deleted(
     log_dir: "DirectoryAccess", collected: CollectedOrphans, *, dry_run: bool
 ) -> None:
-    """Remove the objects of deleted topics; topics that still exist are skipped."""
+    """Remove the objects of deleted topics; skip partitions that still exist."""
     deleted = read_deleted(log_dir.env.files, log_dir.path)
     if not deleted:
         return
@@ -167,7 +168,7 @@ def _collect_deleted(
 
 @contextmanager
 def _refusals_noted(collected: CollectedOrphans, name: str) -> Iterator[None]:
-    """Store an error of one tier in `refused`, so that other tiers are still processed."""
+    """Store an error of one tier in `collected.refused`, so that other tiers are processed."""
     try:
         yield
     except (TierConflict, CorruptData, InvalidRequest, UnsupportedVersion) as error:
@@ -195,7 +196,7 @@ def _remove_folder(
     *,
     dry_run: bool,
 ) -> None:
-    """Remove a folder, the manifest first, because without it the other objects are orphans."""
+    """Remove a folder, the manifest first: without a manifest, the other objects are orphans."""
     tier = PartitionTier(log_dir.tier_files.store(deleted.url), deleted.folder)
     objects = list(tier.store.list(deleted.folder))
     collected.folders.append(deleted.folder)

@@ -126,7 +126,7 @@ class Workplace:
 
     @property
     def context(self) -> SegmentContext:
-        """The partition's context, as if its files were in the folder."""
+        """The partition's context, with `directory` in place of the partition's directory."""
         return replace(self.log.context, directory=self.directory)
 
     @classmethod
@@ -228,7 +228,7 @@ def copy_rewritten(
 
 
 def drop_rewritten(workplace: Workplace, base_offset: int) -> None:
-    """Remove a segment's `.cleaned` files; never raises: the next opening removes what remains."""
+    """Remove a segment's `.cleaned` files. Never raises; the next opening removes the rest."""
     for suffix in files.LOG_FIRST:
         remove_quietly(workplace.context.env.files, workplace.path(base_offset, suffix))
 
@@ -314,7 +314,7 @@ class TierWorker(Protocol):
 
         Args:
             job: The job.
-            segments: Sources of the job by base offset, as they were when the job was made.
+            segments: Source segments by base offset, as they were when the job was created.
 
         Raises:
             TidelogError, OSError: The job failed; earlier parts remain replaced.
@@ -402,7 +402,7 @@ def compact_tier(
         log_dir: The directory, open for writing. No other task may move this partition's segments
             meanwhile.
         name: The partition.
-        options: Options; `hold` is entered while segments are replaced.
+        options: Options; the context `options.hold` is entered while segments are replaced.
         worker: Cleans and copies segments; None for a worker in this process.
 
     Raises:

@@ -99,7 +99,8 @@ class PartitionTier:
         """Replace the manifest by the result of `change`; return the new manifest.
 
         Args:
-            change: May be called several times; if it raises an error, nothing is written.
+            change: Returns the next manifest. It is called again if another writer changes the
+                manifest meanwhile. If it raises an error, nothing is written.
 
         Raises:
             TierConflict: Another writer has changed the manifest at each attempt.
@@ -210,7 +211,7 @@ def _check_log(segment: "ClosedSegment") -> None:
 
 
 def _small_objects(segment: "ClosedSegment") -> Iterator[tuple[str, bytes]]:
-    """Yield suffix and content of objects that are not copied from a file."""
+    """Yield suffix and content of each object that is not copied from a file."""
     yield files.OFFSET_INDEX_SUFFIX, bytes(segment.offset_index.encoded)
     yield files.TIME_INDEX_SUFFIX, bytes(segment.time_index.encoded)
     if segment.txn_index.size_bytes:
@@ -294,7 +295,7 @@ class Problem(NamedTuple):
 def verify(
     log_dir: "DirectoryAccess", names: Iterable[TopicPartition], *, sizes_only: bool = False
 ) -> Iterator[Problem]:
-    """Check the tiers of these partitions; nothing is changed, and no lock is needed.
+    """Yield the problems of these partitions' tiers. Changes nothing, and needs no lock.
 
     Args:
         log_dir: The directory, open for reading or writing.
@@ -350,8 +351,8 @@ def remove_garbage(tier: PartitionTier, manifest: Manifest, before_ms: int) -> s
     The log is removed first, because a folder with a log counts as complete.
 
     Returns:
-        Folders whose garbage needs no further removal: their objects are removed, or a truncated
-        segment still uses them. The manifest still lists them as garbage.
+        Folders that `manifest` still lists as garbage, but that need no further removal. Either the
+        objects are removed, or a truncated segment still uses the folder.
 
     Raises:
         StorageFailure: The store failed; objects removed before stay removed.
