@@ -1,4 +1,4 @@
-"""Configures all tests: the number of examples of hypothesis, selected tests, allowed skips.
+"""Configures all tests: how many examples hypothesis tries, and which tests run or are skipped.
 
 Profiles of hypothesis: `quick` is the default. `ci` tries the same examples in every run of one
 commit, so that a new failure is due to a new commit. `sweep` (`./run sweep`) tries many more
@@ -46,7 +46,7 @@ settings.register_profile("sweep", settings.get_profile("quick"), max_examples=2
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--sweep`, and `--seeds` for sweeps that take days."""
+    """Add `--sweep` (slow tests too), `--core`, and `--seeds` (a part of a long sweep)."""
     parser.addoption(
         "--sweep", action="store_true", help="run the slow tests too, with many more examples"
     )
@@ -61,7 +61,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose the profile of hypothesis; with `--core`, let tests try fewer moments of a crash."""
+    """Choose hypothesis's profile; with `--core`, tests simulate crashes at fewer points."""
     settings.load_profile(_profile(config))
     if config.getoption("core"):
         core.begin()
@@ -78,7 +78,7 @@ def _profile(config: pytest.Config) -> str:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Pause the garbage collector during collection: it would scan a million objects repeatedly."""
+    """Pause the garbage collector while tests are collected: it would rescan a million objects."""
     with collection_paused():
         result = yield
         take_as_old()
@@ -99,7 +99,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip tests that need Java if there is none, unless the run requires it."""
+    """Skip a test that needs Java if Java is missing, unless the run requires Java."""
     if "spark" in item.keywords or "kafka" in item.keywords:
         need(_has_java(), "Java 17 or newer on the PATH or in JAVA_HOME")
 

@@ -1,8 +1,8 @@
 """Selects the tests of `./run test`: at least one case of every behavior, in ten minutes.
 
-`./run test all` runs everything. If the cases of a test are expensive and check nearly the same,
-the core runs only some of them. A checksum of the tests' names selects the cases, so that different
-cases are selected in similar tests.
+`./run test all` runs everything. If a test function has expensive cases that check nearly the same,
+the core runs only some of these cases. A checksum of each case's name decides, so that similar test
+functions run different cases.
 """
 
 import zlib
@@ -12,8 +12,8 @@ from typing import ClassVar, Final, TypeVar
 
 T = TypeVar("T")
 
-# Number of cases of each test function, by folder, file or function; the longest matching name
-# applies.
+# How many cases of a test function the core runs, by the name of a folder, file or function. If
+# several names match, the longest one applies.
 CASES: Final[Mapping[str, int]] = {
     "tests/contracts": 4,
     "tests/examples": 1,
@@ -52,7 +52,7 @@ CASES: Final[Mapping[str, int]] = {
     "tests/unit/test_choices.py": 40,
     "tests/unit/test_frames.py": 9,
 }
-# Tests or files that only `./run test all` runs, with their replacement in the core.
+# Tests or files that only `./run test all` runs; the value is what the core runs instead.
 LEFT_OUT: Final[Mapping[str, str]] = {
     "tests/fault/test_log_crash.py::test_every_prefix_of_the_calls_of_several_partitions": (
         "test_every_prefix_of_the_calls beside it"
@@ -181,7 +181,7 @@ LEFT_OUT: Final[Mapping[str, str]] = {
     "tests/unit/test_readme.py::test_spark": "tests/spark, tests/examples",
 }
 
-# Step between the failing calls, and between the moments of a crash, that the core tries.
+# With this number n, the core tries only the first failing call or crash, and every n-th after it.
 MOMENTS: Final = 5
 
 
@@ -190,22 +190,22 @@ class _Run:
 
 
 def begin() -> None:
-    """Let this process run only the core."""
+    """From now on, let tests of this process try only every `MOMENTS`-th failing call or crash."""
     _Run.one_in = MOMENTS
 
 
 def one_in() -> int:
-    """Return n: this process tries the first moment and every n-th after it."""
+    """Return n: this process tries the first failing call or crash, and every n-th after it."""
     return _Run.one_in
 
 
 def thinned(moments: Iterable[T]) -> Iterator[T]:
-    """Yield the first moment and every n-th after it in the core, otherwise all moments."""
+    """Yield the moments to try: in the core the first and every n-th after it, otherwise all."""
     return islice(moments, 0, None, _Run.one_in)
 
 
 def chosen(names: Sequence[str]) -> set[str]:
-    """Return pytest's node ids that belong to the core."""
+    """Return those of pytest's node ids that belong to the core."""
     cases: dict[str, list[str]] = {}
     for name in names:
         if not any(

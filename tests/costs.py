@@ -1,10 +1,10 @@
 """Measures the CPU time of tests and fixtures; `-p tests.costs` loads it into pytest.
 
-CPU time, unlike elapsed time, hardly depends on other work on the machine. It covers the test's
-process and all processes that it has started, including Java's, running or ended. Each process of a
-run appends one line per test, and per fixture that takes at least 0.05 s, to a file in the
-directory TIDELOG_COSTS: seconds, kind (the fixture's scope) and name. The command
-`python -m tests.costs DIRECTORY` prints the sums of the folders and the most expensive tests and
+CPU time, unlike elapsed time, hardly depends on other work on the machine. The measured time is
+that of the test's process and of all processes that it has started (Java's, too), running or ended.
+Each process of a run appends one line per test, and per fixture that takes at least 0.05 s, to a
+file in the directory TIDELOG_COSTS: seconds, kind (the fixture's scope) and name. The command
+`python -m tests.costs DIRECTORY` prints each folder's total time, and the most expensive tests and
 fixtures. The cost of a fixture is also part of the cost of the first test that requests it.
 """
 
@@ -66,7 +66,7 @@ def _write(seconds: float, kind: str, name: str) -> None:
 
 
 def main(directory: str) -> None:
-    """Print the measurements in the directory."""
+    """Print the folders' totals, and the most expensive tests and fixtures, of all processes."""
     folders: defaultdict[str, list[float]] = defaultdict(list)
     each: list[tuple[float, str, str]] = []
     functions: defaultdict[str, list[float]] = defaultdict(list)

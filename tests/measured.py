@@ -1,4 +1,4 @@
-"""Reports the running test function to coverage; `./run coverage` loads it as a plugin of pytest.
+"""Tells coverage which test function runs; `./run coverage` loads this module into pytest.
 
 Processes that a test starts read the function's name from their environment: `tool.coverage.run` in
 pyproject.toml. `.cache/coverage/seconds` gets a line with the seconds of each function, in order of
@@ -14,7 +14,7 @@ import pytest
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests of used memory and of loaded modules, because coverage changes their results."""
+    """Skip tests that measure memory or check the loaded modules, because coverage changes both."""
     for item in items:
         if item.get_closest_marker("unmeasured"):
             item.add_marker(pytest.mark.skip(reason="coverage takes memory and loads modules"))

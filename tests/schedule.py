@@ -1,8 +1,8 @@
-"""Assigns tests to the processes of a run; `./run test` loads it as a plugin of pytest.
+"""Assigns tests to the processes of a run; `./run test` loads this module into pytest.
 
 One process runs the Spark tests and another one the tests with Kafka, so that the session and the
-brokers start only once. Both continue with the other tests, folders with long tests first, so that
-all processes end at about the same time. The tests of a file run in one process, because they share
+brokers start only once. Both then run other tests. Folders with long tests come first, so that all
+processes end at about the same time. The tests of a file run in one process, because they share
 fixtures. A process that replaces a crashed one takes over the crashed process's part.
 """
 
@@ -15,7 +15,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScheduling
 from xdist.workermanage import WorkerController
 
-# Parts whose tests share something that takes seconds to start.
+# Folders of each part. The tests of a part share a session or brokers that take seconds to start.
 PARTS: Final = (("tests/spark/",), ("tests/peers/", "tests/server/clients/"))
 # Order of the other folders with long tests; short tests come last.
 LONG: Final = (
@@ -39,7 +39,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSch
 
 
 class Schedule(LoadScheduling):  # type: ignore[misc] # xdist has no hints
-    """xdist's own schedule, with another choice of a process's next tests."""
+    """xdist's schedule, except that `_rank` decides which tests a process gets next."""
 
     collection: list[str] | None
 
@@ -49,7 +49,7 @@ class Schedule(LoadScheduling):  # type: ignore[misc] # xdist has no hints
         self._left: dict[str, list[int]] = {}
 
     def schedule(self) -> None:
-        """Start when all processes have collected their tests; after a restart, continue."""
+        """Begin when all processes have collected their tests; continue if one was replaced."""
         if self.collection is None:
             if not self._check_nodes_have_same_collection():
                 self.log("different tests collected, aborting run")
@@ -114,7 +114,7 @@ class Schedule(LoadScheduling):  # type: ignore[misc] # xdist has no hints
 
 @cache
 def _rank(file: str, part: int) -> int:
-    """Return the rank of a file for a process with that part; low ranks come first."""
+    """Return a test file's rank for the process that runs part `part`; low ranks run first."""
     homes = [home for home, folders in enumerate(PARTS) if file.startswith(folders)]
     if part in homes:
         return -1

@@ -1,4 +1,4 @@
-"""Our broker in this process, for tests with real clients."""
+"""Fixtures of our broker in this process, for tests with real clients."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +23,7 @@ def patient_doors() -> Iterator[None]:
         yield
 
 
-# A running broker, which began with an empty directory.
+# A running broker that was started on an empty directory.
 broker = broker_fixture(SETTINGS)
 
 

@@ -21,7 +21,7 @@ QUESTION: Final = bytes.fromhex("0000000a0012000000000001ffff")
 
 @contextmanager
 def descriptors(count: int) -> Iterator[bool]:
-    """Raise the soft limit of open files for a block; yield whether it allows `count` sockets."""
+    """Raise the soft limit of open files for a `with` block; yield whether `count` sockets fit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = count + MARGIN
     if soft != resource.RLIM_INFINITY and soft < needed:
@@ -36,7 +36,7 @@ def descriptors(count: int) -> Iterator[bool]:
 
 
 class Crowd:
-    """Connections that have sent one request each, and nothing since."""
+    """Connections that have each sent one request and then nothing more."""
 
     def __init__(self, bootstrap: str, count: int) -> None:
         host, _, port = bootstrap.rpartition(":")
@@ -52,7 +52,7 @@ class Crowd:
             raise
 
     def is_left_alone(self) -> bool:
-        """Whether no connection has received further bytes or a disconnect."""
+        """Whether the broker has neither sent further bytes to any connection nor closed one."""
         return not self._ready(0)
 
     def await_end(self) -> None:
@@ -71,13 +71,13 @@ class Crowd:
         return waiting.poll(timeout_ms)
 
     def close(self) -> None:
-        """Close all."""
+        """Close all connections."""
         for each in self._sockets:
             each.close()
 
 
 class Rest:
-    """Whether a process has used almost no CPU time for a second; Linux only."""
+    """Detects whether a process has used almost no CPU time for a second; Linux only."""
 
     def __init__(self, pid: int) -> None:
         self._stat = Path(f"/proc/{pid}/stat")

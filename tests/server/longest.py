@@ -1,4 +1,4 @@
-"""Requests with the longest lists, from the declarations: each list of each API in turn."""
+"""Requests in which one list is very long, for each list that the declared APIs have."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple, cast
@@ -11,7 +11,7 @@ from tidelog.server.api.table import ROWS
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-# Values of fields with which an element passes the first check of a request.
+# Field values with which a list's element passes the first checks of its request.
 VALUES: dict[str, object] = {
     "resource_type": 2,
     "pattern_type": 3,
@@ -45,7 +45,7 @@ VALUES: dict[str, object] = {
 
 
 class Long(NamedTuple):
-    """A list of an API's request."""
+    """A list in an API's request: the API, its version, and the path of field names to the list."""
 
     api: AnyApi
     version: int
@@ -56,7 +56,7 @@ class Long(NamedTuple):
 
 
 def longest_lists() -> Iterator[Long]:
-    """Return every list of every served API, in the last version that has it."""
+    """Yield every list of every served API, with the last version whose requests have this list."""
     for row in ROWS:
         api = BY_KEY[row.key]
         versions = range(row.first, row.last + 1)
@@ -82,8 +82,8 @@ def request_of(long: Long, count: int, name: str | None) -> "DataclassInstance":
     Args:
         long: The list to fill, and its API and version.
         count: Number of its elements.
-        name: Name in all elements, whose numeric fields are all 0; None for elements with different
-            names and numbers.
+        name: If given, each element has this name and only zeros as numbers. If None, the elements
+            have different names and numbers.
     """
     return _struct(long.api.request, long.version, long.path, count, name, 0)
 

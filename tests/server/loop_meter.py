@@ -24,8 +24,8 @@ HELD_MAX_S = 0.1
 class LoopMeter(selectors.DefaultSelector):
     """Event loop that measures its thread's CPU time between two polls of the sockets.
 
-    This is the time of all callbacks of one iteration, so at least the time of its longest
-    callback.
+    The measured time is that of all callbacks of one iteration, so it is at least the time of the
+    longest callback.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class LoopMeter(selectors.DefaultSelector):
 
 
 class MeteredBroker:
-    """A broker in this process, and the time for which its loop was blocked."""
+    """A broker in this process, with a meter of the time for which its loop was blocked."""
 
     def __init__(self, broker: Broker, meter: LoopMeter) -> None:
         self.broker = broker
@@ -61,7 +61,7 @@ class MeteredBroker:
         return next(iter(self.broker.ports.values()))
 
     def held_s(self) -> float:
-        """Return CPU seconds of the longest iteration since the last call of this method."""
+        """Return the CPU seconds of the longest iteration since the last call of this method."""
         self.broker.call(lambda _: None)
         self.broker.call(lambda _: None)
         return self._meter.take()
@@ -71,7 +71,7 @@ class MeteredBroker:
 def metered_broker(
     path: str, patch: pytest.MonkeyPatch, settings: Mapping[str, object]
 ) -> Iterator[MeteredBroker]:
-    """Run a broker on asyncio's own loop, with a meter."""
+    """Run a broker on asyncio's own event loop, with a `LoopMeter`."""
     meter = LoopMeter()
 
     def run(main: Coroutine[object, object, _Result]) -> _Result:
@@ -81,7 +81,7 @@ def metered_broker(
     patch.setattr(loop, "run", run)
     with tidelog.broker(path, settings=settings) as broker:
         gc.collect()
-        gc.freeze()  # the collection of other tests' garbage must not count
+        gc.freeze()  # the time to collect other tests' garbage must not count
         try:
             yield MeteredBroker(broker, meter)
         finally:

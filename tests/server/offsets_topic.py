@@ -1,4 +1,4 @@
-"""Writes an uncompacted `__consumer_offsets` of any size as files.
+"""Writes the files of an uncompacted `__consumer_offsets` of any size.
 
 Each group commits the same partitions repeatedly, in one batch per commit. All commits of a
 group except the last one have the same offsets, so the loaded offsets show whether the last commit
@@ -46,7 +46,7 @@ def write_offsets_topic(
         size_bytes: Approximate size of all logs; at least two commits of each group are written.
         partitions: Number of partitions of `__consumer_offsets`.
         groups: Number of groups.
-        places: Number of partitions of one topic that each group commits.
+        places: Number of partitions, all of one topic, for which each group commits offsets.
     """
     config = {"cleanup.policy": "compact", "segment.bytes": str(SEGMENT_BYTES)}
     with LogDir.open(str(path), options=LogDirOptions(create=True)) as log_dir:
@@ -105,7 +105,7 @@ def _write_log(folder: Path, members: list[int], places: int, size_bytes: int) -
 
 
 def _place(data: bytearray, sizes: "Longs", offset: int, places: int) -> None:
-    """Set the base offsets of batches; checksums don't cover base offsets."""
+    """Set the base offsets of batches in place; the checksums stay valid without them."""
     starts = np.cumsum(sizes) - sizes
     bases = (offset + places * np.arange(len(sizes))).astype(">i8").view(np.uint8)
     array = np.frombuffer(data, np.uint8)

@@ -1,4 +1,4 @@
-"""Clients that have quotas at a broker whose clock the test moves."""
+"""Clients with quotas, connected to a broker whose clock the test moves."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
@@ -72,7 +72,7 @@ class Client:
         return len(data) - 4
 
     async def answer(self) -> "DataclassInstance | None":
-        """Return the next response, None if there is none."""
+        """Return the next response, None if the broker has sent none."""
         for _ in range(TURNS):
             await asyncio.sleep(0)
         sent = self._talk.transport.sent
@@ -81,7 +81,7 @@ class Client:
         return self._asker.next_response()
 
     async def answered(self) -> "DataclassInstance":
-        """Wait for the next response, for any number of iterations: a thread may prepare it."""
+        """Wait for the next response, over many loop iterations: a thread may prepare it."""
         patience = Patience()
         while (found := await self.answer()) is None:
             patience.check("an answer")
@@ -117,7 +117,7 @@ class Client:
         return await self.answer() is None
 
     async def is_answered_after(self, delay_ms: int) -> bool:
-        """Whether the pending response is sent exactly after this delay, not 1 ms earlier."""
+        """Advance the clock; return whether the pending response comes after exactly this delay."""
         self._clock.advance(delay_ms - 1)
         self._world.node.timers.run_due()
         if await self.answer() is not None:
@@ -143,7 +143,7 @@ Steps = Callable[[World, BusyClock], Coroutine[object, object, None]]
 
 
 def play(folder: Path, steps: Steps) -> None:
-    """Run a test on a broker with a topic."""
+    """Run a test's steps on a broker with one topic; assert that no unexpected error is logged."""
 
     async def run() -> None:
         clock = BusyClock(1_700_000_000_000)

@@ -32,7 +32,7 @@ DEAD_ADDRESS: Final = "127.0.0.1:9"
 
 
 class Relay(Closing):
-    """Listens on a port of its own; each client gets its own connection to the broker."""
+    """Listens on a separate port, and opens a connection to the broker for each client."""
 
     def __init__(self, upstream: str, change: "Change") -> None:
         """Listen at once.
@@ -103,10 +103,10 @@ def _next_frame(connection: socket.socket, frames: Frames) -> bytes:
 
 
 class Led:
-    """Changes responses: brokers get the relay's address; an unreachable one leads `dead`.
+    """Changes responses: the broker has the relay's address, and `dead` has unreachable leaders.
 
     Attributes:
-        address: The address that clients get for the broker.
+        address: The address of the broker in changed responses.
         dead: Indexes of the partitions whose leader can't be reached.
     """
 

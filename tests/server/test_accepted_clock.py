@@ -1,4 +1,4 @@
-"""A broker whose log is ahead of the clock: errors for producers, and remedies for operators."""
+"""The log's last append time is ahead of the clock: producers' errors, and operators' remedies."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,7 +46,7 @@ def running(data: Path) -> Iterator[Broker]:
 
 
 def operator(data: Path) -> Cli:
-    """Return a command line on the broker's directory, with the machine's clock."""
+    """Return a command line for the broker's directory, with the machine's time."""
     return Cli(data, ManualClock(SystemClock().now_ms()))
 
 

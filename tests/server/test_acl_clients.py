@@ -1,4 +1,4 @@
-"""Topics that users with different rights may write and read, through real clients."""
+"""Real clients can write and read exactly the topics to which their users have rights."""
 
 import asyncio
 from collections.abc import Callable
@@ -55,7 +55,7 @@ USERS: Final[dict[str, tuple[list[AclFields], str, str]]] = {
     ),
     "from-there": ([allow("ALL", name="*", host="10.1.2.3")], "", "open"),
 }
-# Seconds for which the test waits to see that a reader without rights gets no record.
+# Seconds for which a test waits to be sure that a reader without rights gets no record.
 DENIED_S: Final = 2
 # Maximum number of reads; one of these reads must report the refusal.
 ATTEMPTS_MAX: Final = 20
@@ -207,7 +207,7 @@ def test_acls_decide_who_writes_and_reads(
 
 
 def test_a_denied_group_is_an_error_of_the_cluster(broker: Broker) -> None:
-    """The error names no partition, and may arrive before or after the record."""
+    """The error of a denied group names no partition; it may arrive before or after a record."""
     key = Key(protocol=SASL, mechanism="PLAIN", user="reader", password=PASSWORD)
     name = Place("flights", 0)
     client = {option: str(text) for option, text in key.librdkafka(place(broker)).items()}

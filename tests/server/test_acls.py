@@ -1,4 +1,4 @@
-"""ACLs of our broker: where they are stored, and their checks of every request."""
+"""ACLs of our broker: they are stored durably, and every request is checked against them."""
 
 import errno
 import subprocess
@@ -91,7 +91,7 @@ broker = broker_fixture(settings_in, topics={"flights": 1, "secret": 1})
 
 
 def login(broker: Broker, user: str) -> RawClient:
-    """Return a user's connection."""
+    """Return a connection that is authenticated as this user."""
     return logged_in(broker, plain(user, PASSWORD))
 
 
@@ -120,7 +120,7 @@ def acls_of(broker: Broker) -> int:
 
 
 def produced(broker: Broker, user: str, topic: str = "flights") -> int:
-    """Produce one record; return the error code."""
+    """Produce one record as this user; return the error code."""
     with login(broker, user) as client:
         return client.produce(topic, BATCH).error_code
 
@@ -176,7 +176,7 @@ def test_an_acl_of_an_unknown_kind_stops_the_start(tmp_path: Path) -> None:
 
 
 class FullDisk(OsFileSystem):
-    """A disk without space for ACLs while it is full."""
+    """A disk that, while `is_full` is set, has no space for the file with the ACLs."""
 
     def __init__(self) -> None:
         self.is_full = False
@@ -188,7 +188,7 @@ class FullDisk(OsFileSystem):
 
 
 class LateFailure(OsFileSystem):
-    """A disk whose renames report a failure although the file has its new name."""
+    """A disk whose renames, while `fails` is set, give the file its new name and then fail."""
 
     def __init__(self) -> None:
         self.fails = False
@@ -305,7 +305,7 @@ def test_an_expression_finds_topics_that_the_member_may_see(broker: Broker) -> N
 
 
 def _assigned(client: RawClient, joining: ConsumerGroupHeartbeatRequest) -> HeartbeatAssignment:
-    """Return a member's assignment, after its regular expression was evaluated."""
+    """Join as a member that subscribes by a regular expression; return its first assignment."""
     end = time.monotonic() + PATIENCE_S
     while time.monotonic() < end:
         said = client.ask(CONSUMER_GROUP_HEARTBEAT, 1, joining)
@@ -327,7 +327,7 @@ def _assigned(client: RawClient, joining: ConsumerGroupHeartbeatRequest) -> Hear
 
 
 def test_each_api_has_a_guard() -> None:
-    """Without a guard, an API that is not open to all would require all rights on the cluster."""
+    """An API that is neither open to all nor guarded would require all rights on the cluster."""
     guarded = {row.key for row in ROWS if row.guard}
     assert {row.key for row in ROWS} - OPEN_TO_ALL <= guarded
     assert all(guard_of(key) not in {None, closed} for key in guarded)

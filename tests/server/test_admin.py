@@ -51,7 +51,7 @@ def create(admin: AdminClient, *topics: NewTopic, trial: bool = False) -> list[s
 
 
 def error_of(future: object) -> str:
-    """Return the name of a future's error, empty without one."""
+    """Return the name of a future's error, empty if it succeeded."""
     try:
         future.result(timeout=TIMEOUT_S)  # type: ignore[attr-defined] # no types there
     except KafkaException as error:
@@ -74,7 +74,7 @@ def alter(admin: AdminClient, *entries: ConfigEntry, trial: bool = False) -> str
 
 
 def entry(name: str, value: str | None, operation: AlterConfigOpType) -> ConfigEntry:
-    """Return one change."""
+    """Return one change of a topic's setting."""
     return ConfigEntry(name, value, incremental_operation=operation)
 
 

@@ -258,7 +258,7 @@ def test_partitions_and_deleted_records_of_a_broker(broker: Broker, shell: Shell
 
 
 def check_unread(shell: Shell) -> None:
-    """Check the note on groups that would lose unread records."""
+    """Check the note of `delete-records` on groups that would lose unread records."""
     for group, day in (("behind", 3), ("current", 5), ("new", 2), ("slow", 2), ("late", 2)):
         to = "latest" if day == 5 else f"1970-01-0{day}Z"
         rewind = f"rewind --group {group} --topic flights --to {to} --execute"
@@ -282,7 +282,7 @@ def check_unread(shell: Shell) -> None:
 
 
 def check_deletions(shell: "Shell | LocalShell") -> None:
-    """Check deletions of a topic with one record a day, from 1970-01-02 on."""
+    """Check `delete-records` on a topic with one record a day, from 1970-01-02 on."""
     before = "delete-records flights --before 1970-01-03T12:00Z"
     assert shell.rows(before) == [
         {"partition": 0, "start": 0, "new_start": 2, "end": 4, "offsets_deleted": 2}
@@ -319,7 +319,7 @@ def check_deletions(shell: "Shell | LocalShell") -> None:
 
 
 class LocalShell(Shell):
-    """Runs commands on a directory."""
+    """Runs the same commands on a directory, without a broker."""
 
     knows_counts = True
 
@@ -371,7 +371,7 @@ def test_a_dry_run_states_whether_groups_have_read_the_records(tmp_path: Path) -
             rewind = f"rewind --group {group} --topic flights:0 --to latest --execute"
             assert own_shell.run(rewind)[0] == ExitCode.OK, own_shell.err
             check(f"{readers} read these records")
-        # Group d has committed only in the other partition, so it may not have read this one.
+        # Group d has committed only the other partition's offset, so it may not have read this one.
         rewind = "rewind --group d --topic flights:1 --to latest --execute"
         assert own_shell.run(rewind)[0] == ExitCode.OK, own_shell.err
         check(f"1 of 4 {groups} would lose unread records: d at most 3")

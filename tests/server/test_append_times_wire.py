@@ -1,4 +1,4 @@
-"""Append times over the wire: in fetched records, lookups, a standby's copy and a reader's rows."""
+"""A broker sends append times: in fetched records and lookups, to a standby, and for rows."""
 
 from functools import partial
 from pathlib import Path
@@ -32,7 +32,7 @@ TOPIC = "late"
 
 
 def put(broker: Broker, config: dict[str, str] | None = None) -> list[int]:
-    """Append old records in three parts; return each record's append time."""
+    """Append records with old create times, in three steps; return each record's append time."""
 
     def append(node: Node) -> list[int]:
         if node.topics.find(TOPIC) is None:

@@ -1,4 +1,4 @@
-"""Authentication by tokens (OAUTHBEARER): three clients; keys from a file and from a URL."""
+"""Authentication by tokens (OAUTHBEARER) with three clients; the keys are in a file or at a URL."""
 
 import contextlib
 import importlib.util
@@ -111,7 +111,7 @@ def test_no_request_gets_a_response_between_a_bad_token_and_the_end(broker: Brok
     with RawClient(place(broker)) as client:
         shake(client, "OAUTHBEARER")
         assert say(client, bearer("nonsense")).auth_bytes
-        # After an invalid token, the connection accepts no valid one.
+        # After an invalid token, the broker refuses even a valid token on the same connection.
         good = bearer(token(OLD, "RS256", claims()))
         assert say(client, good).error_code == FAILED
         assert is_closed(client)
@@ -155,7 +155,7 @@ def test_only_algorithms_of_the_list(tmp_path: Path) -> None:
 
 
 class Site:
-    """Serves keys on this machine; tests can change the response."""
+    """An HTTP server on this machine that sends a key set; tests can change the response."""
 
     def __init__(self, certificate: Path | None = None) -> None:
         self.keys = key_set(OLD.shown())
@@ -330,7 +330,7 @@ class Dripping(BaseHTTPRequestHandler):
         """Log nothing."""
 
     def do_GET(self) -> None:
-        """Send a key set that never ends."""
+        """Send a response that never ends."""
         with contextlib.suppress(OSError):
             if not self.in_head:
                 self.send_response(200)
@@ -346,7 +346,7 @@ class DrippingHead(Dripping):
 
 
 class EarlyTimer(threading.Timer):
-    """Timer that expires as soon as it starts, as if the connection took too long."""
+    """Timer that expires as soon as it starts, as if connecting took too long."""
 
     def start(self) -> None:
         self.function()

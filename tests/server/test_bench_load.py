@@ -34,7 +34,7 @@ def address_of(broker: Broker) -> Address:
 
 @dataclass
 class Served:
-    """A broker in this process, in the form of the benchmark's broker process."""
+    """A broker in this process, with the interface of the benchmark's broker process."""
 
     bootstrap: str
     tls_port: int = 0
@@ -49,12 +49,12 @@ class Served:
 def test_all_records_of_transactions_are_committed(broker: Broker, kind: Kind) -> None:
     Topics(Served(broker.bootstrap_servers)).create("ledger", kind.partitions)
     producers = [begun(address_of(broker), kind, "ledger", n) for n in range(kind.producers)]
-    # Each producer commits at least one transaction, however short the time is.
+    # Even with a time limit of 0, each run commits one transaction per producer.
     done = sum(run_all(producers, 0) for _ in range(3))
     for each in producers:
         each.close()
     assert done == 3 * kind.producers
-    # Each transaction has its records and a marker.
+    # In each partition, each transaction has its records and one marker.
     end = done * (RECORDS // kind.partitions + 1)
     with RawClient(broker.bootstrap_servers) as client:
 

@@ -1,4 +1,4 @@
-"""Settings changed on a running broker apply at once, also to topics, and are kept on disk."""
+"""Changes of a running broker's settings apply at once, to topics too, and survive restarts."""
 
 from pathlib import Path
 
@@ -58,7 +58,7 @@ def alter(
 
 
 def described(broker: Broker, name: str, key: str, kind: int = BROKER) -> DescribedConfig:
-    """Return one setting as DescribeConfigs returns it."""
+    """Return one setting from DescribeConfigs."""
     (found,) = all_described(broker, name, key, kind=kind)
     return found
 
@@ -111,7 +111,7 @@ def test_listeners_chosen_at_the_start_are_described(data: str) -> None:
 
 
 def codes(broker: Broker, topic: str) -> int:
-    """Return the error code of an append of some 2,000 bytes."""
+    """Append a batch of some 2,000 bytes; return the error code."""
     with RawClient(broker.bootstrap_servers) as client:
         batch = bytes(build_batch([NewRecord(value=b"v" * 2000)]))
         return client.produce(topic, batch).error_code

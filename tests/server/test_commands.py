@@ -48,7 +48,7 @@ class TestConnectToOurs(Suite):
 
 
 def test_both_clocks_of_our_own_records(log: RemoteDirectory, shell: Shell) -> None:
-    """Create times decrease, append times increase; the topic is searched by append time."""
+    """Lookups search by append time even if create times decrease while append times increase."""
     name = fresh(log, tidelog_lookup_clock="append")
     now = log.point("now")
     for number in range(6):
@@ -111,7 +111,7 @@ def test_a_count_by_append_time_looks_all_partitions_up_at_once(
 
 
 def appended_ms(log: RemoteDirectory, name: str) -> list[int]:
-    """Return the append times of the records, from the columns."""
+    """Return the append times of the records, from the column of append times."""
     rows = log.read(name, columns=["appendTimestamp"]).read_all()
     return [round(row["appendTimestamp"].timestamp() * 1000) for row in rows.to_pylist()]
 
@@ -153,7 +153,7 @@ def test_aborted_records_are_left_out_one_by_one(log: RemoteDirectory) -> None:
 
 
 def test_with_a_setting_of_librdkafka_only_log_append_times_are_known(log: RemoteDirectory) -> None:
-    """librdkafka, also used with TLS or SASL, has append times only for LogAppendTime topics."""
+    """Reads through librdkafka (also with TLS or SASL) get append times only with LogAppendTime."""
     name, stamped = fresh(log), fresh(log, message_timestamp_type="LogAppendTime")
     for topic in (name, stamped):
         log.append(topic, [NewRecord(value=b"x", timestamp=1_000)])
@@ -218,7 +218,7 @@ def test_a_follower_prints_the_rows_of_a_read(log: RemoteDirectory, shell: Shell
 def test_a_follower_ends_at_a_final_transaction_marker(
     log: RemoteDirectory, *, commits: bool
 ) -> None:
-    """The range ends with a transaction marker, so no record shows that the end is reached."""
+    """The range ends with a transaction marker, so no record shows that its end is reached."""
     name = fresh(log)
     log.append(name, [NewRecord(value=b"there")])
     out = io.StringIO()

@@ -1,4 +1,4 @@
-"""Groups whose commits have a metadata text are described and reset."""
+"""Commands describe and reset groups whose commits have a metadata text."""
 
 import pytest
 from tests.contracts.broker_commands import Shell, only

@@ -1,4 +1,4 @@
-"""A broker that compacts, by itself and on request, with active clients; reports of failures."""
+"""A broker compacts by itself and on request while clients are active, and reports failures."""
 
 import io
 import threading
@@ -33,7 +33,7 @@ CONFIG = {
     "segment.ms": "86400000",
 }
 SETTINGS = {"offsets.topic.num.partitions": "1", "group.initial.rebalance.delay.ms": "0"}
-# Only requests start a cleaning.
+# Settings with which only a request starts a cleaning.
 BY_HAND = {**SETTINGS, "log.cleaner.enable": "false"}
 BY_ITSELF = {**SETTINGS, "log.initial.task.delay.ms": "0", "log.cleaner.backoff.ms": "10"}
 broker = broker_fixture(BY_HAND, fill=lambda node: node.topics.create(TOPIC, 1, CONFIG))
@@ -65,7 +65,7 @@ def consumer_of(broker: Broker) -> Consumer:
 
 
 def read(consumer: Consumer) -> list[tuple[int, bytes, bytes]]:
-    """Return offset, key and value of all records up to the end."""
+    """Return offset, key and value of each record up to the end."""
     found: list[tuple[int, bytes, bytes]] = []
     while True:
         message = consumer.poll(TIMEOUT_S)
@@ -172,7 +172,7 @@ def test_a_damaged_partition_is_named_and_works_on(broker: Broker, tmp_path: Pat
 
 
 def listen(node: Node, done: threading.Event) -> None:
-    """Set the event after a cleaning."""
+    """Set the event when the broker has finished a cleaning."""
     tally = node.metrics.cleaner
     plain = tally.cleaned
 
@@ -185,7 +185,7 @@ def listen(node: Node, done: threading.Event) -> None:
 
 
 def test_a_broker_compacts_by_itself(tmp_path: Path) -> None:
-    """No request starts the cleaning."""
+    """The broker cleans a partition that is due, without any request."""
     with tidelog.broker(str(tmp_path / "data"), settings=BY_ITSELF) as broker:
         broker.call(lambda node: node.topics.create(TOPIC, 1, CONFIG))
         done = threading.Event()
@@ -197,7 +197,7 @@ def test_a_broker_compacts_by_itself(tmp_path: Path) -> None:
 
 
 def test_a_killed_cleaner_is_reported_and_replaced(broker: Broker, tmp_path: Path) -> None:
-    """If a job's process dies, the partition stays unchanged; a new process runs the next job."""
+    """If the cleaner's process dies, its partition is unchanged; a new process runs later jobs."""
     worker = CleanerProcess(1e308)
     worker.stop()
     with pytest.raises(CleaningFailed, match="stopped"):

@@ -65,7 +65,7 @@ def test_so_many_may_be_connected(settings: dict[str, str], count: int) -> None:
         assert len(let_in) == count
         assert running.call(lambda node: node.metrics.connections_refused) == 2
         if let_in:
-            # A disconnect frees a slot.
+            # When a client disconnects, another one can connect.
             let_in.pop().close()
             patience = Patience()
             while (again := stays(running)) is None:

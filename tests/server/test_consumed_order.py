@@ -1,4 +1,4 @@
-"""Records read through librdkafka keep the order of offsets, whatever brokers send."""
+"""Records read through librdkafka are in order of offset, even if a batch's offset is wrong."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,7 +26,7 @@ def log_path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[RemoteDirectory]:
-    """Run a broker with a topic of 20 batches, 10 records each."""
+    """Run a broker with a topic of 20 batches of 10 records; yield a client of librdkafka."""
     # The test writes without a client, because librdkafka would divide the records of one call into
     # batches by time. A batch that the test moves could then keep its offset.
     with tidelog.open(tmp_path / "data", writable=True) as directory:
@@ -41,7 +41,7 @@ def cluster(tmp_path: Path) -> Iterator[RemoteDirectory]:
 
 
 def move(path: Path, batch: int, offset: int) -> None:
-    """Write another base offset into a batch, like a flipped bit: no checksum covers it."""
+    """Overwrite a batch's base offset, as a flipped bit might: no checksum covers the field."""
     with path.open("r+b") as file:
         at = [found.at for found in walk(file.read())][batch]
         file.seek(at)

@@ -1,4 +1,4 @@
-"""Rows that librdkafka reads for a split equal those fetched directly from the leader."""
+"""For each split, the rows read by librdkafka equal the rows fetched directly from the leader."""
 
 from functools import partial
 
@@ -40,7 +40,7 @@ def put(broker: Broker, config: dict[str, str]) -> None:
 def rows_of(
     broker: Broker, split: Split, *, by_librdkafka: bool
 ) -> tuple[list[dict[str, object]], int]:
-    """Return the rows, and the number of records without a time."""
+    """Return the split's rows, and how many records without a time were read."""
     stats = ScanStats()
     if by_librdkafka:
         settings = ConsumeSettings(bootstrap=broker.bootstrap_servers, group="rows", poll_records=3)

@@ -1,4 +1,4 @@
-"""The control channel of a running broker: its clients' requests and their effects on consumers."""
+"""Requests over a running broker's control channel, and their effects on consumers."""
 
 import asyncio
 import contextlib
@@ -44,7 +44,7 @@ from tidelog.storage.tier_manager.mover import MoveOptions
 from tidelog.types import NewRecord, TopicPartition
 
 TIMEOUT_S = PATIENCE_S
-# Time in seconds; a send that is blocked for longer counts as blocked forever.
+# A send that is blocked for longer than this time in seconds counts as blocked forever.
 BLOCKED_S = 1
 ENDLESS_BYTES = 32 << 20
 TOPIC = "tides"
@@ -66,7 +66,7 @@ def stage(broker: Broker, name: str, texts: list[str]) -> list[StagedSegment]:
 
 
 def produce_texts(broker: Broker, texts: list[str]) -> None:
-    """Append values through a client."""
+    """Append one record for each text, through a client."""
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     for text in texts:
         producer.produce(TOPIC, text.encode())
@@ -144,7 +144,7 @@ def test_a_waiting_consumer_gets_records_attached_by_another_process(broker: Bro
     produce_texts(broker, ["a"])
     consumer = consumer_of(broker, 0)
     assert values(consumer, 1) == ["a"]
-    # The next fetch waits at the end of the log; attaching a segment must end the wait.
+    # The next fetch waits for records at the end of the log; attaching a segment must end the wait.
     waiting: list[str] = []
     thread = threading.Thread(target=lambda: waiting.extend(values(consumer, 2)))
     thread.start()

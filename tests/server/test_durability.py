@@ -1,4 +1,4 @@
-"""A broker that syncs, rolls, deletes and restarts, with a real client and on a real disk."""
+"""A broker on a real disk, with a real client: syncs, rolls, deletions, restarts, damage."""
 
 from pathlib import Path
 

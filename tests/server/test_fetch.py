@@ -1,4 +1,4 @@
-"""Fetch over the wire: limits, waits, epochs, ids, sessions, parts of files, damage."""
+"""Fetch requests: limits, waiting, leader epochs, topic ids, sessions, parts of files, damage."""
 
 import os
 from pathlib import Path
@@ -82,7 +82,7 @@ def fetch(broker: Broker, what: FetchRequest, version: int = 12) -> dict[int, Pa
 
 
 def offsets(data: PartitionData) -> list[int]:
-    """Return the offsets of all records; fail if a batch is invalid or cut off."""
+    """Return the offsets of all records in a response; fail if a batch is invalid or cut off."""
     batches = list(walk(data.batches))
     assert sum(batch.size_bytes for batch in batches) == len(data.batches)
     assert all(batch.is_valid() for batch in batches)

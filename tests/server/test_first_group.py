@@ -1,6 +1,7 @@
-"""No client has to retry because of the first consumer group of a broker.
+"""No client has to retry because a broker gets its first consumer group.
 
-After COORDINATOR_LOAD_IN_PROGRESS clients would pause, librdkafka for three seconds.
+After a COORDINATOR_LOAD_IN_PROGRESS error clients would pause before they retry; librdkafka would
+pause for three seconds.
 """
 
 import asyncio
@@ -203,7 +204,7 @@ def test_concurrent_lookups_of_a_coordinator_wait_for_one_creation_of_its_topic(
 
 
 def test_the_first_group_of_a_process_leaves_the_loop_to_others() -> None:
-    """A thread imports the modules of groups, even for a request right after the start."""
+    """A thread imports the modules for groups, even if a request comes right after the start."""
     done = subprocess.run(
         [sys.executable, "-c", FIRST_OF_A_PROCESS], capture_output=True, text=True, check=True
     )

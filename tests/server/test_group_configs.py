@@ -1,4 +1,4 @@
-"""Settings of single groups: responses to members, restarts, bounds."""
+"""Settings of single groups: they reach members, survive restarts, and respect bounds."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ SET, DELETE = range(2)
 def answered(
     broker: Broker, group: str, name: str, operation: int, value: str | None
 ) -> tuple[int, str | None]:
-    """Return error code and message of one change."""
+    """Change one setting of a group; return the error code and message."""
     change = IncrementallyAlteredConfig(name=name, config_operation=operation, value=value)
     resource = IncrementalAlterConfigsResource(
         resource_type=GROUP, resource_name=group, configs=[change]
@@ -47,7 +47,7 @@ def answered(
 
 
 def alter(broker: Broker, group: str, name: str, operation: int, value: str | None) -> int:
-    """Return the error code of one change."""
+    """Change one setting of a group; return the error code."""
     return answered(broker, group, name, operation, value)[0]
 
 

@@ -1,4 +1,4 @@
-"""Groups of real clients: rebalances, static and cooperative members, a restart."""
+"""Groups of real clients: rebalances, static members, cooperative members, restarts."""
 
 import asyncio
 from collections.abc import Sequence
@@ -26,8 +26,8 @@ from tidelog.storage.directory.broker_files import (
 )
 
 PARTITIONS = 4
-# Errors that clients report while the broker is down or loads its groups, because clients retry
-# only for a limited time.
+# Errors that clients report while the broker is down or loads its groups: they retry only for a
+# limited time.
 NOT_READY = {
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -36,8 +36,8 @@ NOT_READY = {
     KafkaError._TRANSPORT,
     KafkaError._TIMED_OUT,
 }
-# Timeout in ms, so long that no member expires on a busy machine, and so short that a member whose
-# LeaveGroup request was lost expires within a test.
+# Session timeout in ms: long enough that no member expires because the machine is busy, and short
+# enough that a member whose LeaveGroup request was lost expires during the test.
 SESSION_MS = PATIENCE_S * 500
 
 
@@ -51,7 +51,7 @@ def make_filled_topic(broker: Broker, topic: str, count: int = 40) -> None:
 
 
 def member(broker: Broker, group: str, topic: str, **more: str) -> Consumer:
-    """Run a subscribed consumer; settings with underscores for dots."""
+    """Return a subscribed consumer; the settings in `more` have underscores for dots."""
     settings: dict[str, str | int | bool] = {
         "bootstrap.servers": broker.bootstrap_servers,
         "group.id": group,
@@ -90,7 +90,7 @@ def take(consumer: Consumer, count: int) -> list[bytes]:
 
 
 def committed_by(consumer: Consumer, topic: str) -> list[int]:
-    """Return the committed offsets; retries until the broker is ready."""
+    """Return the group's committed offsets; retry until the broker is ready."""
     places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
     patience = Patience()
     while True:
@@ -154,7 +154,7 @@ def test_a_static_member_returns_without_a_rebalance(broker: Broker) -> None:
 
 
 def test_members_continue_over_a_restart(tmp_path: Path) -> None:
-    """The broker restarts; its members do not rebalance."""
+    """After a restart of the broker, the group's members continue without a rebalance."""
     data = str(tmp_path / "data")
     port = free_port()  # the port stays reserved while the broker is down
     with tidelog.broker(data, port=port, settings=SETTINGS) as broker:
@@ -268,7 +268,7 @@ def commits(consumer: Consumer, place: TopicPartition) -> bool:
 
 
 def generation(broker: Broker, group: str) -> int:
-    """Return the group's generation from the coordinator."""
+    """Return the group's generation as the coordinator has it."""
 
     def ask(node: Node) -> int:
         found = node.groups.find(group)

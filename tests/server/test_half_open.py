@@ -1,4 +1,4 @@
-"""Clients that don't complete their authentication use bounded time, and harm no other client."""
+"""Clients that don't complete their authentication are closed in time and harm no other client."""
 
 import asyncio
 import socket
@@ -85,7 +85,7 @@ def came(place_of: str, said: bytes) -> socket.socket:
 
 
 def is_at_its_end(sock: socket.socket) -> bool:
-    """Whether the broker has closed the connection after the earlier responses."""
+    """Receive all responses until the broker closes the connection; fail if it stays open."""
     with suppress(ConnectionError):
         while sock.recv(1 << 16):
             pass
@@ -141,7 +141,8 @@ def test_many_failed_logins_are_delayed_together_and_delay_no_other_client(crowd
         for client in guessing:
             shake(client, "PLAIN")
             token = SaslAuthenticateRequest(auth_bytes=plain(password="a guess"))
-            # The second request has the right password, but is ignored after a wrong password.
+            # The second request has the right password, but the broker ignores it after the wrong
+            # one.
             for _ in range(2):
                 client.send(SASL_AUTHENTICATE, 2, token)
                 token = SaslAuthenticateRequest(auth_bytes=plain())

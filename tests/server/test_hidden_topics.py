@@ -1,6 +1,6 @@
-"""Responses do not reveal topics that the user may not see, in cursors and after their creation.
+"""Responses don't reveal topics that a user may not see: in no cursor, nor if created meanwhile.
 
-Requests of such users for a broker with an invalid name and for a missing group are also answered.
+Also: responses to requests about a broker with an invalid name and about a missing group.
 """
 
 from typing import Final
@@ -48,7 +48,7 @@ def test_a_cursor_names_no_topic_that_is_hidden(broker: Broker) -> None:
 def test_without_the_right_to_delete_a_missing_topic_is_looked_up_once(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A second lookup could find a topic that was created after the first lookup."""
+    """A second lookup would reveal a topic that was created after the first lookup."""
     add(broker, "alice", allow("READ", name="flights", prefix=True))
     add(broker, "alice", allow("DELETE", name="flights-mine"))
     looked_for: list[str] = []

@@ -1,4 +1,4 @@
-"""The broker's effort for small requests with large responses is bounded."""
+"""The broker limits what small, endless or unfinished requests cost it and other clients."""
 
 import contextlib
 import socket
@@ -37,8 +37,7 @@ from tidelog.server.runtime.counters import Counters
 from tidelog.types import NewRecord
 
 TIMES: Final = 1000
-# Number of responses of hundreds of kilobytes: together more than the system buffers for a
-# connection.
+# So many responses of hundreds of kilobytes exceed what the system buffers for a connection.
 ANSWERS: Final = 60
 UNKNOWN_TOPIC: Final = 3
 NEVER_MS: Final = 1 << 60
@@ -116,7 +115,7 @@ def test_a_client_with_endless_requests_does_not_exclude_others(
             is_held.set()
             assert both_sent.wait(PATIENCE_S)
 
-        # The broker's loop is held until both clients have sent a request, so that one iteration
+        # The broker's loop is blocked until both clients have sent a request. So one iteration
         # reads both requests, however slow this machine is.
         held = threading.Thread(target=broker.call, args=(hold,))
         held.start()

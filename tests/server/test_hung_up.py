@@ -36,7 +36,7 @@ BATCHES = 20
 
 
 def send_unacknowledged(client: RawClient) -> None:
-    """Send `BATCHES` Produce requests with acks=0, to the partitions in turn."""
+    """Send `BATCHES` Produce requests with acks=0; they go to the partitions in turn."""
     for number in range(BATCHES):
         request = produce_request(TOPIC, batch(), number % PARTITIONS)
         request.acks = 0
@@ -63,7 +63,7 @@ def fetch_request(*, wait_ms: int = 0, max_bytes: int = 1 << 20) -> FetchRequest
 
 
 def records_in(client: RawClient) -> int:
-    """Return the bytes of records in the next response."""
+    """Receive the next response; return how many bytes of records it has."""
     answer = cast("FetchResponse", client.receive())
     return len(cast("bytes", answer.responses[0].partitions[0].records))
 

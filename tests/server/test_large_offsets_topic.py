@@ -1,4 +1,4 @@
-"""An uncompacted `__consumer_offsets` is loaded fast, while other clients are served."""
+"""A large, uncompacted `__consumer_offsets` is loaded fast while other clients are served."""
 
 import contextlib
 from pathlib import Path
@@ -33,7 +33,7 @@ def offsets_of_group(asking: RawClient, number: int) -> list[int] | None:
 
 
 def one_of_each(groups: int, partitions: int) -> dict[int, int]:
-    """Return one group for each partition of the offsets topic that has groups."""
+    """Return one group's number by the index of its partition of `__consumer_offsets`."""
     return {partition_for(group_name(number), partitions): number for number in range(groups)}
 
 

@@ -1,4 +1,4 @@
-"""A latency job for a range of append times refuses brokers that store no append times."""
+"""A latency job refuses a range of append times at brokers that store no append times."""
 
 import pytest
 

@@ -71,7 +71,7 @@ def fetch(broker: Broker, version: int, offset: int, topic: str = TOPIC) -> Buff
 
 
 def read(broker: Broker, version: int, end: int, topic: str = TOPIC) -> tuple[list[Record], str]:
-    """Return all records, and the format of each batch as one digit."""
+    """Return all records, and a text with each batch's format as one digit."""
     seen: list[Record] = []
     magics = ""
     while len(seen) < end:
@@ -100,7 +100,7 @@ def send_old_sets(broker: Broker) -> int:
 
 
 def check(broker: Broker, end: int) -> None:
-    """Check reads by each version: batches have their sent format if the version supports it."""
+    """Read by each version of Fetch: a batch has the format sent if the version supports it."""
     sent_formats = ("000" + "000" + "111" + "111") * 3 + "2"
     for version in (0, 1, 2, 3, 4, 12):
         found, magics = read(broker, version, end)

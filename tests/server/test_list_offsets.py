@@ -1,4 +1,4 @@
-"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords over the wire, with the errors of each."""
+"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords requests, and each API's errors."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from tidelog.types import NewRecord
 
 TOPIC = "times"
 LAST = 11
-# Offsets 0 to 5 in two segments, the largest time in the first one.
+# The times of offsets 0 to 5. The log has two segments, and the largest time is in the first one.
 TIMES = [1_000, 3_000, 2_000, 2_500, 2_600, -1]
 
 

@@ -1,4 +1,4 @@
-"""Users that outlive a restart, the length of sessions, and log lines about authentication."""
+"""Users survive a restart, sessions end in time, and authentications are logged."""
 
 import logging
 import os
@@ -102,7 +102,7 @@ def test_after_the_end_of_a_session_only_a_handshake_is_accepted(tmp_path: Path)
                 assert shake(client, "PLAIN").error_code == 0
                 assert say(client, plain()).error_code == 0
                 assert is_served(client)
-            clock.ahead_ms += 100  # too soon to renew; the session has ended, so no response
+            clock.ahead_ms += 100  # too soon to renew: no response, as the session has ended
             client.send(SASL_HANDSHAKE, 1, SaslHandshakeRequest(mechanism="PLAIN"))
             assert is_closed(client)
 

@@ -1,4 +1,4 @@
-"""A large Fetch without a session, handled in several loop iterations, gets all partitions."""
+"""The response to a large Fetch without a session, made in many loop iterations, is complete."""
 
 import pytest
 from tests.worlds.clients.raw import RawClient

@@ -1,4 +1,4 @@
-"""A long AddPartitionsToTxn adds the partitions of all its parts, or none."""
+"""A long AddPartitionsToTxn request, processed in parts, adds all of its partitions or none."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""No request blocks the event loop, however many objects its response contains."""
+"""No request blocks the event loop for long, however many objects its response contains."""
 
 import asyncio
 import gc
@@ -68,8 +68,8 @@ if TYPE_CHECKING:
 
     from tidelog.storage.directory.broker_files import Entity
 
-# The broker's maximum number of ACLs, and of users. With this many objects, the test notices 1 us
-# of work for each object.
+# The maximum number of a broker's ACLs, and of its users. With so many objects, a test fails if the
+# loop spends 1 us on each object.
 MANY = 100_000
 TOPIC = "there"
 GROUP = "has much"
@@ -103,7 +103,7 @@ def acls_of(node: Node) -> frozenset[Acl]:
 def held_by(
     metered: MeteredBroker, api: AnyApi, version: int, *requests: "DataclassInstance"
 ) -> float:
-    """Return the least CPU seconds for which a request blocks the loop; one request warms up.
+    """Return the least CPU seconds for which a request blocks the loop, without the first request.
 
     A single request is sent three times.
     """

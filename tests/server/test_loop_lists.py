@@ -1,4 +1,4 @@
-"""No request blocks the event loop, not even with very long lists or the worst batches."""
+"""No request blocks the event loop for long, even with very long lists or the worst batches."""
 
 import contextlib
 import gc
@@ -49,7 +49,7 @@ from tidelog.protocol.messages.topics import (
 from tidelog.server.api.metadata import TOPICS_AT_ONCE
 from tidelog.server.api.table import ROWS
 
-# Number of elements, so large that 25 us of work for each element would be noticed.
+# Number of elements of a long list. With so many, a test fails if the loop spends 25 us on each.
 ELEMENTS = 8000
 THERE = "there"
 # A topic that no request names, because requests may delete the topics that they name.
@@ -150,7 +150,7 @@ def test_a_batch_that_takes_long_to_check_leaves_the_loop_to_others(
 def test_acknowledgements_of_one_session_epoch_are_not_processed_in_parts(
     metered: MeteredBroker,
 ) -> None:
-    """In parts, only the first part would have the right epoch, and the others would be lost."""
+    """The first part would change the session's epoch, so the other parts would be refused."""
     batch = AcknowledgementBatch(first_offset=0, last_offset=2599, acknowledge_types=[1] * 2600)
     partitions = [
         ShareFetchPartition(partition_index=number, acknowledgement_batches=[batch])

@@ -40,7 +40,7 @@ def metered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeteredBroker]
 
 @pytest.fixture(scope="module")
 def sets() -> dict[int, bytes]:
-    """Return a set of each format: 13 MB of messages, compressed."""
+    """Return a compressed message set of 13 MB by format."""
     draw = random.Random(7)
     values = (draw.randbytes(20).hex().encode() for _ in range(COUNT))
     records = [NewRecord(value=value, timestamp=NOW + at) for at, value in enumerate(values)]

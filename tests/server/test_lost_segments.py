@@ -1,4 +1,4 @@
-"""Lost records of a finished segment are an error over the wire; no reader skips them."""
+"""If a finished segment has lost records, requests for them fail, and no reader skips them."""
 
 import logging
 from pathlib import Path
@@ -26,7 +26,7 @@ CORRUPT_MESSAGE = 2
 
 
 def make(data: Path) -> tuple[Path, int, int]:
-    """Create a broker's directory; return a segment in the middle of the log, and its offsets."""
+    """Create a directory; return path, first and end offset of a segment in the log's middle."""
     with tidelog.open(str(data), writable=True) as log:
         log.create_topic(TOPIC, partitions=1, config={"internal.segment.bytes": "2000"})
         for number in range(COUNT):
@@ -71,7 +71,7 @@ def damaged(tmp_path: Path, request: pytest.FixtureRequest) -> tuple[Path, int, 
 def test_fetch_and_lookups_report_lost_records(
     damaged: tuple[Path, int, int], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A Fetch in the segment fails, and each lookup that must read it; other requests succeed."""
+    """A Fetch or lookup that must read the segment fails each time; other requests succeed."""
     data, first, end = damaged
     with (
         caplog.at_level(logging.ERROR),
@@ -92,7 +92,7 @@ def test_fetch_and_lookups_report_lost_records(
 
 
 def consume(broker: Broker) -> tuple[int, list[int]]:
-    """Return the number of records that a consumer gets, and its errors."""
+    """Return how many records a consumer gets, and the codes of its errors."""
     consumer = Consumer(
         {
             "bootstrap.servers": broker.bootstrap_servers,

@@ -1,4 +1,4 @@
-"""Many partitions in one fetch session, many groups, many clients that receive nothing."""
+"""Many partitions in a fetch session, many groups, and many clients that are idle or don't read."""
 
 import contextlib
 import signal
@@ -74,7 +74,7 @@ def test_a_session_of_many_partitions_returns_only_new_records(quick_path: Path)
         broker.call(lambda node: node.topics.create(TOPIC, PARTITIONS))
         place = broker.bootstrap_servers
         with RawClient(place) as asking, RawClient(place) as writer:
-            for first in range(0, PARTITIONS, AT_ONCE):  # parts, so that none exceeds the limit
+            for first in range(0, PARTITIONS, AT_ONCE):  # in parts of at most the limit
                 fetch(asking, 0, -1, wanted[first : first + AT_ONCE])
             begun = fetch(asking, 0, 0, wanted)
             session = begun.session_id
@@ -93,7 +93,7 @@ def test_a_session_of_many_partitions_returns_only_new_records(quick_path: Path)
 
 
 def commit(group: str, offset: int) -> OffsetCommitRequest:
-    """Return a commit without members."""
+    """Return a request that commits an offset for a group without members."""
     partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
     topic = OffsetCommitRequestTopic(name=TOPIC, partitions=[partition])
     return OffsetCommitRequest(group_id=group, topics=[topic])
@@ -179,7 +179,7 @@ def test_idle_connections_delay_no_client_and_end_with_the_broker(quick_path: Pa
 @pytest.mark.slow  # 10,000 connections
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 def test_ten_thousand_idle_connections_use_few_resources(quick_path: Path) -> None:
-    """The broker is a separate process, which raises its own limit of descriptors."""
+    """The broker runs as a separate process, which raises its own limit of open files."""
     with contextlib.ExitStack() as stack:
         need(stack.enter_context(descriptors(IDLE_MANY)), f"{IDLE_MANY} open descriptors")
         data = str(quick_path / "data")

@@ -1,4 +1,4 @@
-"""The broker's HTTP pages: metrics for Prometheus, and health for probes."""
+"""The broker's HTTP pages: its metrics for Prometheus, and its health for probes."""
 
 import gzip
 import socket

@@ -1,4 +1,4 @@
-"""A mirror's task that sends to brokers records every row that it sends, also in a retry."""
+"""A mirror's task that writes to brokers stores a map row for every record, also in a retry."""
 
 from pathlib import Path
 
@@ -76,7 +76,7 @@ def test_a_task_reports_the_records_that_it_sent(broker: Broker) -> None:
 
 
 def test_topics_that_a_refused_mirror_created_are_deleted(tmp_path: Path) -> None:
-    """A broker's defaults are known only after a topic is created; a refusal deletes the topic."""
+    """A mirror creates topics to learn a broker's defaults, and deletes them if it refuses."""
     source = make(f"{tmp_path}/a", "old", retention_ms=WEEK_MS)
     make(source, "young", retention_ms=WEEK_MS)
     env, settings = os_env(), {**SETTINGS, "log.retention.ms": "60000"}

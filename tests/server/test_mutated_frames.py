@@ -42,12 +42,12 @@ MEMORY_FACTOR, MEMORY_BASE = 8, 1 << 20
 
 
 def announced() -> list[tuple[AnyApi, int]]:
-    """Return every version of every served API."""
+    """Return every served API with each of its versions."""
     return [(BY_KEY[row.key], v) for row in ROWS for v in range(row.first, row.last + 1)]
 
 
 class Filled(Sampler):
-    """Messages about existing topics and groups, with valid batches."""
+    """Draws messages that name existing topics and groups and contain valid batches."""
 
     def __init__(self, version: int, rng: random.Random, topic_id: UUID) -> None:
         super().__init__(version, rng.getrandbits(32), Fill.ANY)
@@ -126,7 +126,7 @@ async def _serves(world: World) -> None:
 
 
 async def _one(world: World, frame: bytes, rng: random.Random) -> None:
-    """Send a frame; some clients disconnect at once, which drops their unprocessed requests."""
+    """Send a frame from a new client, which sometimes disconnects before the frame is processed."""
     talk = world.connect()
     if rng.random() < MEASURED_SHARE:
         _measured(world, talk, frame)
@@ -158,7 +158,7 @@ def _peak_of(talk: Talk, frame: bytes) -> int:
 
 
 async def _life(folder: Path, errors: Errors, frames: int, seed: int) -> None:
-    """Run one broker with `frames` frames; valid ones first, so that everything is loaded."""
+    """Send valid frames of every API, to load all modules, then `frames` damaged ones."""
     rng = random.Random(seed)
     world = World.open(folder, errors)
     loop = asyncio.get_running_loop()
@@ -194,7 +194,7 @@ def test_damaged_frames_affect_no_other_client(
 
 
 def _streams(rng: random.Random, topic_id: UUID, count: int) -> Iterator[bytes]:
-    """Yield damaged frames, wrong lengths, and random bytes."""
+    """Yield what clients send: damaged frames, frames with wrong lengths, and random bytes."""
     known = announced()
     for _ in range(count):
         api, version = rng.choice(known)
@@ -232,7 +232,7 @@ def _none_failed(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_the_harness_collects_unexpected_errors() -> None:
-    """Shows that the harness collects an unexpected error."""
+    """An error that is logged by the broker is collected, so the tests above would fail."""
     with watched() as errors:
         logging.getLogger("tidelog.server").error("planted")
     assert errors.records == ["planted"]

@@ -1,4 +1,4 @@
-"""`load_once` and `produce --once` commit rows and their count together at a broker."""
+"""At a broker, `load_once` and `produce --once` commit rows and their count in one transaction."""
 
 from collections import Counter
 from collections.abc import Iterator

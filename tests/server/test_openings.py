@@ -41,7 +41,7 @@ NEVER = {"log.initial.task.delay.ms": "3600000"}
 
 @pytest.fixture
 def opened_in(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Collect the threads in which partitions of the topic were opened."""
+    """Return a list that collects the thread in which each partition of the topic is opened."""
     threads = list[int]()
     opening = OpenPartitions._open
 
@@ -159,7 +159,7 @@ def test_broker_stops_while_retention_opens(
 
 
 def test_many_openings_trigger_no_full_garbage_collection(tmp_path: Path) -> None:
-    """An open log has about a hundred objects; opening many logs triggers no full collection."""
+    """Each open log has about a hundred objects, which could trigger full garbage collections."""
     path, count = str(tmp_path), 1000
     with tidelog.broker(path, settings=NEVER) as broker:
         broker.call(lambda node: node.topics.create("t", count))

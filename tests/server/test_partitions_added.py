@@ -1,4 +1,4 @@
-"""Appends by one connection to partitions that were added after the connection's first append."""
+"""A connection can append to partitions that were added after its first append."""
 
 import pytest
 

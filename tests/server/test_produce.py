@@ -1,4 +1,4 @@
-"""Produce over the wire where Kafka is no reference: our own features and intended differences."""
+"""Produce requests for which Kafka is no reference: our own features, and intended differences."""
 
 from collections.abc import Callable, Iterator
 

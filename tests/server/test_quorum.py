@@ -1,4 +1,4 @@
-"""Controller and feature requests to a broker that is its own controller, unlike Kafka's."""
+"""Requests about the quorum and about features, to a broker that is its own controller."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Quotas survive restarts; excess gives throttle times in responses, and muted connections."""
+"""Quotas survive restarts. Clients that exceed them get throttle times and are muted."""
 
 import asyncio
 import math
@@ -107,7 +107,7 @@ class TestKept:
     def test_a_quota_that_is_no_positive_number_is_refused(
         self, key: str, value: float, tmp_path: Path
     ) -> None:
-        """A broker must not accept a value that it could not read at its next start."""
+        """A broker must refuse a value that it could not read back at its next start."""
         with (
             tidelog.broker(str(tmp_path / "d")) as broker,
             RawClient(broker.bootstrap_servers) as asking,

@@ -1,4 +1,4 @@
-"""Refused commits of a group's offsets, by code and version, without members."""
+"""Refused commits of offsets, for a group without members: the error code in each version."""
 
 import pytest
 from tests.worlds.clients.raw import RawClient

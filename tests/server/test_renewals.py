@@ -35,7 +35,7 @@ def with_tokens(folder: Path) -> dict[str, str]:
 
 
 def new_token(_: object) -> tuple[str, float]:
-    """Return a token that is valid for the length of a session, and the token's end."""
+    """Return a token that is valid for `LIFETIME_S`, and the time of its end."""
     end_s = now_s() + LIFETIME_S
     return token(SIGNER, "RS256", claims(exp=end_s)), end_s
 
@@ -48,13 +48,13 @@ def settings_of(running: Broker, mechanism: str) -> dict[str, object]:
 
 
 def counts(node: Node, mechanism: str) -> tuple[int, int]:
-    """Return the number of successful authentications by a mechanism, and of connections."""
+    """Return how many authentications by a mechanism succeeded, and the number of connections."""
     logins = dict(node.metrics.logins)
     return logins.get((mechanism, "ok"), 0), node.metrics.connections_opened
 
 
 class Renewing:
-    """A producer of one mechanism with a broker of its own, and the results of its records."""
+    """A producer that authenticates by one mechanism; collects the results of its records."""
 
     def __init__(self, broker: Broker, mechanism: str) -> None:
         self.mechanism = mechanism
@@ -91,7 +91,7 @@ class Renewing:
 
 
 def test_producers_renew_their_sessions(tmp_path: Path) -> None:
-    """A producer of each mechanism runs at the same time, because producers mostly wait."""
+    """One producer per mechanism; all run at the same time, because they mostly wait."""
     with ExitStack() as brokers:
         producers = []
         for mechanism in (*MECHANISMS, BEARER):

@@ -1,4 +1,4 @@
-"""Quotas of the loop's time: `request_percentage`, on a moving clock."""
+"""Quotas of the time that requests use (`request_percentage`), with a clock that tests move."""
 
 from pathlib import Path
 

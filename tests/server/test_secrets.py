@@ -1,4 +1,4 @@
-"""No secret of a valid or invalid login by any mechanism is logged, counted, described or sent."""
+"""No log line, metric, description or response has a secret of a valid or refused login."""
 
 import base64
 import hashlib
@@ -69,7 +69,7 @@ class Watch:
         self.secrets["private key"] = lines[2].encode()
 
     def hide(self, name: str, *secrets: bytes) -> None:
-        """Add secrets to the secrets that are searched for."""
+        """From now on, also search for these secrets; `name` is how failures name them."""
         self.secrets |= {f"{name} {number}": secret for number, secret in enumerate(secrets)}
 
     def seen(self, text: str) -> list[str]:
@@ -150,7 +150,7 @@ def test_plain(
 
 
 def add_user(broker: Broker, watch: Watch, mechanism: str) -> None:
-    """Add a user of SCRAM, and add the user's keys to the secrets that are searched for."""
+    """Add a SCRAM user, and from now on also search for the user's keys."""
     number, name = SCRAM[mechanism]
     salted = hashlib.pbkdf2_hmac(name, PASSWORD.encode(), SALT, ITERATIONS)
     client_key = hmac.digest(salted, b"Client Key", name)
@@ -257,7 +257,7 @@ def test_an_internal_error_shows_no_secret_of_the_request(
 
 
 def test_settings(broker: Broker, watch: Watch, caplog: pytest.LogCaptureFixture) -> None:
-    """The key's password is never shown, neither by a refused change nor by a description."""
+    """Neither a refused change nor a description shows the password of the TLS key."""
     watch.hide("new", b"another word of it")
     value, number = "another word of it", broker.call(lambda node: str(node.node_id))
     with RawClient(broker.bootstrap_servers) as client:

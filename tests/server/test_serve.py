@@ -30,7 +30,7 @@ def command(*options: str) -> list[str]:
 
 @contextmanager
 def serving(*options: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
-    """Run a broker until the block ends; yield its process and its printed address."""
+    """Run `tidelog serve` until the block ends; yield its process and the address it printed."""
     process = subprocess.Popen(
         command(*options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -54,7 +54,7 @@ def address_of(process: "subprocess.Popen[str]") -> str:
 
 
 def refused(*options: str) -> tuple[int, str]:
-    """Return exit code and message of a failing start."""
+    """Run `tidelog serve`, which must fail to start; return its exit code and message."""
     done = subprocess.run(
         command(*options), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )
@@ -144,7 +144,7 @@ def test_all_errors_of_a_settings_file_are_reported_with_their_lines(tmp_path: P
 
 
 def test_kafkas_server_properties_are_accepted(tmp_path: Path) -> None:
-    """Kafka's file may name a controller's listener, which is ignored with a note."""
+    """If Kafka's file names a controller's listener, the broker ignores it and prints a note."""
     file = tmp_path / "server.properties"
     file.write_text(
         "process.roles=broker,controller\nnode.id=1\n"

@@ -138,7 +138,7 @@ def test_groups_are_listed_by_type_and_state(data: str) -> None:
 
 
 def offsets(broker: Broker, *numbers: int) -> list[tuple[int, int, int, int]]:
-    """Return index, start offset, lag and error of some or all partitions of `routes`."""
+    """Return index, start offset, lag and error code of these (or all) partitions of `routes`."""
     topic = DescribeShareGroupOffsetsRequestTopic(topic_name="routes", partitions=list(numbers))
     group = DescribeShareGroupOffsetsRequestGroup(
         group_id=GROUP, topics=[topic] if numbers else None
@@ -155,7 +155,7 @@ def offsets(broker: Broker, *numbers: int) -> list[tuple[int, int, int, int]]:
 
 
 def alter(broker: Broker, **starts: int) -> AlterShareGroupOffsetsResponse:
-    """Set the group's start offset in partition 0 of each topic and in a missing partition."""
+    """Set the group's start offsets in partition 0 and in the missing partition 9 of each topic."""
     topics = [
         AlterShareGroupOffsetsRequestTopic(
             topic_name=name,
@@ -205,7 +205,7 @@ def test_tools_show_and_change_the_offsets_of_a_group(data: str) -> None:
 
 
 def altered(broker: Broker, *asked: tuple[int, int]) -> list[tuple[int, int]]:
-    """Send `routes` twice in a request that sets start offsets; return partitions and codes."""
+    """Set start offsets by a request with `routes` twice; return pairs of partition and code."""
     partitions = [
         AlterShareGroupOffsetsRequestPartition(partition_index=number, start_offset=start)
         for number, start in asked
@@ -223,7 +223,7 @@ def altered(broker: Broker, *asked: tuple[int, int]) -> list[tuple[int, int]]:
 
 
 def test_a_repeated_partition_is_changed_and_returned_once(data: str) -> None:
-    """A repeated partition is written once; 5,000 writes would block the broker for a second."""
+    """If a request repeats a partition 5,000 times, separate writes would block it for a second."""
     with start(data) as broker:
         broker.call(lambda node: node.topics.create("routes", 2))
         beat(broker, "A", 1)

@@ -1,6 +1,6 @@
 """`socket.send.buffer.bytes` sets the system's send buffer of a connection, as in Kafka.
 
-On the loopback the default leaves the size to the system; an explicit setting applies there too.
+On loopback connections, the size is the system's unless the setting is given explicitly.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Connections of a query's backend to the broker."""
+"""A query's backend uses both librdkafka and the wire client to reach the broker."""
 
 from tests.worlds.waiting import until_equal, until_so
 

@@ -1,4 +1,4 @@
-"""A rebalance storm over sockets: in each round new members replace half of a group's members."""
+"""Rebalances of a large group: in each round, new members replace half of the members."""
 
 import contextlib
 import selectors
@@ -126,7 +126,7 @@ def is_settled(members: list[Member]) -> bool:
 
 
 def settle(members: list[Member], client: RawClient) -> None:
-    """Process all members' responses until the group is stable; serve another client meanwhile."""
+    """Process all members' responses until the group is stable; another client writes meanwhile."""
     patience, served = Patience(), 0
     with selectors.DefaultSelector() as selector:
         for member in members:

@@ -1,4 +1,4 @@
-"""Reads and lookups by time of records that are only in the tier; the local start offset."""
+"""Records that are only in the tier can be read and looked up; the local start offset is right."""
 
 import logging
 from pathlib import Path
@@ -24,7 +24,7 @@ COUNT = 200
 
 
 def append_to_tier(node: Node, store: Path) -> None:
-    """Append records in many segments; all finished segments are only in the tier."""
+    """Append records in many segments, and move all finished segments to the tier."""
     config = {
         "internal.segment.bytes": "10000",
         "remote.storage.enable": "true",

@@ -1,4 +1,4 @@
-"""TLS: three clients, certificates as keys, reloaded certificates, refused connections."""
+"""TLS with three clients: client certificates, reloaded certificates, refused connections."""
 
 import logging
 import socket
@@ -87,7 +87,7 @@ def test_each_door_through_each_client(
 
 
 def connected(port: int, context: ssl.SSLContext) -> ssl.SSLSocket:
-    """Return a connection after its handshake."""
+    """Connect and complete the TLS handshake; return the connection."""
     sock = socket.create_connection(("127.0.0.1", port), TIMEOUT_S)
     return context.wrap_socket(sock, server_hostname="127.0.0.1")
 

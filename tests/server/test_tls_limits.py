@@ -26,7 +26,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Door:
-    """A broker with one TLS listener, and a client's context for it."""
+    """A broker with one TLS listener, and the TLS context of its clients."""
 
     def __init__(self, server: Server, port: int, context: ssl.SSLContext) -> None:
         self.server = server

@@ -18,7 +18,7 @@ VERSIONS: Final = pytest.mark.parametrize(
 
 
 def refusal(port: int, context: ssl.SSLContext) -> str:
-    """Return OpenSSL's name of the error that ends TLS, empty without one."""
+    """Return OpenSSL's name of the error that ends the connection, empty if there is no error."""
     try:
         with (
             socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as tcp,

@@ -29,7 +29,7 @@ LATE_MS = HOUR_MS
 
 @pytest.fixture
 def late(tmp_path: Path) -> Iterator[Broker]:
-    """Run a broker with batches appended a second apart; the second partition is empty."""
+    """Run a broker with batches that were appended a second apart; partition 1 is empty."""
     clock = WallAheadClock()
     env = replace(os_env(), clock=clock)
     with tidelog.broker(str(tmp_path), settings=SETTINGS, env=env) as broker:
@@ -190,7 +190,7 @@ def test_commands_tell_how_many_records_have_no_append_time(
 
 
 def test_a_count_that_librdkafka_cannot_see_is_none_and_not_zero(tmp_path: Path) -> None:
-    """Reads by librdkafka can't count unknown append times; the count is None, not 0."""
+    """Unknown append times can't be counted through librdkafka: the count is None, not 0."""
     with tidelog.broker(str(tmp_path), settings=SETTINGS) as broker:
         broker.call(lambda node: node.topics.create("t", 1, {"tidelog.lookup.clock": "append"}))
         config = {"reconnect.backoff.ms": "50"}

@@ -1,4 +1,4 @@
-"""Real clients commit, abort, are fenced, time out, and commit offsets in transactions."""
+"""Real clients' transactions: committed, aborted, fenced, timed out, and with offsets."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -41,7 +41,7 @@ def clock() -> AheadClock:
 
 @pytest.fixture
 def quick(tmp_path: Path, clock: AheadClock) -> Iterator[Broker]:
-    """Run a broker that checks for timed-out transactions all the time, and create a topic."""
+    """Run a broker that keeps checking for timed-out transactions; it has one topic."""
     env = replace(os_env(), clock=clock)
     settings = SETTINGS | {
         "transaction.state.log.num.partitions": "3",

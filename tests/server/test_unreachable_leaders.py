@@ -73,7 +73,7 @@ def failed(ask: Callable[[int], object], pattern: str = NAMED) -> None:
 
 
 def fails(run_command: Callable[[str], tuple[int, bytes, str]]) -> None:
-    """Assert that a command with a time limit fails; its error names partition and address."""
+    """Assert that a command with a time limit fails; the error must name partition and address."""
     _, (code, out, err) = with_time(
         lambda seconds: run_command(f"{seconds}s"),
         lambda ran: re.search(NAMED, ran[2]) is not None,

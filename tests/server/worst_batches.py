@@ -44,7 +44,7 @@ def equal_deltas(now_ms: int) -> bytes:
 
 
 def future(now_ms: int) -> bytes:
-    """Return a batch of records with times 30 days ahead, like those of a wrong clock."""
+    """Return a batch whose records have times 30 days in the future, as from a wrong clock."""
     return _batch(_records(300_000), 300_000, Codec.NONE, now_ms + 30 * DAY_MS)
 
 
@@ -64,7 +64,7 @@ def too_long(now_ms: int) -> bytes:
 
 
 def long(now_ms: int) -> bytes:
-    """Return a batch of one record of 100 MiB, compressed to a very small size."""
+    """Return a batch with one record of 100 MiB, which compresses to a very small size."""
     record = bytearray(b"\0\0\0\1")
     size = 100 << 20
     write_varint(record, size)

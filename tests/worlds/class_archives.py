@@ -54,7 +54,7 @@ sys.exit(machine.wait())
 
 
 def archived(name: str) -> tuple[str, ...]:
-    """Return the options with which Java uses an archive; none without Java."""
+    """Return the options with which Java uses this archive; no options if Java is missing."""
     path = _path_of(name)
     return () if path is None else (f"-XX:SharedArchiveFile={path}", _QUIET)
 

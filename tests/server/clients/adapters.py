@@ -1,8 +1,8 @@
-"""Clients with one interface: each writes, reads, looks up by time, and joins a group.
+"""Client libraries behind one interface: write, read, look up offsets by time, join a group.
 
 This module has confluent-kafka (librdkafka), kafka-python and aiokafka. process_adapters has kcat
-and Kafka's own Java client, which run in processes of their own. A lookup without a match returns
-None, also if the broker responds that the format has no times.
+and Kafka's own Java client, which run in separate processes. A lookup returns None if no record
+matches, and also if the broker responds that the log's format stores no times.
 """
 
 import asyncio
@@ -22,8 +22,8 @@ TIMEOUT_S = 90
 # Time limit in seconds for a rebalance, which on a busy machine takes several of the clients'
 # timeouts.
 SETTLE_S = 240
-# Session timeout, longer than the pauses of a busy machine: if a session expired, records would be
-# read twice.
+# Session timeout in ms, longer than the pauses of a busy machine: after an expired session, another
+# member would read the records again.
 SESSION_MS = 30_000
 POLL_S = 0.05
 PARTITIONS = 4
@@ -34,12 +34,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """A client's offsets of a partition.
+    """The offsets of a partition that a client looked up.
 
     Attributes:
         begin: First offset.
         end: End offset, exclusive.
-        found: The offset for each requested time; None without a match.
+        found: The offset for each requested time; None if no record matches.
     """
 
     begin: int
@@ -49,7 +49,7 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class Rebalance:
-    """Result of a rebalance: each member's count of partitions in three stages; the values."""
+    """Each member's number of partitions in each of the three stages, and all values read."""
 
     sizes: list[int]
     values: set[str]
@@ -69,11 +69,11 @@ class Client(Protocol):
         ...
 
     def look_up(self, bootstrap: str, topic: str, times: Sequence[int]) -> Lookup:
-        """Look up the first and the end offset of partition 0, and offsets of times (KIP-79)."""
+        """Look up partition 0's first and end offset, and the offset for each time (KIP-79)."""
         ...
 
     def rebalance(self, bootstrap: str, topic: str, group: str, records: int) -> Rebalance:
-        """Run a group of one member, two members, and one member again."""
+        """Run a group with one member, then with a second one, then with only the first one."""
         ...
 
 
@@ -211,7 +211,7 @@ class KafkaPython:
 
 
 class _Polled:
-    """A member with a thread that polls its consumer all the time.
+    """A group member with a thread that polls its consumer all the time.
 
     kafka-python (3.0) sends a request again if its response arrives between two polls. So if
     members are polled in turns on a busy machine, joining may never end.

@@ -1,4 +1,4 @@
-"""Two brokers with the same logs: ours in this process, and Kafka, which confirms expectations."""
+"""Two brokers with the same logs: ours in this process, and Kafka, to confirm what tests expect."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ import tidelog
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A running broker with the topics of `logs`, and a function to create more."""
+    """A running broker with the topics of `logs`, and a function that creates further topics."""
 
     bootstrap: str
     is_ours: bool

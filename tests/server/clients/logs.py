@@ -1,4 +1,4 @@
-"""Topics in old formats, written to disk without a broker: the same files for Kafka and tidelog.
+"""Topics with records in old formats. The same files are written to disk for Kafka and for tidelog.
 
 Each topic has three records per format, ten milliseconds apart. Records of magic 0 have no times.
 There are neither indexes nor a clean shutdown mark, so the broker recovers the logs.

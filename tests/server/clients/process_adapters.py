@@ -99,7 +99,7 @@ class Kcat:
 
 
 class Java:
-    """Kafka's own client, in the oracle's JVM."""
+    """Kafka's own Java client, in the oracle's JVM."""
 
     name = "java"
 

@@ -1,6 +1,6 @@
 """Third-party clients on our broker and on Kafka get the same results.
 
-The expectations come from the records; Kafka's half of the tests confirms them.
+The expected results are computed from the records; the tests with Kafka confirm them.
 """
 
 import pytest
@@ -79,7 +79,7 @@ def test_a_partition_requested_twice_is_refused(served: Served) -> None:
 
 @pytest.mark.parametrize("version", [1, 5, 7, 8, 9, 10, 11])
 def test_times_below_zero(served: Served, version: int) -> None:
-    """A negative timestamp has a special meaning from some version on, or is an error."""
+    """A negative time is an error, or has a special meaning from some request version on."""
     told = {}
     with RawClient(served.bootstrap) as raw:
         for value in range(-8, 0):
@@ -101,9 +101,9 @@ def test_times_below_zero(served: Served, version: int) -> None:
 
 
 def test_a_log_without_times_differs_from_one_without_a_match(served: Served) -> None:
-    """Kafka 4.3 reports no match in both cases.
+    """For both kinds of logs, Kafka 4.3 responds that no record matches.
 
-    Tidelog reports an error for a log without times.
+    Tidelog responds with an error if the log's format stores no times.
     """
     with RawClient(served.bootstrap) as raw:
         found = {

@@ -38,7 +38,7 @@ Writer = IdempotentProducer | Committer
 
 
 class Life:
-    """One run of the broker: writers in threads until enough is acknowledged, then the kill."""
+    """One run of the broker: threads write until it has acknowledged enough and is killed."""
 
     def __init__(self, victim: Victim, writers: Sequence[Writer], acknowledgements: int) -> None:
         self._victim = victim
@@ -65,7 +65,7 @@ class Life:
                 self._enough.set()
 
     def run(self) -> None:
-        """Start, write, kill; raise the writers' errors."""
+        """Start the broker, let the writers write, kill it; raise the writers' errors."""
         self._victim.start()
         for thread in self._threads:
             thread.start()
@@ -78,7 +78,7 @@ class Life:
 
 
 def _check_producer(producer: IdempotentProducer, found: Sequence[Record]) -> None:
-    """Assert that the log has a producer's records once, in order, at acknowledged offsets."""
+    """Assert that a producer's records occur once, in order, and at the acknowledged offsets."""
     values = {record.offset: record.value for record in found}
     for base_offset, batch in producer.acknowledged:
         told = [values.get(base_offset + n) for n in range(batch.count)]

@@ -44,7 +44,7 @@ Progress = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch: the numbers of its records, and its bytes, which are the same for each send."""
+    """One batch: its first record's number, its record count, and the bytes of every attempt."""
 
     first: int
     count: int
@@ -65,7 +65,7 @@ class IdempotentProducer:
     acknowledged: list[tuple[int, Batch]] = field(default_factory=list)
 
     def run(self, bootstrap: str, progress: Progress) -> None:
-        """Write until the broker is killed; `progress` is called at each acknowledgement."""
+        """Write until the broker is killed; call `progress` for each acknowledgement."""
         with RawClient(bootstrap) as client:
             if self.producer_id < 0:
                 self.producer_id = client.producer_id()
@@ -110,7 +110,7 @@ class IdempotentProducer:
 
 @dataclass(slots=True)
 class Committer:
-    """A group without members that commits one partition's offset, 1, 2, 3 ..."""
+    """Commits the offsets 1, 2, 3 ... of one partition for a group without members."""
 
     group: str
     topic: str
@@ -118,7 +118,7 @@ class Committer:
     acknowledged: int = 0
 
     def run(self, bootstrap: str, progress: Progress) -> None:
-        """Check the broker's offset against the acknowledged offset, then commit until the kill."""
+        """Assert that no acknowledged commit was lost, then commit until the broker is killed."""
         with RawClient(bootstrap) as client:
             await_coordinator(client, self.group)
             assert self.acknowledged <= committed_offset(client, self.group, self.topic)
@@ -153,7 +153,7 @@ def await_coordinator(client: RawClient, group: str) -> None:
 
 
 def committed_offset(client: RawClient, group: str, topic: str) -> int:
-    """Return a group's committed offset, 0 without one."""
+    """Return a group's committed offset, 0 if there is none."""
     wanted = OffsetFetchGroup(
         group_id=group,
         member_id=None,

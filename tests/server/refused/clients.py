@@ -1,6 +1,6 @@
-"""Errors of clients whose authentication fails, or that lack all rights.
+"""Checks of the errors that clients report if authentication fails or if the user has no rights.
 
-Each function asserts that the client ends in bounded time with its own error.
+Each function asserts that a client reports its library's own error within a time limit.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from tests.worlds.clients.tokens import BearerKey
 from tests.worlds.kafka.oracle import Oracle, OracleError
 from tests.worlds.waiting import until_so
 
-# Time limit in which kafka-python retries after any error.
+# Time in ms for which kafka-python retries after an error.
 TRIES_MS: Final = 500
 _MODULES: Final = {
     "PLAIN": "plain.PlainLoginModule",
@@ -35,7 +35,7 @@ Refusal = Callable[[str, Key], None]
 
 
 def librdkafka_is_refused(bootstrap: str, key: Key) -> None:
-    """A producer of librdkafka reports the error or TLS alert, and keeps retrying."""
+    """A producer of librdkafka reports the broker's error or the TLS alert, and keeps retrying."""
     told: list[KafkaError] = []
     given = key.librdkafka(bootstrap) | {"reconnect.backoff.max.ms": 200}
     # The settings in `given` are only strings and numbers, so the error callback is added here.
@@ -58,7 +58,7 @@ def kafka_python_is_refused(bootstrap: str, key: Key) -> None:
 
 
 def aiokafka_is_refused(bootstrap: str, key: Key, caplog: pytest.LogCaptureFixture) -> None:
-    """A producer of aiokafka tries once. It logs why a login failed, but not for tokens."""
+    """A producer of aiokafka tries once. It logs why SASL failed, except for an invalid token."""
 
     async def run() -> None:
         producer = AIOKafkaProducer(**key.aiokafka(bootstrap))
@@ -77,7 +77,7 @@ def aiokafka_is_refused(bootstrap: str, key: Key, caplog: pytest.LogCaptureFixtu
 
 
 def java_is_let_in(bootstrap: str, key: Key, oracle: Oracle) -> None:
-    """Java's client finds the topics of its user."""
+    """Java's client sees the topic that its user may see."""
     assert _ask_java(bootstrap, key, oracle) is True
 
 
@@ -89,7 +89,7 @@ def java_is_refused(bootstrap: str, key: Key, oracle: Oracle) -> None:
 
 
 def _ask_java(bootstrap: str, key: Key, oracle: Oracle) -> object:
-    """Return whether a topic is visible."""
+    """Return whether the topic is visible to Java's client."""
     found = oracle.ask("rights", config=_java(bootstrap, key), steps={"see": [TOPIC]}, open=TOPIC)
     return cast("dict[str, dict[str, bool]]", found)["see"][TOPIC]
 

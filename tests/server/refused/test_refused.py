@@ -41,7 +41,10 @@ Opens = Callable[..., AbstractContextManager[Door]]
 def door_at(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str, str], Door]]:
-    """Return a function that starts brokers, by authentication and kind, at their first use."""
+    """Yield a function that returns a broker by authentication (`sasl`, `tls`) and kind.
+
+    Each broker is started at its first use.
+    """
     ours: dict[str, Opens] = {"sasl": our_sasl, "tls": our_tls}
     kafkas: dict[str, Opens] = {"sasl": kafkas_sasl, "tls": kafkas_tls}
     found: dict[tuple[str, str], Door] = {}
@@ -83,7 +86,7 @@ def marks_of(client: str, at: str) -> list[pytest.MarkDecorator]:
 
 
 def bad_log_ins() -> Iterator[ParameterSet]:
-    """Yield each key with each client and broker.
+    """Yield each kind of invalid credentials with each client and broker.
 
     aiokafka with a bad token at Kafka is left out: it starts without an error, because it ignores
     Kafka's error.
@@ -125,7 +128,7 @@ def test_a_bad_login_is_refused(
 def test_java_authenticates_with_a_valid_secret(
     door_at: Callable[[str, str], Door], name: str, at: str, request: pytest.FixtureRequest
 ) -> None:
-    """Settings of the same form with a valid secret work, so the bad secrets cause the refusals."""
+    """The same settings with a valid secret work, so a refusal is due to the bad secret."""
     door = door_at("sasl", at)
     clients.java_is_let_in(door.bootstrap, door.good[name], request.getfixturevalue("kafka_oracle"))
 
@@ -145,7 +148,7 @@ def test_only_kafka_responds_between_a_bad_token_and_the_disconnect(
 
 
 class Steady:
-    """A lasting TLS connection."""
+    """A TLS connection that stays open while other clients are refused."""
 
     def __init__(self, door: Door) -> None:
         (key,) = door.good.values()

@@ -39,7 +39,7 @@ PLAIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule required
 
 
 def our_settings(world: World, folder: Path) -> dict[str, str]:
-    """Return the settings of our broker; write a file of users."""
+    """Return the settings of our broker; write the file of users that they name."""
     users = folder / "users"
     users.write_text("".join(f"{name}={PASSWORD}\n" for name in (BOSS, *world.users)))
     own = {

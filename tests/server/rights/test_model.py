@@ -43,7 +43,7 @@ NAMES: Final = {
 
 
 class Question(NamedTuple):
-    """An operation of a user on a resource; if `name` is None, on any resource of the type."""
+    """Whether a user may do an operation on a resource, or on any of its type if `name` is None."""
 
     user: str
     host: str
@@ -53,7 +53,7 @@ class Question(NamedTuple):
 
 
 def questions(*users: str) -> Iterator[Question]:
-    """Yield all questions. A question without a name asks whether any topic may be written to."""
+    """Yield all questions, also whether a user may write to any topic (without a name)."""
     for user in users:
         for host in HOSTS:
             for kind, names in NAMES.items():
@@ -124,7 +124,7 @@ def _acl(acl: ModelAcl) -> Acl:
 
 
 def differences(oracle: Oracle, acls: ModelAcls, asked: list[Question]) -> list[object]:
-    """Return the questions with different results from model, our authorizer and Kafka."""
+    """Return the questions to which the model, our authorizer and Kafka give different results."""
     authorizer = our_authorizer(acls)
     told = by_kafka(oracle, acls, asked)
     assert isinstance(told, list)
@@ -162,7 +162,7 @@ def test_drawn_acls(kafka_oracle: Oracle, seed: int) -> None:
 
 
 def _widened(rng: random.Random, acl: ModelAcl) -> ModelAcl:
-    """Return the ACL, often with another operation, and with a random choice of allow or deny."""
+    """Return the ACL with a random choice of allow or deny, and often with another operation."""
     if rng.random() < 0.6:
         acl = acl._replace(operation=rng.choice(OPERATIONS))
     return acl._replace(allows=rng.random() < 0.6)

@@ -1,4 +1,4 @@
-"""Certificates for tests, as PEM files in a folder: of an authority, a server, and clients."""
+"""Certificates of an authority, a server and clients for tests, as PEM files in a folder."""
 
 import datetime as dt
 import ipaddress
@@ -34,7 +34,7 @@ class Authority:
         return made.not_valid_before(_BEGIN).not_valid_after(_END)
 
     def issue(self, name: str, *, unit: str | None = None, password: str | None = None) -> Path:
-        """Write key and certificate of 127.0.0.1 to one file; return the file's path."""
+        """Write a new key and its certificate for 127.0.0.1 to one file; return the file's path."""
         key = ec.generate_private_key(ec.SECP256R1())
         parts = [x509.NameAttribute(NameOID.COMMON_NAME, name)]
         if unit is not None:

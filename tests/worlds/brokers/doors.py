@@ -24,8 +24,8 @@ from tidelog.config.broker import STANDARD_AUTHORIZER
 BEARER: Final = "OAUTHBEARER"
 TOPIC: Final = "open"
 _LOGINS: Final = "org.apache.kafka.common.security"
-# All cases use one address, and our broker delays the responses to repeated failures from one
-# address more and more, so the delays are switched off.
+# These settings switch off delays: all cases use one address, and our broker delays the response to
+# each further failure from an address more.
 _SHARED: Final = {
     "connection.failed.authentication.delay.ms": "0",
     "sasl.enabled.mechanisms": ",".join((*MECHANISMS, BEARER)),
@@ -72,8 +72,8 @@ class Door:
         bad: Invalid credentials, by name.
         powerless: Valid credentials of a user without any rights; None if all users have all
             rights.
-        token: Creates a valid token, with the given claims changed; None if the broker accepts no
-            tokens.
+        token: A function that creates a valid token, except for the claims that are given; None if
+            the broker accepts no tokens.
     """
 
     bootstrap: str
@@ -97,7 +97,7 @@ def secrets_of(key: Key) -> list[str]:
 
 
 class Issuer:
-    """An issuer of tokens; writes a file with the issuer's public key."""
+    """Issues tokens. The file at `path` has the public key with which a broker checks them."""
 
     def __init__(self, folder: Path) -> None:
         self._key = RsaKey("one")
@@ -118,7 +118,7 @@ class Issuer:
         }
 
     def token(self, **more: object) -> str:
-        """Return a valid token, with the given claims changed."""
+        """Return a valid token, except for the claims that are given."""
         return token(self._key, "RS256", claims(**more))
 
     @staticmethod
@@ -140,7 +140,7 @@ def _sasl_door(bootstrap: str, issuer: Issuer) -> Door:
 
 
 def ensure_open(door: Door, key: Key) -> None:
-    """Wait until the client sees the topic; fail if the broker rejects a valid key."""
+    """Wait until a client with valid credentials sees the topic; fail if it never does."""
     admin = AdminClient(key.librdkafka(door.bootstrap))
     admin.poll(0)  # requests the token
 
@@ -217,7 +217,7 @@ class Papers:
     def door(self, bootstrap: str) -> Door:
         """Create a topic at a broker.
 
-        Return the broker together with credentials for the broker.
+        Return a `Door` with the broker's address and credentials for it.
         """
         bad = {"none": self._key(None), "authority": self._key(self._other.issue("boss"))}
         create_topic(bootstrap, self._boss, TOPIC)

@@ -1,7 +1,7 @@
 """Groups of a broker without sockets, on a disk in memory, with a manual clock.
 
-Tests play the members. No event loop runs between calls: a group's records are written at once, and
-time passes only by `wait`.
+Tests act as the members. No event loop runs between calls: a group's records are written at once,
+and time passes only in `wait`.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 class Syncs(Later):
-    """Deferred work of logs; runs at once unless a test holds it.
+    """Runs the deferred work of logs at once, unless a test holds it back.
 
     Attributes:
         is_held: Whether deferred work waits for `settle`.
@@ -116,7 +116,7 @@ class World:
         self._open(settings)
 
     def on_a_loop(self, action: Callable[[], T]) -> T:
-        """Run an action on a loop; return the action's result after all tasks have ended."""
+        """Run an action on an event loop until all tasks have ended; return the action's result."""
 
         async def run() -> T:
             found = action()
@@ -133,7 +133,7 @@ class World:
         return self.node.partitions.get(OFFSETS_TOPIC, 0).log.log_end_offset
 
     def hold_syncs(self) -> None:
-        """Delay syncs until `sync` is called; this matters with the durability `fsync`."""
+        """Delay all further syncs until `sync` is called; this matters with `fsync` durability."""
         for each in self._syncs:
             each.is_held = True
 
@@ -143,7 +143,7 @@ class World:
             each.settle()
 
     def refuse_records(self, *, refuse: bool = True) -> None:
-        """Let the topic refuse all records, as with too small a `max.message.bytes`."""
+        """Let the offsets topic refuse all records, by too small a `max.message.bytes`."""
         log_dir = self.node.log_dir
         log_dir.topic_admin.alter(OFFSETS_TOPIC, {"max.message.bytes": "1" if refuse else None})
         log_dir.open_partitions.follow_settings(OFFSETS_TOPIC)
@@ -177,7 +177,7 @@ class World:
 
     @property
     def found(self) -> AnyGroup | None:
-        """The group, None if it does not exist."""
+        """The group `GROUP`, None if it does not exist."""
         return self.node.groups.find(GROUP)
 
     @property
@@ -202,12 +202,12 @@ class World:
         return found
 
     def set_group(self, texts: Mapping[str, str]) -> None:
-        """Set the group's own settings, even if they exceed the broker's bounds."""
+        """Set the group's settings, without the check that they are within the broker's bounds."""
         change = self.node.cluster.change
         asyncio.run(change(lambda state: state._replace(groups={GROUP: dict(texts)})))
 
     def make_topics(self, **partitions: int) -> None:
-        """Create, extend and delete topics until exactly these exist; an id depends on the name."""
+        """Create, extend and delete topics so that exactly these exist; the name decides the id."""
         log_dir, known = self.node.log_dir, self.node.topics
         for name in set(known.names()) - {OFFSETS_TOPIC, *partitions}:
             known.delete(name)
@@ -232,7 +232,7 @@ class World:
         session_ms: int = SESSION_MS,
         client_id: str = "us",
     ) -> Reply[JoinResult]:
-        """Send a join; return the response, which may arrive later."""
+        """Send a JoinGroup request; return its reply, which may get its value later."""
         return self.members.join(
             JoinRequest(
                 group_id=GROUP,
@@ -250,7 +250,7 @@ class World:
         )
 
     def join_all(self, replies: Sequence[Reply[JoinResult]]) -> list[JoinResult]:
-        """Return the responses to joins, after the delay of the first rebalance."""
+        """Wait for the first rebalance; return the responses to these joins."""
         self.wait(0)
         return [reply.value for reply in replies]
 
@@ -262,7 +262,7 @@ class World:
         return joined
 
     def assign(self, joined: Sequence[JoinResult]) -> None:
-        """Sync all members; the leader's assignment for each member is the member's id."""
+        """Sync all members; each member is assigned its own id."""
         given = {member.member_id: member.member_id.encode() for member in joined}
         for member in joined:
             is_leader = member.leader == member.member_id
@@ -271,7 +271,7 @@ class World:
     def ask_sync(
         self, member: JoinResult, assignments: Mapping[str, bytes] | None = None
     ) -> "Reply[tuple[ErrorCode, bytes]]":
-        """Send a sync; return a future of the error code and the assignment."""
+        """Send a SyncGroup request; return its reply: the error code and the assignment."""
         asked = SyncRequest(
             group_id=GROUP,
             member_id=member.member_id,

@@ -39,7 +39,7 @@ SETTINGS = {
 
 
 def settings_in(folder: Path, **more: str) -> dict[str, str]:
-    """Return a broker's settings; write the file of users of PLAIN, which has one user."""
+    """Return a broker's settings; write the file of PLAIN users, which contains one user."""
     users = folder / "users"
     users.write_text(f"# users\nPLAIN-user={PASSWORD}\n")
     found = SETTINGS | {"tidelog.sasl.plain.users.file": str(users)}

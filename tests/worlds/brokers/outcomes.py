@@ -1,4 +1,4 @@
-"""Returns a broker's response to a frame, without a connection."""
+"""Returns a broker's response to a request's frame, without a connection."""
 
 import asyncio
 from typing import Final
@@ -20,7 +20,7 @@ def outcome(node: Node, connection: ClientInfo, frame: bytes) -> Outcome:
     function calls for a ready response.
 
     Raises:
-        TidelogError: The connection must be closed.
+        TidelogError: The broker would close the connection.
     """
     asyncio._set_running_loop(_LOOP)
     try:

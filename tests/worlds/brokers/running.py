@@ -1,4 +1,4 @@
-"""Fixtures of our broker in the tests' process: nodes without a socket, and running brokers.
+"""Fixtures of our broker in the tests' process: as a node without sockets, or running.
 
 A test module creates its own fixture: `node = node_fixture(topics={"t": 6})`.
 """
@@ -53,7 +53,7 @@ def node_fixture(
     has_disk: bool = False,
     scope: Scope = "function",
 ) -> object:
-    """Return a fixture that opens a node in `tmp_path`, or for a larger scope in a new folder.
+    """Return a fixture that opens a node in `tmp_path`, or in a new folder if `scope` is larger.
 
     Args:
         settings: Settings of the broker, by Kafka's names.
@@ -88,7 +88,7 @@ def broker_fixture(
     is_temporary: bool = False,
     scope: Scope = "function",
 ) -> object:
-    """Return a fixture that runs a broker on `tmp_path / "data"`, or in a separate folder.
+    """Return a fixture that runs a broker in `tmp_path`, or in a new folder if `scope` is larger.
 
     Args:
         settings: Settings of the broker, by Kafka's names; or a function of the folder that holds
@@ -124,7 +124,7 @@ def start_with(data: str, **more: str) -> Broker:
 
 
 def holder_of(broker: Broker) -> ControlClient:
-    """Return the control channel of a broker; waits while the broker compiles kernels."""
+    """Return a client of a broker's control channel; wait while the broker compiles kernels."""
     found = find_holder(broker.data)
     assert found is not None
     return found

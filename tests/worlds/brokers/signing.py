@@ -1,4 +1,4 @@
-"""Keys and key set of an issuer of tokens, and valid and invalid tokens."""
+"""A token issuer's keys and key set, and valid and invalid tokens."""
 
 import base64
 import hashlib

@@ -1,7 +1,7 @@
 """A broker without a socket: sends odd frames over transports that record the responses.
 
-Everything runs on one event loop in the test's thread. The handling of a frame is limited by a
-number of loop iterations, not by seconds.
+Everything runs on one event loop in the test's thread. A frame must be handled within a number of
+loop iterations, not within a time.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ SETTINGS = {
 
 
 class FakeTransport(asyncio.Transport):
-    """Transport that stores all sent bytes at once, and whether the transport was closed."""
+    """Transport that collects all sent bytes without delay, and records whether it was closed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class FakeTransport(asyncio.Transport):
 
 
 class Errors(logging.Handler):
-    """Collects logged errors, which are exceptions that no handler expected."""
+    """Collects logged errors: they are about exceptions that no handler expected."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)

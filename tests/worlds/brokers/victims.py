@@ -111,7 +111,8 @@ class Victim:
         for _ in range(START_TRIES):
             if _listens(port):
                 return True
-            # The handle becomes readable when the broker exits; until then, try again to connect.
+            # The process's handle becomes readable when the broker exits; until then, retry to
+            # connect.
             if select.select([self._handle], [], [], POLL_S)[0]:
                 self._pid = None
                 os.close(self._handle)
@@ -119,7 +120,7 @@ class Victim:
         raise AssertionError("the broker never listened")
 
     def kill(self) -> None:
-        """Kill the broker as in a crash of the process: it flushes nothing and prints nothing."""
+        """Kill the broker's process, so that it neither flushes nor prints anything more."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:

@@ -18,7 +18,7 @@ LIFETIME_MS: Final = 3_600_000
 SCRAM: Final = MECHANISMS[1:]
 NONCE: Final = "fyko+d2lbbFgONRv9qkxdawL"
 UNSUPPORTED, ILLEGAL, REFUSED = 33, 34, 58
-# A function that sends messages of one test case and records the responses.
+# The list that a connection records: responses, and `closed` at the end.
 Heard = list[object]
 Story = Callable[["Visitor"], None]
 
@@ -102,7 +102,7 @@ EXPIRED: Final = f"{BEARER}-expired"
 
 
 def last_message(mechanism: str, first: str, answer: str, password: str) -> LastMessage:
-    """Return a correct second SCRAM message, by RFC 5802, section 3."""
+    """Return a client's correct second SCRAM message (RFC 5802, section 3)."""
     name = "sha256" if mechanism.endswith("256") else "sha512"
     said = dict(part.partition("=")[::2] for part in answer.split(","))
     salted = hashlib.pbkdf2_hmac(
@@ -121,7 +121,7 @@ def last_message(mechanism: str, first: str, answer: str, password: str) -> Last
 def doors(
     kafka_jars: KafkaHome, kafka_oracle: Oracle, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Door, Door]]:
-    """Run Kafka and our broker, both with limited sessions."""
+    """Run Kafka and our broker, both with sessions of limited length."""
     folders = [tmp_path_factory.mktemp(name) for name in ("kafka", "ours")]
     more = {
         "connections.max.reauth.ms": str(LIFETIME_MS),
@@ -135,7 +135,7 @@ def doors(
 
 
 def heard(door: Door, story: Story) -> Heard:
-    """Run a case; return the responses, and `closed` at the end if the broker disconnected."""
+    """Run a case; return all responses, with `closed` at the end if the broker disconnected."""
     with RawClient(door.bootstrap) as client:
         visitor = Visitor(door, client)
         try:

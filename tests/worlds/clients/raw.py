@@ -79,7 +79,7 @@ class RawClient(Closing):
         self._sock.close()
 
     def send(self, api: "Api[Request, DataclassInstance]", version: int, message: Request) -> None:
-        """Send a request; `receive` returns the responses in the order of the requests."""
+        """Send a request and don't wait; `receive` returns the responses in order of requests."""
         self._sock.sendall(b"".join(self._connection.request(api, version, message)))
 
     @overload
@@ -104,7 +104,7 @@ class RawClient(Closing):
         return found
 
     def reset(self) -> None:
-        """Reset the connection, so that further data from the broker is refused."""
+        """Reset the connection: the system refuses whatever the broker still sends."""
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._sock.close()
 
@@ -126,7 +126,7 @@ class RawClient(Closing):
         return self.receive(api)
 
     def auto_create(self, topic: str) -> None:
-        """Request a topic's metadata until the broker has created it, with default settings."""
+        """Request a topic's metadata until the broker has created it (with default settings)."""
         wanted = [MetadataRequestTopic(name=topic)]
         message = MetadataRequest(topics=wanted, allow_auto_topic_creation=True)
         while self.ask(METADATA, 9, message).topics[0].error_code:

@@ -1,7 +1,7 @@
-"""Drivers that find out a user's rights with clients for Python (see also rights_process_drivers).
+"""Drivers find out a user's rights through a client library; these are the ones for Python.
 
-A driver runs all steps of one user with few connections. Each denial must be reported as the right
-error: another error, or no response, fails the test.
+A driver runs all steps of one user with few connections. A client must report each denial by the
+right error: another error, or no response, fails the test. rights_process_drivers has more drivers.
 """
 
 import asyncio
@@ -114,8 +114,8 @@ class Confluent:
 
     @staticmethod
     def _read(config: Config, names: Sequence[str], told: Told) -> None:
-        # A short session timeout, because closing the consumer takes this time if the user may not
-        # look up the group's coordinator.
+        # The session timeout is short, because `close` takes as long if the user may not look up
+        # the group's coordinator.
         consumer = Consumer({**config, "group.id": "none", "session.timeout.ms": 1000})
         patience = Patience()
         try:
@@ -130,8 +130,8 @@ class Confluent:
             while waiting:
                 patience.check(waiting)
                 message = consumer.poll(1)
-                # Errors about the group are skipped: the consumer always looks up a coordinator,
-                # even without a need.
+                # Errors about the group are skipped: the consumer looks up a coordinator that it
+                # doesn't need.
                 topic = "" if message is None else message.topic() or ""
                 if message is None or topic not in waiting:
                     continue

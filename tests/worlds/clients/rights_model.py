@@ -1,7 +1,7 @@
 """Slow model of authorization that reads every ACL for each question.
 
-The model shares only Kafka's numbers with the broker's own authorizer, which indexes ACLs by name
-and caches results; test_model.py compares both with Kafka's authorizer.
+The broker's own authorizer indexes ACLs by name and caches results. The model shares only Kafka's
+numbers of operations and types with it; test_model.py compares both with Kafka's authorizer.
 
 Source: KIP-11, KIP-290; behavior of Kafka 4.3's StandardAuthorizer.
 """
@@ -15,10 +15,10 @@ from tidelog.server.security.operations import Operation, PatternType, Permissio
 CLUSTER: Final = "kafka-cluster"
 EVERYBODY: Final = "User:*"
 ANYTHING: Final = "*"
-# Name that stands for any name without an ACL; Kafka's authorizer uses the same name.
+# Stands for all names without an ACL; Kafka's authorizer uses the same name for this.
 UNHEARD_OF: Final = "hardcode"
 
-# Implied operations, by the operation that implies them.
+# An ACL that allows an operation (the key) also allows a second one (the value).
 BRINGS: Final = {
     Operation.READ: Operation.DESCRIBE,
     Operation.WRITE: Operation.DESCRIBE,

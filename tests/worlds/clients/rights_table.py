@@ -1,4 +1,4 @@
-"""A table of rights at two brokers, drawn by seed: ACLs, rows, and the expected results.
+"""Tables of rights, drawn by seed, for two brokers: ACLs, rows, and the expected results.
 
 One broker allows an operation only if an ACL allows it. The other broker also allows every
 operation on resources without an ACL. A row is a user, a step that every client can take, and a
@@ -94,7 +94,7 @@ STRICT: Final = {
     ID: (*IDS, "*", "pay*"),
     ResourceType.CLUSTER: (CLUSTER,),
 }
-# Patterns without the wildcard: with an ACL for the wildcard, no name is without an ACL.
+# Patterns without the wildcard, because with an ACL for the wildcard every name has an ACL.
 LOOSE: Final = {
     TOPIC: ("flights", "fleet", "flight*", "secret"),
     GROUP: ("crew", "crew-*"),
@@ -114,7 +114,7 @@ HOSTS: Final = ("*", "*", "*", HERE, ELSEWHERE)
 def draw_acl(
     rng: random.Random, principal: str, patterns: Mapping[ResourceType, Sequence[str]]
 ) -> ModelAcl:
-    """Draw an ACL for a principal; three of four allow something."""
+    """Draw an ACL for a principal; three of four ACLs allow an operation, the others deny it."""
     kind = rng.choice(KINDS)
     pattern = rng.choice(patterns[kind])
     is_prefix = len(pattern) > 1 and pattern.endswith("*")
@@ -170,7 +170,7 @@ def _allows(acls: ModelAcls, user: str, step: Step, name: str) -> bool:
 
 
 def _rows(acls: ModelAcls, user: str) -> Iterator[Row]:
-    """Yield a user's rows: only rows about topics if the user may not read the topic `open`."""
+    """Yield a user's rows; if the user may not read the topic `open`, only rows about topics."""
     reads_open = _allows(acls, user, Step.READ, OPEN)
     for step, (kind, _) in NEEDS.items():
         if kind is TOPIC or reads_open:

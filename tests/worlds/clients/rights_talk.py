@@ -1,4 +1,4 @@
-"""Users with different rights, and the requests that each of them sends to two brokers."""
+"""Users with different rights, and the requests that each user sends to Kafka and our broker."""
 
 import dataclasses
 import time
@@ -138,7 +138,7 @@ ALL_OF_ALL: Final = [
 
 
 def _each(kind: ResourceType, names: str, operations: str) -> dict[str, list[AclFields]]:
-    """Return the ACLs of one user for each operation."""
+    """For each operation, return a user's name with the ACLs that allow only this operation."""
     words = operations.split()
     return {
         f"{kind.name}-{word}".lower(): [allow(word, kind, name) for name in names.split()]
@@ -374,7 +374,7 @@ OWN: Final = frozenset(
 
 
 def shared(value: object, ids: Mapping[UUID, str]) -> object:
-    """Return a response with sorted lists, without the fields that differ between brokers."""
+    """Return a response's content that brokers share: sorted lists, without the fields in `OWN`."""
     if dataclasses.is_dataclass(value):
         names = [field.name for field in dataclasses.fields(value) if field.name not in OWN]
         # A missing list of aborted transactions means the same to a reader as an empty list.
@@ -391,7 +391,7 @@ def shared(value: object, ids: Mapping[UUID, str]) -> object:
 
 
 def differences(kafka: object, ours: object, place: str = "") -> Iterator[str]:
-    """Yield the places where two responses differ."""
+    """Yield a text for each place where two responses differ."""
     if isinstance(kafka, dict) and isinstance(ours, dict):
         for name in kafka:
             yield from differences(kafka[name], ours[name], f"{place}.{name}")

@@ -46,7 +46,7 @@ class _AioProvider(AioProvider):  # type: ignore[misc]  # untyped
 
 @dataclass(frozen=True, kw_only=True)
 class BearerKey(Key):
-    """A token, in the form that each client needs."""
+    """Credentials that are a token, in the form that each client needs."""
 
     made: str
 
@@ -66,5 +66,5 @@ class BearerKey(Key):
 
 
 def bearer(made: str) -> bytes:
-    """Return a client's first message."""
+    """Return a client's first OAUTHBEARER message, which contains the token."""
     return f"n,,\x01auth=Bearer {made}\x01\x01".encode()

@@ -1,4 +1,4 @@
-"""A transactional producer, by hand, for any broker: both protocols, step by step."""
+"""A transactional producer that sends each request by hand, in either protocol, to any broker."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -48,7 +48,7 @@ from tidelog.protocol.messages.transactions import (
 from tidelog.record.builder import build_batch
 from tidelog.types import NewRecord
 
-# Time in ms, long enough that no transaction times out on a busy machine.
+# Timeout in ms; so long that no transaction times out because the machine is busy.
 TIMEOUT_MS = 600_000
 GROUP_KEY, TRANSACTION_KEY = 0, 1
 # Errors while the coordinator is not found or loaded yet, or is still ending the previous
@@ -86,7 +86,7 @@ class Transacting:
         transactional_id: The producer's transactional id.
         has_own_epochs: Whether the producer uses the protocol of KIP-890: each transaction has an
             epoch of its own, and producing to a partition adds the partition.
-        timeout_ms: Time after which a transaction is aborted.
+        timeout_ms: Time in ms after which the broker aborts an open transaction.
         producer_id: The id that the broker assigned, set by `init`.
         epoch: The producer's epoch, set by `init` and `end`.
         sequences: The next sequence number of each partition.
@@ -233,7 +233,7 @@ class Transacting:
         return until(ask, lambda code: code not in LATER)
 
     def until_ended(self, topic: str, partition: int = 0) -> None:
-        """Wait until the partition has the marker."""
+        """Wait until the transaction's marker is in the partition."""
         producer_id = self.producer_id
         until(
             lambda: producers(self.client, topic, partition).get(producer_id, NO_STATE),
