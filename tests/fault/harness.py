@@ -16,7 +16,7 @@ Promise = TypeVar("Promise")
 
 
 class Story(Generic[Promise]):
-    """The promise after each step, and how many calls the journal has after this step."""
+    """The promises of a workload: after each step, the promise and the journal's count of calls."""
 
     def __init__(self, files: DamageFileSystem, start: Promise) -> None:
         self._files = files
@@ -55,7 +55,7 @@ class Survey:
 
 
 class CrashFound(AssertionError):
-    """A crash state that breaks a promise; the text explains how to reproduce it."""
+    """A crash state breaks a promise; the text explains how to reproduce the state."""
 
 
 def survey(
@@ -64,7 +64,7 @@ def survey(
     states: Iterable[CrashState],
     judge: Judge[Promise],
 ) -> Survey:
-    """Judge every state once.
+    """Judge each distinct state once; return the counts of states.
 
     Raises:
         CrashFound: The first state that breaks a promise, with its seed and each change's fate.

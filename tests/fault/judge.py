@@ -20,13 +20,13 @@ COMMITTED = IsolationLevel.READ_COMMITTED
 
 
 def judge(state: CrashState, before: DirPromise, after: DirPromise) -> None:
-    """Recover, compare, and recover again: the second recovery must not change anything."""
+    """Recover, compare with the promises, and assert that a second recovery changes nothing."""
     files = reopen(state)
     judge_directory(recover(files), before, after)
     if f"{ROOT}/{CLEAN_SHUTDOWN_FILE}" in state.contents():
-        # After a clean stop nothing was recovered, so the appends wrote the indexes. Recovery may
-        # write other, equally valid indexes, so a recovery is run before `judge_idempotence`
-        # compares.
+        # After a clean stop, opening recovers nothing, so the indexes are those that appends wrote.
+        # A recovery may write different, equally valid indexes. So recover once before
+        # `judge_idempotence` compares the files.
         files = reopen(files.crash(Keep.EVERYTHING))
         recover(files)
     judge_idempotence(files)
@@ -34,18 +34,18 @@ def judge(state: CrashState, before: DirPromise, after: DirPromise) -> None:
 
 
 def judge_quickly(state: CrashState, before: DirPromise, after: DirPromise) -> None:
-    """Recover and compare."""
+    """Recover, and compare the directory with the promises."""
     judge_directory(recover(reopen(state)), before, after)
 
 
 def recover(files: DamageFileSystem) -> LogDir:
-    """Open the directory for writing after a crash, with every partition."""
+    """Open the directory and all its partitions for writing, after a crash."""
     env = seeded_env(1, files=files, now_ms=RESTART_MS)
     return opened(lambda: LogDir.open(ROOT, env=env, options=WRITABLE))
 
 
 def judge_directory(directory: LogDir, before: DirPromise, after: DirPromise) -> None:
-    """Compare every topic with its promise; leave the directory open, as after a crash."""
+    """Assert that each topic has the content of a promise; the directory is not closed."""
     names = set(directory.topics())
     allowed = before.topics | after.topics
     needed = before.topics & after.topics
@@ -61,7 +61,7 @@ def judge_directory(directory: LogDir, before: DirPromise, after: DirPromise) ->
 
 
 def judge_commit(directory: LogDir, before: DirPromise, after: DirPromise) -> None:
-    """Assert that a commit is complete in all of its partitions, or in none."""
+    """Assert that all partitions of a commit have its records, or that none has them."""
     outcomes = {
         name: _outcome(directory, name, before.logs[name].end, promise.end)
         for name, promise in after.logs.items()
@@ -85,7 +85,7 @@ def _expect_unknown(directory: LogDir, name: str) -> None:
 
 
 def judge_log(log: Log, versions: Sequence[LogPromise]) -> LogPromise:
-    """Assert that the log has a promise's content up to a batch's end; return this promise."""
+    """Assert that the log has a promise's records up to the end of a batch; return the promise."""
     start, end = log.log_start_offset, log.log_end_offset
     durable = min(version.durable_end for version in versions)
     assert end >= durable, f"the log ends at {end}, everything below {durable} was synced"
@@ -126,7 +126,7 @@ def _facts(record: object) -> tuple[object, ...]:
 
 
 def judge_batches(log: Log, version: LogPromise, epoch: int) -> None:
-    """Assert that batches and epoch file have the promised epochs, and the log has a new epoch."""
+    """Assert that batches and epoch file have the promised epochs, and that the next is higher."""
     epochs = {kept.offset: kept.leader_epoch for kept in version.records}
     previous = -1
     for part in log.slices():
@@ -143,7 +143,7 @@ def judge_batches(log: Log, version: LogPromise, epoch: int) -> None:
 
 
 def judge_indexes(log: Log) -> None:
-    """Assert that indexes keep their rules and point to batches."""
+    """Assert that the indexes are valid, and that each entry points to the start of a batch."""
     for segment in log.segments:
         segment.offset_index.check(segment.size_bytes)
         segment.time_index.check()
@@ -158,14 +158,14 @@ def judge_indexes(log: Log) -> None:
 
 
 def judge_append_times(log: Log, there: Sequence[Kept | Marker]) -> None:
-    """Assert that no record has a wrong append time; it may be unknown."""
+    """Assert that each record's append time is right or unknown."""
     for record in there:
         known = log.append_time_of(record.offset)
         assert known in (None, record.append_ms), f"{record} has append time {known}"
 
 
 def judge_duplicates(log: Log, version: LogPromise) -> None:
-    """Assert that a batch that is sent again gets its old offset, and is not written again."""
+    """Send batches again; assert that each gets its old offset, and that nothing is written."""
     start, end = log.log_start_offset, log.log_end_offset
     for sent in version.last_sent(end).values():
         if sent.first_offset < start:
@@ -208,7 +208,7 @@ def judge_idempotence(files: DamageFileSystem) -> None:
 
 
 def judge_going_on(files: DamageFileSystem) -> None:
-    """Assert that each partition accepts a record at its end, and has it after a clean stop."""
+    """Assert that each partition accepts a record, and still has this record after a clean stop."""
     recovered = reopen(files.crash(Keep.EVERYTHING))
     directory = recover(recovered)
     offsets = {

@@ -1,4 +1,4 @@
-"""Promises of a partition and of a directory of topics: the model by which crashes are judged.
+"""Promises about a partition and about a directory: what must exist after a crash.
 
 The code uses plain lists and loops, so that it is evidently right. Each change returns a new
 promise.
@@ -78,7 +78,7 @@ class LogPromise:
         sent: Batches of idempotent producers, in order.
         start: The requested log start offset.
         durable_end: Offset below which everything has to survive, exclusive.
-        epoch: The highest leader epoch of any acknowledged append, including lost records.
+        epoch: The highest leader epoch of any acknowledged append, even if its records are lost.
     """
 
     records: tuple[Kept, ...] = ()
@@ -116,7 +116,7 @@ class LogPromise:
         return replace(self, durable_end=self.end)
 
     def truncated(self, offset: int) -> "LogPromise":
-        """Return the promise after every batch that contains `offset` or a later offset is dropped.
+        """Return the promise after a truncation, which drops batches with offsets from `offset` on.
 
         If a dropped batch also contains the log start, no readable record is left: the log is empty
         and starts at the old log start, or at `offset` if `offset` is lower.
@@ -188,12 +188,12 @@ class LogPromise:
 
 @dataclass(frozen=True, slots=True)
 class DirPromise:
-    """A directory. Creations and deletions of topics are durable at once.
+    """The promise of a directory. Created and deleted topics are durable when the call returns.
 
     Attributes:
         logs: The promise of each partition.
         is_commit: Whether the last step was a commit to several partitions. After a crash during
-            this step, either all of them have the commit, or none.
+            this step, either all of these partitions have the commit, or none has it.
     """
 
     logs: Mapping[TopicPartition, LogPromise] = field(default_factory=dict)

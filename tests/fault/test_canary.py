@@ -19,7 +19,7 @@ LINE_SIZE = 12
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The writer's promise: how many lines survive, and the checkpoint that survives."""
+    """The writer's promise: the count of lines and the checkpoint that survive a crash."""
 
     lines: int = 0
     checkpoint: int = 0
@@ -178,7 +178,7 @@ def test_a_failure_has_the_seeds_to_reproduce_it() -> None:
 def test_calls_of_another_thread_during_settle_stay_in_the_journal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Otherwise the journal could contain a file's sync without the file's creation."""
+    """If `settle` dropped them, the journal could have a file's sync without its creation."""
     files = DamageFileSystem()
     files.make_dirs("/d")
     crash = DamageFileSystem.crash

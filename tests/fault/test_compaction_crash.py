@@ -1,4 +1,4 @@
-"""A compaction that loses power, or gets a disk failure, at every one of its calls."""
+"""Compaction is interrupted by a power loss or a failing call of the disk, at each of its calls."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -45,7 +45,7 @@ CONFIG = {
 
 
 def make(env: SeededEnv) -> None:
-    """Create nine segments with an aborted transaction, of which a cleaning makes two."""
+    """Create nine segments, with an aborted transaction; a cleaning merges eight into two."""
     dice = random.Random(3)
     with LogDir.open(ROOT, env=env, options=LogDirOptions(create=True)) as log_dir:
         log_dir.create_topic("t", config=CONFIG)
@@ -102,7 +102,7 @@ def clean(env: SeededEnv, log_dir: LogDir, make_worker: MakeWorker = PlainWorker
 
 
 def judge(files: DamageFileSystem, env: SeededEnv, before: Seen, *, goes_on: bool) -> int:
-    """Assert that no record is lost, and that the log accepts records and can be cleaned.
+    """Assert that no record is lost; with `goes_on`, also append a record and clean the log.
 
     Returns the number of records after recovery.
     """
@@ -136,7 +136,7 @@ def check(found: Seen, before: Seen) -> None:
 
 
 def done_once(make_worker: MakeWorker = PlainWorker) -> tuple[SeededEnv, Seen]:
-    """Return a disk with all calls of a cleaning in its journal, and the log's content before."""
+    """Clean a log; return the disk, whose journal has the cleaning's calls, and the old content."""
     env = seeded_env(1)
     make(env)
     before = seen(env)
@@ -151,7 +151,7 @@ def done_once(make_worker: MakeWorker = PlainWorker) -> tuple[SeededEnv, Seen]:
 @pytest.mark.parametrize("make_worker", WORKERS)
 @pytest.mark.parametrize("keep", list(Keep))
 def test_power_loss_at_every_call(keep: Keep, make_worker: MakeWorker) -> None:
-    """Includes every write, rename and sync of the cleaning, of the swap and of the checkpoint."""
+    """The calls are all writes, renames and syncs of the cleaning, the swap and the checkpoint."""
     env, before = done_once(make_worker)
     left = [
         judge(reopen(state), env, before, goes_on=not number % 8)
@@ -167,7 +167,7 @@ def test_power_loss_in_seeded_ways(make_worker: MakeWorker) -> None:
     env, before = done_once(make_worker)
     states = env.files.crash_states(range(60))
     left = {judge(reopen(state), env, before, goes_on=False) for state in states}
-    assert len(left) >= 3  # states after the swap of no group, of some groups, and of all groups
+    assert len(left) >= 3  # after the swap of no group, of one group, of both
 
 
 class PowerLoss(BaseException):

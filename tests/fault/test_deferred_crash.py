@@ -47,12 +47,12 @@ class DeferringWorkload(Workload):
         return [*super().weighted(), (6, self.work), (4, self.flush_later)]
 
     def _after_roll(self, promise: LogPromise) -> LogPromise:
-        """Return the promise after rolls, which defer syncs: durable up to the recovery point."""
+        """Return the promise after rolls: only records below the recovery point are durable."""
         durable_end = max(promise.durable_end, min(self.log.recovery_point, promise.end))
         return replace(promise, durable_end=durable_end)
 
     def work(self) -> None:
-        """Do the next few jobs of the deferred work."""
+        """Run the next one to three jobs of the deferred work."""
         for later in self.laters:
             later.work(self.draw.randrange(1, 4))
         self._tell(self.promise)

@@ -30,7 +30,7 @@ ENDS = pytest.mark.parametrize("end", [LogDir.abandon, LogDir.close], ids=["kill
 def durable_first(
     env: SeededEnv, config: Mapping[str, str] | None = None, later: Later | None = None
 ) -> tuple[LogDir, Log]:
-    """Return a directory and its partition, whose first record is durable."""
+    """Return a directory with one partition, and this partition's log with a durable record."""
     deferrals = None if later is None else lambda: later
     options = LogDirOptions(create=True, deferrals=deferrals)
     directory = LogDir.open(ROOT, env=env, options=options)
@@ -51,7 +51,7 @@ def cut(log: Log, offset: int) -> None:
 
 
 def failing(env: SeededEnv, call: int, do: Callable[[], None], kind: FaultKind) -> str | None:
-    """Run `do` with one failing call; return its operation and path, None if no call failed."""
+    """Run `do` with one failing call; return the operation and path of this call, or None."""
     env.files.writes.fault = Fault(env.files.calls + call, kind)
     known = len(env.files.writes.failed)
     with suppress(StorageFailure):
@@ -105,7 +105,7 @@ def test_an_append_that_finds_no_room_leaves_none(config: Mapping[str, str]) -> 
 
 
 def offline_by_append(env: SeededEnv, log: Log) -> None:
-    """Fail an append for lack of space; deferred work has not run yet."""
+    """Let an append fail for lack of space, before any deferred work has run."""
     env.files.limit_bytes = 0
     with pytest.raises(StorageFailure, match="append"):
         append(log, THIRD)

@@ -17,7 +17,7 @@ SMALL = {"internal.segment.bytes": "20000", "file.delete.delay.ms": "0"}
 
 
 def full(env: SeededEnv) -> LogDir:
-    """Return a directory whose partition t-0, of several segments, is offline on a full disk."""
+    """Return a directory on a full disk; its partition t-0 has several segments and is offline."""
     directory = LogDir.open(ROOT, env=env, options=LogDirOptions(create=True))
     directory.create_topic("t", config=SMALL)
     directory.create_topic("other")

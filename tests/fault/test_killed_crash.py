@@ -1,4 +1,4 @@
-"""The process is killed while a roll's sync is pending, starts again, and later power is lost.
+"""The process is killed while a roll's sync is pending and starts again; then power is lost.
 
 Unsynced bytes of a killed process are in the system's page cache. The next start reads these bytes
 and treats them like all other bytes of the file: a flush or a clean stop makes them durable.
@@ -42,7 +42,7 @@ NEVER_WORKING = LogDirOptions(create=True, deferrals=Later)
 
 
 class KilledWorkload(DeferringWorkload):
-    """A `DeferringWorkload` that is sometimes killed; work that is then pending never runs."""
+    """A `DeferringWorkload` that is sometimes killed, so that pending work never runs."""
 
     def weighted(self) -> list[tuple[int, Callable[[], None]]]:
         """Return the steps of `DeferringWorkload`, and the kill."""
@@ -99,7 +99,7 @@ def partition_at(env: SeededEnv) -> tuple[LogDir, Log]:
 
 
 def killed(rolls: int) -> SeededEnv:
-    """Return the disk of a killed process: three records per segment, and no roll was synced."""
+    """Return a killed process's disk: segments of three records, and rolls that were not synced."""
     env = seeded_env(1)
     directory, log = partition_at(env)
     for part in range(rolls + 1):
@@ -201,7 +201,7 @@ def _sync(fs: DamageFileSystem, path: str) -> None:
 def with_a_failed_sync(
     end: Callable[[LogDir], None], call: int
 ) -> tuple[SeededEnv, list[bytes | None]]:
-    """Return a directory whose last append's sync failed, and the values of all appends."""
+    """Return a directory after a failed sync of the last append, and the values of all appends."""
     env = seeded_env(1)
     directory, log = partition_at(env)
     log.append([NewRecord(value=b"synced")])

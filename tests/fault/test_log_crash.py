@@ -1,7 +1,7 @@
-"""Power is lost at every recorded call of a workload, and in 1,500 ways drawn by seeds.
+"""Power is lost at each recorded call of a workload, and in 1,500 crashes drawn by seeds.
 
-A sweep draws 3,000 ways. Each workload runs once; each possible crash during the run gives a state
-of the disk. A failure is reproducible: it names the workload's seed, the crash's seed and the fate
+A sweep draws 3,000 crashes. Each workload runs once; each crash gives a possible state of the disk.
+A failure is reproducible: it names the workload's seed, the crash's seed and the fate
 of each unsynced change.
 """
 
@@ -84,7 +84,7 @@ def test_seeded_states_of_several_partitions(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [WIDE_SEEDS[0], rarely(WIDE_SEEDS[1])])
 def test_crash_during_recovery_of_several_partitions(seed: int) -> None:
-    """Recovery completes commits to several partitions, also if a crash interrupts it."""
+    """Recovery completes commits to several partitions, even after a crash during recovery."""
     done = widely_at_work(seed)
     for state in done.files.crash_states(thinned(range(10_000, 10_004))):
         judge_interrupted(done, state)
@@ -125,7 +125,7 @@ def judge_interrupted(done: Workload, state: CrashState) -> None:
 
 
 class LyingDisk(DamageFileSystem):
-    """Ignores chosen syncs; so a log on this disk behaves like a log that doesn't request them."""
+    """Ignores chosen syncs, so that a log on this disk behaves as if it did not request them."""
 
     forgets: type[Sync | SyncDir] = Sync
     suffix = ""
@@ -205,7 +205,7 @@ def test_append_times_are_mostly_known() -> None:
 
 
 def known_times(done: Workload, moment: int) -> list[bool]:
-    """Return for each record whether its append time is known after a kill at that moment."""
+    """Return whether each record's append time is known after a kill after `moment` calls."""
     directory = recover(reopen(done.files.crash(Keep.EVERYTHING, moment)))
     return [
         log.append_time_of(record.offset) is not None

@@ -1,4 +1,4 @@
-"""Every changing call fails once: the partition goes offline, reports it, and stays readable."""
+"""Each changing call fails once: its partition reports it, goes offline, and stays readable."""
 
 from contextlib import suppress
 from functools import cache
@@ -38,7 +38,7 @@ def undisturbed(seed: int) -> tuple[list[DirPromise], int]:
 
 
 def run_until_failure(seed: int, fault: Fault) -> tuple[Workload, int | None]:
-    """Run until a step fails; return the workload and that step's index, None if no step failed."""
+    """Run until a step fails; return the workload, and the index of the failed step or None."""
     workload = Workload(seed, DamageFileSystem(fault=fault))
     for number, step in enumerate(workload.steps(STEP_COUNT)):
         try:
@@ -130,7 +130,7 @@ def judge_failure(workload: Workload, intended: DirPromise) -> None:
 
 @pytest.mark.parametrize(("seed", "kind"), RUNS)
 def test_a_start_on_the_same_machine_trusts_only_the_disk(seed: int, kind: FaultKind) -> None:
-    """Records that the next process reads and flushes survive a power loss."""
+    """Records that the next process finds and flushes survive a power loss."""
     promises, calls = undisturbed(seed)
     for call in thinned(range(0, calls, 2)):
         workload, failed_step = run_until_failure(seed, Fault(call, kind))
@@ -142,7 +142,7 @@ def test_a_start_on_the_same_machine_trusts_only_the_disk(seed: int, kind: Fault
 
 
 def judge_restart(workload: Workload, intended: DirPromise) -> None:
-    """Start, flush, lose power."""
+    """Assert that records found at a restart, and then flushed, survive a power loss."""
     before, files = workload.story.latest, workload.files
     if workload.directory is not None:
         workload.directory.abandon()

@@ -153,7 +153,7 @@ def test_a_change_whose_call_failed_does_not_exist_after_the_next_change(kind: F
 
 
 def test_a_stop_in_doubt_is_no_clean_one() -> None:
-    """If the stop counted as clean, the next start would treat a torn write as damage."""
+    """After a failed write, a stop is not clean, so that the next start accepts a torn write."""
     env = seeded_env(6)
     log_dir, log = open_metadata(env)
     log.keep_quotas(APP)
@@ -171,7 +171,7 @@ def test_a_stop_in_doubt_is_no_clean_one() -> None:
 
 
 def written(count: int) -> SeededEnv:
-    """Return a directory after a clean stop, with `count` changes in its log."""
+    """Return a directory after a clean stop; its metadata log has `count` changes."""
     env = seeded_env(8)
     log_dir, log = open_metadata(env)
     for number in range(count):
@@ -285,7 +285,7 @@ def test_an_empty_state_needs_no_file() -> None:
 
 
 def test_the_frame_is_kafkas() -> None:
-    """Frame version 1, then the record's type and version; compact lengths; no tagged fields."""
+    """A frame has version 1, the record's type and version, compact lengths, no tagged fields."""
     env = written(1)
     values = MetadataFile(env, ROOT).read(may_be_torn=False)
     assert values is not None

@@ -24,7 +24,7 @@ STEP_COUNT = 14
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """A disk without unsynced changes, and the promises about its content."""
+    """A disk without unsynced changes, and the promises before and after its last step."""
 
     state: CrashState
     before: DirPromise
@@ -38,7 +38,7 @@ class Rest:
 
 @cache
 def at_rest(*, clean: bool) -> Rest:
-    """Return the disk after a clean stop, or after a kill halfway through the workload."""
+    """Return the disk after a clean stop if `clean`, otherwise after a kill halfway."""
     workload = WideWorkload(SEED)
     workload.run(STEP_COUNT)
     moment = len(workload.files.journal) * (2 if clean else 1) // 2

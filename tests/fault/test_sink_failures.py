@@ -1,4 +1,4 @@
-"""Each run lets another file-system call of an attach fail; an attach is the commit of a sink."""
+"""An attach is the commit of a sink. In each run another of its file-system calls fails."""
 
 from contextlib import suppress
 from functools import cache
@@ -33,7 +33,7 @@ def undisturbed(seed: int) -> tuple[list[DirPromise], list[range]]:
 
 
 def run_until_failure(seed: int, fault: Fault) -> tuple[WideWorkload, int | None]:
-    """Return the workload after the failed step, and that step's index, None if no step failed."""
+    """Run until a step fails; return the workload, and the index of the failed step or None."""
     workload = WideWorkload(seed, DamageFileSystem(fault=fault))
     for number, step in enumerate(workload.steps(STEP_COUNT)):
         try:
@@ -58,7 +58,7 @@ def test_nth_call_of_an_attach_fails(seed: int, kind: FaultKind) -> None:
 
 
 def judge_failure(workload: WideWorkload, intended: DirPromise) -> None:
-    """Check that any crash keeps the commit wholly or not at all, and keeps later appends."""
+    """Assert that each crash keeps the whole commit or nothing of it, and keeps later appends."""
     before, files = workload.story.latest, workload.files
     for keep in Keep:
         judge_quickly(files.crash(keep), before, intended)
@@ -78,7 +78,7 @@ def judge_failure(workload: WideWorkload, intended: DirPromise) -> None:
 
 
 def goes_on(log: Log, files: DamageFileSystem) -> bool:
-    """Append and flush; return False if the partition is offline, so that no call was made."""
+    """Append and flush; return False if the partition is offline and refuses without any call."""
     calls = files.calls
     try:
         log.append([NewRecord(key=b"k", value=b"goes on")])
@@ -93,7 +93,7 @@ def goes_on(log: Log, files: DamageFileSystem) -> bool:
 def expect_readable(
     directory: LogDir, name: TopicPartition, before: LogPromise, intended: LogPromise
 ) -> None:
-    """Assert that the acknowledged records are readable, with the whole commit or without it."""
+    """Assert that acknowledged records are readable, and the whole commit or nothing of it."""
     log = directory.log(name.topic, name.partition)
     found = [record.value for record in log.records() if record.value != b"goes on"]
     assert found in [

@@ -28,7 +28,7 @@ SEEDED_STATES = 300
 
 
 class Life:
-    """Rounds of appends to all logs; one log is flushed after one of the rounds.
+    """Rounds of appends to all logs. The second log is flushed once, after a round.
 
     Attributes:
         sent: The values of each log, in order.
@@ -65,7 +65,7 @@ class Life:
         self.told.append((len(self.files.journal), list(map(len, self.sent))))
 
     def acknowledged_before(self, prefix: int) -> list[int]:
-        """Return the number of acknowledged records of each log after `prefix` calls."""
+        """Return how many records of each log are acknowledged after `prefix` calls."""
         return [ends for calls, ends in self.told if calls <= prefix][-1]
 
 
@@ -105,7 +105,7 @@ def test_every_prefix_of_the_calls(keep: Keep) -> None:
         if state.prefix >= life.told[0][0]:
             judge(state, is_all_kept=keep is Keep.EVERYTHING)
             judged += 1
-    assert judged > 2 * LOGS * ROUNDS  # calls write rows of append times, logs and index entries
+    assert judged > 2 * LOGS * ROUNDS  # calls also write append times and indexes
 
 
 def test_seeded_states() -> None:
@@ -125,6 +125,5 @@ def test_a_kill_leaves_each_log_its_appends_so_far() -> None:
             with LogDir.open(ROOT, env=env, options=WRITABLE) as directory:
                 ends = [directory.log(TOPIC, number).log_end_offset for number in range(LOGS)]
             found.add(tuple(end // (number + 1) for number, end in enumerate(ends)))
-    # In each round, the first log's bytes are written before the second log's bytes; the rounds are
-    # sequential.
+    # In each round, the logs are written in order; a round ends before the next one begins.
     assert {(1, 0, 0), (1, 1, 0), (1, 1, 1), (2, 1, 1)} <= found

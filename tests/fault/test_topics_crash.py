@@ -48,7 +48,7 @@ def open_dir(env: SeededEnv) -> LogDir:
 
 
 def settled() -> tuple[SeededEnv, LogDir]:
-    """Return a directory with one topic; crashes start here."""
+    """Return a directory with one durable topic; all crash states are after its creation."""
     env = seeded_env(1)
     directory = open_dir(env)
     directory.create_topic("old")
@@ -207,7 +207,7 @@ def test_a_clean_stop_leaves_ids_that_are_durable() -> None:
 
 
 def test_a_partition_can_be_settled_before_it_is_opened() -> None:
-    """Opening a settled partition renames nothing; opening another partition renames files."""
+    """Opening a settled partition renames nothing; opening an unsettled one renames its files."""
     env, directory = settled()
     directory.topic_admin.create(NEW)
     for number in range(3):

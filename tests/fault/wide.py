@@ -74,7 +74,7 @@ class WideWorkload(Workload):
     # ---- a follower
 
     def append(self) -> None:
-        """Append as the leader of a partition; in the partition of `copy`, copy from the leader."""
+        """Append as the partition's leader; in the partition of `copy`, copy from its leader."""
         if self.at == COPY:
             self.follow()
         else:
@@ -86,14 +86,14 @@ class WideWorkload(Workload):
             super().append_in_transaction()
 
     def bump_epoch(self) -> None:
-        """Increase the leader epoch, in this log or, in the partition of `copy`, on its leader."""
+        """Increase the leader epoch of this log, or of the leader that `copy` follows."""
         if self.at == COPY:
             self._leader_epoch += 1
         else:
             super().bump_epoch()
 
     def truncate(self) -> None:
-        """Truncate; a follower's partition then has another leader, with the next epoch."""
+        """Truncate; the partition of `copy` then has a new leader, with the next epoch."""
         super().truncate()
         if self.at == COPY:
             self._leader_epoch += 1
@@ -143,7 +143,7 @@ class WideWorkload(Workload):
     # ---- idempotent producers
 
     def send(self) -> None:
-        """Append a batch of an idempotent producer; sometimes of a new instance of the producer."""
+        """Append a batch of an idempotent producer; some batches start a new producer epoch."""
         if self.at == COPY:
             return
         producer_id = FIRST_IDEMPOTENT + self.draw.randrange(2)
@@ -184,7 +184,7 @@ class WideWorkload(Workload):
     # ---- the sink
 
     def sink_commit(self) -> None:
-        """Stage segments for some partitions by several tasks of one job; commit most jobs."""
+        """Let tasks of one job stage segments for some partitions; then commit most of the jobs."""
         assert self.directory is not None
         self._jobs += 1
         job = f"{JOB}{self._jobs}"

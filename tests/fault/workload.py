@@ -130,7 +130,7 @@ class Workload:
     # ---- the directory
 
     def start(self) -> None:
-        """Open the directory, which creates it."""
+        """Create and open the directory."""
         self.directory = LogDir.open(ROOT, env=self.env, options=self.options)
         self.story.tell(DirPromise())
 
@@ -141,7 +141,7 @@ class Workload:
         self.story.tell(self.story.latest.with_topic(MAIN.topic, 1))
 
     def create_topic(self) -> None:
-        """Create another topic with a flushed record in it."""
+        """Create another topic, and append and flush a record in it."""
         assert self.directory is not None
         self._topics += 1
         name = f"other-{self._topics}"
@@ -209,12 +209,12 @@ class Workload:
         )
 
     def _timestamp_of(self, record: NewRecord, log_append_ms: int) -> int:
-        """Return a record's time in the log: LogAppendTime replaces the record's own."""
+        """Return a record's time in the log: its own, or with LogAppendTime the append time."""
         own = -1 if record.timestamp is None else record.timestamp
         return own if log_append_ms < 0 else log_append_ms
 
     def _batches_from(self, offset: int) -> list[tuple[int, int]]:
-        """Return the first and end offset of each batch from `offset` on, as in the log."""
+        """Return the first and end offset of each batch in the log, from `offset` on."""
         return [
             (batch.base_offset, batch.next_offset)
             for part in self.log.slices(offset)
@@ -304,7 +304,7 @@ class Workload:
                     self._open.append(Transaction(record.producer_id, written))
 
     def delete_records(self) -> None:
-        """Advance the log start to an offset in the log, not beyond open transactions."""
+        """Advance the log start to an offset in the log, at most to the last stable offset."""
         promise = self.promise
         stable = promise.stable_end(promise.end)
         offset = self.draw.randrange(promise.start, max(promise.start, stable) + 1)

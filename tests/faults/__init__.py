@@ -8,8 +8,8 @@
     for state in env.files.crash_states(range(20_000)):
         check(reopen(state), state)         # str(state) names the seed and the call
 
-Content of the disk after a power loss (a careful POSIX file system: ext4's rules, without the order
-that its journal happens to give):
+These rules determine the content of the disk after a power loss. They are the rules of ext4, but
+without the order of changes that ext4's journal happens to give:
 
 1.  Bytes, size: the content as of the last `sync` is durable. Each write since then is
     independently kept, lost, or torn. Of a torn write, either only a slice of the bytes is kept, or
@@ -20,8 +20,8 @@ that its journal happens to give):
 2. Names: the names as of the directory's last `sync_dir` are durable. Each creation, removal and
     rename since then is independently kept or lost. A rename is atomic: the old name or the new
     one, never both, never none. A rename between two directories is durable as soon as both have
-    been synced. A file has one name. A kept removal or rename removes this name, even if an earlier
-    rename was lost.
+    been synced. A file has one name. If a removal or rename is kept, the file loses the name
+    that it has at this point, even if an earlier rename was lost.
 3.  Bytes and names are independent: `sync` of a new file does not keep its name, `sync_dir` does
     not keep bytes. So a kept rename of an unsynced file may show an empty file.
 4.  If the name of a directory is lost, everything in it is lost too.

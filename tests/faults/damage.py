@@ -32,7 +32,7 @@ class DamageFileSystem(Machine):
     def settle(self) -> None:
         """Make everything so far durable and drop it from the journal: crashes start here.
 
-        Calls of other threads meanwhile stay in the journal.
+        Calls that other threads make during `settle` stay in the journal.
         """
         moment = len(self.journal)
         self._image = self.crash(Keep.EVERYTHING, moment).image
@@ -44,9 +44,10 @@ class DamageFileSystem(Machine):
         return Timeline(self._image, self.journal).fixed(moment, keep)
 
     def prefixes(self, keep: Keep) -> Iterator[CrashState]:
-        """Yield the disk after a crash at each call: before the first, after the first, ...
+        """Yield the disk after each possible crash without randomness.
 
-        Last.
+        The first crash is before the first call, the second after the first call, the last after
+        the last call.
         """
         timeline = Timeline(self._image, self.journal)
         for prefix in range(len(self.journal) + 1):
@@ -102,7 +103,7 @@ class DamageFileSystem(Machine):
         return node
 
     def map(self, path: str, size: int | None = None) -> memoryview:
-        """Return a read-only view of the first bytes, which sees later writes."""
+        """Return a read-only view of the first `size` bytes; the view shows later writes."""
         self.reads.enter("map", path)
         node = self._tree.find(path)
         if isinstance(node, DirNode):
@@ -111,7 +112,7 @@ class DamageFileSystem(Machine):
         return node.view(wanted) if wanted else memoryview(b"")
 
     def stat(self, path: str) -> FileStat:
-        """Return size, modification time, kind and identity of a name."""
+        """Return size, modification time, kind and identity of a file or directory."""
         self.reads.enter("stat", path)
         node = self._tree.find(path)
         is_dir = isinstance(node, DirNode)
@@ -170,7 +171,7 @@ class DamageFileSystem(Machine):
         self.record(path, Unlink(node.number, parent.number, name))
 
     def rename(self, source: str, target: str) -> None:
-        """Rename, replacing a file (or an empty directory by a directory) of the target's name."""
+        """Rename; a file at `target` is replaced, and so is an empty directory by a directory."""
         self._tree.check_rename(source, target)
         self.writes.enter("rename", source)
         old_parent, old_name = self._tree.place(source)

@@ -23,7 +23,7 @@ class Fate(Enum):
 class RestingFile:
     """A file on the disk: durable bytes, and the changes since then that may survive.
 
-    `doubtful` is the number of leading changes whose sync failed: no later sync keeps them.
+    The first `doubtful` changes are in doubt because their sync failed: no later sync keeps them.
     """
 
     __slots__ = ("certain", "changes", "doubtful", "durable", "mtime_ms", "node")
@@ -33,7 +33,7 @@ class RestingFile:
         self.durable = durable
         self.mtime_ms = mtime_ms
         self.changes: list[FileChange] = []
-        self.certain = 0  # how many changes after these a later sync has made durable
+        self.certain = 0  # how many changes after the doubtful ones a later sync has made durable
         self.doubtful = 0
 
     def sync(self, *, failed: bool) -> None:
@@ -68,7 +68,7 @@ class RestingFile:
         return self.changes[-1].now_ms if self.changes else self.mtime_ms
 
     def draw(self, draw: random.Random, note: Note | None) -> tuple[bytes, int]:
-        """Return bytes and modification time after a crash that `draw` decides."""
+        """Return bytes and modification time after a crash; `draw` decides what is kept."""
         if not self.changes:
             return self.durable, self.mtime_ms
         data = bytearray(self.durable)
@@ -84,7 +84,7 @@ class RestingFile:
 
 
 def draw_fates(count: int, draw: random.Random) -> list[Fate]:
-    """Draw fates of a file's changes: all, none, up to a point, from a point, or independent."""
+    """Draw which of a file's changes are kept: none, all, the first, the last, or any."""
     mood = draw.random()
     if mood < 0.12:
         return [Fate.LOST] * count
@@ -119,7 +119,7 @@ def keep(data: bytearray, change: FileChange) -> None:
 
 
 def suffer(data: bytearray, change: FileChange, fate: Fate, draw: random.Random) -> None:
-    """Apply a change as it is on the disk after the crash."""
+    """Apply what is left of a change after the crash: all, nothing, or parts of a write."""
     if fate is Fate.KEPT:
         keep(data, change)
     elif isinstance(change, Write):

@@ -1,4 +1,4 @@
-"""The machine's file system, with a hook of the test before each call, and calls that fail."""
+"""Variants of the machine's file system: with a hook before calls, with failing calls, warm."""
 
 import errno
 from collections.abc import Callable, Iterable

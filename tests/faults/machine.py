@@ -46,7 +46,7 @@ class Machine:
         self.journal.append(Entry(path, change))
 
     def release(self, node: FileNode) -> None:
-        """Free a file that has neither a name nor a handle."""
+        """Free the file if it has neither a name nor a handle."""
         self._tree.forget(node)
 
     def used_bytes(self) -> int:

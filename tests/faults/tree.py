@@ -1,4 +1,4 @@
-"""Names of the running file system: raises the system calls' errors, records no journal."""
+"""The tree of names in a running file system; its errors are those of the system calls."""
 
 import errno
 from functools import lru_cache
@@ -110,7 +110,7 @@ class Tree:
         return node
 
     def forget(self, node: FileNode) -> None:
-        """Free a file that has neither a name nor a handle."""
+        """Free the file if it has neither a name nor a handle."""
         if not node.linked and node.handles == 0:
             self.files.pop(node.number, None)
 

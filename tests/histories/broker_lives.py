@@ -1,6 +1,6 @@
 """A broker without sockets that is killed and restarted while clients send it requests.
 
-Everything runs on one event loop, including the broker's work for threads. The broker's clock
+Everything runs on one event loop, even work that a real broker does in threads. The broker's clock
 advances by a millisecond with each call of `turn`. The broker is killed at any of its calls that
 change a file: between two markers of a transaction, during a write, while it starts.
 """
@@ -77,7 +77,7 @@ class Lives:
         kills: How often the broker was killed.
         asked: How many requests were sent.
         ends: Number of kills by the topic whose file the interrupted call would have changed. Topic
-            names have no numbers; the name is empty if the call was not for a topic.
+            names are without their numbers; the name is empty if the call was not for a topic.
     """
 
     def __init__(self, folder: Path, seed: int, **settings: str) -> None:
@@ -99,7 +99,7 @@ class Lives:
 
     @property
     def is_dead(self) -> bool:
-        """Whether the broker was killed; `kill` restarts it."""
+        """Whether the broker was killed and is not restarted yet."""
         return self._life.files.is_dead
 
     def _begin(self) -> Life:
@@ -156,8 +156,7 @@ class Lives:
 
     def _count(self, files: MortalFiles) -> None:
         self.kills += 1
-        # The name of a partition's directory, without the topic's number and the partition's
-        # number.
+        # The name of a partition's directory, without the numbers of topic and partition.
         self.ends[NUMBERS.sub("", PurePath(files.last_words).parent.name)] += 1
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """Checks of a history: the faults that Jepsen looks for in Kafka, with their names.
 
-Everything is judged by the clients' responses. Source of the names: the Jepsen reports on
+The checks judge only responses that clients got. The names come from the Jepsen reports on
 Kafka-like systems; the checks are our own.
 """
 
@@ -40,7 +40,7 @@ class Anomaly:
 
 
 class _Read(NamedTuple):
-    """One read value; `time` is None if it was read at the end of the history."""
+    """A value that a reader got; `time` is None for a read at the end of the history."""
 
     reader: str
     time: int | None
@@ -82,7 +82,7 @@ class _Known:
                 yield _Read(name, None, partition, offset, value, name == "final")
 
     def ends(self, *, is_committed: bool) -> dict[Partition, list[tuple[int, int]]]:
-        """Return the records at the end of the history: the committed ones, or all."""
+        """Return the records at the end of the history, by partition: committed ones or all."""
         return self.history.final if is_committed else self.history.stored
 
 
@@ -97,7 +97,7 @@ def check(history: History) -> list[Anomaly]:
 
 
 def _reads(known: _Known) -> Iterator[Anomaly]:
-    """Yield values that no reader may read, or that were read too early."""
+    """Yield an anomaly for each read of a value that no reader may read, or not yet."""
     for read in known.reads:
         owner = known.owners.get(read.value)
         if owner is None:
@@ -113,7 +113,7 @@ def _reads(known: _Known) -> Iterator[Anomaly]:
 
 
 def _said(known: _Known) -> Iterator[Anomaly]:
-    """Yield offsets acknowledged for two writes, whatever the outcomes of the transactions."""
+    """Yield offsets that responses gave to two writes, even if their transactions were aborted."""
     values: dict[tuple[Partition, int], int] = {}
     for write in known.writes.values():
         if write.offset is None:
@@ -181,7 +181,7 @@ def _kept(known: _Known) -> Iterator[Anomaly]:
 
 
 def _sends(known: _Known) -> Iterator[Anomaly]:
-    """Yield a producer's offsets that don't increase, in responses or in reads."""
+    """Yield values of a producer whose offsets don't increase, in responses or in reads."""
     found = {read.value: read.offset for read in known.reads}
     last: dict[tuple[str, Partition], int] = {}
     for each in known.history.transactions:
@@ -212,7 +212,7 @@ def _fenced(known: _Known) -> Iterator[Anomaly]:
 
 
 def _polls(known: _Known) -> Iterator[Anomaly]:
-    """Yield records below the position of the reader that got them, final reads included."""
+    """Yield records that a reader got below its position; the final reads are checked, too."""
     positions: dict[tuple[str, int, Partition], int] = {}
     for poll in known.history.polls:
         key = (poll.process, poll.run, poll.partition)

@@ -51,7 +51,7 @@ class Transaction:
         writes: The sent values, acknowledged or not.
         outcome: Its outcome.
         commit_asked: Time of the commit request, None for never.
-        fenced: Time since which another client had the transactional id, None for never.
+        fenced: Time when another client took the transactional id, None for never.
         refused: The error of a step that was refused although neither a timeout nor another client
             with the transactional id explains it; None if there is none.
     """
@@ -70,7 +70,7 @@ class Poll:
 
     Attributes:
         process: The reader.
-        run: Index of the reader's run; it increases when the reader starts again elsewhere.
+        run: Index of the reader's run; a reader starts a new run at another position.
         time: Time when the response arrived.
         partition: Topic and number of the partition.
         begin: The requested offset.
@@ -95,9 +95,9 @@ class History:
 
     Attributes:
         transactions: Transactions in the order of their start.
-        polls: Polls in the order of their end.
+        polls: Polls in the order in which their responses arrived.
         final: All committed records in the end, when no transaction is open.
-        stored: All records in the end, of the partitions that were read.
+        stored: All records in the end, committed or not, of the same partitions.
         copied: For each partition that a copier reads, the target partition and the committed
             offset.
     """

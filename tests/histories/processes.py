@@ -18,7 +18,8 @@ from tidelog.protocol.messages.classic_groups import FindCoordinatorRequest
 # transactions, unstable offset commit.
 RETRIED: Final = frozenset({5, 6, 7, 14, 15, 16, 19, 51, 88})
 FETCH_BYTES: Final = 4096
-# Maximum number of copies: a broker that forgets offsets would cause endless copying.
+# Maximum number of a client's rounds of copying. Without it, a broker that forgets offsets would
+# cause endless copying.
 COPIES_MAX: Final = 300
 GROUP_KEY, TRANSACTION_KEY = 0, 1
 LONG_MS, SHORT_MS = 60_000, 30
@@ -28,7 +29,7 @@ AGAIN: Final = range(1, 10)
 
 
 class GaveUp(Exception):
-    """A step was refused: the transaction ends."""
+    """A step was refused, so the client ends its transaction."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"error {code}")

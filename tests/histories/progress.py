@@ -8,7 +8,7 @@ from tests.worlds.waiting import PATIENCE_S
 
 
 class Progress:
-    """Counts steps of clients: the count, not a clock, decides when their broker is killed."""
+    """Counts the clients' steps. The count, not a clock, decides when their broker is killed."""
 
     def __init__(self) -> None:
         self._more = threading.Condition()
@@ -39,5 +39,5 @@ class Progress:
             self._is_there.set()
 
     def await_broker(self) -> None:
-        """Return when the broker is available; otherwise clients would retry all the time."""
+        """Wait until the broker is available, so that clients do not retry all the time."""
         assert self._is_there.wait(PATIENCE_S), "no broker"

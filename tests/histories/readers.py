@@ -61,7 +61,7 @@ class Reader(Client):
 async def fetch(
     lives: Lives, partition: Partition, at: int, *, is_committed: bool = True
 ) -> PartitionData:
-    """Return a partition's response to a fetch."""
+    """Fetch from one partition; return this partition's part of the response."""
     answer = await lives.ask(FETCH, 12, fetch_request(partition, at, is_committed=is_committed))
     return answer.responses[0].partitions[0]
 
@@ -82,7 +82,7 @@ def fetch_request(partition: Partition, at: int, *, is_committed: bool = True) -
 
 
 def committed_in(data: PartitionData, at: int) -> tuple[list[tuple[int, int]], int]:
-    """Return offset and value of each record from an offset on that is not aborted; next offset.
+    """Return offsets and values of records from `at` on, without aborted ones; and the next offset.
 
     Aborted records are found as by Kafka's consumers: from the list of aborted transactions and
     their markers.
@@ -102,7 +102,7 @@ def committed_in(data: PartitionData, at: int) -> tuple[list[tuple[int, int]], i
 
 
 def all_in(data: PartitionData, at: int) -> tuple[list[tuple[int, int]], int]:
-    """Return offsets and values of all records from an offset on, and the next offset."""
+    """Return offsets and values of all records from `at` on, and the next offset."""
     found: list[tuple[int, int]] = []
     for batch in _batches(data):
         if not batch.is_control:

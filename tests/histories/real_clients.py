@@ -13,7 +13,7 @@ from tests.histories.transactors import QUICK_MS, QUICKLY, Confluent, Failed, Tr
 from tests.worlds.waiting import Patience
 
 POLL_S: Final = 0.05
-# Time in ms that an empty fetch waits: a consumer without records sends ten requests a second.
+# Time in ms for which a fetch waits for records, so an idle consumer sends ten requests a second.
 FETCH_WAIT_MS: Final = 100
 READ_AT_ONCE: Final = 20
 POLLS_OF_A_RUN: Final = range(1, 30)
@@ -24,7 +24,7 @@ class RealClient:
     """One process of a history.
 
     Attributes:
-        bootstrap: Address of the broker after every restart.
+        bootstrap: Address of the broker; a restart does not change it.
         progress: Counts each step.
     """
 
@@ -38,13 +38,13 @@ class RealClient:
 
 @dataclass
 class RealWriter(RealClient):
-    """Transactions of random writes."""
+    """A producer that runs transactions of random writes."""
 
     kind: Callable[[str, str], Transactor] = Confluent
     producer: Transactor = field(init=False)
 
     def open(self) -> None:
-        """Get an id, and end an earlier open transaction."""
+        """Get a producer id, and end an earlier open transaction."""
         patience = Patience()
         while True:
             self.progress.await_broker()

@@ -16,7 +16,7 @@ SESSION_MS: Final = 3_000
 POLLING_MS: Final = 6_000
 BEAT_MS: Final = 100
 COPIED_AT_ONCE: Final = 6
-# Number of polls of a member before it leaves the group and a new one replaces it.
+# Number of polls after which a member leaves the group and a new member replaces it.
 LOOKS_OF_A_LIFE: Final = range(5, 60)
 
 Settings: TypeAlias = Mapping[str, str | int]
@@ -47,7 +47,7 @@ BOTH_PROTOCOLS: Final[Sequence[Pair]] = ((EAGER, RANGE), (COOPERATIVE, UNIFORM))
 
 @dataclass
 class RealMember(RealWriter):
-    """Reads its partitions, writes each value's copy, and commits its group's offsets with it.
+    """Reads its partitions; in one transaction writes copies and commits the group's offsets.
 
     Attributes:
         settings: Settings of its membership.
@@ -63,7 +63,7 @@ class RealMember(RealWriter):
     _identity: object = None
 
     def run_copies(self, is_over: Callable[[], bool]) -> None:
-        """Copy until `is_over`."""
+        """Copy until `is_over()`, as one member after the other."""
         self.open()
         while not is_over():
             self.progress.await_broker()  # joining or leaving without a broker would block
@@ -71,7 +71,7 @@ class RealMember(RealWriter):
         self.finish()
 
     def _live(self, is_over: Callable[[], bool]) -> None:
-        """Be a member until it leaves, or until a transaction has failed.
+        """Copy as one member, until this member leaves or a transaction has failed.
 
         The next member then gets the group's offset from the broker.
         """

@@ -1,7 +1,7 @@
 """Concurrent histories of real clients, with a broker process that is killed meanwhile.
 
-A history has a topic of two partitions and a topic for copies, a writer of each library, a reader
-of committed records, and two members of a group that copy the records. All steps of a set of
+A history has a topic of two partitions and a topic for copies, a writer for each client library, a
+reader of committed records, and two members of a group that copy the records. All steps of a set of
 histories are counted together, and at drawn counts their broker is killed and restarted on its
 directory.
 """
@@ -127,7 +127,7 @@ class Story:
 def read_all(
     client: RawClient, partition: Partition, *, is_committed: bool
 ) -> list[tuple[int, int]]:
-    """Return all records of a partition, or only the committed ones, if no transaction is open."""
+    """Return a partition's committed records, or all; call it when no transaction is open."""
     found: list[tuple[int, int]] = []
     at, end, patience = 0, 1, Patience()
     while at < end:
@@ -210,7 +210,7 @@ def _options() -> Iterator[str]:
 def histories(
     nursery: Nursery, folder: Path, first: int, together: int, pairs: Sequence[Pair] = PAIRS
 ) -> list[History]:
-    """Return histories by their seeds, on a separate broker that is killed.
+    """Run histories together on a separate broker, which is killed; return them.
 
     Seeds decide the clients' actions and the times of kills; threads decide the rest.
     """
@@ -245,8 +245,8 @@ def histories(
 def _await(work: Sequence[Future[None]], stories: Sequence[Story]) -> None:
     """Return when all histories are done; raise a client's error.
 
-    The broker must run until then, even if one client has failed: the others end their
-    transactions.
+    The broker must run until then, even if one client has failed, so that the other clients can end
+    their transactions.
     """
     late = wait(work, END_S).not_done
     for story in stories:

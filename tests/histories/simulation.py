@@ -1,6 +1,6 @@
 """Runs clients with transactions on a broker that is killed, and records their steps and reads.
 
-A seed is a history:
+A history consists of the following, and its seed decides their steps:
 
 - a topic of two partitions, and a topic for copies;
 - three writers (of both protocols; one has a short timeout; a rival sometimes fences a writer);
@@ -72,7 +72,7 @@ async def simulate(lives: Lives, seed: int, transactions: int = 3) -> History:
 
 
 async def finish(lives: Lives, names: Names, history: History) -> None:
-    """Read everything once no transaction is open."""
+    """Read all partitions into the history. Call it when no transaction is open."""
     for partition in (*names.partitions, *names.copies.values()):
         history.final[partition] = await _read_all(lives, partition, is_committed=True)
         history.stored[partition] = await _read_all(lives, partition, is_committed=False)

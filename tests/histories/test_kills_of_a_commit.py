@@ -1,4 +1,4 @@
-"""A broker is killed at each call of a transaction's end: the whole transaction exists, or none.
+"""A broker is killed at each call of a transaction's end: the transaction exists wholly or not.
 
 The transaction copies two partitions and commits a group's offsets: it writes records, markers in
 three topics and both records of the coordinator. The whole broker takes part.
@@ -25,10 +25,10 @@ CALLS_MAX = 200
 
 
 class Once(Copier):
-    """Copies one value of each partition in a transaction, and records when it is decided."""
+    """Copies one value of each partition in one transaction."""
 
     async def copy_once(self, lives: Lives, calls: int, *, commit: bool, stubborn: bool) -> None:
-        """Run the transaction; its end kills the broker after `calls` calls on files."""
+        """Run the transaction; the broker is killed after `calls` file calls of its end."""
 
         async def body(transaction: Transaction) -> bool:
             for source, value in zip(self.names.partitions, (1, 2), strict=True):

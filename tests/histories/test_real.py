@@ -28,7 +28,7 @@ def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
 
 @pytest.fixture(autouse=True)
 def silence(caplog: pytest.LogCaptureFixture) -> None:
-    """Suppress aiokafka's line for each attempt to reach a broker that is down."""
+    """Suppress aiokafka's log line for each attempt to reach a broker that is down."""
     caplog.set_level(logging.CRITICAL, logger="aiokafka")
 
 

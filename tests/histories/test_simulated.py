@@ -39,7 +39,7 @@ async def _together(folder: Path, first: int, count: int) -> tuple[list[History]
 
 
 def histories(first: int, count: int) -> tuple[list[History], Counter[str]]:
-    """Return histories by their seeds, on a separate broker, and its kills by topic."""
+    """Run histories on a separate broker; return them, and the broker's kills by topic."""
     with tempfile.TemporaryDirectory(dir=memory_folder(), prefix="tidelog-") as folder:
         found, lives = asyncio.run(_together(Path(folder), first, count))
         return found, lives.ends

@@ -1,4 +1,4 @@
-"""The seeds must find the planted faults of brokers; otherwise their success proves nothing."""
+"""Histories must reveal faults planted in brokers; otherwise their success proves nothing."""
 
 from collections.abc import Sequence
 from itertools import count

@@ -1,4 +1,4 @@
-"""Producers with transactions of two libraries, with one interface; each step has a timeout."""
+"""Transactional producers of two client libraries, with one interface and a timeout per step."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence

@@ -69,7 +69,7 @@ class Writer(Client):
         timeout_ms: Timeout of its transactions.
         own_id: Its transactional id; if empty, the name gives the id.
         is_stubborn: Whether it repeats an unanswered request after the broker's restart, as clients
-            do; otherwise it starts over.
+            do; otherwise it initializes again.
         ends_asked: Number of requests to end its transaction.
     """
 
@@ -88,7 +88,7 @@ class Writer(Client):
         return self.own_id or f"{self.name}-{self.names.seed}"
 
     async def init(self) -> None:
-        """Get an id, and end an earlier open transaction."""
+        """Get a producer id, and end an earlier open transaction."""
         while True:
             try:
                 await self.find(self.transactional_id, TRANSACTION_KEY)
@@ -179,7 +179,7 @@ class Writer(Client):
         await self.surely(step)
 
     async def be_fenced(self, transaction: Transaction) -> None:
-        """Let a rival get this producer's id and leave, without notice to this producer."""
+        """Let a rival take the transactional id and stop; this producer does not know of it."""
         facts = (self.lives, self.names, self.history, Random(self.random.random()))
         rival = Writer(*facts, f"{self.name}'s rival", own_id=self.transactional_id)
         await rival.init()
@@ -258,10 +258,10 @@ class Writer(Client):
 
 @dataclass
 class Copier(Writer):
-    """Reads its partitions as a member of a group, and writes copies of the values elsewhere.
+    """Reads its partitions as a member of a group, and copies the values to another topic.
 
     The transaction also commits the group's offset. Several copiers share the work; a copier that
-    has lost a partition meanwhile is refused.
+    has meanwhile lost a partition is refused.
     """
 
     member: Member = field(kw_only=True)
@@ -290,7 +290,7 @@ class Copier(Writer):
         return any(some)
 
     async def _copy(self, source: Partition) -> bool:
-        """Run one transaction; return False if there is nothing to copy."""
+        """Copy a partition's new records in a transaction; return False if there are none."""
         at = await self.committed(source)
         try:
             data = await fetch(self.lives, source, at)
@@ -312,7 +312,7 @@ class Copier(Writer):
         return True
 
     async def committed(self, source: Partition) -> int:
-        """Return the group's offset, once no open transaction can change it."""
+        """Wait until no open transaction can change the group's offset, and return this offset."""
         wanted = OffsetFetchGroupTopic(name=source[0], partition_indexes=[source[1]])
         asked = OffsetFetchRequest(
             groups=[OffsetFetchGroup(group_id=self.names.group, topics=[wanted])],

@@ -71,7 +71,7 @@ def _code_of(call: Callable[[AdminClient], object], client: AdminClient) -> int:
         found = future.result(TIMEOUT_S)
     except KafkaException as refused:
         return _number(refused)
-    # An election gives a dict with an error or None for each partition.
+    # An election returns a dict: for each partition an error, or None.
     failed = [each for each in found.values() if each] if isinstance(found, dict) else []
     return next((_number(each) for each in failed if isinstance(each, KafkaException)), 0)
 
@@ -174,7 +174,7 @@ def _setting(
 
 
 def _set(client: KafkaAdminClient, *, incremental: bool) -> str:
-    """Return the client's text about the change."""
+    """Change a topic's setting; return the client's text about the result."""
     told = client.alter_configs(
         _setting(admin.ConfigResourceType.TOPIC, MADE, CHANGE),
         raise_on_unknown=False,
@@ -193,19 +193,19 @@ def _set_broker(client: KafkaAdminClient) -> str:
 
 
 def _has_settings(client: KafkaAdminClient, kind: admin.ConfigResourceType, name: str) -> str:
-    """If the user may not describe settings, the client shows no settings and no error."""
+    """Return "settings" or "no settings": a denial raises no error, but hides all settings."""
     found = client.describe_configs(_setting(kind, name), config_filter="all")
     return "settings" if found[kind.name.lower()][name] else "no settings"
 
 
 def _folders(client: KafkaAdminClient) -> str:
-    """If the user may not describe folders, the client shows no folders and no error."""
+    """Return "folders" or "no folders": a denial raises no error, but hides all folders."""
     (found,) = client.describe_log_dirs({SEEN: [0]})
     return "folders" if found["log_dirs"] else "no folders"
 
 
 def _done(_: object) -> None:
-    """The absence of an exception means success."""
+    """Drop a result, because success is shown only by the absence of an exception."""
 
 
 def _rule_by_kafka_python() -> admin.ACL:
@@ -231,7 +231,7 @@ def _user_of(client: KafkaAdminClient) -> str:
 
 
 def _forget_user(client: KafkaAdminClient) -> str:
-    """The client shows the broker's text, which for a denial differs between brokers."""
+    """Delete a user; return the result in one word, because the brokers' texts differ."""
     said = client.alter_user_scram_credentials([_GONE])[SOMEONE]
     return "unknown" if said == _UNKNOWN_USER else "refused"
 

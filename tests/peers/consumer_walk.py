@@ -1,6 +1,6 @@
-"""A random walk of members through a group: a seed decides each member's next step.
+"""Random steps of a group's members (a walk): a seed decides each step.
 
-Two brokers must give the same responses on the same walk. Members of the consumer protocol choose
+Two brokers must give the same responses to the same walk. Members of the consumer protocol choose
 their ids, but members of the classic protocol get ids that differ between brokers. So mixed walks
 use only the assignor `range`, whose order does not depend on these ids, and chosen ids that sort
 before them.
@@ -96,7 +96,7 @@ class Walk:
         return f"{action.__name__[1:]} {self._name} {self._other} {self._topics} {self._number}"
 
     def _draw(self) -> None:
-        """Draw all random values that an action may need, so that both sides draw the same."""
+        """Draw all random values that any action needs, so that both walks draw the same."""
         self._name = self._random.choice(CONSUMERS)
         self._other = self._random.choice(CLASSICS)
         self._topics = self._random.choice(TOPICS)
@@ -259,7 +259,7 @@ def assigned_by(answer: SyncGroupResponse) -> dict[str, list[int]]:
 
 
 def walk_differs(seed: int, places: tuple[str, str], *, is_mixed: bool) -> str:
-    """Return two brokers' first difference on a walk, and the steps before it; "" if none."""
+    """Return the first difference of two brokers' walks, with the steps before; "" if none."""
     kind = "mixed" if is_mixed else "plain"
     talks = [ConsumerTalk(bootstrap, f"{kind} walk {seed}") for bootstrap in places]
     walks = [Walk(talk, seed, is_mixed=is_mixed) for talk in talks]

@@ -1,4 +1,4 @@
-"""Two real brokers with one topic, in different orders, and `tidelog failover` between them."""
+"""Two real brokers with the same records in different orders, and `tidelog failover`."""
 
 import io
 import json
@@ -94,7 +94,7 @@ class Pair:
     def transact(self, broker: Broker, batches: list[list[int]], aborted: list[int]) -> None:
         """Append each batch in a transaction.
 
-        Before the last, abort a transaction with `aborted`.
+        Before the last batch, abort a transaction with the records `aborted`.
         """
         config = broker.client_config(transactional_id=f"t-{self.topic}")
         producer = Producer(config)
@@ -176,7 +176,7 @@ class Pair:
 
 
 class Traffic:
-    """Sends records with old create times until the `with` block ends, each to A and then to B."""
+    """Sends records with old create times, each to A and then to B, until the `with` block ends."""
 
     def __init__(self, pair: Pair, lag_ms: int) -> None:
         self._pair = pair

@@ -94,7 +94,7 @@ class Talk:
             client.close()
 
     def client(self, name: str) -> RawClient:
-        """Return a connection with this name, because a waiting connection can't send a request."""
+        """Return the connection of this name: one is not enough, as some wait for responses."""
         if name not in self._clients:
             self._clients[name] = RawClient(self._bootstrap)
         return self._clients[name]
@@ -179,11 +179,11 @@ class Talk:
         return answer
 
     def park(self, member_id: str, *, name: str) -> None:
-        """Send a JoinGroup whose response arrives later."""
+        """Send a JoinGroup without waiting for the response; `await_note` receives it."""
         self.client(name).send(JOIN_GROUP, 9, self.join_request(member_id))
 
     def new_id(self, name: str) -> str:
-        """Return the id that the broker gives to a new member; the member joins again with it."""
+        """Send a first JoinGroup; return the id with which the new member has to join again."""
         return self.ask(JOIN_GROUP, 9, self.join_request(), name).member_id
 
     def sync(

@@ -27,8 +27,8 @@ Answer = tuple[int, int]
 class Part:
     """One segment of a log as it is on disk: (offset, timestamp) of every record, in order.
 
-    `largest` is the largest timestamp of its batches, including deleted and emptied batches. If no
-    batch has a timestamp, `largest` is the time of the file, as for Kafka.
+    `largest` is the largest timestamp of its batches, even of batches whose records are deleted. If
+    no batch has a timestamp, `largest` is the file's modification time, as for Kafka.
     """
 
     base: int
@@ -38,7 +38,7 @@ class Part:
 
 
 def read_parts(directory: Path) -> list[Part]:
-    """Return all segments of a partition, including control records, which Kafka also finds."""
+    """Return a partition's segments with all records, also control records, which Kafka finds."""
     parts = []
     for log in sorted(directory.glob("*.log")):
         batches = list(walk(log.read_bytes()))
@@ -51,7 +51,7 @@ def read_parts(directory: Path) -> list[Part]:
 
 
 def exact(parts: Sequence[Part], target: int, start: int) -> Answer:
-    """Return the earliest record at or above the log start with a time of at least `target`."""
+    """Return the first record at or above the log start that has a time of at least `target`."""
     records = (record for part in parts for record in part.records)
     return next(((o, t) for o, t in records if o >= start and t >= target), NOT_FOUND)
 
@@ -74,7 +74,7 @@ def latest_as_kafka(parts: Sequence[Part]) -> Answer:
 
 
 def questions(parts: Sequence[Part]) -> list[int]:
-    """Return the special values, and each timestamp with one ms before and one ms after it."""
+    """Return the special values; and each timestamp, 1 ms before it, and 1 ms after it."""
     times = {t + d for part in parts for _, t in part.records for d in (-1, 0, 1)}
     return [*SPECIAL, *sorted(t for t in times if 0 <= t <= INT64_MAX)]
 

@@ -32,7 +32,7 @@ def topic_uuid(text: str | None) -> uuid.UUID:
 
 
 class OurLog:
-    """One partition of ours with a clock of the test. open -> step* -> end."""
+    """One partition of tidelog, whose clock a script sets. `end` follows the last `step`."""
 
     def __init__(self, script: Script) -> None:
         self.clock = ManualClock(script.now_ms)
@@ -63,8 +63,8 @@ class OurLog:
         )
         self.log = Log.open_writable(self.context, options)
         while isinstance(self.log.failure, DamagedLog):
-            # Kafka cuts the log at the damage, and also removes valid batches after it. Ours leaves
-            # this decision to the log's owner.
+            # Kafka truncates the log at the damage, and so removes valid batches after it. tidelog
+            # leaves this decision to the log's owner.
             cut_to_sound_prefix(self.log)
             self.log = Log.open_writable(self.context, options)
 
@@ -72,7 +72,7 @@ class OurLog:
         self.log_start = offset
 
     def end(self, how: str) -> None:
-        """Close as in a controlled shutdown, or drop the handles and leave the files."""
+        """Close as in a controlled shutdown, or only release the handles as in a crash."""
         if how == "close":
             self.log.close()
         self._pool.close()

@@ -60,7 +60,7 @@ SOME: Final = ("flights", "secret")
 
 
 def about_groups(ids: Mapping[str, UUID]) -> Iterator[Question]:
-    """Yield requests about membership, offsets and lists."""
+    """Yield requests about members and offsets of groups, and about lists of groups."""
     yield from _as_a_member()
     yield from _by_the_consumer_protocol()
     yield from _offsets(ids)

@@ -1,4 +1,4 @@
-"""Requests of a user: each API that is about rights, in older and newer versions."""
+"""Requests of a user: each API that checks rights, in older and newer versions."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -89,7 +89,7 @@ STRANGE_ID: Final = UUID(int=0x1234_5678_0000_4000_8000_000000000001)
 T0: Final = 1_700_000_000_000
 BATCH: Final = bytes(build_batch([NewRecord(value=b"v", timestamp=T0)]))
 WAIT_MS: Final = 90_000
-# Users with these rights request no deletion of `flights`, because other users read it.
+# Users with these rights don't request the deletion of `flights`, which other users read.
 MAY_DELETE: Final = frozenset(
     {
         "topic-delete",

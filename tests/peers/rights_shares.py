@@ -28,7 +28,7 @@ SOME: Final = ("flights", "secret", "nowhere")
 
 
 def about_shares(_ids: Mapping[str, UUID]) -> Iterator[Question]:
-    """Yield requests about membership, records, and offsets of a group."""
+    """Yield requests about a share group's members, records and offsets."""
     for names in (None, ["flights"], ["flights", "secret"], ["nowhere"]):
         beat = ShareGroupHeartbeatRequest(
             group_id=LENT, member_id=STRANGER, member_epoch=9, subscribed_topic_names=names

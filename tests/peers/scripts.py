@@ -23,7 +23,7 @@ COPY_LIMIT = 1_500
 
 
 def draw_config(rng: random.Random) -> dict[str, str]:
-    """Return settings with small segments and indexes: short scripts roll for every reason."""
+    """Return settings with small segments and indexes, so that short scripts roll often."""
     config = {
         "internal.segment.bytes": rng.choice(("600", "2000", "8000", "100000")),
         "index.interval.bytes": rng.choice(("0", "1", "100", "500", "4096")),
@@ -74,8 +74,8 @@ def client_script(seed: int, directory: Path, *, steps: int = 40, stubborn: bool
         seed: Seed of everything drawn.
         directory: Directory of the script.
         steps: Number of appends.
-        stubborn: Whether producers also repeat batches, and skip sequence numbers as if batches
-            were lost.
+        stubborn: Whether producers also repeat batches, and skip sequence numbers, as after lost
+            batches.
     """
     rng = random.Random(f"client {seed}")
     config = draw_config(rng)

@@ -1,4 +1,4 @@
-"""Members of a share group on one broker, real Kafka or ours, controlled by a test."""
+"""Members of a share group, controlled by a test, on real Kafka or on our broker."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -101,7 +101,7 @@ class Member:
         return [ShareFetchTopic(topic_id=self.topic_id, partitions=[asked])]
 
     def fetch(self, *acks: Ack, **changes: object) -> Told:
-        """Fetch from the partition, and acknowledge some of its records."""
+        """Acknowledge some records and fetch more; return the response without the records."""
         epoch, self.epoch = self.epoch, self.epoch + 1
         request = ShareFetchRequest(
             group_id=self.group,
@@ -118,7 +118,7 @@ class Member:
         return plain(self.client.ask(SHARE_FETCH, 2, request))
 
     def begin(self, **changes: object) -> Told:
-        """Fetch until records are acquired, because loading the group's state takes time."""
+        """Fetch until records are acquired: the broker first loads the group's state."""
         return until(lambda: self.fetch(**changes), has_lent)
 
     def say(self, *acks: Ack, **changes: object) -> tuple[int, list[int]]:

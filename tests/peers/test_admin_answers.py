@@ -146,7 +146,7 @@ def topic(
 def creating(
     *topics: CreatableTopic, version: int = 7, trial: bool = False, wait_ms: int = WAIT_MS
 ) -> Question:
-    """Create topics."""
+    """Return a function that creates topics, then returns each topic's result."""
 
     def ask(client: RawClient) -> list[Answer]:
         request = CreateTopicsRequest(topics=list(topics), validate_only=trial, timeout_ms=wait_ms)
@@ -208,7 +208,7 @@ def test_creations_of_topics_get_equal_responses(pair: Pair) -> None:
 def growing(
     *topics: "tuple[str, int, list[list[int]] | None]", trial: bool = False, wait_ms: int = WAIT_MS
 ) -> Question:
-    """Add partitions."""
+    """Return a function that adds partitions, then returns each topic's result."""
 
     def ask(client: RawClient) -> list[Answer]:
         wanted = [
@@ -231,7 +231,7 @@ def growing(
 def deleting(
     *names: str, ids: tuple[UUID, ...] = (), version: int = 6, wait_ms: int = WAIT_MS
 ) -> Question:
-    """Delete topics."""
+    """Return a function that deletes topics, then returns each topic's result."""
 
     def ask(client: RawClient) -> list[Answer]:
         states = [DeleteTopicState(name=name) for name in names] if version >= 6 else []
@@ -275,7 +275,7 @@ def test_new_partitions_and_deletions_get_equal_responses(pair: Pair) -> None:
 
 
 def altering(*changes: tuple[str, int, str | None], name: str = "set", kind: int = 2) -> Question:
-    """Return a function that changes settings of a resource, then returns the topic's settings."""
+    """Return a function that changes settings of a resource, then returns codes and texts."""
 
     def ask(client: RawClient) -> list[Answer]:
         configs = [
@@ -293,7 +293,7 @@ def altering(*changes: tuple[str, int, str | None], name: str = "set", kind: int
 
 
 def replacing(*configs: tuple[str, str | None], name: str = "set") -> Question:
-    """Replace all settings."""
+    """Return a function that replaces all settings of a topic, then returns codes and texts."""
 
     def ask(client: RawClient) -> list[Answer]:
         given = [AlterableConfig(name=key, value=value) for key, value in configs]
@@ -426,7 +426,7 @@ def test_appended_and_removed_list_items_give_equal_values(pair: Pair) -> None:
 
 
 def await_settings(pair: Pair) -> None:
-    """Wait until Kafka's broker has the last change, which the controller makes first."""
+    """Wait until Kafka's broker shows the last change, which the controller has made before."""
     question = showing("set", "retention.ms")
     until_so(lambda: any("5" in row for row in question(pair.kafka)), "the last change shows")
 
@@ -435,7 +435,7 @@ def await_settings(pair: Pair) -> None:
 
 
 def described(*names: str, limit: int = 2000, start: tuple[str, int] | None = None) -> Question:
-    """Describe partitions of topics."""
+    """Return a function that describes partitions of topics."""
 
     def ask(client: RawClient) -> list[Answer]:
         request = DescribeTopicPartitionsRequest(
@@ -472,8 +472,8 @@ def elected(
             election_type=kind, topic_partitions=topics, timeout_ms=WAIT_MS
         )
         told = client.ask(ELECT_LEADERS, version, request)
-        # For elections of all partitions, other topics are left out, because Kafka also has the
-        # topics of other tests.
+        # An election of all partitions has results for topics of other tests, too, which only Kafka
+        # has; these results are left out.
         results = [
             found
             for found in told.replica_election_results
@@ -493,7 +493,7 @@ def elected(
 
 
 def reassigned(brokers: "list[int] | None", partition: int = 0) -> Question:
-    """Move a partition."""
+    """Return a function that moves a partition of the topic `three`."""
 
     def ask(client: RawClient) -> list[Answer]:
         part = ReassignablePartition(partition_index=partition, replicas=brokers)
@@ -507,7 +507,7 @@ def reassigned(brokers: "list[int] | None", partition: int = 0) -> Question:
 
 
 def metadata(version: int, *topics: MetadataRequestTopic) -> Question:
-    """Request metadata of topics, without creating any."""
+    """Return a function that requests metadata of topics, without creating topics."""
 
     def ask(client: RawClient) -> list[Answer]:
         request = MetadataRequest(
