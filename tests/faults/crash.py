@@ -24,7 +24,7 @@ from tests.faults.nodes import Image
 
 
 class Keep(Enum):
-    """The two crashes without randomness."""
+    """The changes that remain after each of the two crashes without randomness."""
 
     EVERYTHING = "everything kept, as when only the process is killed"
     SYNCED = "everything unsynced lost"
@@ -67,7 +67,7 @@ def _walk(image: Image, directory: int, path: str) -> Iterator[tuple[str, bytes 
 
 
 class _Names:
-    """Nodes by name; a node has at most one name."""
+    """Node numbers by directory and name; a node has at most one name."""
 
     def __init__(self) -> None:
         self.node_of: dict[tuple[int, str], int] = {}
@@ -100,7 +100,7 @@ class _Names:
                 self.drop(change.node)
 
     def directories(self) -> dict[int, dict[str, int]]:
-        """Return names by directory, for the root and every other directory that has names."""
+        """Return nodes by directory and name; only the root may be without names."""
         found: dict[int, dict[str, int]] = {ROOT: {}}
         for (parent, name), node in self.node_of.items():
             found.setdefault(parent, {})[name] = node
@@ -108,7 +108,7 @@ class _Names:
 
 
 class _UnsyncedName:
-    """A change of names after which some directories have not been synced yet."""
+    """A change of a name, and the directories that must still be synced to make it durable."""
 
     __slots__ = ("change", "waiting")
 
@@ -145,7 +145,7 @@ class Timeline:
         return self._seeded(prefix, seed, None)
 
     def fixed(self, prefix: int, how: Keep) -> CrashState:
-        """Return the disk after a crash at `prefix` calls that keeps all or only synced changes."""
+        """Return the disk after `prefix` calls and a crash that keeps all or the synced changes."""
         self._seek(prefix)
         names = self._names.copy()
         if how is Keep.EVERYTHING:

@@ -45,7 +45,7 @@ def id_of(bootstrap: str) -> UUID:
 
 
 def commit(bootstrap: str, version: int, number: int) -> None:
-    """Commit the index of each partition as its offset."""
+    """Commit the number of a partition as its offset."""
     place = OffsetCommitRequestPartition(partition_index=number, committed_offset=number)
     named = OffsetCommitRequestTopic(name=TOPIC, topic_id=id_of(bootstrap), partitions=[place])
     request = OffsetCommitRequest(group_id=GROUP, topics=[named])

@@ -191,7 +191,7 @@ def test_a_checkpoint_that_is_too_high_would_show(kafka_oracle: Oracle, quick_pa
 
 
 def test_a_broker_takes_over(kafka_oracle: Oracle, stopped_kafka: Broker) -> None:
-    """Kafka's cleaner runs in a real broker, whose clock is years before all horizons."""
+    """Kafka's cleaner runs in a real broker, whose clock is years after all horizons."""
     ours = Ours(stopped_kafka.log_dir)
     try:
         stopped_kafka.start()
@@ -209,8 +209,8 @@ def test_a_broker_takes_over(kafka_oracle: Oracle, stopped_kafka: Broker) -> Non
         stopped_kafka.kill()
     left = [seen for seen in ours.records(COMMITTED) if seen.offset < end]
     assert len({seen.key for seen in left}) == len(left)
-    # Kafka removes tombstones that have a delete horizon from our cleaner. For other tombstones,
-    # Kafka sets a horizon.
+    # Kafka removes the tombstones whose delete horizon our cleaner has set, because the horizon has
+    # passed. For other tombstones, Kafka sets a horizon.
     assert len(tombstones(ours) & waiting) < len(waiting)
 
 

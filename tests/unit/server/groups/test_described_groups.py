@@ -1,27 +1,41 @@
 """DescribeGroups and similar requests for groups that can't be described."""
 
 import asyncio
+from pathlib import Path
 
+import pytest
 from tests.worlds.brokers.running import node_fixture
 
+from tidelog.config import BrokerConfig
+from tidelog.config.broker import STANDARD_AUTHORIZER
 from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages import (
+    BY_KEY,
     CONSUMER_GROUP_DESCRIBE,
     DESCRIBE_GROUPS,
     SHARE_GROUP_DESCRIBE,
 )
-from tidelog.protocol.messages.classic_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from tidelog.protocol.messages.classic_groups import (
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
 from tidelog.protocol.messages.modern_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
+    DescribedConsumerGroup,
+    DescribedShareGroup,
     ShareGroupDescribeRequest,
     ShareGroupDescribeResponse,
 )
 from tidelog.protocol.schema import NO_OPERATIONS
 from tidelog.server.api.classic_groups import describe_groups
 from tidelog.server.api.context import RequestContext
+from tidelog.server.api.guards import Access
 from tidelog.server.api.modern_groups import consumer_group_describe, share_group_describe
 from tidelog.server.api.node import ClientInfo, Node
+from tidelog.server.api.table import guard_of
+from tidelog.server.broker import open_node
 
 node = node_fixture()
 
@@ -50,3 +64,43 @@ def test_a_group_that_does_not_exist_has_no_operations(node: Node) -> None:
             assert group.authorized_operations == NO_OPERATIONS
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("request_kind", "names", "response_kind", "group_kind"),
+    [
+        (DescribeGroupsRequest, "groups", DescribeGroupsResponse, DescribedGroup),
+        (
+            ConsumerGroupDescribeRequest,
+            "group_ids",
+            ConsumerGroupDescribeResponse,
+            DescribedConsumerGroup,
+        ),
+        (ShareGroupDescribeRequest, "group_ids", ShareGroupDescribeResponse, DescribedShareGroup),
+    ],
+)
+def test_a_guard_adds_operations_only_to_groups_without_an_error(
+    request_kind: type, names: str, response_kind: type, group_kind: type, tmp_path: Path
+) -> None:
+    (api,) = (each for each in BY_KEY.values() if each.request is request_kind)
+    guard = guard_of(api.key)
+    assert guard is not None
+    settings = {"authorizer.class.name": STANDARD_AUTHORIZER, "super.users": "User:ANONYMOUS"}
+    node = open_node(str(tmp_path), BrokerConfig.parse(settings)[0])
+    try:
+        access = Access(RequestContext(node, api, api.last, None, ClientInfo(1, "here")))
+        _, denied = guard(
+            access, request_kind(**{names: ["none", "some"]}, include_authorized_operations=True)
+        )
+        assert denied is not None
+        failed = group_kind(group_id="none", error_code=ErrorCode.GROUP_ID_NOT_FOUND)
+        response = denied.add_to(response_kind(groups=[failed, group_kind(group_id="some")]))
+        assert isinstance(
+            response,
+            DescribeGroupsResponse | ConsumerGroupDescribeResponse | ShareGroupDescribeResponse,
+        )
+        found = [group.authorized_operations for group in response.groups]
+    finally:
+        node.close()
+    assert found[0] == NO_OPERATIONS
+    assert found[1] not in {NO_OPERATIONS, 0}
