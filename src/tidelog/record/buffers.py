@@ -60,7 +60,8 @@ def is_free(buffer: bytearray) -> bool:
 OPENED_BYTES: Final = 4 << 20
 
 # Number of additional bytes of memory for the last body of a group. A body that might not fit into
-# the remaining memory is decompressed to other memory. If it does fit, it is then copied.
+# the remaining memory is decompressed to other memory. If the decompressed body does fit, it is
+# copied to the remaining memory.
 _SPARE_BYTES: Final = 1 << 20
 
 
@@ -93,8 +94,8 @@ class BodyBuffer(Scratch):
     def put(self, body: Buffer) -> bool:
         """Add a body; return False, without adding it, if the free memory is too small.
 
-        If the body is in the memory that `take` returned last, it must begin where this memory
-        begins; it is not copied. Any other body is copied.
+        A body in the memory that `take` returned last is not copied; the body must begin where
+        this memory begins. Any other body is copied.
         """
         end = self.used + len(body)
         if end > len(self._bytes):

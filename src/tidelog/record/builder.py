@@ -65,7 +65,8 @@ def build_batch(  # noqa: PLR0913 - one keyword for each thing that a batch's he
 
     Args:
         records: The records in offset order. Headers and nulls are kept.
-        base_offset: Offset of the first record, or with `offset_deltas`, of a record with delta 0.
+        base_offset: Offset of the first record; with `offset_deltas`, the offset to which the
+            deltas are added.
         leader_epoch: Epoch of the leader that appends the batch, -1 if unknown.
         codec: Compression of the records.
         level: The codec's level, None for Kafka's default.
@@ -78,7 +79,7 @@ def build_batch(  # noqa: PLR0913 - one keyword for each thing that a batch's he
         transactional: Whether the batch belongs to a transaction.
         control: Whether the batch contains control records instead of data.
         delete_horizon_ms: Time in ms since 1970 from which tombstones or markers may be removed.
-        offset_deltas: Offset - base_offset of each record, ascending; None for 0, 1, 2, ...
+        offset_deltas: Each record's offset minus `base_offset`, ascending; None for 0, 1, 2, ...
         last_offset_delta: Offset delta of the batch's last offset; None for the last record's
             offset delta.
         default_timestamp: Time in ms for records whose timestamp is None.
@@ -116,7 +117,8 @@ def build_batch(  # noqa: PLR0913 - one keyword for each thing that a batch's he
 def _check_deltas(records: Sequence[RecordLike], deltas: Sequence[int] | None) -> Sequence[int]:
     """Return the given offset deltas, or 0, 1, 2, ... for None.
 
-    Raises InvalidRequest if their number is wrong, or if they are not ascending from 0 or more.
+    Raises InvalidRequest if there are more or fewer deltas than records, if a delta is negative, or
+    if the deltas are not ascending.
     """
     if deltas is None:
         return range(len(records))

@@ -40,9 +40,9 @@ LENGTH_MIN: Final = 14
 
 BATCH_LENGTH_MIN: Final = HEADER_SIZE - LOG_OVERHEAD
 
-# Maximum number of bytes whose checksums one search verifies in batches that it skips. A search
-# decides by a batch's header to skip the batch, so it must verify the batch's checksum. Without the
-# limit, a search might read a whole segment.
+# Limit for the total size in bytes of the skipped batches whose checksums one search verifies. A
+# search skips a batch because of the batch's header, so it must verify the batch's checksum.
+# Without the limit, a search might read a whole segment.
 PASSED_BYTES: Final = 1 << 20
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
@@ -154,8 +154,8 @@ MESSAGE_MAGIC_AT: Final = MESSAGE_CRC_AT + 4
 MESSAGE_ATTRIBUTES_AT: Final = MESSAGE_MAGIC_AT + 1
 MESSAGE_TIMESTAMP_AT: Final = MESSAGE_ATTRIBUTES_AT + 1
 
-# For magic 0 and 1: the position of the key's length, and the minimum valid value of the message's
-# length.
+# Each pair has a value for magic 0 and a value for magic 1: the position of the key's length, and
+# the minimum valid value of the message's length.
 KEY_LENGTH_AT: Final = (MESSAGE_TIMESTAMP_AT, MESSAGE_TIMESTAMP_AT + 8)
 
 MESSAGE_LENGTH_MIN: Final = (14, 22)

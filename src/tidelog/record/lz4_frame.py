@@ -1,7 +1,7 @@
 """LZ4 frames as Kafka writes and reads them.
 
 Frames that tidelog writes: version 1, independent blocks of 64 KiB, no content size, and no
-checksum except that of the header. Frames that tidelog reads may also have block checksums, a
+checksum except the header checksum. Frames that tidelog reads may also have block checksums, a
 content checksum and a content size. Dependent blocks and dictionaries are refused, as in Kafka.
 
 Clients that write magic 0 compute the header checksum wrong: they include the frame's magic number.
@@ -212,7 +212,7 @@ def _header_size(view: memoryview) -> int:
 
 
 def _output_bound(view: memoryview, at: int) -> int:
-    """Walk the blocks from `at` on, and return the maximum decompressed size of all blocks."""
+    """Walk the blocks from `at` on, and return an upper bound of their total decompressed size."""
     flags, block_size = view[4], _BLOCK_SIZES[view[5]]
     block_trailer = _CHECKSUM_SIZE if flags & _BLOCK_CHECKSUM_BIT else 0
     frame_trailer = _CHECKSUM_SIZE if flags & _CONTENT_CHECKSUM_BIT else 0

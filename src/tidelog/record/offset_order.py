@@ -75,7 +75,10 @@ def reach_of(data: Buffer) -> Reach | None:
 
 
 def lies_behind_gap(data: Buffer, reach: Reach) -> bool:
-    """Whether there is a gap before the buffer's last batch, so that its offset may be wrong."""
+    """Whether there is a gap before the buffer's last batch.
+
+    After a gap, the base offset of this batch may be wrong.
+    """
     return first_known_offset(view_batch(data, reach.last_at)) != reach.before
 
 
@@ -214,7 +217,7 @@ def in_order(
 
 
 def _has_jumped(pending: HasOffsets, batch: HasOffsets, before: int, end_offset: int) -> bool:
-    """Whether the pending batch has a wrong offset: without it, `batch` would be in order.
+    """Whether the pending batch has a wrong offset: without that batch, `batch` would be in order.
 
     If the pending batch begins at `before`, without a gap, it counts as right, and the result is
     False.

@@ -361,9 +361,9 @@ END_MARKER_VALUE: Final = struct.Struct(">hi")  # pair of version and coordinato
 assert CONTROL_KEY.size == 4
 assert END_MARKER_VALUE.size == 6
 
-# The whole record of a transaction marker, with timestamp and offset delta 0, as all brokers write
-# it. Its parts are the fields up to the key's length, the key, the value's length, the value, and
-# the number of headers (0).
+# The whole record of a transaction marker, with timestamp delta 0 and offset delta 0. All brokers
+# write this form. Its parts are the fields up to the key's length, the key, the value's length, the
+# value, and the number of headers (0).
 _PLAIN_MARKER: Final = struct.Struct(">5shhBhiB")
 
 _MARKER_HEAD: Final = b"\x20\0\0\0\x08"
@@ -408,7 +408,7 @@ def pack_end_marker(kind: ControlType, coordinator_epoch: int) -> bytes:
 
 
 def unpack_end_marker(body: Buffer) -> EndMarker | None:
-    """Return the marker in a batch's body; None if `pack_end_marker` did not write the body."""
+    """Return the marker in a batch's body; None if the body lacks the form of `pack_end_marker`."""
     if len(body) != _PLAIN_MARKER.size:
         return None
     head, key_version, kind, length, version, epoch, headers = _PLAIN_MARKER.unpack(body)

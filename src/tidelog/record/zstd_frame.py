@@ -136,7 +136,7 @@ def _keep(decompressor: zstandard.ZstdDecompressor) -> None:
 
 
 def _frame_end(view: memoryview, at: int) -> tuple[int, int]:
-    """Return the end of the frame at `at`, and its maximum decompressed size in bytes."""
+    """Return the end of the frame at `at`, and an upper bound of its decompressed size in bytes."""
     try:
         parameters = zstandard.get_frame_parameters(view[at : at + 18])
         start = at + zstandard.frame_header_size(view[at : at + 18])
@@ -156,7 +156,7 @@ def _frame_end(view: memoryview, at: int) -> tuple[int, int]:
 
 
 def _walk_blocks(view: memoryview, at: int) -> tuple[int, int]:
-    """Return the end of the last block, and the maximum output of all blocks in bytes."""
+    """Return the end of the last block, and an upper bound of all blocks' output in bytes."""
     bound, last = 0, False
     while not last:
         if len(view) - at < _BLOCK_HEADER_SIZE:

@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 
 
 # Number of bytes of decompressed bodies to join before they are decoded. This number limits memory,
-# however much the batches grow by decompression. A larger body is joined alone; only the
-# decompression limit of one batch limits it.
+# however much the batches grow by decompression. A body with more bytes is not joined with others;
+# its size is limited only by the decompression limit of one batch.
 SCRATCH_BYTES: Final = 1 << 20
 
 
@@ -209,8 +209,8 @@ class Selection:
         opens_all: Whether to also open batches whose header shows that no time can match. This is
             needed to count records without a time.
         include_control: Whether to include the records of control batches.
-        drop_batch: Function that returns a mask of the batches of a table (`kernels.layout`) to
-            leave out.
+        drop_batch: Function that gets a table of batches (`kernels.layout`), and returns a mask of
+            the batches to leave out. None if no batch is left out by a function.
         opens_from: Batches that end before this offset are not opened; None for `offset_start`.
         between: Pair of the smallest offset that the first batch may have, and the exclusive upper
             limit of the offsets of all batches.

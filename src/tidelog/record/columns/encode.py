@@ -167,7 +167,7 @@ def _source(batch: pa.RecordBatch, now_ms: int) -> RecordSource:
 
 
 def check_times(table: pa.Table) -> None:
-    """Validate the timestamps of a table like `create_times`.
+    """Validate the timestamps of a table by the rules of `create_times`.
 
     Errors name the row by its index in the whole table.
     """

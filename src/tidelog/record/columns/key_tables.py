@@ -4,9 +4,9 @@ This module owns the table by key (`KeyTable`), the reduction of one partition's
 (`Reducer`), and the counts of records and sums of digests for each span of create time
 (`TimeSpans`). `record.kernels.key_rows` owns the rows' fields and the kernels.
 
-Memory is limited: a full table returns its rows and starts again. If the returned rows of a
-partition are joined in the order in which they were returned, the result equals the rows of one
-large table. The classes are not thread-safe.
+Memory is limited: if the table of a `Reducer` is full, the rows are passed to a function, and the
+table is emptied. If the rows of a partition are joined in the order in which they were passed, the
+result equals the rows of one large table. The classes are not thread-safe.
 """
 
 import struct
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 Number = TypeVar("Number", bound=np.generic)
 
-# Maximum number of rows in a task's table. The rows take 128 MiB and the index 16 MiB; returning
-# the rows takes another 144 MiB.
+# Maximum number of rows in a task's table. The rows take 128 MiB and the index 16 MiB. Passing the
+# rows to `hand_out` takes another 144 MiB.
 ROWS_MAX: Final = 1 << 21
 
 _INDEX_MIN: Final = 1 << 12
@@ -112,7 +112,7 @@ class KeyTable:
         key_rows.index_rows(self._table, self.count, self._index)
 
     def find(self, rows: "Longs") -> "Ints":
-        """Return, for each row, the index of the row with its key in this table; -1 for none."""
+        """Return, for each row, the index of this table's row with the same key; -1 for none."""
         numbers: Ints = np.empty(len(rows), np.int32)
         key_rows.match(rows, self._table, self._index, numbers)
         return numbers

@@ -1,12 +1,12 @@
 """Kernels that hash keys and values, and compute Kafka's partition hash.
 
 - Keys: SipHash-2-4 with 128 bits and a secret seed; plain reference `tidelog.record.key_hash`.
-- Values: each 16 bytes are two words. A secret word is added to each of the two words, and the
-  128-bit product of the two sums is accumulated (NH). The hash is SipHash-1-3 of the accumulated
-  sums (one sum for each 256 bytes) and of the value's size. As long as the seed is secret, two
-  different values of the same size have equal sums with a probability of at most 2^-64, and
-  different sums have equal 64-bit hashes with about the same probability. The multiplications are
-  independent, so they run in parallel, while SipHash alone needs a dependent round for every 8
+- Values: each 16 bytes of a value form two words. A secret word is added to each of the two words,
+  and the 128-bit product of the two sums is accumulated (NH). The hash is SipHash-1-3 of the
+  accumulated sums (one sum for each 256 bytes) and of the value's size. As long as the seed is
+  secret, two different values of the same size have equal sums with a probability of at most 2^-64,
+  and different sums have equal 64-bit hashes with about the same probability. The multiplications
+  are independent, so they run in parallel, while SipHash alone needs a dependent round for every 8
   bytes. Plain reference: `tests/worlds/records/plain_digests.py`.
 - Partitions: murmur2; plain reference `tidelog.record.partitioner`.
 
@@ -105,7 +105,7 @@ def hash_key(data: Bytes, at: int, size: int, hasher: Hasher) -> tuple[int, int]
 
 @inlined
 def mask_hash(low: int, high: int, hasher: Hasher) -> tuple[int, int]:
-    """Return the used bits of a hash, never both halves 0."""
+    """Return the used bits of both halves of a hash; 1 and 0 if all used bits are 0."""
     low &= hasher.mask_low
     high &= hasher.mask_high
     return (1 if low | high == 0 else low), high

@@ -271,8 +271,8 @@ class KeyRows(NamedTuple):
 
     Shape:
         rows: int64[capacity * ROW_WORDS].
-        slots: int32[a power of two], the index, initially zeros: 0, or a row's index plus 1; never
-            more than half full.
+        slots: int32[a power of two], the index: 0 (initially), or a row's index plus 1. At most
+            half of the slots are used.
         window: int64[WINDOW_ROWS * WINDOW_WORDS].
         state: int64[ROW_STATE], initially zeros except `SPAN_LAST`, which is -1.
         spans: int64[SPANS, SPAN_FIELDS], initially zeros.

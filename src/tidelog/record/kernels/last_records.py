@@ -246,7 +246,7 @@ class LatestRows(NamedTuple):
     """Output of `find_latest`; the caller allocates it.
 
     Shape:
-        slots: int32[a power of two above the rows], initially -1; the index of a key's row.
+        slots: int32[a power of two above the number of rows]: -1 (initially), or a row's index.
         rows: int64[maximum number of keys, ROW_FIELDS], in the order of the keys' first records.
         facts: int64[FACT_FIELDS], initially zeros.
     """

@@ -93,7 +93,7 @@ def scan_error(  # noqa: PLR0913 - the arguments of `scan_batches`, and its resu
     next_offset: int = 0,
     end_offset: int = INT64_MAX,
 ) -> CorruptBatch:
-    """Return the error for a BAD_ status of `scan_batches`, with its place in the bytes.
+    """Return the error for a BAD_ status of `scan_batches`, with its position in the bytes.
 
     Args:
         log: The bytes that `scan_batches` has scanned.

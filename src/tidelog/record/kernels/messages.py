@@ -63,9 +63,9 @@ REFUSED_FIELDS: Final = 3
 
 @cache
 def crc32_tables() -> Longs:
-    """Return int64[8, 256]: the effect of a byte's value on the CRC (second index).
+    """Return int64[8, 256]: element [n, b] is the effect of a byte of value b on the CRC.
 
-    The first index is the number of bytes that follow the byte.
+    n is the number of bytes that follow this byte.
     """
     tables = np.zeros((_STEP, 256), np.int64)
     values = np.arange(256, dtype=np.int64)
@@ -188,10 +188,11 @@ def check_messages(
 def assign_messages(data: Bytes, magic: int, first_offset: int, stamp: Longs, tables: Longs) -> int:
     """Set offsets and times of messages that `check_messages` has accepted, in place.
 
+    Checksums are updated.
+
     Shape:
-        stamp: int64[STAMP_FIELDS]: 1 if all messages get the time that follows; that time in ms;
-            the attributes of all messages. Time and attributes don't apply to magic 0. Checksums
-            are updated.
+        stamp: int64[STAMP_FIELDS]: 1 if all messages get the time in the next element, else 0; a
+            time in ms; the attributes of all messages. `stamp` does not apply to magic 0.
 
     Returns:
         The number of updated messages.

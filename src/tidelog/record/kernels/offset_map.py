@@ -303,7 +303,7 @@ class KeyMap(NamedTuple):
 
     Shape:
         hashes: int64[2 * slots], both halves of a key's hash; two zeros are an empty slot.
-        numbers: int64[slots], the number of the key's latest record, or OUTSIDE.
+        numbers: int64[slots], the index of the key's latest record, or OUTSIDE.
         versions: int64[slots], the versions of the records in `numbers`; or empty.
         key_positions: int64[slots], positions of the keys in `arena`; or empty.
         arena: uint8[...], the keys, each preceded by its length as an int32; or empty.
@@ -375,8 +375,8 @@ def map_batches(
     Shape:
         data: uint8[>= every BODY_END of the table].
         table: int64[batches, BATCH_FIELDS], magic 2, bodies uncompressed.
-        numbers: int64[batches], the number of each batch's first record in `marks.own`; -1 for a
-            batch to skip.
+        numbers: int64[batches], the index in `marks.own` of the bit of each batch's first record;
+            -1 for a batch to skip.
 
     Returns:
         A status: DONE; FULL if the record at `STOP_OFFSET` and all later records are not in the

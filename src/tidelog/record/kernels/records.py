@@ -211,7 +211,7 @@ def decode_batches(
         data: uint8[>= every BODY_END of the table].
         table: int64[batches, BATCH_FIELDS], magic 2, bodies uncompressed.
         progress: int64[PROGRESS_FIELDS], for the first call zeros except `UNOPENED` in `AT`. Before
-            another call the caller clears the columns and everything from `ROWS` on.
+            another call the caller clears the columns and sets the elements from `ROWS` on to 0.
         shifts: Tables of `checksums`, to check each batch's checksum just before its records are
             read (`data` must contain the headers); int64[0] for no check.
 

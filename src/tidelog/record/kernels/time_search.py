@@ -212,7 +212,7 @@ def _leads_to_batch(log: Bytes, position: int, offset: int) -> bool:
 def _has_largest(log: Bytes, position: int, offset: int, timestamp: int) -> bool:
     """Whether the batch that contains `offset` has this maximum timestamp.
 
-    It is the first batch from `position` on that does not end before `offset`.
+    This batch is the first batch from `position` on that does not end before `offset`.
     """
     at = position
     while at < log.size:
@@ -243,9 +243,9 @@ def _search_batches(
     floor_offset: int,
     confirmed: int,
 ) -> tuple[int, int, int, int]:
-    """Search from a batch on.
+    """Search from the batch at `position` on; the result is that of `find_time_in_segment`.
 
-    The checksums of batches up to offset `confirmed` are not checked.
+    If a batch is skipped, its checksum is not checked if its last offset is at most `confirmed`.
     """
     if position < 0:
         return BAD_INDEX, NOTHING, NOTHING, position
@@ -299,10 +299,11 @@ def _check_order(
 
 @inlined
 def _judge(log: Bytes, at: int, target: int, floor_offset: int) -> int:
-    """Return FOUND if a batch's header allows a match in its uncompressed records, else NOT_FOUND.
+    """Return a status by a batch's header, without reading its records.
 
-    Return NEED_PLAIN if the batch is compressed or legacy and may match, BAD_OFFSETS if its offsets
-    are impossible.
+    FOUND means that an uncompressed batch may have a match, NEED_PLAIN that a compressed or legacy
+    batch may have a match, NOT_FOUND that there is no match, BAD_OFFSETS that the offsets are
+    impossible.
     """
     offset = load_int64(log, at)
     if load_byte(log, at + MAGIC_AT) < MAGIC_2:

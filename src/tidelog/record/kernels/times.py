@@ -1,8 +1,8 @@
-"""Computes append times of rows, overwritten create times, and latency and lateness of records.
+"""Computes rows' append times, flags overwritten create times, counts latency and lateness.
 
-If no zone map has latency per hour on both clocks, or lateness per bucket, this module computes
-them from arrays of create and append times. Zone maps can't have lateness, for example, because
-lateness depends on the order of records. Plain reference: `scan.latency`.
+The latencies by hour on both clocks, and the lateness by bucket, are computed from arrays of create
+and append times if zone maps do not have them. Lateness depends on the order of records, so no zone
+map has it. Plain reference: `scan.latency`.
 
 Source: docs/format.md#record.
 """
@@ -135,7 +135,7 @@ AT: Final = 0
 
 BOTH: Final = 1  # records with both times
 TIMED: Final = 2  # records with a create time
-LATE: Final = 3  # records whose create time is earlier than that of a record before them
+LATE: Final = 3  # records whose create time is earlier than that of an earlier record
 LATE_MIN: Final = 4
 LATE_MAX: Final = 5
 # Largest create time. The caller sets it to the largest create time of the records before the first

@@ -1,7 +1,7 @@
 """Computes a zone map's values from batches: counts, extremes on both clocks, checksums, latencies.
 
 `describe_batches` reads every record of uncompressed magic-2 bodies; `fold_zones` combines batches
-to zones. A row has the fields of `storage.clocks.zone_map.Zone`. Plain reference:
+into zones. A row has the fields of `storage.clocks.zone_map.Zone`. Plain reference:
 `storage.segment.zone_map_builder`.
 """
 
