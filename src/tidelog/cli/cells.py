@@ -1,8 +1,8 @@
 """Converts keys, values and headers to cells of output, and cells and typed text to bytes.
 
 The form of a column is an `Encoding`: a serializer's name, `auto` (text) or `bytes` (base64).
-Invariant: `encoder` converts a cell that `exact_decoder` has made back to the same bytes. For JSON,
-it converts the cell back to the same content.
+Invariant: `encoder` restores the bytes from a cell that `exact_decoder` has made from them. For
+JSON, it restores the content, but not the spacing.
 """
 
 import json
@@ -41,7 +41,7 @@ def decoder(encoding: Encoding) -> Decode:
 
 
 def decoders(kind: ReadFormat) -> Callable[[Encoding], Decode]:
-    """Return the decoder factory for a format: exact decoders for formats that programs read."""
+    """Return `exact_decoder` for a format that programs read, `decoder` for tables."""
     if kind is ReadFormat.TABLE:
         return decoder
     return partial(exact_decoder, text_only=kind is ReadFormat.CSV)

@@ -71,8 +71,8 @@ _REMOVALS: Final = ("delete", "remove")
 # Maps the name of an option in other tools to its name in tidelog.
 OTHER_OPTIONS: Final = {"--last": "--tail", "--head": "--limit", "--where": "--match"}
 
-# Options of other commands and tools: `_ACTING` are options with which a command makes its changes,
-# `_SHOWING` are options with which it only shows them.
+# Options of other commands and tools. With an option of `_ACTING`, a command makes its changes.
+# With an option of `_SHOWING`, it only shows the changes.
 _ACTING: Final = ("--yes", "--execute", "--apply", "--confirm", "--force", "-y")
 _SHOWING: Final = ("--dry-run", "--plan", "--preview")
 

@@ -238,7 +238,11 @@ def _print(
 
 
 def _rows(findings: "Sequence[Finding]", open_findings: "Sequence[Finding]") -> list[list[Cell]]:
-    """Return rows for the first check's findings, then for the new findings of a repair's check."""
+    """Return rows for `findings`, then for the findings that only `open_findings` has.
+
+    `open_findings` are the findings of the check after a repair; without a repair, of the only
+    check.
+    """
     open_paths = {finding.path for finding in open_findings}
     first_findings = set(findings)
     rows = [_row(each, repaired=each.path not in open_paths) for each in findings]

@@ -302,8 +302,9 @@ _TOPIC_ID: Final = Struct(">8x16s")
 def _offset_rows(dump: DumpFile) -> Iterator[Row]:
     """Yield the entries of an offset index.
 
-    An entry has the last offset and the position of a batch. A finding is reported in two cases:
-    the log has no batch at that position, or the batch there has another last offset.
+    An entry has the last offset and the position of a batch. A finding is reported in three cases:
+    the log has no batch at that position, the batch there has another last offset, or offset and
+    position are not both greater than in the previous entry.
     """
     index = OffsetIndex(dump.base_offset, data=dump.read(), size_limit=INT64_MAX)
     _note_tail(dump, index)
@@ -346,8 +347,8 @@ def _time_rows(dump: DumpFile) -> Iterator[Row]:
     """Yield the entries of a time index.
 
     An entry has the last offset of a batch, and the log's largest timestamp up to that offset. A
-    finding is reported in two cases: no batch of the log has this last offset, or the log's largest
-    timestamp up to it differs.
+    finding is reported in three cases: no batch of the log has this last offset, the log's largest
+    timestamp up to it differs, or the entries are not in ascending order.
     """
     index = TimeIndex(dump.base_offset, data=dump.read(), size_limit=INT64_MAX)
     _note_tail(dump, index)
@@ -373,9 +374,9 @@ def _time_rows(dump: DumpFile) -> Iterator[Row]:
 
 
 def _largest_up_to(batches: list[BatchFacts]) -> dict[int, int]:
-    """Return a mapping from each batch's last offset to the largest timestamp up to it.
+    """Return a mapping from each batch's last offset to the log's largest timestamp up to it.
 
-    The batch itself is included.
+    The batch's own timestamps count too.
     """
     largest, largest_by_offset = -1, {}
     for batch in batches:

@@ -168,9 +168,9 @@ def delete(surroundings: Surroundings, names: tuple[str, ...], access: Access, y
 def _delete_each(
     surroundings: Surroundings, cluster: "Cluster", names: Sequence[str]
 ) -> list[RequestError]:
-    """Delete groups and print each deleted group; return the errors for other groups.
+    """Delete groups and print each deleted group; return an error for each group that remains.
 
-    The errors are for groups that are unknown or have members.
+    A group is not deleted if it is unknown or has members.
     """
     failed: list[RequestError] = []
     for name in names:
@@ -309,7 +309,7 @@ def run(
     return ExitCode.FINDINGS
 
 
-# On a narrow terminal, lines of reasons are shortened to this width before the time is dropped.
+# On a narrow terminal, the column `why` is narrowed to this width before the time is dropped.
 _WHY_WIDTH: Final = 16
 
 

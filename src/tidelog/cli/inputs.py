@@ -52,8 +52,8 @@ class ColumnChoice:
         time: Name of the column with times; None if there is none.
         infers: Whether CSV cells that are JSON numbers become numbers in the row's JSON. If false,
             they become text.
-        numbers: List for the location of the first number that becomes text, which is added to the
-            list. None if the location is not needed.
+        numbers: List to which the location of the first number that becomes text is added. None if
+            the location is not needed.
     """
 
     columns: frozenset[str] | None
@@ -471,8 +471,7 @@ def read_records(
         kind: Format of the file.
         columns: Columns for the parts of a record.
         parse_time: Parses a time given as text (docs/time.md); returns ms.
-        numbers: List for the location of the first CSV number that becomes text, which is added to
-            it.
+        numbers: List to which the location of the first CSV number that becomes text is added.
 
     Raises:
         UsageProblem: An option does not apply to the format, or needs another option.

@@ -167,7 +167,7 @@ def _say(
         stats: Statistics of the whole read.
         whole: Whether all records were read.
         span: Words that describe which records were read. Empty, or begins with a space.
-        effect: Words that say what happened to the records without a key, as singular and plural.
+        effect: Words for what happened to records without a key, in the singular and the plural.
     """
     for doubt in result.doubts():
         surroundings.note(f"not exact: {doubt}")

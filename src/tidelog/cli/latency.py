@@ -302,7 +302,10 @@ def unit_of(
     zone: tzinfo,
     limit: int,
 ) -> CalendarUnit | None:
-    """Return the smallest unit with at most `limit` rows; None if there is none, or no record."""
+    """Return the smallest unit with at most `limit` rows, as `unit_for` chooses it.
+
+    None if `unit_for` finds no unit, or if there are no records.
+    """
     if not by_hour:
         return None
     hours = [*by_hour]

@@ -14,7 +14,7 @@ from functools import wraps
 from inspect import signature
 from typing import (
     TYPE_CHECKING,
-    Any,  # noqa: TID251 - as dataclasses
+    Any,  # noqa: TID251 - as in `dataclasses`
     Final,
     TypeAlias,
     TypeVar,

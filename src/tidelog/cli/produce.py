@@ -258,7 +258,7 @@ def produce(surroundings: Surroundings, options: ProduceOptions) -> None:
 def _note_old(
     surroundings: Surroundings, options: ProduceOptions, count: int, *, is_limit_known: bool
 ) -> None:
-    """Print that retention deletes records soon, because they are older than `retention.ms`."""
+    """Print that retention deletes `count` records soon: they are older than `retention.ms`."""
     are, them = verb(count, "is", "are"), verb(count, "it", "them")
     what = (
         "the topic's retention.ms: retention deletes"
@@ -369,9 +369,9 @@ def _append_all(
 
 
 def _bytes_at_once(config: TopicConfig | None) -> int:
-    """Return the maximum bytes of an append.
+    """Return the maximum size in bytes of the rows of one append.
 
-    It is at most half a segment, because batches add bytes to the rows.
+    The size is at most half a segment, because batches add bytes to the rows.
     """
     if config is None:
         return _BYTES_AT_ONCE
@@ -381,9 +381,9 @@ def _bytes_at_once(config: TopicConfig | None) -> int:
 def _groups(
     records: Iterator[NewRecord], bytes_max: int
 ) -> Iterator[tuple[list[NewRecord], InvalidInput | None]]:
-    """Yield the rows of each append, and an error or None.
+    """Yield the rows of each append, with an error or None.
 
-    An error means that the next row is invalid; these rows are then the last.
+    An error means that the row after these rows is invalid. No further rows are then yielded.
     """
     group: list[NewRecord] = []
     size = 0

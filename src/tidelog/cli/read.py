@@ -309,7 +309,7 @@ class _Reading:
         self._surroundings.note(f"--limit ended the reading after {shown}; {more}")
 
     def _say_none(self) -> None:
-        """Print that no record matches, and the newest time; the range may begin after it."""
+        """Print that no record matches, and the newest time: the range may begin after it."""
         options, bounds = self._options, self._reads.bounds()
         target = options.topic if options.number is None else f"{options.topic}:{options.number}"
         if all(first >= end for first, end in bounds.values()):

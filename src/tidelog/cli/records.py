@@ -176,8 +176,8 @@ class ReadOptions:
 
 
 _OFFSETS: Final = columns(detail("topic"), number("partition", "offset"))
-# On a narrow terminal, keys and values are shortened first. Then the time on the other clock than
-# the chosen one is dropped.
+# On a narrow terminal, keys and values are shortened first. Then the column of times on the clock
+# that was not chosen is dropped.
 _CONTENT: Final = columns(key("key", least=8), value("value", least=8))
 _TABLES: Final = {
     ClockName.RECORD: columns(_OFFSETS, time("timestamp"), minor(time("append_time")), _CONTENT),

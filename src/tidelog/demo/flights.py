@@ -178,7 +178,7 @@ def _call(
 FLIGHTS_TOPIC: Final = "flights"
 PARTITIONS: Final = 4
 
-# Settings of the topic, with the reason of each setting.
+# Settings of the topic, with the reason for each setting.
 SETTINGS: Final = {
     "retention.ms": ("-1", "records of 2013 are older than any usual limit: keep them"),
     "segment.ms": ("2592000000", "a segment for about each 30 days of flights"),

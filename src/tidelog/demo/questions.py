@@ -268,7 +268,7 @@ def _checked_millis(times: "pd.Series[pd.Timestamp]") -> "pd.Series[int]":
 
 
 def day_by_pandas(frame: pd.DataFrame, start_ms: int, end_ms: int) -> pd.DataFrame:
-    """Return the result expected of `by_hour_and_airport` for flights scheduled in [start, end)."""
+    """Return the expected result of `by_hour_and_airport` for flights scheduled in [start, end)."""
     day = frame[(frame["due_ms"] >= start_ms) & (frame["due_ms"] < end_ms)]
     day = day.assign(late=(day["left_ms"] - day["due_ms"]) / 60_000)
     day["late"] = day["late"].where(day["dep_delay"].notna())

@@ -222,7 +222,7 @@ class BlockReader:
         size_bytes: Size of the object.
     """
 
-    def __init__(  # noqa: PLR0913 - the object, and how it is cut
+    def __init__(  # noqa: PLR0913 - the object, and how it is split into blocks
         self,
         cache: BlockCache,
         name: str,

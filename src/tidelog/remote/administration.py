@@ -80,7 +80,10 @@ def _name(word: str) -> str:
 
 
 def broker_settings(client: "Cluster") -> dict[str, str]:
-    """Return the settings of the broker with the lowest id; empty if the client has no right."""
+    """Return the settings of the broker with the lowest id.
+
+    The result is empty if the client is not authorized to read the settings.
+    """
     from confluent_kafka.admin import ConfigResource, ResourceType
 
     try:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S: Final = 30.0
 
-# For each this many received bytes, the timeout of a response is extended by one second.
+# The timeout of a response is extended by one second each time this number of bytes is received.
 _LEAST_BYTES_PER_S: Final = 1 << 16
 
 # Maximum time in seconds that a wait for a connection or for bytes lasts before `is_stopped` is
@@ -91,7 +91,7 @@ class Patience:
 
     Attributes:
         timeout_s: Timeout for connecting, for sending a buffer of a request, and for a whole
-            response. Each received 64 KiB extend the timeout of the response by one second.
+            response. The timeout of a response is extended by one second for each 64 KiB received.
         is_stopped: Function that is called at least four times a second while a connection is
             opened or a response is awaited. If it returns true, the wait ends with
             InterruptedError.

@@ -435,7 +435,10 @@ class Client:
             self.admin().poll(_PAUSE_S)
 
     def deadline(self, *, times: int = 1) -> Callable[[], float]:
-        """Return a function that returns how many seconds of `times` request timeouts are left."""
+        """Return a function that returns the seconds left until a deadline.
+
+        The deadline is `times` request timeouts from now.
+        """
         end_ms = self._clock.monotonic_ms() + int(self.timeout_s * 1000) * times
         return lambda: max((end_ms - self._clock.monotonic_ms()) / 1000, 0.0)
 

@@ -5,7 +5,7 @@ no record at or after the time, the group's offset stays unchanged. Exception: w
 the destination is the log end. Second, if a move would skip unread records, the offset stays
 unchanged. Exception: `forward` and the target LATEST allow such a move.
 
-Source: KIP-79, whose first use case this is.
+Source: KIP-79; the rewind of a group is its first use case.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

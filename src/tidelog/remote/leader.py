@@ -358,7 +358,7 @@ class Leader:
     def ends_of_epochs(
         self, node_id: int, epochs: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, EpochEnd | ClusterFailure]:
-        """Return the end of an epoch of each partition at the leader, or the leader's error."""
+        """Return, for each partition, the end of the requested epoch at the leader, or an error."""
         topics = [
             OffsetForLeaderTopic(
                 topic=topic,

@@ -22,7 +22,7 @@ _NO_TIMEOUT: Final = -1
 
 
 class OrderedConsumer(ck.Consumer):
-    """Consumer that raises CorruptBatch unless the offsets of a partition's records increase."""
+    """Consumer that raises CorruptBatch if a partition's offsets do not increase."""
 
     def __init__(self, bootstrap: str, config: Mapping[str, object], **more: object) -> None:
         super().__init__(dict(config), **more)

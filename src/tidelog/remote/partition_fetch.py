@@ -77,8 +77,9 @@ class FetchSettings:
         client_id: Client id in requests, for the broker's quotas and logs.
         timeout_ms: Maximum time without progress, in ms; after this time the fetch raises
             ClusterFailure.
-        max_wait_ms: How long a broker may wait for `min_bytes`, in ms.
-        min_bytes: Minimum size of a response, in bytes, before `max_wait_ms` have passed.
+        max_wait_ms: Maximum time in ms that a broker waits for `min_bytes`.
+        min_bytes: Number of bytes that a broker waits for. After `max_wait_ms` it responds with
+            fewer bytes.
         max_bytes: Maximum size of a response, in bytes; a single larger batch is still sent whole.
         partition_max_bytes: Maximum size of a partition's batches in bytes, if below `max_bytes`.
     """

@@ -145,10 +145,11 @@ class Sender:
 
         Raises:
             Closed: The connection was closed.
-            ConfigError: librdkafka doesn't know a setting or a value. InvalidRecord,
-                InvalidTimestamp, MessageTooLarge, ClusterFailure ...: Raised only by the future's
-                `result()`. Other records of the call may be in the log. A note of the error states
-                how many.
+            ConfigError: librdkafka doesn't know a setting or a value.
+
+        The future's `result()` raises InvalidRecord, InvalidTimestamp, MessageTooLarge,
+        ClusterFailure and others. Other records of the call may then be in the log; a note of the
+        error states how many.
         """
         lane = self._lane(self._codec_name if codec is None else codec.config_name)
         call = _Call()

@@ -203,7 +203,7 @@ class ClusterRecords(RecordSource):
         clock: ClockName,
         isolation: IsolationLevel,
         columns: Sequence[str],
-        strict: bool = False,  # noqa: ARG002 - no record is skipped by what a plan knows
+        strict: bool = False,  # noqa: ARG002 - a plan of a cluster skips no batch
         fail_on_data_loss: bool = True,  # noqa: ARG002 - offsets are clipped
     ) -> ScanPlan:
         """See `RecordSource`; each partition with matching offsets gets one split."""

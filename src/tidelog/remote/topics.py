@@ -174,11 +174,11 @@ def _await_metadata(client: "Cluster", name: str, partitions: int) -> None:
 def await_leaders(client: "Cluster", partitions: Sequence[TopicPartition]) -> None:
     """Wait until each partition's leader serves the partition.
 
-    Metadata may name the leader earlier.
+    Metadata may name the leader before the leader serves the partition.
 
-    A producer that starts earlier may lose its first records. The leader refuses the first request,
-    accepts the second request, and then treats the retry of the first request as a duplicate
-    (KAFKA-15591).
+    A producer that starts before that may lose its first records. The leader refuses the first
+    request, accepts the second request, and then treats the retry of the first request as a
+    duplicate (KAFKA-15591).
 
     Raises:
         ClusterFailure: A partition has no leader within a request's timeout, or a broker refuses.

@@ -99,7 +99,9 @@ def ends_before(
 def _of_producers(
     batches: Iterable[Batch], producer_ids: set[int]
 ) -> Iterator[tuple[RecordBatch, bool]]:
-    """Yield each producer's batches up to the first marker, each with whether it aborts.
+    """Yield the producers' batches up to and including their first markers.
+
+    With each batch, yield whether it is an abort marker.
 
     The iteration stops at a damaged batch. When the batches are appended later, the damage raises
     an error.

@@ -219,7 +219,7 @@ class Copy:
     def parting(
         self, leader: Mapping[int, EpochEnd], leader_start: int, leader_end: int
     ) -> int | None:
-        """Return the offset where, by their leader epochs, the leader's and the local log diverge.
+        """Return the offset at which the leader's log and the local log diverge by their epochs.
 
         The result is None if the epochs agree. Epochs alone prove nothing, so `check_copies`
         compares records before it truncates.

@@ -18,8 +18,8 @@ UNITS_MAX: Final = 100_000
 # Times are grouped by quarters of an hour, because UTC offsets of time zones are multiples of 15
 # minutes.
 QUARTER_MS: Final = 15 * 60_000
-# First and last instant of a unit. Python's calendar has the years 1 to 9999, and both bounds of
-# each unit must be in these years.
+# Earliest start and latest end of a listed range. Python's calendar has the years 1 to 9999, and
+# both bounds of each unit must be in these years.
 _FIRST_MS: Final = int(datetime(2, 1, 1, tzinfo=UTC).timestamp()) * MS_PER_SECOND
 _LAST_MS: Final = int(datetime(9999, 1, 1, tzinfo=UTC).timestamp()) * MS_PER_SECOND
 _DAY_MS: Final = 24 * HOUR_MS
@@ -114,7 +114,7 @@ def unit_starts(first_ms: int, end_ms: int, unit: CalendarUnit, zone: tzinfo = U
 
 
 def unit_for(first_ms: int, end_ms: int, limit: int, zone: tzinfo = UTC) -> CalendarUnit | None:
-    """Return the smallest unit of which [first_ms, end_ms) has at most `limit`; None for none.
+    """Return the smallest unit that divides [first_ms, end_ms) into at most `limit` parts, or None.
 
     Each unit must begin at a multiple of `QUARTER_MS`, as in `unit_ranges`. None is also returned
     if the range has instants before the year 2 or after the year 9998.
@@ -218,8 +218,6 @@ def _clock_change(start_ms: int, end_ms: int, zone: tzinfo) -> int | None:
     """Return the instant of the clock change in (start_ms, end_ms], in ms; None without a change.
 
     The caller uses the result as a boundary between hours.
-
-    The result is in ms.
     """
     utc_offset = _local(end_ms, zone).utcoffset()
     if _local(start_ms, zone).utcoffset() == utc_offset:

@@ -43,7 +43,7 @@ _COMPACT_DATE: Final = re.compile(r"(?:19|20)[0-9]{2}(?:0[1-9]|1[0-2])(?:0[1-9]|
 # Numbers that more likely mean a year than a time in ms.
 _YEARS: Final = range(1970, 2100)
 # 1973-03-03 as a number of seconds. A smaller number with a unit more likely means a duration. For
-# times from this one until the year 5138, the size of a number shows whether it is in s, ms, us or
+# times from 1973-03-03 to the year 5138, the size of a number shows whether it is in s, ms, us or
 # ns.
 _PLAUSIBLE_SECONDS: Final = 100_000_000
 _FILETIMES: Final = range(10**17 * 12 // 10, 10**17 * 16 // 10)

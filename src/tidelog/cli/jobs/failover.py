@@ -121,7 +121,10 @@ def failover(surroundings: Surroundings, request: Request, options: FailoverOpti
 def _refuse_unknown(
     request: Request, options: FailoverOptions, plan_request: "FailoverRequest"
 ) -> None:
-    """Raise an error if an option needs cluster A, or if an option needed without A is missing."""
+    """Check the options of a command without cluster A.
+
+    Raises an error if an option needs A, or if an option that is required without A is missing.
+    """
     from tidelog.jobs.failover.job import refuse_unknown
 
     refuse_unknown(plan_request)
@@ -250,7 +253,7 @@ def _verify(
     from tidelog.jobs.failover.verify import Spill, verify
 
     assert a is not None
-    parent = surroundings.variables.get("TMPDIR") or "/tmp"  # noqa: S108 - the name is drawn
+    parent = surroundings.variables.get("TMPDIR") or "/tmp"  # noqa: S108 - the name is random
     folder = f"{parent}/tidelog-verify-{surroundings.env.random.getrandbits(64):016x}"
     back_ms = None if look_back is None else times.duration_ms(look_back)
     spill = Spill(surroundings.env, folder)

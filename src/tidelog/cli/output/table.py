@@ -185,7 +185,7 @@ def _block(names: Sequence[str], texts: Sequence[str], room: int | None) -> Iter
 
 
 def _is_empty(column: Column, text: str) -> bool:
-    """Whether a cell has no value, and its column is omitted if no cell of it has a value."""
+    """Whether a cell has no value, and its column is omitted if none of its cells has a value."""
     return text == NONE and column.is_optional
 
 

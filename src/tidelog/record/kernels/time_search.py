@@ -301,9 +301,8 @@ def _check_order(
 def _judge(log: Bytes, at: int, target: int, floor_offset: int) -> int:
     """Return a status by a batch's header, without reading its records.
 
-    FOUND means that an uncompressed batch may have a match, NEED_PLAIN that a compressed or legacy
-    batch may have a match, NOT_FOUND that there is no match, BAD_OFFSETS that the offsets are
-    impossible.
+    FOUND: an uncompressed magic-2 batch may have a match. NEED_PLAIN: a compressed or legacy batch
+    may have a match. NOT_FOUND: the batch has no match. BAD_OFFSETS: its offsets are impossible.
     """
     offset = load_int64(log, at)
     if load_byte(log, at + MAGIC_AT) < MAGIC_2:
