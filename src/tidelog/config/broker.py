@@ -112,8 +112,8 @@ class BrokerConfig:
         topic_defaults: Default settings of topics, under the broker's names.
         without_effect: Texts of the given settings that have no effect in tidelog. Passwords are
             replaced by empty texts.
-        explicit_names: Names of the given broker settings, even if the value equals the default.
-            Topic defaults and settings without effect are left out.
+        explicit_names: Names of the broker settings that were given, even with a value that equals
+            the default. Topic defaults and settings without effect are left out.
     """
 
     node_id: int = config_field(int32(0), "0", "The broker's id in responses.")

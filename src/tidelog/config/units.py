@@ -75,8 +75,7 @@ _PRINTED_UNITS: Final = (
 _PARTS_MAX: Final = 2
 # Numbers above this mean "no limit" and are printed without a unit.
 _AMOUNT_MAX: Final = 2**53
-# Maps settings whose last word does not name their unit to the unit, or to None if they have no
-# unit.
+# Units of the settings whose last word does not name the unit; None if a setting has no unit.
 _BY_NAME: Final = {
     "log.cleaner.dedupe.buffer.size": _UNITS["bytes"],
     "log.cleaner.io.max.bytes.per.second": None,

@@ -1,7 +1,7 @@
 """Settings of Kafka that have no effect in tidelog, but are accepted with a note.
 
 Clients see these settings. tidelog's broker is a single process, so it has no controller quorum and
-no remote replicas, and it uses threads in another way than Kafka. The broker also supports neither
+no remote replicas, and it uses threads differently from Kafka. The broker also supports neither
 streams groups nor Kerberos. Names, types and defaults are Kafka 4.3's, so a value of a wrong type
 is refused, as in Kafka. Most ranges are not checked. Clients can change the settings in
 `CHANGEABLE` at run time, because administration tools change them.

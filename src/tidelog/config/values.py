@@ -1,4 +1,6 @@
-"""Types of settings' values, which parse, print and describe them, and `ConfigKey`, one setting.
+"""Types of settings' values, and `ConfigKey`, which describes one setting.
+
+A type parses, prints and describes the values of a setting.
 
 Parsing follows Kafka: surrounding white space is dropped, `+5` is a number, and words are
 case-sensitive where Kafka's are. Values that Kafka accepts although they have no meaning (`NaN` as
@@ -122,7 +124,7 @@ class MigrationPolicy(StrEnum):
 
 
 class KeyHash(StrEnum):
-    """Hash function of keys in a compaction: with a new secret each time, or Kafka's."""
+    """Hash function for keys in a compaction: SipHash with a new secret, or Kafka's MD5."""
 
     SIPHASH = "siphash"
     MD5 = "md5"
@@ -451,8 +453,8 @@ class Synonym(NamedTuple):
 
     Attributes:
         name: Broker's name, e.g. `log.retention.hours`.
-        factor: How many units of the setting a unit of the synonym has, e.g. 3,600,000 ms in an
-            hour.
+        factor: Number of the setting's units in one unit of the synonym, e.g. 3,600,000 for ms and
+            hours.
     """
 
     name: str

@@ -136,7 +136,7 @@ class ControlServer:
         return self.pending()
 
     def wake(self) -> None:
-        """Make a `wait` in another thread return."""
+        """End a call of `wait` that is in progress in another thread."""
         self._waker.send(b"\0")
 
     def run_pending(self) -> int:

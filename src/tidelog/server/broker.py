@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 BACKLOG: Final = 1024
 
-# Time in ms without a request after which a thread imports the modules for groups. During requests,
-# both the requests and the import would take longer. Most clients pause between their first
-# requests.
+# Time in ms without a request after which a thread imports the modules for groups. An import during
+# requests would slow down the requests and would take longer itself. Most clients pause between
+# their first requests.
 FIRST_PAUSE_MS: Final = 5
 
 # Time in ms after which the modules are imported even if clients do not pause.
@@ -132,7 +132,10 @@ def advertised(plan: ListenerPlan, port: int) -> Address:
 
 
 async def use_kernels(node: Node) -> None:
-    """Let logs use kernels to check and search: newly opened logs at once, open logs in slices."""
+    """Let logs use kernels for checks and searches.
+
+    Logs that are opened from now on use kernels at once. Open logs are changed in slices.
+    """
     node.partitions.has_kernels = True
     slices = Slices(node.env.clock)
     for partition in node.partitions.opened():
@@ -149,9 +152,9 @@ class Server:
 
         Args:
             node: The broker's state.
-            kernels_after_s: Delay, in s, before the cleaner starts and a thread loads the kernels,
-                because loading slows down the first clients. Until the kernels are loaded, logs
-                work without them.
+            kernels_after_s: Delay, in s, until the cleaner starts and a thread loads the kernels.
+                Loading at once would slow down the first clients. Until the kernels are loaded,
+                logs work without them.
         """
         self.node = node
         self._kernels_after_s = kernels_after_s

@@ -50,7 +50,8 @@ LIBRARIES: Final = {
 _SUFFIXES: Final = frozenset({".so", ".dylib"})
 _MAPS: Final = Path("/proc/self/smaps")
 
-# Permissions of mappings that this process can't write now. Pages may have been written before.
+# Permissions of mappings to which this process can't write now. Pages of these mappings may have
+# been written before.
 _UNWRITABLE: Final = frozenset({"r-xp", "r--p"})
 
 _CHANGED: Final = ("Private_Dirty:", "Shared_Dirty:", "Anonymous:", "Swap:")
@@ -59,7 +60,7 @@ _CHANGED: Final = ("Private_Dirty:", "Shared_Dirty:", "Anonymous:", "Swap:")
 def preload(paths: Iterable[str]) -> list[str]:
     """Load shared libraries permanently; return the paths of the libraries that were loaded.
 
-    The code that needs a library reports why it can't be loaded.
+    A library that can't be loaded is skipped. The code that needs the library reports the reason.
     """
     try:
         load = ctypes.CDLL(None).dlopen
@@ -193,7 +194,7 @@ def _load_once() -> bool:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Block other threads less: switch threads more often, and collect no garbage meanwhile."""
+    """Block other threads less: switch threads more often, and pause the garbage collector."""
     interval_s = sys.getswitchinterval()
     sys.setswitchinterval(min(interval_s, SWITCH_S))
     try:

@@ -19,8 +19,8 @@ UNICODE_CLASSES_MAX: Final = 200
 # Maximum size of a compiled expression with its cached states, in bytes. RE2 caches 128
 # expressions.
 MEMORY_MAX: Final = 1 << 20
-# Maximum number of steps for matching all names without cached states, which takes a few seconds at
-# most.
+# Maximum number of steps for matching all names without cached states. This number of steps takes a
+# few seconds at most.
 STEPS_MAX: Final = 2_000_000_000
 
 
@@ -47,7 +47,9 @@ def require_usable(text: str) -> None:
 
 
 def find_matches(text: str, names: Iterable[str]) -> frozenset[str]:
-    """Return the names that an expression matches from beginning to end. Any thread.
+    """Return the names that an expression matches from beginning to end.
+
+    Any thread may call this.
 
     Raises:
         UnusableRegex: The expression is invalid in RE2 or too large, or matching would take too

@@ -80,7 +80,8 @@ class ConfigChanges:
 
         Args:
             overrides: Texts of the settings that were set before the changes.
-            list_text: Returns the current text of a list setting; raises Refusal for another type.
+            list_text: Returns the current text of a list setting; raises Refusal if the setting is
+                not a list.
 
         Raises:
             Refusal: `check` or `list_text` raises it, an operation is unknown, or a new list is too

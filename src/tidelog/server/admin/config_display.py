@@ -123,7 +123,8 @@ def _below_topic(
     names = _broker_names(key)
     synonyms = [each for name in names for each in _set_at_broker(name.name, defaults, changed)]
     # If the broker has several names for the setting, the default has the name with the coarsest
-    # unit. In this case, as in Kafka, it is shown only if a value is set under one of the names.
+    # unit. In this case, as in Kafka, the default is shown only if a value is set under one of the
+    # names.
     if names and key.default is not None and (len(names) == 1 or synonyms):
         synonyms.append(_default(key, names[-1]))
     return synonyms

@@ -47,8 +47,8 @@ class DurableState(Generic[State]):
 
     Attributes:
         state: Current state.
-        apply: Applies a new state. It is awaited before the state is stored. If storing fails, it
-            is awaited again, with the old state.
+        apply: Function that applies a new state. Its result is awaited before the state is stored.
+            If storing fails, the function is called and awaited again, with the old state.
         on_stored: Called with the old and the new state once the new state is stored.
     """
 

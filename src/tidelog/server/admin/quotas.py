@@ -217,7 +217,10 @@ class _Uses:
         self._rates[_client_key(limit)].record(-used, now_ms)
 
     def _forget(self, now_ms: int) -> None:
-        """Remove at most two old or surplus entries: a call stays fast, and the size falls."""
+        """Remove at most two old or surplus entries.
+
+        So each call is fast, and the number of entries still falls.
+        """
         for _ in range(2):
             key, rate = next(iter(self._rates.items()))
             is_newest = len(self._rates) == 1

@@ -1,7 +1,7 @@
 """Kafka's rules for requests about topics: counts, replicas, assignments, settings.
 
-There is one broker, so each partition has one replica. Error texts are those of Kafka's controller.
-No input or output.
+There is one broker, so each partition has one replica. The error texts are the same as in Kafka's
+controller. No input or output.
 
 Source: Kafka 4.3's ReplicationControlManager, Topic and ConfigurationControlManager.
 """
@@ -132,7 +132,11 @@ def ensure_brokers(brokers: Sequence[int], node_id: int) -> None:
 def ensure_growth(
     name: str, current: int, count: int, assignments: Sequence[Sequence[int]] | None, node_id: int
 ) -> None:
-    """Ensure that `count` exceeds `current` and given assignments match; raises Refusal."""
+    """Ensure that a topic may grow from `current` to `count` partitions; raises Refusal.
+
+    `count` must exceed `current`. If `assignments` are given, there must be one for each new
+    partition, and each must consist of this broker alone.
+    """
     if count == current:
         raise Refusal(ErrorCode.INVALID_PARTITIONS, f"Topic already has {current} partition(s).")
     if count < current:

@@ -1,1 +1,1 @@
-"""Handlers of requests, one module for each family of APIs; table of APIs, dispatch, charges."""
+"""Handlers of requests (a module for each family of APIs), table of APIs, dispatch, charges."""

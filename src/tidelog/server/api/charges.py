@@ -105,9 +105,10 @@ class Charges:
         self._watch.used_ns += task_ns
 
     def charge(self, response: "Response | None") -> None:
-        """Charge the request as `finish` does.
+        """Charge the request as `finish` does, and report the throttle time in the response.
 
-        A throttle time above 0 is reported in the response, if the response has such a field.
+        A throttle time of 0 is not reported, and a response may have no field for the throttle
+        time.
         """
         throttle_ms = self.finish()
         if throttle_ms and response is not None and hasattr(response, "throttle_time_ms"):

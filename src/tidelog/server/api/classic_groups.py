@@ -282,7 +282,8 @@ def join_group(
         client_id=context.client_id or "",
         client_host=f"/{context.connection.host}",
         protocol_type=request.protocol_type,
-        # Copies, because views would keep the request's buffer for as long as the member exists.
+        # The metadata is copied, because a view would keep the request's buffer for as long as the
+        # member exists.
         protocols=tuple((each.name, bytes(each.metadata)) for each in request.protocols),
         session_timeout_ms=request.session_timeout_ms,
         rebalance_timeout_ms=(
@@ -512,7 +513,7 @@ async def delete_groups(
 
 
 async def _delete(context: RequestContext, group_id: str) -> ErrorCode:
-    """Delete one group. If it is a share group, then delete its state of share partitions, too."""
+    """Delete one group. If it is a share group, also delete the state of its share partitions."""
     coordinator = context.node.groups
     group = coordinator.find(group_id)
     if isinstance(group, ShareGroup) and group.is_empty:

@@ -152,7 +152,7 @@ def _node(node: Node) -> QuorumNode:
 def add_raft_voter(context: RequestContext, request: AddRaftVoterRequest) -> AddRaftVoterResponse:
     """Refuse to add a voter, because the set of voters can't change.
 
-    If the request itself is invalid, that error is reported instead.
+    An invalid request gets the error for its first invalid field instead.
     """
     refusal = _voter_refusal(context.node, request, "adding")
     reachable = {listener.name.upper() for listener in request.listeners}
@@ -167,7 +167,7 @@ def remove_raft_voter(
 ) -> RemoveRaftVoterResponse:
     """Refuse to remove a voter, because the set of voters can't change.
 
-    If the request itself is invalid, that error is reported instead.
+    An invalid request gets the error for its first invalid field instead.
     """
     refusal = _voter_refusal(context.node, request, "removing")
     return RemoveRaftVoterResponse(error_code=refusal.error_code, error_message=refusal.message)
@@ -297,7 +297,8 @@ def _exists(node: Node, topic: str, number: int) -> bool:
 def elect_leaders(context: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
     """Report for each named partition that no election is needed, or that it doesn't exist.
 
-    The response to a request for all partitions has only the names of the topics.
+    The response to a request for all partitions has only the names of the topics, without
+    partitions.
     """
     if request.election_type not in ELECTION_TYPES:
         code, text = ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}"

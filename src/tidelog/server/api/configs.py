@@ -116,7 +116,7 @@ GROUPS_MAX: Final = 10_000
 
 NAME_CHARACTERS_MAX: Final = 249
 
-# An integer with at most ten digits, the maximum of Java's int.
+# An integer with at most ten digits, because the largest int in Java has ten digits.
 _INTEGER: Final = re.compile("-?[0-9]{1,10}")
 
 
@@ -206,7 +206,8 @@ def topic_texts(
     Args:
         changes: The changes.
         overrides: The topic's own settings before the change.
-        config: All settings of the topic, for the old values of lists that are not in `overrides`.
+        config: All settings of the topic. They have the old value of a list that is not in
+            `overrides`.
     """
 
     def list_text(change: ConfigChange) -> str:
@@ -434,7 +435,7 @@ def find_resource(node: Node, kind: int, name: str) -> ConfigResource | None:
 AT_ONCE: Final = 8
 
 # Resource types that requests may name. Some of these types have no settings on this broker.
-# ListConfigResources lists no resources of these types.
+# ListConfigResources lists no resources of a type without settings.
 RESOURCE_KINDS: Final = frozenset({TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP})
 
 # Resource types that AlterConfigs may name. In Kafka, only IncrementalAlterConfigs can alter the
@@ -531,7 +532,8 @@ async def list_config_resources(
 ) -> ListConfigResourcesResponse | LargeResponse:
     """List the resources with settings: this broker, topics, and groups with own settings.
 
-    Version 0 requests only client metrics, of which this broker has none.
+    A request of version 0 lists only resources of client metrics. This broker has no such
+    resources, so the list is empty.
     """
     kinds = set(request.resource_types) if context.version >= 1 else {CLIENT_METRICS}
     if kinds - RESOURCE_KINDS:
@@ -791,8 +793,8 @@ def _split_alterations(
     """Return the resources that the client may alter, and the responses to denied resources.
 
     In Kafka, brokers validate a request before the controller checks rights. So an invalid change
-    is reported as invalid even to a client without rights. Of the settings of a topic or group,
-    only duplicates and null values are checked before the rights.
+    is reported as invalid even to a client without rights. For a topic or group, only duplicate
+    settings and null values are checked before the rights.
     """
     names, node, rows = _count_names(resources), access.context.node, []
     allowed, denied = _split(access, resources, Operation.ALTER_CONFIGS)

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from tidelog.server.runtime.reply import Reply
 
 
-# A context is created for every request. Creating a frozen dataclass takes three times as long.
+# This class is not frozen, because a context is created for every request, and creating a frozen
+# dataclass takes three times as long.
 @dataclass(slots=True, eq=False)
 class RequestContext:
     """A request's API, version and client.
@@ -28,7 +29,7 @@ class RequestContext:
         api: API of the request.
         version: Version of the request.
         client_id: Client id in the request's header; None if the header has no client id.
-        connection: Facts about the client's connection.
+        connection: The client and its connection.
     """
 
     node: Node
@@ -92,7 +93,7 @@ class LargeResponse:
     __slots__ = ("_items", "response")
 
     def __init__(self, response: Response, items: _Items) -> None:
-        """Create it from a response and its long list. Nothing else may use the list any more."""
+        """Wrap a response and its long list. No other code may use the list from now on."""
         self.response = response
         self._items = items
 
@@ -155,10 +156,10 @@ def may_topic(node: Node, connection: ClientInfo, operation: Operation, topic: s
 # its rows.
 TopicRows: TypeAlias = tuple[str, UUID | None, Sequence[Row]]
 
-# The fixed-size values and the records of the response's rows, and a function or None. A function
-# is called before the response is sent, with the response's size in bytes without its header, or
-# with 0 if the broker has no quotas. If it returns False, the request is handled without the
-# template.
+# The fixed-size values of the response's rows, the records of these rows, and a function or None.
+# The function is called before the response is sent. Its argument is the response's size in bytes
+# without its header, or 0 if the broker has no quotas. If the function returns False, the request
+# is handled without the template.
 RowAnswers: TypeAlias = tuple[AllFacts, AllRecords, Callable[[int], bool] | None]
 
 

@@ -78,7 +78,8 @@ def answer(node: Node, connection: ClientInfo, frame: Buffer) -> Outcome:
         CorruptMessage: The frame breaks a rule of the protocol. The connection is to be closed.
         UnsupportedVersion: The API or version isn't served. The connection is to be closed, as in
             Kafka.
-        NotLoggedIn: See `_handle`.
+        NotLoggedIn: The API has no guard of its own, and the client doesn't have all rights on the
+            cluster.
     """
     began_ns = None if node.throttles is None else node.env.clock.monotonic_ns()
     repeated = _answer_rows(node, connection, frame, began_ns)
@@ -106,7 +107,7 @@ def answer(node: Node, connection: ClientInfo, frame: Buffer) -> Outcome:
 
 
 def _handle(context: RequestContext, message: Response) -> Started:
-    """Call the handler with the allowed part of a request; add the denied part to the response.
+    """Call the handler with the allowed part of a request; add the refusals to the response.
 
     Raises:
         NotLoggedIn: The API has no guard of its own, and the client doesn't have all rights on the

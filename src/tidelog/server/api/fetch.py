@@ -105,7 +105,7 @@ def order_of(context: RequestContext, request: FetchRequest) -> ReadOrder:
 def _max_bytes(context: RequestContext, request: FetchRequest, *, is_copy: bool = False) -> int:
     """Return the maximum size, in bytes, of the records of all partitions together.
 
-    Followers have no quota.
+    The client's quota also limits this size, but not for a follower.
     """
     max_bytes = min(request.max_bytes, context.node.config.fetch_max_bytes)
     if context.node.throttles is None or is_copy:

@@ -167,7 +167,7 @@ def _topic_field(kind: "type[DataclassInstance]", version: int) -> str:
 
 
 class Access:
-    """Rights of the client of one request."""
+    """Rights of the client that sent a request."""
 
     __slots__ = ("_authorizer", "_client", "context")
 
@@ -297,7 +297,10 @@ class Denied:
 
     @classmethod
     def items(cls, access: Access, items: Iterable[object], code: int) -> "Denied":
-        """Return a denial that appends an error for each of `items`, as `rows` does."""
+        """Return a denial that appends an error for each of `items` to the response's first list.
+
+        As with `rows`, nothing is appended to a response that has an error itself.
+        """
         name, kind = _result_lists(access.context.api.response)[0]
         return cls.rows(name, [failed_item(kind, each, code, DENIED_TEXT[code]) for each in items])
 
@@ -394,7 +397,8 @@ def needs_cluster(*operations: Operation, rows: str = "") -> "AnyGuard":
 def needs_group(operation: Operation, rows: str = "") -> "AnyGuard":
     """Return a guard that requires a right on the request's group.
 
-    `rows` is the same as in `needs_cluster`.
+    `rows` is the name of a list in the request. The response to a denied request has a row for each
+    element of this list.
     """
     code = ErrorCode.GROUP_AUTHORIZATION_FAILED
     return _needs(operation, ResourceType.GROUP, code, "group_id", rows)
@@ -403,7 +407,8 @@ def needs_group(operation: Operation, rows: str = "") -> "AnyGuard":
 def needs_transactional_id(operation: Operation, rows: str = "") -> "AnyGuard":
     """Return a guard that requires a right on the request's transactional id.
 
-    `rows` is the same as in `needs_cluster`.
+    `rows` is the name of a list in the request. The response to a denied request has a row for each
+    element of this list.
     """
     code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     return _needs(operation, ResourceType.TRANSACTIONAL_ID, code, "transactional_id", rows)
@@ -463,7 +468,7 @@ def needs_all(*guards: "AnyGuard") -> "AnyGuard":
 
 
 def closed(access: Access, request: Request) -> Guarded[Request]:
-    """Guard an API that has no guard of its own.
+    """Require all rights on the cluster, for an API that has no guard of its own.
 
     Raises:
         NotLoggedIn: The client doesn't have all rights on the cluster.

@@ -2,8 +2,8 @@
 
 `find_row` answers one partition of a ListOffsets request, for `list_offsets` and for the templates
 of repeated requests. `partitions.offset_lookup` resolves times. This module checks requests,
-handles versions and makes the response. With OffsetForLeaderEpoch a follower or consumer finds out
-where the offsets that it knows diverge from the leader's log.
+handles versions and makes the response. With OffsetForLeaderEpoch a follower or consumer finds the
+offset at which the records that it has read diverge from the leader's log.
 
 Source: Kafka's protocol guide, API 2; KIP-79, KIP-734 (-3), KIP-405 (-4), KIP-1005 (-5), KIP-1023
 (-6); for version 0 Kafka's getOffsetsBefore. API 23; KIP-101, KIP-320.
@@ -172,7 +172,7 @@ def _is_unknown_time(time_ms: int, version: int) -> bool:
 
 
 def _end_offset(request: ListOffsetsRequest, partition: Partition) -> int:
-    """Return the end of the offsets that the client may read."""
+    """Return the end (exclusive) of the offsets that the client may read."""
     if request.replica_id >= 0:
         return partition.replica_end_offset
     if request.isolation_level == IsolationLevel.READ_COMMITTED:

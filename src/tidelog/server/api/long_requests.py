@@ -62,7 +62,7 @@ async def answer_long(
 
     Args:
         context: Context of the request.
-        request: The request, which is still unread.
+        request: The request, whose body is not decoded yet.
         handle: Checks the API's guard, if there is one, and answers a part.
 
     Raises:
@@ -220,7 +220,9 @@ class Part(NamedTuple):
 
 
 class _Parts:
-    """Parts of a message. They can be iterated over once. This empties the message's lists.
+    """Parts of a message, which can be iterated over once.
+
+    The iteration empties the message's lists.
 
     Attributes:
         task_ns: Time, in ns, that the event loop spent in the parts' own tasks.
@@ -239,7 +241,7 @@ class _Parts:
         self._size = min(self._size * 2, PART_ITEMS_MAX)
 
     def shrink(self) -> None:
-        """Quarter the size of the next part, because the previous part took long."""
+        """Divide the size of the next part by 4, because the previous part took long."""
         self._size = max(self._size // 4, 1)
 
     def __iter__(self) -> Iterator[Part]:

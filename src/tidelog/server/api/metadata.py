@@ -122,7 +122,7 @@ async def _later(
 
 
 async def _create(node: Node, name: str) -> None:
-    """Try to create a topic. The coordinators create internal topics."""
+    """Try to create a topic. An internal topic is created by its coordinator."""
     match name:
         case types.OFFSETS_TOPIC:
             await node.groups.shards.ensure_topic()
@@ -497,8 +497,8 @@ def _described_partition(node: Node, topic: str, number: int) -> DescribedPartit
     )
 
 
-# Highest and lowest level of metadata.version. By the highest level, clients and tools recognize a
-# broker of Kafka 4.3.
+# Highest and lowest level of metadata.version. Clients and tools recognize a broker of Kafka 4.3 by
+# the highest level.
 METADATA_VERSION_LEVEL: Final = 30
 
 METADATA_VERSION_FIRST: Final = 7

@@ -1,8 +1,7 @@
 """Heartbeats and descriptions of consumer groups and of share groups, with their guards.
 
 The APIs of consumer groups and of share groups use the same code for heartbeats, descriptions and
-guards. The conversion of a heartbeat request and the description of a group and of its members
-differ.
+guards. Only the conversion of heartbeat requests and the descriptions of groups and members differ.
 
 Source: Kafka's protocol guide, APIs 68, 69, 76 and 77; Kafka 4.3's KafkaApis.
 """

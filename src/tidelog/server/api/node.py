@@ -252,7 +252,7 @@ class Node(Services):
         self._apply_quotas(state)
 
     def _apply_quotas(self, state: ClusterState) -> None:
-        """Apply the stored quotas. If there are no quotas, the clients' use is not counted."""
+        """Apply the stored quotas. Without quotas, clients' rates are not measured."""
         if not state.quotas:
             self.throttles = None
             return
@@ -323,8 +323,8 @@ class ClientInfo:
         throttle_ms: Time in ms for which to mute the connection after the current response.
         templates: Templates of the client's repeated requests; None before the first response of
             an API that has templates.
-        closers: Callbacks for the end of the connection, by key, for example by the key of a share
-            session.
+        closers: Functions to call when the connection has ended, by key, for example by the key of
+            a share session.
     """
 
     number: int

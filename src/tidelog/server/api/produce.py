@@ -22,8 +22,8 @@ partition is in the transaction. From version 12 on, the coordinator adds the pa
 transaction if necessary. Later batches need no confirmation, because the transaction is already
 open in the log.
 
-The log owns the rules of batches (`storage/log/validator.py`). The `Partition` decides when readers
-see the batches.
+The log validates the batches (`storage/log/validator.py`). The `Partition` decides when readers see
+the batches.
 
 Source: Kafka's protocol guide, API 0; Kafka 4.3's KafkaApis.handleProduceRequest,
 ReplicaManager.handleProduceAppend, AddPartitionsToTxnManager; KIP-467 (errors by record), KIP-516
@@ -153,9 +153,9 @@ class Row:
         is_plain: Whether the records go to the log without other checks: they are one batch of
             format 2 outside of transactions, the partition is in use, and the request's version,
             client and acks make no further check necessary.
-        batch: The first batch, if it belongs to a transaction.
-        guard: The guard of the row's transaction, if the coordinator has to verify it before the
-            append.
+        batch: The first batch of the records, if this batch belongs to a transaction.
+        guard: The guard of the row's transaction, if the coordinator has to verify this transaction
+            before the append.
         refusal: The coordinator's refusal of the records; None if it accepts them.
     """
 
@@ -731,9 +731,10 @@ def refusal_of(code: ErrorCode, version: int) -> Refusal:
 
 
 def reported_error(code: ErrorCode, *, knows_abortable: bool) -> ErrorCode:
-    """Return the code by which Produce and TxnOffsetCommit report the coordinator's error.
+    """Return the code with which Produce and TxnOffsetCommit report the coordinator's error.
 
-    The code differs from the coordinator's for errors that producers know by another code.
+    PRODUCER_FENCED becomes INVALID_PRODUCER_EPOCH. TRANSACTION_ABORTABLE becomes INVALID_TXN_STATE
+    unless `knows_abortable`.
     """
     if code is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
@@ -754,7 +755,7 @@ def failed(
 ) -> PartitionProduceResponse:
     """Return a partition's response to a failed append.
 
-    The response explains refused records and a clock jump.
+    The response has an error message only for refused records and for a clock jump.
 
     Args:
         partition: The partition whose log raised the error; None if the partition doesn't exist or

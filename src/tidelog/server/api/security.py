@@ -296,8 +296,8 @@ def _matching(acl: Acl) -> DeleteAclsMatchingAcl:
 
 NAME_BYTES_MAX: Final = 1024
 
-# Maximum length of a salt and of a salted password, in bytes. The maximum limits the time in which
-# the event loop hashes the salted password.
+# Maximum length of a salt and of a salted password, in bytes. The maximum limits the time that the
+# event loop needs to hash the salted password.
 SALT_BYTES_MAX: Final = 1024
 
 _TWICE: Final = "A user credential cannot be altered twice in the same request"

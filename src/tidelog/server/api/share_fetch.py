@@ -420,7 +420,7 @@ class ShareFetching:
         now: "Callable[[], ShareRead | None]",
         later: "Callable[[], ShareRead | None]",
     ) -> ShareRead | None:
-        """Read by `now`; if the data is not in memory, read by `later` in a thread.
+        """Call `now` to read; if the data is not in memory, call `later` in a thread instead.
 
         On failure, the error becomes the partition's response, and None is returned.
         """

@@ -335,7 +335,7 @@ def items_at_once(key: int, frame_bytes: int) -> int:
     return _AT_ONCE[key]
 
 
-# APIs about groups or transactional ids whose requests wait while the group or id is loading.
+# APIs about groups or transactional ids. Their requests wait while the group or id is loading.
 # Heartbeat (12) of classic groups doesn't wait: while a group is loading, every heartbeat succeeds.
 _AFTER_LOAD: Final = frozenset(
     {8, 9, 10, 11, 13, 14, 15, 16, 22, 24, 25, 26, 28, 42, 47, 68, 69, 76, 77, 78, 79, 90, 91, 92}

@@ -85,7 +85,7 @@ EPOCH_BUMP_FIRST_VERSION: Final = 5
 
 
 def fenced(version: int, code: int) -> int:
-    """Return `code`; if the version is older than PRODUCER_FENCED, a code that its clients know."""
+    """Return `code`; for old versions, INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED."""
     is_unknown = code == ErrorCode.PRODUCER_FENCED and version < FENCED_FIRST_VERSION
     return ErrorCode.INVALID_PRODUCER_EPOCH if is_unknown else code
 
@@ -572,9 +572,9 @@ def guard_add_partitions_to_txn(
 ) -> Guarded[AddPartitionsToTxnRequest]:
     """Require WRITE on the transactional id and on every topic of the request.
 
-    All partitions are added or none. If a partition is denied, each partition gets its own error.
-    A partition without an error gets OPERATION_NOT_ATTEMPTED. From version 4 on brokers send the
-    request, and need CLUSTER_ACTION instead of these rights.
+    All partitions are added or none. If a partition is denied, each denied or invalid partition
+    gets its own error, and all other partitions get OPERATION_NOT_ATTEMPTED. From version 4 on
+    brokers send the request, and need CLUSTER_ACTION instead of these rights.
     """
     if access.context.version >= BROKERS_FIRST_VERSION:
         if access.may_cluster(Operation.CLUSTER_ACTION):
@@ -657,7 +657,7 @@ _REFUSALS: Final = frozenset(
 
 @dataclass(slots=True)
 class _Transaction:
-    """Merged checks of one transaction of a request, from all parts.
+    """Results of the checks of one transaction, merged from all parts of a request.
 
     Attributes:
         request: `AddRequest` of the last part that was not refused; None if all parts were refused.
@@ -685,7 +685,7 @@ class SplitAdd:
         self._transactions: list[_Transaction] = []
 
     def take(self, response: AddPartitionsToTxnResponse, *, joins: bool) -> None:
-        """Merge the check of one part.
+        """Merge the result of one part's check.
 
         Args:
             response: The response to the part.

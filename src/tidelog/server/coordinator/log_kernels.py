@@ -162,7 +162,11 @@ class _Run:
             raise error.located(self.path, position) from error
 
     def end_in_batch(self, position: int, end: int) -> None:
-        """Raise CorruptBatch if the incomplete batch is not a torn tail after the last offset."""
+        """Raise CorruptBatch for an incomplete batch that may contain offsets of the slice.
+
+        If the complete batches reach the end of the slice, the incomplete batch is only a torn
+        tail.
+        """
         segment = self._part.segment
         if not holds_to(segment, end):
             return

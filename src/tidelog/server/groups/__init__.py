@@ -3,6 +3,6 @@
 Request handlers call `coordinator`. These modules have the rules, without sockets, files or clocks
 of their own: `classic_group`, `classic_members` and `classic_rebalance` (classic groups),
 `modern_group`, `group_updates` and the two heartbeat modules (consumer and share groups),
-`offset_commits`. `offsets_topic` writes the decisions to `__consumer_offsets`. `replay` reads them
-back.
+`offset_commits`. `offsets_topic` writes the changes of groups to `__consumer_offsets`. `replay`
+reads these changes after a restart.
 """

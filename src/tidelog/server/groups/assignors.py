@@ -72,7 +72,8 @@ def _text_key(text: str) -> bytes:
 def assign_range(spec: GroupSpec) -> Targets:
     """Assign a contiguous range of each topic's partitions to each subscriber of the topic.
 
-    If a topic's partitions can't be divided evenly, its first subscribers get one partition more.
+    If a topic's partitions can't be divided evenly, the topic's first subscribers get one partition
+    more than the others.
     """
 
     def sort_key(member_id: str) -> tuple[bool, bytes]:
@@ -146,8 +147,8 @@ def _assign_same(spec: GroupSpec, order: list[str]) -> Targets:
     return targets
 
 
-# Partition count that stands for a member with partitions of topics to which it does not subscribe.
-# This count is above every quota, so that `_keep` revokes these partitions.
+# A member that has partitions of topics to which it does not subscribe gets at least this partition
+# count. The count is above every quota, so `_keep` revokes these partitions.
 _TOO_MANY: Final = 1 << 40
 
 
@@ -302,7 +303,10 @@ def _fill(
 
 
 def _quotas(count: int, members: int) -> Iterator[int]:
-    """Divide `count` into quotas for this number of members. Quotas differ by at most one."""
+    """Divide `count` into one quota for each of `members` members.
+
+    The quotas differ by at most one.
+    """
     for index in range(members):
         yield -(-count * (index + 1) // members) - -(-count * index // members)
 

@@ -1,9 +1,9 @@
 """State of a classic group, its members and their subscriptions; no input or output.
 
-The join of a dynamic member does not visit the other members. The rebalance after it visits all
+The join of a dynamic member does not visit the other members. The rebalance that follows visits all
 members, but one rebalance serves many joins. So the cost of many joins is proportional to the
-number of joins. Subscriptions are read as version 0, because some clients declare another version
-than they write. Version 0 is a prefix of every version.
+number of joins. Subscriptions are decoded as version 0, because some clients declare a version
+other than the version that they write. Version 0 is a prefix of every version.
 
 Source: Kafka 4.3's classic groups; KIP-345 (static members).
 """
@@ -113,7 +113,7 @@ class Member:
         return next((data for name, data in self.protocols if name == protocol), b"")
 
     def is_patient(self) -> bool:
-        """Whether the session can't expire, because the member awaits a response and is not new."""
+        """Whether the session can't expire: the member awaits a response, and is not new."""
         return not self.is_new and (self.join is not None or self.sync is not None)
 
     def stop_expiry(self) -> None:
@@ -145,7 +145,7 @@ class ClassicGroup:
         pending_sync: Ids of the members that have not sent SyncGroup in this generation.
         awaiting_join: Number of members with a pending JoinGroup response.
         has_newcomers: Whether a member joined during the delay of the first rebalance.
-        subscribed: Topics that members subscribe to; None if unknown.
+        subscribed: Topics that members subscribe to; None if they can't be known.
         offsets: Committed offsets.
         join_timer: Timer that ends the wait for JoinGroup in this rebalance.
         sync_timer: Timer that ends the wait for SyncGroup in this generation.

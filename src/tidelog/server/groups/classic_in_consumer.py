@@ -1,8 +1,9 @@
 """Members of the classic protocol in a consumer group.
 
-They join, sync and heartbeat as in a classic group. JoinGroup does not wait for other members. Its
-response has the member epoch as the generation. Heartbeat returns REBALANCE_IN_PROGRESS in two
-cases: the member's epoch is outdated, or the member has partitions to revoke or to receive.
+They send JoinGroup, SyncGroup and Heartbeat as in a classic group. JoinGroup does not wait for
+other members. Its response has the member epoch as the generation. Heartbeat returns
+REBALANCE_IN_PROGRESS in two cases: the member's epoch is outdated, or the member has partitions to
+revoke or to receive.
 
 Source: Kafka 4.3's group coordinator; KIP-848 (online migration).
 """

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from tidelog.server.groups.classic_in_consumer import ClassicInConsumer
 
 # Maximum estimated size of the protocols of one member, and of all members of a group, in bytes.
-# Kafka has no such limits, but could not write the record of a group near these limits.
+# Kafka has no such limits, but can't write the record of a group whose size is near these limits.
 MEMBER_METADATA_BYTES: Final = 8 << 20
 
 GROUP_METADATA_BYTES: Final = 128 << 20
 
-# Maximum number of generated member ids per group that no member has joined with yet. Kafka has no
-# such limit.
+# Maximum number, per group, of generated member ids with which no member has joined yet. Kafka has
+# no such limit.
 PENDING_MAX: Final = 10_000
 
 # Maximum length of a member id in bytes. Responses to other members contain member ids, and old
@@ -234,9 +234,9 @@ class ClassicMembers:
                 return
             joined = self._rebalances.joined(group, member.member_id, skip=request.knows_skipping)
             if not request.knows_skipping:
-                # If the response named an old client as leader, the client would compute and send
-                # assignments. So the response contains the leader's id from before the client's
-                # return, and the client only syncs.
+                # If the response named a client of an old version as leader, the client would
+                # compute and send assignments. So the response contains the leader's id from before
+                # the client's return, and the client only syncs.
                 joined = joined._replace(leader=before.leader or "", members=())
             group.answer_join(member, joined)
 

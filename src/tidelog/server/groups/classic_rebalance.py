@@ -18,8 +18,9 @@ from tidelog.server.groups.offsets_topic import GroupContext
 from tidelog.server.groups.records import group_record
 from tidelog.server.groups.requests import JoinResult, SyncResult
 
-# Maximum time in ms that a new member's JoinGroup may be pending. A client that does not know its
-# member id yet retries as another member, so the member of its first request must expire.
+# Maximum time in ms that a new member's JoinGroup may be pending. If a client does not know its
+# member id yet, its retry creates another member. So the member that its first request created must
+# expire.
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
 
 Action: TypeAlias = Callable[[], None]

@@ -1,9 +1,9 @@
 """Committed offsets of a group, and offsets that wait for the end of a transaction.
 
 An offset committed in a transaction takes effect at the commit marker, unless a newer commit
-exists. Until then, a request that requires stable offsets gets a retriable error. Offsets expire
-some time after the group became empty, or after their commit if no member reads the topic
-(KIP-211).
+exists. Until then, a request that requires stable offsets gets a retriable error. Offsets of topics
+that no member reads expire. Their retention starts at their commit or, if a classic group has lost
+all its members, when the group became empty (KIP-211).
 
 Source: Kafka 4.3's OffsetMetadataManager; KIP-98, KIP-211, KIP-447.
 """

@@ -55,8 +55,8 @@ class ConsumerHeartbeats(Heartbeats):
         is_usual = (
             request.epoch > JOINING and request.instance_id is None and request.rack_id is None
         )
-        # If the ids of the member and the group are present, the usual heartbeat of an existing
-        # member breaks no rule.
+        # The usual heartbeat of an existing member breaks no rule if it has a member id and a group
+        # id.
         if not (is_usual and request.member_id.strip() and request.group_id.strip()):
             require_all(_rules(request))
         assignor = request.assignor
@@ -118,7 +118,7 @@ class ConsumerHeartbeats(Heartbeats):
     def _change(
         self, update: ConsumerUpdate, match: MemberMatch, new: ConsumerMember
     ) -> RegexStatus:
-        """Plan the change of a member's subscription; return the change of the expression."""
+        """Plan the change of a member's subscription; return how its regular expression changes."""
         if match.previous is None or (
             new is not match.member and new.subscription != match.member.subscription
         ):

@@ -2,10 +2,10 @@
 
 `ConsumerUpdates.aim` computes a member's target assignment, and `next_assignment` computes the
 member's next step towards the target. A member that must revoke partitions is in state
-UNREVOKED_PARTITIONS. It stays in its epoch until it no longer reports these partitions as owned. In
-the new epoch, the member is in state UNRELEASED_PARTITIONS while other members still own partitions
-of its target. A member that has all partitions of its target is STABLE. So a partition never has
-two owners.
+UNREVOKED_PARTITIONS. The member stays in its epoch until it no longer reports these partitions as
+owned. Then it gets the new epoch. It is in state UNRELEASED_PARTITIONS while other members still
+own partitions of its target. A member that has all partitions of its target is STABLE. So a
+partition never has two owners.
 
 Source: Kafka 4.3's group coordinator and its reconciliation; KIP-345, KIP-848, KIP-1263 (minimum
 assignment interval).
@@ -144,11 +144,10 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
     def _may_assign(self, group: ConsumerGroup) -> bool:
         """Whether a new target may be computed now.
 
-        This requires that the last target is old enough.
-
-        At most one target per group is computed in one turn of the event loop. Otherwise, if many
-        members join together, each join would reassign all partitions, and members would revoke
-        partitions that the next target returns to them.
+        The assignment interval must have passed since the last target was computed. Also, at most
+        one target per group is computed in one turn of the event loop. Otherwise, if many members
+        join together, each join would reassign all partitions, and members would revoke partitions
+        that the next target returns to them.
         """
         interval_ms = self.settings.assignment_interval_ms(group.group_id)
         is_old = not self.target_wait_ms(group, 0, interval_ms)
@@ -316,8 +315,8 @@ class Step:
     Attributes:
         target_epoch: Epoch of the target assignment.
         target: Target assignment of the member.
-        topic_ids: Topics that the member reads. Other topics are revoked even if the target has
-            them.
+        topic_ids: Ids of the topics that the member reads. Partitions of other topics are revoked
+            even if the target has them.
         owned: Partitions that the member reports as owned; None if it does not report any.
         owners: Returns the owner's member id for each owned partition of a topic, including the
             partitions of this member.
@@ -362,7 +361,7 @@ def _owns(owned: Owned | None, revoked: Assigned) -> bool:
 
 
 def _without_unsubscribed(assignment: MemberAssignment, step: Step) -> MemberAssignment:
-    """Revoke topics that are no longer read, without waiting for a new target."""
+    """Revoke topics that the member no longer reads, without waiting for a new target."""
     unsubscribed = {
         topic: part for topic, part in assignment.assigned.items() if topic not in step.topic_ids
     }

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from tidelog.server.groups.share_heartbeat import ShareHeartbeats, ShareTopics, ShareUpdates
     from tidelog.server.groups.topic_regexes import Regexes
 
-# Maximum number of deleted topics to remember. It is far above the number of topics that are
-# deleted while a partition is loaded, and 10,000 topics take only some megabytes.
+# Maximum number of deleted topics to remember. Far fewer topics are deleted while a partition is
+# loaded. The names and ids of 10,000 topics take only some megabytes.
 TOPICS_MAX: Final = 10_000
 
 # Interval in ms for checking whether transactions that delay a deletion have ended.
@@ -160,7 +160,7 @@ class GroupCoordinator:
 
     @cached_property
     def share_topics(self) -> "ShareTopics":
-        """Changes initialized topics of share groups, for tools and when a topic is deleted."""
+        """Object that changes the initialized topics of share groups, for tools and deletions."""
         from tidelog.server.groups.share_heartbeat import ShareTopics
 
         return ShareTopics(self._sharers)

@@ -80,7 +80,7 @@ class TopicFacts:
         return topics
 
     def ids(self, names: Iterable[str]) -> frozenset[UUID]:
-        """Return the ids of those `names` that are existing topics."""
+        """Return the ids of the existing topics among `names`."""
         topics, requested = self._current_topics(), frozenset(names)
         topic_ids = self._ids.get(requested)
         if topic_ids is None:
@@ -128,8 +128,8 @@ class GroupUpdate(Generic[ModernGroupT]):
 
     Attributes:
         group: The group before the changes.
-        records: Records that are written first. They delete the group as it was under its former
-            protocol.
+        records: Records to write before the records of `changes`. They delete the group's records
+            of its former protocol.
         changes: Changes of the group, in order.
         actions: Calls to make once the records are accepted.
     """
@@ -216,8 +216,9 @@ class GroupUpdates(Generic[ModernGroupT]):
     def target_wait_ms(self, group: ModernGroupT, since_ms: int, interval_ms: int) -> int:
         """Return the time in ms until another target may be computed.
 
-        If no target was computed before, the interval begins at `since_ms`. If `since_ms` is 0 in
-        this case, the interval is over. A clock that was set back causes no extra delay.
+        The interval begins when the last target was computed. If no target was computed yet, it
+        begins at `since_ms`; a `since_ms` of 0 then means that the interval is over. A clock that
+        was set back causes no extra delay.
         """
         now_ms = self.clock.now_ms()
         since_ms = group.target_ms or since_ms
@@ -276,7 +277,10 @@ class Heartbeats:
 
 
 def require_all(rules: Iterable[tuple[bool, str]]) -> None:
-    """Raise Refusal for the first rule that is broken. A rule is a flag and an error text."""
+    """Raise Refusal for the first rule that is broken.
+
+    A rule is a flag, which is False if the rule is broken, and the error's text.
+    """
     for is_met, text in rules:
         if not is_met:
             raise Refusal(ErrorCode.INVALID_REQUEST, text)

@@ -170,8 +170,8 @@ def _replace(update: GroupUpdate[ConsumerGroup], old: ConsumerMember, new: Consu
 def _require_epoch(member: ConsumerMember, epoch: int, owned: Owned | None) -> None:
     """Refuse a member that reports an epoch other than its own, unless the member is joining.
 
-    The previous epoch is accepted if the member owns nothing beyond its assignment, because the
-    response with the new epoch may have been lost.
+    The member's previous epoch is accepted if all partitions that it reports as owned are in its
+    assignment. Otherwise a member would be refused if the response with its new epoch was lost.
 
     Raises:
         Refusal: The member must give up all partitions and rejoin.

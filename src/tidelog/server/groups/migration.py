@@ -182,7 +182,7 @@ class Migration:
     # -- to the classic protocol -------------------------------------------------------------
 
     def may_downgrade(self, group: ConsumerGroup, leaving: Collection[ConsumerMember]) -> bool:
-        """Whether all members except `leaving` are classic, and may form a classic group.
+        """Whether the group may be downgraded, because all members except `leaving` are classic.
 
         The policy and the maximum size of a classic group must allow the downgrade. If no member is
         left, the result is False.
@@ -251,9 +251,8 @@ class Migration:
     ) -> Reply[ErrorCode]:
         """Write and apply the conversion.
 
-        Restart the sessions of all members that are not in `silent`.
-
-        The members in `silent` did not send this request. Their sessions keep the remaining time.
+        Restart the sessions of all members that are not in `silent`. The members in `silent` did
+        not send this request, so their sessions continue with the remaining time.
         """
         classic = self._classic(group, epoch, members, targets)
         records = [*end_records(group), group_record(classic, rebalances=rebalances)]

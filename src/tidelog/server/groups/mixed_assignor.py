@@ -5,10 +5,11 @@ topic's least loaded readers. Then, topic by topic, partitions move from the top
 its least loaded readers. This ends when a round over all topics changes nothing, or after
 `ROUNDS_MAX` rounds.
 
-The readers of a topic are sorted by load. When each of the least loaded readers has got a
-partition, the range of the least loaded readers grows to the right. When each of the most loaded
-readers has given up a partition, the range of the most loaded readers grows to the left. When the
-loads of the two ranges differ by at most one, the topic is balanced.
+The readers of a topic are sorted by load. The least loaded readers are a range at the left, and the
+most loaded readers are a range at the right. When each reader of the left range has got a
+partition, this range grows to the right. When each reader of the right range has given up a
+partition, this range grows to the left. When the loads of the two ranges differ by at most one, the
+topic is balanced.
 
 Source: Kafka 4.3's UniformHeterogeneousAssignmentBuilder, including its choices between equal
 members.

@@ -1,9 +1,10 @@
 """State of groups whose coordinator assigns partitions (consumer and share groups).
 
-This module does not wait, write or decide. Only the changes in `modern_records` modify the stored
-state of a group. They are applied when they are written, and when they are replayed after a
-restart. Members, subscriptions and assignments are immutable. Subscribers per topic, expression and
-assignor are counted incrementally, so a heartbeat does not visit all members to count them.
+This module does not wait, write to the log, or decide about changes. Only the changes in
+`modern_records` modify the stored state of a group. They are applied when they are written, and
+when they are replayed after a restart. Members, subscriptions and assignments are immutable.
+Subscribers per topic, expression and assignor are counted incrementally, so a heartbeat does not
+visit all members to count them.
 
 Source: Kafka 4.3's ModernGroup; KIP-848, KIP-932, KIP-1251 (an epoch for each partition).
 """
@@ -52,7 +53,7 @@ class MemberState(IntEnum):
 
 
 class ClassicPart(NamedTuple):
-    """Attributes that only a classic member has: session timeout and assignment protocols."""
+    """The session timeout and assignment protocols of a classic member; other members have none."""
 
     session_timeout_ms: int
     protocols: Protocols
@@ -219,8 +220,8 @@ class ModernGroup(Generic[AssignmentT]):
         members: Members by id.
         targets: Target assignment of each member.
         offsets: Committed offsets; empty for a share group.
-        hashed_topics: Topic list for which the hash was computed. Each change of topics makes a new
-            mapping.
+        hashed_topics: Topic list for which `metadata_hash` was computed. Each change of topics
+            creates a new mapping.
         waits: Timers by timeout and member id.
     """
 
@@ -434,7 +435,7 @@ class ConsumerGroup(ModernGroup[MemberAssignment]):
         The result is None if no member requests an assignor.
 
         If several assignors are requested equally often, an assignor that only the changed member
-        requests has precedence over the others, and `uniform` has precedence over `range`. This
+        requests takes precedence. Among the others, `uniform` takes precedence over `range`. This
         order follows from Kafka's hash tables.
 
         Args:

@@ -88,17 +88,17 @@ class RecordSet(Generic[AssignmentT]):
 
     Attributes:
         member_key: Key of a member's subscription.
-        write_subscription: Encodes the value of that key.
-        read_subscription: Decodes the value of that key.
+        write_subscription: Encodes the value of `member_key`.
+        read_subscription: Decodes the value of `member_key`.
         epoch_key: Key of the group's epoch.
-        epoch_value: Value of that key.
+        epoch_value: Value of `epoch_key`.
         target_epoch_key: Key of the epoch of the group's target assignment.
-        target_epoch_value: Value of that key.
+        target_epoch_value: Value of `target_epoch_key`.
         target_key: Key of a member's target assignment.
-        target_value: Value of that key.
+        target_value: Value of `target_key`.
         current_key: Key of a member's current assignment.
-        write_assignment: Encodes the value of that key.
-        read_assignment: Decodes the value of that key.
+        write_assignment: Encodes the value of `current_key`.
+        read_assignment: Decodes the value of `current_key`.
     """
 
     member_key: DataMessage[GroupMemberKey]
@@ -486,7 +486,7 @@ class AssignmentChange(Generic[AssignmentT]):
 class PartitionMetadataChange:
     """Whether the log has a record of the group's topics that an older version of Kafka wrote.
 
-    The coordinator deletes this record.
+    The coordinator deletes such a record.
     """
 
     is_there: bool = False

@@ -257,8 +257,9 @@ class Commits:
         """Remove the offsets of a deleted topic.
 
         The record that deletes a partition's offset also removes the partition's pending offsets.
-        If a pending offset belongs to a new topic of the same name, the pending transaction must
-        end first, because its commit may replace the old offset.
+        So while an offset of a new topic of the same name is pending, the old offset is kept. The
+        caller tries again after the transaction has ended, because its commit may replace the old
+        offset.
 
         Args:
             group: Group to remove offsets from.

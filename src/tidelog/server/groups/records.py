@@ -90,7 +90,7 @@ def group_record(
     *,
     rebalances: bool = False,
 ) -> KeyValue:
-    """Encode a classic group with these assignments, by default its members' current assignments.
+    """Encode a classic group. `assignments` are by default its members' current assignments.
 
     If `rebalances` is true, the record has no leader. After a restart this shows that the members
     must still rejoin.

@@ -1,7 +1,7 @@
 """Replay of one partition of `__consumer_offsets`, which restores the partition's groups.
 
-Only the last record of each key matters, so earlier records are not decoded. The replay keeps one
-value per key in memory, and the commits of open transactions. A transactional commit takes effect
+Only the last record of each key matters, so earlier records are not decoded. The replay keeps in
+memory one value per key and the commits of open transactions. A transactional commit takes effect
 at its commit marker. Exception: if a newer commit exists, the newer commit stays. A group may have
 thousands of offsets, so the replay runs in a thread.
 

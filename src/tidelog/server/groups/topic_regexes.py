@@ -1,7 +1,7 @@
 """Regular expressions of consumer groups, resolved to topics.
 
-All expressions of a group are resolved together, no more often than needed, in a thread, because
-matching many topics would block the event loop.
+All expressions of a group are resolved together, and not more often than needed. A thread resolves
+them, because matching many topics would block the event loop.
 
 Source: Kafka 4.3's group coordinator; KIP-848.
 """

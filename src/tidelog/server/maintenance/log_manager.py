@@ -81,7 +81,7 @@ class LogManager:
         action: Callable[[Partition], None],
         done: Callable[[], object],
     ) -> None:
-        """Run the action for partitions for `SLICE_MS`; after a pause, continue with others."""
+        """Run the action for partitions until `SLICE_MS` is over; after a pause, continue."""
         clock = self._node.env.clock
         end_ms = clock.monotonic_ms() + SLICE_MS
         for name in names:
@@ -152,7 +152,7 @@ class LogManager:
             LOGGER.exception("%s: a periodic task failed", name)
 
     def _names(self) -> Iterator[TopicPartition]:
-        """Iterate over all partitions, also unopened ones, because their records expire, too."""
+        """Iterate over all partitions, including unopened partitions, whose records also expire."""
         for topic in tuple(self._node.topics.names()):
             if self._node.topics.find(topic) is not None:
                 yield from self._node.log_dir.partitions(topic)

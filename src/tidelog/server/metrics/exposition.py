@@ -1,11 +1,11 @@
 """The broker's metrics in Prometheus text format, generated in chunks.
 
 Partitions, groups and counters are read at each scrape; only times of segments and of the first
-batch are cached. No record is decoded. Of batches only the header of the log's first batch is read,
-and read again when the log start has changed. The text is written directly, because Prometheus's
-client library would create several objects for each of up to 100,000 samples. Only the metrics of
-the process come from that library. Partitions, topics, groups and commits beyond a limit are
-omitted, and metrics show how many of them are omitted.
+batch are cached. No record is decoded. The only batch header that is read is the header of the
+log's first batch. It is read again when the log start has changed. The text is written directly,
+because Prometheus's client library would create several objects for each of up to 100,000 samples.
+Only the metrics of the process come from that library. Partitions, topics, groups and commits
+beyond a limit are omitted, and metrics show how many of them are omitted.
 
 Used only in the event loop's thread. Source: Prometheus text format 0.0.4.
 """
@@ -46,7 +46,7 @@ class PartitionFacts:
         open_transactions: Number of open transactions.
         segments: Number of segments, including those in a tier.
         size_bytes: Bytes of its log files.
-        is_offline: Whether its disk has failed, so that it takes no appends until it is reopened.
+        is_offline: Whether its disk has failed, so that it accepts no appends until it is reopened.
         oldest_record_ms: Largest timestamp of the first batch.
         newest_record_ms: Largest timestamp of all records.
         oldest_append_ms: Append time of the first record.
@@ -505,7 +505,7 @@ class Exposition:
         yield _family(BEHIND, ((label, behind) for label, _, _, behind in commits))
 
     def _progress(self, topic: str, number: int, offset: int) -> tuple[int | None, float | None]:
-        """Return a group's lag, and its delay in seconds by the append clock; None if unknown."""
+        """Return a group's lag, and its delay in seconds by append times; None if unknown."""
         partition = self._facts.partition(topic, number)
         if partition is None:
             return None, None
@@ -592,7 +592,10 @@ def _labels(**labels: str | int) -> str:
 
 
 def process_figures() -> str:
-    """Return Prometheus's metrics of the process: CPU, memory, descriptors; for any thread."""
+    """Return Prometheus's metrics of the process: CPU, memory, descriptors.
+
+    Any thread may call this.
+    """
     from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
     from prometheus_client.exposition import generate_latest
 

@@ -3,9 +3,9 @@
 Three things count as memory of a connection: the bytes of its current request that have arrived
 (not the announced size), then the whole request until its response is ready, and the unsent part of
 the response. All connections share one bound. While the bound is reached, the broker reads from no
-connection. Exception: the broker reads the request that has been arriving for longest to its end,
-so there is always progress. The bound may be exceeded by the rest of this request, by responses,
-and by one read of each connection that is not paused.
+connection. Exception: the broker still reads the rest of the request that began to arrive first, so
+there is always progress. The bound may be exceeded by the rest of this request, by responses, and
+by one read of each connection that is not paused.
 
 Source: Kafka's `max.connections`, `max.connections.per.ip` and its overrides,
 `connections.max.idle.ms`, `queued.max.request.bytes` (which counts a request when its size is
@@ -254,7 +254,7 @@ SPARE_BYTES: Final = 16 << 20
 
 
 class Client(Protocol):
-    """A connection, as far as the limits need it."""
+    """The part of a connection that the limits need."""
 
     facts: ClientInfo
     memory: ConnectionMemory
@@ -262,7 +262,10 @@ class Client(Protocol):
 
     @property
     def shows_progress(self) -> bool:
-        """Whether each part of a response that is read counts as activity, not only the last."""
+        """Whether each part of a response that the client reads counts as activity.
+
+        If not, only the last part of a response counts as activity.
+        """
         ...
 
     @property

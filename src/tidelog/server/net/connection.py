@@ -63,7 +63,7 @@ class PendingResponse:
         """Create it without a pending response.
 
         Args:
-            arrivals: Sends responses after the request that has completed them.
+            arrivals: Sends a response once the request that completed it has finished.
             on_pieces: Called with the pieces of a completed response, and with its request.
             on_failure: Called with the error of a failed response.
         """
@@ -137,8 +137,8 @@ TLS_AHEAD_BYTES: Final = 64 << 10
 # may still be reading; then the request is cancelled.
 ENDED_WAIT_MS: Final = 60_000
 
-# Minimum time in seconds of a request that is logged as slow. Requests of APIs that may wait for
-# records or for other members are not logged.
+# Minimum duration in seconds of a request that is logged as slow. Requests of APIs that may wait
+# for records or for other members are not logged.
 SLOW_S: Final = 1.0
 
 _WAITING: Final = frozenset({1, 11, 14, 78})
@@ -148,7 +148,7 @@ class Connection(asyncio.BufferedProtocol):
     """Connection of one client. Used only in the event loop's thread.
 
     Attributes:
-        facts: Facts about the connection, for handlers.
+        facts: The client and the connection, as handlers see them.
         memory: Memory that the connection holds.
         last_active_ms: Monotonic time in ms at which the client last sent or read something, or the
             broker last ended a pause.
@@ -177,7 +177,7 @@ class Connection(asyncio.BufferedProtocol):
         # `_has_ended`: the client has sent its last byte. `_is_over`: no further request is
         # processed.
         self._has_ended = self._is_over = False
-        self._deadline: Timer | None = None  # for a response after a half-close
+        self._deadline: Timer | None = None  # ends the wait for a response after a half-close
         self._ahead_bytes = 0
         self.facts = ClientInfo(clients.next_number(), "")
         self._key: int | None = None
@@ -236,7 +236,11 @@ class Connection(asyncio.BufferedProtocol):
             self._answer = self._sasl_session.answer
 
     def _pass(self, sasl_session: "SaslSession") -> None:
-        """After a SASL response, close if the session requires it; allow large requests if open."""
+        """After a SASL response, close the connection or allow large requests.
+
+        The connection is closed if the session requires it. Large requests are allowed once the
+        client has authenticated.
+        """
         if sasl_session.is_closing:
             transport = self._transport
             self._is_over = True
@@ -331,7 +335,10 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def shows_progress(self) -> bool:
-        """Whether each part of a response that is read counts as activity, not only the last."""
+        """Whether each part of a response that the client reads counts as activity.
+
+        If not, only the last part of a response counts as activity.
+        """
         return self._out is not None and self._out.has_socket
 
     @property
@@ -536,7 +543,7 @@ class Connection(asyncio.BufferedProtocol):
         LOGGER.info(text, facts.host, api_name(key), seconds, size_bytes, extra=extra)
 
     def _throttle(self) -> None:
-        """Process no request during the throttle time, which the response has told the client."""
+        """Process no request during the throttle time that the response has reported."""
         delay_ms, self.facts.throttle_ms = self.facts.throttle_ms, 0
         if self._transport is not None:
             assert self._next_turn is None

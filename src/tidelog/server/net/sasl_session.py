@@ -76,7 +76,7 @@ class SaslSession:
 
         Args:
             node: The broker.
-            facts: Facts about the connection. Authentication sets their principal.
+            facts: The client and its connection. Authentication sets the principal.
             authentication: The listener's authentication.
             waited_ms: Time in ms since the client connected, which counts towards the timeout.
             on_late: Called with a reason to close if authentication takes too long.

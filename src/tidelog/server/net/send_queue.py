@@ -101,7 +101,7 @@ class SendQueue:
 
         Args:
             transport: The transport.
-            work: Threads for cold reads.
+            work: Threads for reads of file regions that are not in the page cache.
             on_empty: Called when no piece waits any more and the transport is not paused.
             on_failure: Called if a piece can't be read or sent. The connection is useless then.
             on_progress: Called when the queue begins to wait for the socket or its next turn, and
@@ -221,7 +221,7 @@ class SendQueue:
         self._continue()
 
     def wake_at(self, size_bytes: int) -> None:
-        """Let the system report received data only when it has `size_bytes`, or on a disconnect."""
+        """Let the system report received data only once it has `size_bytes`, or on a disconnect."""
         if self._socket is not None and size_bytes != self._wake_bytes:
             with suppress(OSError):  # without this option each packet is reported
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size_bytes)

@@ -111,7 +111,10 @@ _LOCK: Final = threading.Lock()
 
 
 def log_failure(log: "Log", error: Exception) -> None:
-    """Log why a partition could not be read, at most once a minute for each reason. Any thread."""
+    """Log why a partition could not be read, at most once a minute for each reason.
+
+    Any thread may call this.
+    """
     key, now_ms = (log.context.directory, str(error)), log.context.env.clock.monotonic_ms()
     with _LOCK:
         last_ms = _LOG_TIMES.get(key)

@@ -1,4 +1,4 @@
-"""Counts bytes of fetches with each response, and records at the client's next fetch.
+"""Counts fetched bytes with each response, and fetched records at the client's next fetch.
 
 The broker does not examine the batches of a response, so it does not know how many records they
 contain. The client's next fetch names the offset that the client has reached.

@@ -210,7 +210,7 @@ class Fetching:
         self.partitions: Sequence[CachedPartition] = tuple(partitions)
 
     def respond(self, results: Results[ResultT], _now_ms: int) -> SessionResponse[ResultT]:
-        """Return the session part of the response, which has all partitions without a session."""
+        """Return the session part of the response, which has all partitions and no session id."""
         return SessionResponse(0, NO_SESSION, results)
 
     def preview(self, results: Results[ResultT]) -> Results[ResultT]:

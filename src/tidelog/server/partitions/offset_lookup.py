@@ -33,7 +33,7 @@ Search: TypeAlias = Callable[[], Awaitable[Match]]
 
 
 def find_offset(log: Log, time_ms: int, end: int, work: Work) -> Match | Search:
-    """Find the offset for a time, on the clock that the topic's lookups use.
+    """Find the offset for a create time or append time (`tidelog.lookup.clock` of the topic).
 
     If the needed data is not in memory, return a function that starts the search in a thread.
 
@@ -110,10 +110,10 @@ def _at(log: Log, offset: int) -> OffsetAndTimestamp:
 
 
 def may_have_no_times(log: Log) -> bool:
-    """Whether a read is needed, after a search without a match, to know if any record has a time.
+    """Whether the records must be read to find out if any of them has a time.
 
-    The check is cheap, and the result is nearly always False, because the newest segment has a
-    record with a time, or the log has no records.
+    Called after a search without a match. The check is cheap. The result is nearly always False,
+    because the log has no records, or the newest segment has a record with a time.
     """
     if log.log_start_offset == log.log_end_offset:
         return False

@@ -250,7 +250,7 @@ class Partition(Watchable):
             log: The partition's log.
             syncs_all: Whether readers see only synced records (`tidelog.durability=fsync`).
 
-        If the records that recovery left can't be synced, the partition begins offline, and its
+        If the records that recovery kept can't be synced, the partition begins offline, and its
         durable records can be read.
         """
         super().__init__()
@@ -436,7 +436,7 @@ class Partition(Watchable):
 
 
 def _synced_end(log: Log) -> int:
-    """Sync the records that recovery left; return the end, exclusive, of the durable records."""
+    """Sync the records that recovery kept; return the end, exclusive, of the durable records."""
     if log.failure is None and log.recovery_point < log.log_end_offset:
         with suppress(StorageFailure):
             log.flush()  # if it fails, the partition is offline, and producers get errors

@@ -131,7 +131,7 @@ class Partitions:
         epoch_changes: Counter, incremented when a leader epoch may differ from the epoch that was
             reported before.
         holds: Locks on topics.
-        has_kernels: Whether newly opened logs check and search with kernels.
+        has_kernels: Whether newly opened logs use kernels for checks and searches.
     """
 
     def __init__(self, log_dir: LogDir, *, syncs_all: bool = False) -> None:
@@ -366,7 +366,7 @@ class Cleanings:
         self._waiting: dict[TopicPartition, Callable[[], None]] = {}
 
     def __contains__(self, name: object) -> bool:
-        """Whether this broker, or a client in the broker's place, is cleaning a partition."""
+        """Whether a partition is being cleaned, by this broker or by a client on its behalf."""
         return name in self._names
 
     def add(self, name: TopicPartition) -> None:

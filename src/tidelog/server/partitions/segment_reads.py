@@ -2,7 +2,7 @@
 
 `find_range` finds whole batches of one segment, as Kafka's fetch does, without decoding records.
 The first batch is at the end of an earlier read (`ReadEnds`) or is found by the offset index. The
-end is found by the index and a walk over a few frames.
+end is found by the index and by reading the headers of a few batches.
 
 `SegmentBytes` reads for one request. On the event loop it must not block: a read that would wait
 for a disk or a store raises `ColdRead`. Then a thread repeats the read with a source that may
@@ -283,7 +283,7 @@ assert _HEADER.size == _LAST_DELTA_AT + _LAST_DELTA.size
 
 
 class Frame(NamedTuple):
-    """Position and offsets of a batch; of a wrapper message, both are its last offset."""
+    """Position and offsets of a batch. For a wrapper message, both offsets are its last offset."""
 
     position: int
     size_bytes: int

@@ -73,8 +73,8 @@ class Timers:
     def put_off(self, timer: Timer | None, delay_ms: int) -> bool:
         """Postpone a timer that has not run yet to `delay_ms` from now.
 
-        Postponing repeatedly is cheap: the heap is updated only when the timer's first time has
-        come.
+        Postponing repeatedly is cheap, because the heap is updated only at the time for which the
+        timer was first set.
 
         Returns:
             True if the timer was postponed; False if there is no timer, or it has run, was

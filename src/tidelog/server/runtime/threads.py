@@ -297,8 +297,8 @@ class LogDirOnLoop:
     """Proxy for the broker's directory in another thread; implements `DirectoryAccess`.
 
     Calls that use logs or topics are executed on the loop. Two kinds of attributes are used
-    directly: values that never change, and calls that any thread may make (calls that sync, so that
-    they do not block the loop).
+    directly: values that never change, and calls that any thread may make. Calls that sync are of
+    the second kind, so that a sync does not block the loop.
     """
 
     def __init__(self, log_dir: LogDir, gate: LoopGate) -> None:

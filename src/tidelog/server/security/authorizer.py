@@ -264,7 +264,10 @@ class Authorizer:
         return is_allowed if is_named else self._allows_without_rules
 
     def operations_bits(self, client: Client, kind: ResourceType, name: str, possible: int) -> int:
-        """Return the allowed operations among `possible`. Bit N of both stands for operation N."""
+        """Return the allowed operations among `possible`.
+
+        In `possible` and in the result, bit N stands for operation N.
+        """
         return sum(
             1 << operation
             for operation in Operation

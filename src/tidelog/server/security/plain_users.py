@@ -93,7 +93,7 @@ def read_users(text: str, name: str, salt: bytes) -> PlainUsers:
 
     Args:
         text: Content of the file.
-        name: Path of the file, for errors. They never show a line's content.
+        name: Path of the file, for errors. The errors never show a line's content.
         salt: Salt for passwords that are not hashed in the file; `SALT_BYTES` long.
 
     Raises:

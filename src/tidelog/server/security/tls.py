@@ -5,8 +5,8 @@ session would keep the identity that an older certificate proved.
 
 OpenSSL prepares an alert for a refused client, such as a client with an untrusted certificate. The
 event loops (asyncio of Python 3.11 to 3.13, uvloop 0.23) drop the connection without sending the
-alert. A client without an alert assumes a network failure and retries; Kafka's Java client raises
-SslAuthenticationException only for an alert. So this module sends the alert.
+alert. A client that gets no alert assumes a network failure and retries. For example, Kafka's Java
+client raises SslAuthenticationException only after an alert. So this module sends the alert.
 """
 
 import logging

@@ -51,7 +51,10 @@ class Waiter(Protocol):
         ...
 
     def wake(self, key: ShareKey) -> None:
-        """Notify the fetch that this share partition may have records. It then reads or leaves."""
+        """Notify the fetch that this share partition may have records.
+
+        The fetch then reads or leaves.
+        """
         ...
 
 

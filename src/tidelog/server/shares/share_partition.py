@@ -129,7 +129,7 @@ class Acquisition:
         return min(next(inside, limit), limit + self._spare, last)
 
     def _pieces(self, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """Split a range at batches of the log into pieces of at least `batch_records` records."""
+        """Split a range, between batches of the log, into pieces of at least `batch_records`."""
         size = max(self._options.batch_records, 1)
         if not self._options.is_strict:
             for base, _ in self._batches:
@@ -142,7 +142,7 @@ class Acquisition:
 
 
 def _isolated_size(run: Run, limits: Limits) -> int:
-    """Return the maximum number of records to acquire at once from a run delivered often."""
+    """Return how many records at most to acquire at once from a run that was delivered often."""
     if limits.deliveries_max > 2 and run.count >= limits.deliveries_max - 1:
         return 1
     return max(1, run.batch_records >> (run.count - limits.isolation_count + 1))

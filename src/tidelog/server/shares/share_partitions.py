@@ -91,7 +91,10 @@ class ShareSettings:
         return IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED
 
     def reset(self, group_id: str) -> tuple[str, int]:
-        """Return a group's start: `earliest`, `latest`, or `by_duration` with a duration in ms."""
+        """Return where a group starts (`earliest`, `latest`, `by_duration`), and a duration in ms.
+
+        For `earliest` and `latest` the duration is 0.
+        """
         return parse_reset(group_text(SHARE_RESET, self.texts(group_id)))
 
 
