@@ -38,7 +38,10 @@ KINDS: Final = ("comparison", "constant", "dropped call", "order of calls", "swa
 
 
 def drawn(packages: Sequence[str], count: int, seed: int) -> list[Mutation]:
-    """Return `count` random changes; pairs of package and kind with changes left take turns."""
+    """Return `count` random changes, fewer if there are not so many.
+
+    One change is drawn from each pair of a package and a kind, then another one from each pair.
+    """
     pools: dict[tuple[str, str], list[Mutation]] = {}
     for package in packages:
         for path in modules(ROOT, [package]):

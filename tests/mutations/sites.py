@@ -89,8 +89,7 @@ class _Finder(ast.NodeVisitor):
     def _add(self, node: ast.expr | ast.stmt, kind: str, span: tuple[int, int], text: str) -> None:
         self.found.append(Mutation(self._path, node.lineno, kind, *span, text))
 
-    # -- code that is not changed
-    # --------------------------------------------------------------------
+    # -- code that is not changed -----------------------------------------------------------------
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         """Visit only the value."""
@@ -121,7 +120,7 @@ class _Finder(ast.NodeVisitor):
     # -- changes ----------------------------------------------------------------------------------
 
     def visit_Compare(self, node: ast.Compare) -> None:
-        """Add another comparison."""
+        """Add a change of the comparison to another comparison."""
         left = node.left
         for operator, right in zip(node.ops, node.comparators, strict=True):
             span = (self._span(left)[1], self._span(right)[0])
@@ -135,7 +134,7 @@ class _Finder(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> None:
-        """Add a change of an integer to the next one, or of a truth value to its opposite."""
+        """Add a change of an integer to the next integer, or of a truth value to its opposite."""
         if isinstance(node.value, bool):
             self._add(node, "constant", self._span(node), str(not node.value))
         elif isinstance(node.value, int):

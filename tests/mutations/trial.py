@@ -56,7 +56,7 @@ class Verdict:
 
 
 class Reach:
-    """Which test functions run a line. From the data of `./run coverage`."""
+    """The test functions that run each line, from the data of `./run coverage`."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -182,7 +182,7 @@ class Trials:
         os.utime(path, (stamp, stamp))
 
     def _run_until_one_fails(self, batches: Iterable[Sequence[str]]) -> tuple[str, bool]:
-        """Return the first failed test ("" if none failed), and whether the time limit ended it."""
+        """Return the first failed test ("" if none), and whether the time limit was reached."""
         ends = time.monotonic() + self.budget_s
         for tests in batches:
             left = ends - time.monotonic()

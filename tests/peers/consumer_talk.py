@@ -100,7 +100,7 @@ class ConsumerTalk(Talk):
         return answer
 
     def enter(self, member: str, *topics: str, **more: object) -> ConsumerGroupHeartbeatResponse:
-        """Join."""
+        """Let a member join; return the response."""
         fields: dict[str, object] = {
             "rebalance_timeout_ms": TIMEOUT_MS,
             "subscribed_topic_names": list(topics or (ROUTES,)),

@@ -2,8 +2,8 @@
 
 Two brokers must give the same responses to the same walk. Members of the consumer protocol choose
 their ids, but members of the classic protocol get ids that differ between brokers. So mixed walks
-use only the assignor `range`, whose order does not depend on these ids, and chosen ids that sort
-before them.
+use only the assignor `range`, whose order does not depend on these ids. In mixed walks, the ids
+that members choose sort before the ids that brokers create.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -96,7 +96,7 @@ class Walk:
         return f"{action.__name__[1:]} {self._name} {self._other} {self._topics} {self._number}"
 
     def _draw(self) -> None:
-        """Draw all random values that any action needs, so that both walks draw the same."""
+        """Draw the values that any action may need, so that both walks draw the same values."""
         self._name = self._random.choice(CONSUMERS)
         self._other = self._random.choice(CLASSICS)
         self._topics = self._random.choice(TOPICS)

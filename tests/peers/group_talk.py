@@ -94,7 +94,10 @@ class Talk:
             client.close()
 
     def client(self, name: str) -> RawClient:
-        """Return the connection of this name: one is not enough, as some wait for responses."""
+        """Return the connection of this name.
+
+        Several connections are needed, because a connection may be waiting for a response.
+        """
         if name not in self._clients:
             self._clients[name] = RawClient(self._bootstrap)
         return self._clients[name]

@@ -38,7 +38,7 @@ class Part:
 
 
 def read_parts(directory: Path) -> list[Part]:
-    """Return a partition's segments with all records, also control records, which Kafka finds."""
+    """Return a partition's segments with all records. Kafka's lookups find control records too."""
     parts = []
     for log in sorted(directory.glob("*.log")):
         batches = list(walk(log.read_bytes()))

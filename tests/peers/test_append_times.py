@@ -39,7 +39,7 @@ class Model:
         rng: Source of everything drawn.
         now_ms: Clock of both sides; it does not go back.
         ours: Append times of our records by the records' values.
-        leader_epoch: Increases with every session, as a broker's does.
+        leader_epoch: Leader epoch of the log; it increases with every session.
         count: Number of values used.
     """
 
@@ -69,7 +69,10 @@ class Model:
 
 
 def our_session(model: Model, directory: Path, *, end: str) -> int:
-    """Append batches; return how many append times were known before, which must all be right."""
+    """Append batches; return how many append times were known before.
+
+    Asserts that no known append time is wrong.
+    """
     model.leader_epoch += 1
     ours = OurLog(Script(directory, (), CONFIG, now_ms=model.now_ms, clean=True))
     known = check(model, ours)

@@ -68,7 +68,7 @@ class Ours:
 def append_keyed(log: Log, dice: random.Random, clock: ManualClock) -> None:
     """Append keyed batches of all codecs, tombstones, and committed and aborted transactions.
 
-    The active segment is empty afterwards, because neither Kafka nor we clean it.
+    The active segment is empty afterwards, because neither Kafka nor tidelog cleans it.
     """
     for number in range(25):
         clock.advance(dice.choice((0, 5, 900)))
@@ -223,10 +223,10 @@ def our_turn(ours: Ours) -> dict[bytes | None, bytes]:
 
 
 def their_turn(oracle: Oracle, broker: Broker) -> tuple[int, bytes]:
-    """Write a key repeatedly; return the last offset, and its value."""
+    """Write a key repeatedly; return the offset and the value of the last record."""
     end = 0
     for codec in Codec:
-        at = T0 + 10_000_000 + 1_000 * codec  # a second apart, so that each starts a segment
+        at = T0 + 10_000_000 + 1_000 * codec  # a second apart, so that each record starts a segment
         more = [NewRecord(key=b"key-1", value=codec.config_name.encode(), timestamp=at)]
         (end,) = produce(oracle, broker, TOPIC, more, codec=codec)
     broker.await_cleaning(TOPIC, end)

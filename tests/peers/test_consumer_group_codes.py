@@ -98,7 +98,7 @@ def one_member(talk: ConsumerTalk) -> None:
 
 
 def sharing(talk: ConsumerTalk) -> None:
-    """Members with too many partitions revoke some first; other members wait for these."""
+    """Members with too many partitions revoke some; other members wait for these partitions."""
     talk.enter("A")
     talk.enter("B")
     talk.describe_consumers()
@@ -118,7 +118,7 @@ def sharing(talk: ConsumerTalk) -> None:
 
 
 def many_members(talk: ConsumerTalk) -> None:
-    """If partitions can't be divided equally, members' ids decide which members get one more."""
+    """If partitions can't be divided equally, members' ids decide who gets one partition more."""
     names = ["kiwi", "plum-7", "fig", "Zitrone", "date_4", "a-long-name-of-a-member", "9"]
     for name in names:
         talk.enter(name, ROUTES)

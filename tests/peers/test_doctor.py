@@ -1,4 +1,4 @@
-"""The doctor finds no error in Apache Kafka's directories, live, closed cleanly or killed."""
+"""The doctor finds no error in directories of running, stopped and killed Kafka brokers."""
 
 import random
 from collections.abc import Callable

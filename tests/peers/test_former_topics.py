@@ -88,7 +88,7 @@ def known_ids(node: Node) -> dict[int, UUID]:
 
 
 def add_strangers(node: Node) -> None:
-    """Commit offsets for a former topic of this name, and without a topic id like old brokers."""
+    """Commit offsets for a former topic of this name and, as old brokers do, without a topic id."""
     commits = [
         Commit(TOPIC, FORMER, FORMER, topic_id=UUID(int=1)),
         Commit(TOPIC, UNKNOWN, UNKNOWN, topic_id=NO_UUID),

@@ -50,7 +50,7 @@ LATER = {
     KafkaError.NOT_COORDINATOR,
 }
 
-# Several partitions for groups.
+# `__consumer_offsets` has several partitions.
 kafka = kafka_fixture(
     {"offsets.topic.num.partitions": "5", "group.min.session.timeout.ms": "6000"},
     is_started=False,
@@ -232,7 +232,7 @@ def member_of_ours(broker: OurBroker) -> HeartbeatRequest:
 
 
 def await_heartbeat(kafka: Broker, beat: HeartbeatRequest) -> None:
-    """Assert that Kafka knows the member of our generation."""
+    """Assert that Kafka accepts a heartbeat in the generation that our broker started."""
     with RawClient(kafka.bootstrap) as raw:
         code = until(
             lambda: raw.ask(HEARTBEAT, 4, beat).error_code, lambda found: found not in LATER

@@ -75,7 +75,7 @@ def test_files_are_byte_equal(
 def test_repeated_and_lost_batches_get_equal_responses(
     kafka_oracle: Oracle, quick_path: Path, first: int
 ) -> None:
-    """The files may differ, because Kafka may roll before it refuses a batch; the records don't."""
+    """Kafka may roll before it refuses a batch, so the files may differ; the records are equal."""
     for seed in range(first, first + SEEDS_PER_TEST):
         folder = quick_path / str(seed)
         script = client_script(seed, folder, stubborn=True)

@@ -38,7 +38,7 @@ class Told(NamedTuple):
 
     Attributes:
         topics: Number of topics in the response.
-        answers: Responses of all partitions, in ascending order.
+        answers: Responses of all partitions, sorted.
         kept: Values by partition.
     """
 

@@ -1,4 +1,4 @@
-"""Compares retention by the clock `record`, which is Kafka's policy, and by the default clock."""
+"""Compares Kafka's retention with ours: by the clock `record`, and by the default clock."""
 
 import random
 from collections.abc import Mapping

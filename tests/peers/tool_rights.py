@@ -265,7 +265,7 @@ def _heard(call: Callable[[KafkaAdminClient], bool], client: KafkaAdminClient) -
 
 
 def _lists(client: KafkaAdminClient) -> bool:
-    """Transactions that the user may not describe are silently omitted."""
+    """Whether a list has the transaction. It omits transactions that the user may not describe."""
     listed = client.list_transactions().values()
     return any(found.transactional_id == TRANSACTION for some in listed for found in some)
 

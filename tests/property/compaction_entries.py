@@ -16,7 +16,8 @@ class Entry:
     producer: int | None = None
     version: int = 0
     taken_ms: int | None = None
-    is_over: bool = False  # a removed expired tombstone, or a record that it covers
+    # Whether the entry is a removed expired tombstone, or a record that such a tombstone covers.
+    is_over: bool = False
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -29,7 +30,8 @@ class Model:
     """All records ever written."""
 
     entries: dict[int, Entry] = field(default_factory=dict)
-    fates: dict[int, bool | None] = field(default_factory=dict)  # producer -> committed, open: None
+    # By producer: whether its transaction was committed; None while the transaction is open.
+    fates: dict[int, bool | None] = field(default_factory=dict)
     log_end: int = 0
     cleaned_end: int = 0  # the offset up to which the last cleaning may have read the log
 
@@ -56,7 +58,7 @@ class Model:
         return replayed(e for e in self.committed() if not e.is_over)
 
     def latest(self) -> dict[bytes, Entry]:
-        """Return the winner of each key, including expired ones."""
+        """Return the winner of each key, including expired tombstones."""
         return {e.key: e for e in sorted(self.committed(), key=lambda e: e.rank)}
 
     def end_tombstone(self, gone: Entry) -> None:

@@ -42,7 +42,7 @@ MakeWorker = Callable[[Env, random.Random], Worker]
 
 
 class Life:
-    """One sequence."""
+    """One sequence of steps on a partition and its model."""
 
     def __init__(self, seed: int, make_worker: MakeWorker, settings: Mapping[str, str]) -> None:
         self.dice = random.Random(seed)
@@ -82,7 +82,7 @@ class Life:
         return self.directory.log("t", 0)
 
     def run(self, steps: int) -> None:
-        """Run steps; check everything after each."""
+        """Run steps; check everything after each step."""
         drawn = [
             (8, self.append),
             (3, self.transact),
@@ -187,7 +187,7 @@ class Life:
         self.env.clock.advance(self.dice.choice((1, 700, RETENTION_MS // 2, 2 * RETENTION_MS)))
 
     def restart(self) -> None:
-        """Stop cleanly and start."""
+        """Stop cleanly, and start again."""
         self.directory.close()
         self.directory = self._open()
 
@@ -231,7 +231,7 @@ class Life:
                 entry.taken_ms = self.env.clock.now_ms()
 
     def clean_and_lose_power(self) -> None:
-        """Lose power at some call of a cleaning.
+        """Lose power before or after a random change of the disk during a cleaning.
 
         Every record that was durable before must remain.
         """

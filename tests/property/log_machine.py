@@ -2,8 +2,7 @@
 
 After each step the log, and a reader of its files, must have the model's records at their offsets.
 On each clock, lookups by time and reads of a time range must have the result of a full scan of the
-model. A separate seed draws the lookups, so that hypothesis draws only the
-steps.
+model. A separate seed draws the lookups, so that hypothesis draws only the steps.
 """
 
 import random

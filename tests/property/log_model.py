@@ -115,7 +115,10 @@ class Model:
     def expired(
         self, spans: Sequence[Span], clock: RetentionClock, retention_ms: int, now_ms: int
     ) -> tuple[int, int]:
-        """Return bounds of the count of expired segments, which include all below the log start."""
+        """Return bounds of the count of expired segments.
+
+        Segments below the log start always count as expired.
+        """
         below = 0
         while below < len(spans) - 1 and spans[below].end <= self.log_start:
             below += 1

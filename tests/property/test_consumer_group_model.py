@@ -53,7 +53,10 @@ class Consumers(RuleBasedStateMachine):
         self.unanswered.discard(name)
 
     def _beat(self, name: str) -> HeartbeatResult:
-        """Send a heartbeat; after a lost response with all fields, to get a complete response."""
+        """Send a heartbeat.
+
+        After a lost response the heartbeat has all fields, so that the response is complete.
+        """
         repeats = name in self.unanswered
         asked = HeartbeatRequest(
             group_id=GROUP,

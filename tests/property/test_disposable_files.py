@@ -167,7 +167,7 @@ class Life:
 
 
 def ranges(life: Life) -> Iterator[RequestedRange]:
-    """Yield the ranges to read, the same before and after."""
+    """Yield the ranges to read; they are the same before and after the deletion."""
     dice = random.Random(life.seed + 1)
     yield RequestedRange()
     yield RequestedRange(start_ms=0)

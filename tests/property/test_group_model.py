@@ -26,7 +26,7 @@ class Client:
 
     Attributes:
         instance_id: Its instance id, if it is static.
-        member_id: Its id from the coordinator; empty before.
+        member_id: Its id from the coordinator; empty until the coordinator has assigned an id.
         joined: The generation that the member believes to be in, None if it has to join.
         has_assignment: Whether it has the assignment of that generation.
     """
@@ -172,7 +172,7 @@ class GroupMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.clients)
     @rule(data=st.data())
     def commit(self, data: st.DataObject) -> None:
-        """Commit with a member's identity in any generation; only the current one is accepted."""
+        """Commit as a member in any generation; only the current generation is accepted."""
         client = self.choose(data)
         if not client.seen:
             return

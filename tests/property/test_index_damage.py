@@ -81,7 +81,7 @@ def test_damaged_indexes_of_finished_segments_change_no_result(
 def test_damaged_indexes_without_a_zone_map_change_no_result(
     damage: Damage, suffixes: set[str], seed: int
 ) -> None:
-    """Another program writes no zone maps: then only the log proves an entry, in any segment."""
+    """Other programs write no zone maps. Without zone maps, only the log proves an index entry."""
     env, source = mended_log(), random.Random(seed)
     finished = finished_bases(env)
     for base in finished:

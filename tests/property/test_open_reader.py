@@ -222,7 +222,7 @@ def records_of(directory: Directory, level: IsolationLevel) -> list[object]:
 
 
 def results(directory: Directory, times: list[int]) -> Iterator[tuple[str, object]]:
-    """Yield the results of all reads of the topic; of an error, its type and text."""
+    """Yield the results of all reads of the topic; for an error, its type and text."""
 
     def call(what: str, function: Callable[[], object]) -> tuple[str, object]:
         try:

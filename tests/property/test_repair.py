@@ -141,7 +141,7 @@ def test_a_repair_restores_damaged_files(names: set[str], damage: Damage, seed: 
 def do_damage(
     env: SeededEnv, names: set[str], damage: Damage, source: random.Random
 ) -> dict[str, bytes | None]:
-    """Damage the files; return the changed ones with their new content."""
+    """Damage the files; return the new contents of the changed files, None for a removed file."""
     damaged = {}
     for name in sorted(names):
         data = BEFORE[f"{PARTITION}/{name}"]

@@ -201,7 +201,7 @@ class ShareMachine(RuleBasedStateMachine):
                 row.be(RecordState.ARCHIVED, row.count)
 
     def _fill(self) -> None:
-        """Archive undelivered offsets up to the end, which are aborted or not in the log."""
+        """Archive the undelivered offsets up to the end: records are aborted or do not exist."""
         while self.model.end < self.known.end:
             self.model.rows[self.model.end] = Row(RecordState.ARCHIVED)
             self.model.end += 1

@@ -21,7 +21,7 @@ Op = tuple[str, int, int]
 
 @dataclass
 class Writer:
-    """A log without records: their times, the tested clock, and its file."""
+    """A log without the bytes of records: append times, the tested clock, and the clock's file."""
 
     granularity_ms: int = 1
     now_ms: int = 5

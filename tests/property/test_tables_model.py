@@ -304,7 +304,7 @@ def test_a_table_from_before_a_compaction_reports_since_when_tables_are_exact() 
     env.files.remove(f"{PATH}/{TOPIC}-0/{HISTORY_FILE}")
     with pytest.raises(InexactTable, match="keeps no history"):
         Table(source=records_of(env), topic=TOPIC, at_ms=middle + 10).to_table()
-    # A cleaner that has compacted only other partitions has removed no record of this one.
+    # A cleaner that has compacted only other partitions has removed no record of this partition.
     write_atomically(env.files, f"{PATH}/{CLEANER_CHECKPOINT_FILE}", b"0\n1\nother 0 9\n")
     rows = Table(source=records_of(env), topic=TOPIC, at_ms=middle + 10).to_table()
     assert rows["value"].to_pylist() == [b"2"]

@@ -61,7 +61,7 @@ def steps(draw: st.DrawFn) -> list[tuple[str, object]]:
 def build(
     taken: list[tuple[str, object]], config: dict[str, str], start: float
 ) -> tuple[SeededEnv, list[Row], int]:
-    """Return a closed directory, its readable rows, and the clock's middle."""
+    """Return a closed directory, its readable rows, and the clock's time before the first step."""
     env = seeded_env(3)
     middle = env.clock.now_ms()
     directory = new_dir(env, {"index.interval.bytes": "200", **config})

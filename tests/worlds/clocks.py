@@ -33,7 +33,7 @@ class AheadClock:
 
 
 class StandingClock(AheadClock):
-    """Clock that stays at the machine's time of the clock's creation, plus `ahead_ms`."""
+    """Clock that stands still at the time of its creation plus `ahead_ms`."""
 
     def __init__(self) -> None:
         super().__init__()

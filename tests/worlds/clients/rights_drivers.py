@@ -1,4 +1,4 @@
-"""Drivers find out a user's rights through a client library; these are the ones for Python.
+"""Drivers for Python's client libraries. A driver finds out a user's rights through a library.
 
 A driver runs all steps of one user with few connections. A client must report each denial by the
 right error: another error, or no response, fails the test. rights_process_drivers has more drivers.
@@ -114,8 +114,8 @@ class Confluent:
 
     @staticmethod
     def _read(config: Config, names: Sequence[str], told: Told) -> None:
-        # The session timeout is short, because `close` takes as long if the user may not look up
-        # the group's coordinator.
+        # The session timeout is short, because `close` waits for this timeout if the user may not
+        # look up the group's coordinator.
         consumer = Consumer({**config, "group.id": "none", "session.timeout.ms": 1000})
         patience = Patience()
         try:

@@ -18,7 +18,7 @@ ANYTHING: Final = "*"
 # Stands for all names without an ACL; Kafka's authorizer uses the same name for this.
 UNHEARD_OF: Final = "hardcode"
 
-# An ACL that allows an operation (the key) also allows a second one (the value).
+# An ACL that allows an operation (the key) also allows a second operation (the value).
 BRINGS: Final = {
     Operation.READ: Operation.DESCRIBE,
     Operation.WRITE: Operation.DESCRIBE,

@@ -374,7 +374,7 @@ OWN: Final = frozenset(
 
 
 def shared(value: object, ids: Mapping[UUID, str]) -> object:
-    """Return a response's content that brokers share: sorted lists, without the fields in `OWN`."""
+    """Return the part of a response that brokers share: no fields in `OWN`, and sorted lists."""
     if dataclasses.is_dataclass(value):
         names = [field.name for field in dataclasses.fields(value) if field.name not in OWN]
         # A missing list of aborted transactions means the same to a reader as an empty list.

@@ -17,7 +17,7 @@ BITS = {Form.INT8: 8, Form.INT16: 16, Form.UINT16: 16, Form.INT32: 32, Form.INT6
 TEXTS = ("", "a", "topic-1", "größe", "\N{SNOWMAN}" * 50, "x" * 200)
 DATA = (b"", b"\0", bytes(range(256)))
 
-# Function of the path of field names to a number; returns the allowed values, None for any value.
+# Gets the names of the fields that lead to a number; returns the allowed values, None for any.
 Choice = Callable[[tuple[str, ...], Kind[object]], list[int] | None]
 
 

@@ -69,7 +69,11 @@ def hash_value(value: bytes | None, seeds: Sequence[int]) -> int:
 
 
 def _pairs(value: bytes) -> list[tuple[int, int]]:
-    """Return each 16 bytes as two words; at the end the last 16 bytes, or a padded short value."""
+    """Return each 16 bytes as two words.
+
+    The last two words are the last 16 bytes; they may overlap the two words before. A value of less
+    than 16 bytes is padded.
+    """
     last = value[-_PAIR:]
     if len(value) < _PAIR:
         last = value[:8].ljust(8, b"\0") + (value[-8:] if len(value) >= 8 else bytes(8))
@@ -101,7 +105,7 @@ class PlainRecord(NamedTuple):
 
 @dataclass(slots=True)
 class KeySummary:
-    """One key's row; see `kernels.digests`."""
+    """One key's row; see `kernels.key_rows`."""
 
     offset: int
     create_ms: int
