@@ -19,7 +19,7 @@ from operator import attrgetter
 from typing import Final, NamedTuple, TypeVar
 
 from tidelog.env import MAX_BUFFERS_PER_WRITE, Env, File, FileSystem, NotRegularFile
-from tidelog.errors import CorruptFile, InvalidTopic
+from tidelog.errors import CorruptFile, InvalidTopic, MissingFile
 from tidelog.types import INT32_MAX, INT64_MAX, Buffer, TopicPartition
 
 _Content = TypeVar("_Content")
@@ -382,10 +382,13 @@ def read_decoded(
     Raises:
         CorruptFile: Raised by `read_file` or `decode`; the error has the path. Other errors of
             `decode` are raised unchanged.
+        MissingFile: The path names an object of a tier that the store does not have.
         OSError: A call failed.
     """
     try:
         return decode(read_file(fs, path, limit=limit))
+    except MissingFile:
+        raise  # the manifest has the object, so its content is not empty but lost
     except FileNotFoundError:
         return missing
     except CorruptFile as error:

@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from tidelog.env import DirEntry, forget
-from tidelog.errors import CorruptData, CorruptFile, StorageFailure
+from tidelog.errors import CorruptData, CorruptFile, MissingFile, StorageFailure
 from tidelog.record.batch_walk import Batch
 from tidelog.storage import files
 from tidelog.storage.clocks.append_times import AppendTimes
@@ -357,7 +357,7 @@ def snapshot_at(context: SegmentContext, base_offset: int) -> ProducerStates | N
     try:
         data = read_optional(context, base_offset, files.SNAPSHOT_SUFFIX)
         return None if data is None else ProducerStates.decode_snapshot(data)
-    except CorruptData:
+    except (CorruptData, MissingFile):
         return None
 
 

@@ -408,13 +408,16 @@ class Segment(ABC):
         self._append_times, self._times_stamp = times, _NOT_LOADED
 
     def read_append_times(self) -> AppendTimes:
-        """Read the valid part of the `.appendtime` file; damage is reported, not raised."""
+        """Read the valid part of the `.appendtime` file.
+
+        Damage, or an object that a tier has lost, is reported and not raised.
+        """
         context = self.context
         try:
             # The file has at most one row for each batch, and a row is smaller than a batch.
             limit = max(self.stat().size, files.SMALL_FILE_LIMIT_BYTES)
             data = read_optional(context, self.base_offset, files.APPEND_TIME_SUFFIX, limit=limit)
-        except CorruptFile as error:
+        except (CorruptFile, MissingFile) as error:
             context.report(f"{error}; {APPENDTIME_DAMAGED}")
             data = None
         if data is None:
@@ -493,9 +496,11 @@ def read_optional(
     *,
     limit: int = files.SMALL_FILE_LIMIT_BYTES,
 ) -> bytes | None:
-    """Read one of a segment's files; return None if the file does not exist.
+    """Read one of a segment's files; return None if the segment has no such file.
 
-    Raises CorruptFile if the file is larger than `limit` bytes.
+    Raises:
+        CorruptFile: The file is larger than `limit` bytes.
+        MissingFile: A tier's manifest has the object, but the store does not.
     """
     path = context.path(base_offset, suffix)
     return files.read_decoded(context.env.files, path, bytes, None, limit=limit)

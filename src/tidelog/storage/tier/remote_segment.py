@@ -214,7 +214,13 @@ class RemoteSegment(ClosedSegment):
 
     @property
     def txn_index(self) -> TxnIndex:
-        """Aborted transactions; raises CorruptFile if the object differs from the uploaded one."""
+        """Aborted transactions.
+
+        Raises:
+            CorruptFile: The object differs from the uploaded one.
+            MissingFile: The store has lost the object. Without it, readers of committed records
+                would get aborted records.
+        """
         if self._txn_index is None:
             index = self.read_txn_index()
             if self._is_clipped:

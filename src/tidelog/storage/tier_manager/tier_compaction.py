@@ -36,7 +36,14 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 from tidelog.config import RetentionClock
 from tidelog.env import Env, File, FileStat, FileSystem, LayeredFiles
-from tidelog.errors import CleaningAborted, CorruptData, CorruptFile, InvalidRequest, TierConflict
+from tidelog.errors import (
+    CleaningAborted,
+    CorruptData,
+    CorruptFile,
+    InvalidRequest,
+    MissingFile,
+    TierConflict,
+)
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.builder import build_empty_batch
 from tidelog.storage import files
@@ -237,7 +244,7 @@ def _carry_snapshot(workplace: Workplace, old: RemoteSegment) -> None:
     """Copy the first source's snapshot, which stays valid: it describes only earlier records."""
     try:
         data = read_optional(old.context, old.base_offset, files.SNAPSHOT_SUFFIX)
-    except CorruptFile as error:
+    except (CorruptFile, MissingFile) as error:
         workplace.context.report(f"{error}; the rewritten segment has no snapshot")
         return
     if data is not None:

@@ -1,21 +1,27 @@
 """Plans and reads over local files and the tier give the rows of one log, with few requests."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.unit.storage.tiers.tiered import Tiered, values
-from tests.worlds.directories.logs import PATH, TOPIC
+from tests.unit.storage.tiers.tiered import NAME, Tiered, values
+from tests.worlds.directories.logs import PATH, TOPIC, end, transact
 
 from tidelog import scan
 from tidelog.errors import CorruptFile, MissingFile
+from tidelog.record.record import Record
 from tidelog.scan import ReadOptions, RequestedRange
 from tidelog.scan.latency import latency
+from tidelog.storage.compaction.cleaning_plan import CleanerOptions
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.directory.topic_retention import explain
 from tidelog.storage.files import read_file, write_atomically
 from tidelog.storage.tier.tier_files import record_path
-from tidelog.types import ClockName
+from tidelog.storage.tier_manager.tier_compaction import compact_tier
+from tidelog.types import ClockName, IsolationLevel
+
+COMMITTED = IsolationLevel.READ_COMMITTED
 
 
 def _pair() -> tuple[Tiered, Tiered]:
@@ -188,3 +194,38 @@ def test_a_missing_or_damaged_index_object_is_built_in_memory(
         match = reader.offset_for_time(records[offset].timestamp)
         assert match is not None
         assert match.offset == offset
+
+
+def _all(tiered: Tiered) -> list[Record]:
+    return list(tiered.reader().records(isolation=COMMITTED))
+
+
+def test_aborted_records_stay_hidden_if_their_index_is_missing_in_the_store() -> None:
+    _, tiered = _pair()
+    transact(tiered.log, 7)
+    end(tiered.log, 7, commit=False)
+    tiered.fill(20)
+    tiered.move()
+    (key,) = _spoil(tiered, ".txnindex", None)
+    before = dict(tiered.store.objects)
+    plan = partial(scan.plan, PATH, TOPIC, env=tiered.env, isolation=COMMITTED)
+    count = partial(scan.count, PATH, TOPIC, env=tiered.env, isolation=COMMITTED)
+    read = partial(_all, tiered)
+    compaction = partial(compact_tier, tiered.directory, NAME, CleanerOptions(is_asked=True))
+    for call in (plan, count, read, compaction):
+        with pytest.raises(MissingFile, match="--verify") as missing:
+            call()
+        assert key in missing.value.path
+    assert tiered.store.objects == before
+    assert scan.count(PATH, TOPIC, env=tiered.env).records == 101
+
+
+def test_append_times_that_the_store_has_lost_are_reported_as_unknown(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    _, tiered = _pair()
+    keys = _spoil(tiered, ".appendtime", None)
+    segment = tiered.reader().segments[0]
+    assert segment.append_times.unknown_in(0, segment.end_offset) == [(0, segment.end_offset)]
+    (report,) = [text for text in caplog.messages if "append times unknown" in text]
+    assert keys[0] in report
