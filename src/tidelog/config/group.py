@@ -141,7 +141,7 @@ def group_value(name: str, texts: Mapping[str, str], config: BrokerConfig) -> in
 
 
 def group_text(name: str, texts: Mapping[str, str]) -> str:
-    """Return the text of a group setting without a broker setting: the group's, or the default."""
+    """Return a group's text for a setting that has no broker setting; the default if unset."""
     return texts.get(name) or _BY_NAME[name].default or ""
 
 

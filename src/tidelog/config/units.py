@@ -83,7 +83,7 @@ _BY_NAME: Final = {
 
 
 def plain_settings(texts: Mapping[str, _Text]) -> dict[str, _Text]:
-    """Return settings in which amounts such as `7d` are whole numbers in the setting's unit.
+    """Return settings with amounts such as `7d` converted to whole numbers of the setting's unit.
 
     Args:
         texts: Texts by any name of a setting. A text that isn't a number with a unit is returned

@@ -246,7 +246,7 @@ _Item = TypeVar("_Item")
 
 
 class TurnLock:
-    """Fair lock: a waiting thread gets the lock before the thread that has just released it.
+    """Fair lock: a thread that waits for the lock precedes the thread that has just released it.
 
     With an unfair lock, a program that appends in a loop could block requests forever. The lock is
     reentrant: the thread that holds it may acquire it again.

@@ -7,8 +7,8 @@ requests. `api` answers the requests by calls to `partitions`, `groups`, `transa
 `shares`. `tidelog.storage` reads and writes the files. `tidelog.protocol` defines the form of
 messages.
 
-Invariants: one event loop decides all changes of the directory. Calls that may block the loop for
-long run in the threads of `runtime`. Packages import only the layers below them.
+Invariants: one event loop decides about all changes of the directory. If a call may block the loop
+for a long time, a thread of `runtime` makes the call. Packages import only the layers below them.
 
 Source: ARCHITECTURE.md; Kafka's protocol guide.
 """

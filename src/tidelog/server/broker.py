@@ -318,7 +318,7 @@ class Server:
         if self._compaction is not None:
             await self._compaction.stop()
         await self._background.stop()
-        await self.node.removals.stop()  # before `settle`, because a deletion may wait for it
+        await self.node.removals.stop()  # before `settle`: deletions may wait for removals
         await self.node.topics.settle()
         # Cancelled tasks must end before the directory is closed.
         await asyncio.sleep(0)

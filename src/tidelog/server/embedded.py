@@ -194,14 +194,14 @@ def broker(
             TOML types: numbers, booleans, lists. By default `group.initial.rebalance.delay.ms` is
             0. With a temporary directory the topics of groups, transactions and share groups have
             one partition by default.
-        env: Files, clock and randomness; None for those of the machine.
+        env: Files, clock and randomness; None to use the machine's own.
         insecure: Allows other machines to reach the metrics, and listeners that lack TLS or
             authentication.
 
     Raises:
-        ConfigError: A setting is unknown, a value is out of range, the port is invalid, there are
-            several directories or, with a port, several listeners; or other machines could reach
-            the metrics or a listener that only `insecure` allows.
+        ConfigError: A setting is unknown, a value is out of range, or the port is invalid. Or there
+            are several directories or, with a port, several listeners. Or other machines could
+            reach the metrics or a listener that only `insecure` allows.
         DirectoryLocked: Another process, or another broker in this process, has locked the
             directory.
         OSError: The address of a listener or of the metrics can't be bound.

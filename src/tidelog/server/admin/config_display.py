@@ -1,9 +1,15 @@
 """Settings as DescribeConfigs returns them: value, source and synonyms. No input or output.
 
-A topic setting has the first of these values that exists: the value set for the topic; the value of
-a broker setting that is its synonym (if several synonyms are set, the first one); the default. A
-broker setting has the first of these values that exists: set at run time for this broker, set at
-run time for all brokers, given at the start, the default.
+The value of a topic setting is the first of these values that exists:
+
+- the value set for the topic;
+- the value of a broker setting that is a synonym of the topic setting; if several synonyms are set,
+  the value of the first one;
+- the default.
+
+The value of a broker setting is the first of these values that exists: the value set at run time
+for this broker, the value set at run time for all brokers, the value given at the start, the
+default.
 
 Source: KIP-226; responses of Kafka 4.3.
 """
@@ -103,7 +109,7 @@ def describe_topic(
         overrides: Texts of the topic's own settings.
         config: Values of all settings of the topic.
         defaults: The broker's settings at its start, under its own names.
-        changed: Settings changed at run time, since the last start or before it.
+        changed: Settings that were changed at run time, also by changes before the last start.
     """
     entries = []
     for key in TOPIC_CONFIGS:
@@ -163,7 +169,7 @@ def describe_broker(
     Args:
         config: Settings at the start.
         facts: Settings whose values are known only at run time, such as the listeners.
-        changed: Settings changed at run time, since the last start or before it.
+        changed: Settings that were changed at run time, also by changes before the last start.
     """
     own, unused = (
         [_broker_entry(key, config, facts, changed) for key in keys]

@@ -4,8 +4,8 @@ Users, ACLs and quotas are records in `tidelog-metadata.log`. Settings are in
 `tidelog-cluster.json`. Changes of users and ACLs are made one at a time, and so are changes of
 quotas and settings. A worker thread writes each change. A change is durable before it is
 acknowledged. After a kill it is complete or absent. Readers see the state before or after a change,
-never part of it. The metadata log is rewritten when its superseded records outnumber the current
-ones by more than `SPARE_RECORDS`, so its size is bounded.
+never a state in between. The metadata log is rewritten when its superseded records outnumber the
+current ones by more than `SPARE_RECORDS`, so its size is bounded.
 """
 
 import asyncio

@@ -159,7 +159,7 @@ class MetadataImage:
     def security_changes(self, now: SecurityState, source: random.Random) -> Iterator[Record]:
         """Iterate over the records that change users and ACLs to `now`.
 
-        Records of users come before those of ACLs. Within users and within ACLs, removals come
+        Records of users come before records of ACLs. Within users and within ACLs, removals come
         before other changes.
         """
         for user, mechanism in sorted(self.scram.keys() - now.scram.keys()):

@@ -107,8 +107,7 @@ class Charges:
     def charge(self, response: "Response | None") -> None:
         """Charge the request as `finish` does, and report the throttle time in the response.
 
-        A throttle time of 0 is not reported, and a response may have no field for the throttle
-        time.
+        Nothing is reported if the throttle time is 0, or if the response has no field for it.
         """
         throttle_ms = self.finish()
         if throttle_ms and response is not None and hasattr(response, "throttle_time_ms"):

@@ -68,8 +68,8 @@ SHARE_KEY_TYPE: Final = 2
 SHARE_FIRST_VERSION: Final = 6
 BATCHED_KEYS_FIRST_VERSION: Final = 4
 
-# Maximum number of keys of a FindCoordinator request for which the broker opens the partitions of
-# the state topic before it responds. For further keys, the first write opens the partition.
+# Before it responds to FindCoordinator, the broker opens the partitions of the state topic for at
+# most this many keys of the request. For further keys, the first write opens the partition.
 OPENED_KEYS_MAX: Final = 100
 
 # GROUP:TOPIC_ID:PARTITION as Kafka's classes parse it: a group that isn't blank, 16 bytes in
@@ -430,7 +430,7 @@ def _listed(group: AnyGroup) -> ListedGroup:
 async def describe_groups(
     context: RequestContext, request: DescribeGroupsRequest
 ) -> DescribeGroupsResponse | LargeResponse:
-    """Describe the requested groups and their members; describe a repeated group once.
+    """Describe the requested groups and their members; describe a group once if it is named twice.
 
     A group that doesn't exist or isn't a classic group is described as dead.
     """

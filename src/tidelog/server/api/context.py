@@ -98,7 +98,7 @@ class LargeResponse:
         self._items = items
 
     def free(self) -> None:
-        """Free the items one by one, because freeing all at once would take long."""
+        """Free the items one by one, because freeing all at once would hold the GIL for long."""
         while len(self._items):
             self._items.pop()
 

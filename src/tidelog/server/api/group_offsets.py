@@ -99,7 +99,7 @@ class _OffsetSource(NamedTuple):
         group_id: The group.
         offsets: The group's committed offsets.
         pending: Offsets of open transactions; None if the client doesn't require stable offsets.
-        by_id: Whether topics are named by their ids.
+        by_id: Whether the request names topics by their ids.
     """
 
     group_id: str
@@ -231,7 +231,7 @@ async def _single(
     group_request: OffsetFetchGroup,
     group_response: OffsetFetchGroupResponse,
 ) -> OffsetFetchResponse:
-    """Return the response in the form for one group.
+    """Return the response in the form of versions that name only one group.
 
     Before version 2 the response has no error of its own, so each partition gets the group's error.
     """

@@ -10,7 +10,7 @@ the cluster, unless it is open to all.
 
 Invariants:
 - A guard never changes its request, because the request may be remembered and answered again.
-- A refused resource gets the error code and text of Kafka.
+- A refused resource gets the same error code and text as in Kafka.
 
 Source: Kafka 4.3's KafkaApis, ControllerApis, AclApis, AuthHelper.
 """

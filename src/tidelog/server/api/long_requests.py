@@ -211,8 +211,9 @@ class Part(NamedTuple):
 
     Attributes:
         message: The request with some of its elements.
-        joins: Number of levels, from the outermost on, at which the part's first element continues
-            the last element of the previous part. 0 if the part begins with a new element.
+        joins: Number of levels of nested lists, counted from the outermost list, on which this part
+            continues the last element of the previous part. 0 if the part begins with a new
+            element.
     """
 
     message: "DataclassInstance"

@@ -70,7 +70,7 @@ class Node(Services):
             names. Empty until the listeners are open.
         cleanings: Compacted partitions that are being cleaned.
         cluster: Settings that are stored in the data directory.
-        throttles: Clients' quotas and their use; None if no client has a quota.
+        throttles: Quotas of clients, and how much of them is used; None if no client has a quota.
         has_groups: Whether `groups` has been created, which happens at its first use.
         authorizer: Checks rights; None if every client may do everything.
         metrics_address: Address of /metrics; None if metrics aren't served.

@@ -798,7 +798,7 @@ def _may_repeat(version: int, request: ProduceRequest) -> bool:
     return is_one and version >= BATCHES_FIRST_VERSION and request.acks != 0
 
 
-# Topic of a row whose response is built from a template, which names the topic itself.
+# Topic of a row whose response is built from a template. The template already names the topic.
 _NO_TOPIC: Final = TopicProduceData(name="", topic_id=NO_UUID, partition_data=[])
 
 

@@ -452,7 +452,8 @@ class ShareFetching:
             if acquired:
                 await self._respond_records(named, batches, acquired)
             elif live.records.position != before:
-                # All records that were read are hidden, so the next fetch reads after them.
+                # No record that was read can be delivered, so the next fetch reads after these
+                # records.
                 self._has_news = True
 
     async def _respond_records(

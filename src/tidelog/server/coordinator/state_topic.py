@@ -79,7 +79,7 @@ class KeyValue:
 
 
 def is_accepted(written: Reply[ErrorCode]) -> bool:
-    """Whether a write has not failed so far: it is gathered or in the log, but may not be durable.
+    """Whether a write has not failed so far. It may still be gathered, or not durable yet.
 
     If the write fails later, before it is durable, the whole partition is unloaded.
     """

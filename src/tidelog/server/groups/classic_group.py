@@ -263,7 +263,7 @@ class ClassicGroup:
 
     @property
     def expiry_start_ms(self) -> int | None:
-        """Start (wall time) of the retention of offsets whose topic no member reads.
+        """Wall time at which the retention of offsets starts, for topics that no member reads.
 
         - Group without members: the time when it became empty. If it never had members, -1: the
           retention of an offset starts at its commit.

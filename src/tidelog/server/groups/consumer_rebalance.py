@@ -417,5 +417,5 @@ def _put(parts: dict[UUID, dict[int, int]], topic: UUID, part: dict[int, int]) -
 def _free(
     numbers: Iterable[int], owners: Mapping[int, str], revoking: Mapping[int, int]
 ) -> list[int]:
-    """Return those of `numbers` that have no owner, or that the member itself is revoking."""
+    """Return the partitions among `numbers` that have no owner or that this member is revoking."""
     return [number for number in numbers if number not in owners or number in revoking]

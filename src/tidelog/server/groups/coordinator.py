@@ -160,7 +160,7 @@ class GroupCoordinator:
 
     @cached_property
     def share_topics(self) -> "ShareTopics":
-        """Object that changes the initialized topics of share groups, for tools and deletions."""
+        """Changes of the initialized topics of share groups, by tools and deletions of topics."""
         from tidelog.server.groups.share_heartbeat import ShareTopics
 
         return ShareTopics(self._sharers)

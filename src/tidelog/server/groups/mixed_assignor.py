@@ -145,7 +145,11 @@ class _Builder:
         return self._targets()
 
     def _weight(self, topic: UUID) -> tuple[float, int, tuple[int, int]]:
-        """Sort key of a topic: more partitions per reader first, then fewer readers, then by id."""
+        """Return the sort key of a topic.
+
+        Topics with more partitions per reader come first, then topics with fewer readers. Ties are
+        broken by the order of topic ids.
+        """
         readers = len(self._readers[topic])
         return -(len(self._owners[topic]) / readers), readers, uuid_order(topic)
 

@@ -379,7 +379,10 @@ class ConsumerGroup(ModernGroup[MemberAssignment]):
         return self.targets.get(self._static.get(instance_id, ""), NO_TARGET)
 
     def owners(self, topic_id: UUID) -> Mapping[int, str]:
-        """Return the id of the member that owns or still revokes each of a topic's partitions."""
+        """Return the owners of a topic's partitions, by partition number.
+
+        The owner is the id of the member that owns or still revokes the partition.
+        """
         return self._owners.get(topic_id, NO_OWNERS)
 
     def is_subscribed(self, topic: str) -> bool:

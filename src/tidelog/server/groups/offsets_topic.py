@@ -126,8 +126,8 @@ class Standby:
         Return False if a write fails.
 
         Args:
-            number: Number of the partition of the topic.
-            count: Number of partitions of the topic.
+            number: Number of the partition of `__consumer_offsets`.
+            count: Number of partitions of `__consumer_offsets`.
             groups: Groups of the partition by id. Imported groups are added.
 
         Raises:

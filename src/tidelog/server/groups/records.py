@@ -2,7 +2,7 @@
 
 Writes the versions that Kafka 4.3 writes, and reads all versions that Kafka 4.3 reads. Records of
 consumer and share groups are in `modern_records`. Records of other kinds, such as the members of
-streams groups, are skipped. Committed offsets of these groups are read.
+streams groups, are skipped. The committed offsets of streams groups are read.
 
 Source: Kafka 4.3's records in that topic.
 """

@@ -166,8 +166,9 @@ class LentJobs:
         """Swap in the segments that a client has cleaned; return whether another pass is needed.
 
         Raises:
-            CleaningAborted: The job is no longer lent, or its segments have been replaced. Nothing
-                more is changed, and the cleaning can be started again.
+            CleaningAborted: The job is no longer lent, its segments have been replaced, or a
+                `.cleaned` file is missing or has another size. No further segment is changed, and
+                the cleaning can be started again.
             CorruptMessage: The result can't belong to this job. Nothing was changed.
             StorageFailure: The disk failed.
         """

@@ -1,8 +1,8 @@
 """Periodic tasks of the broker: retention, checkpoints, flushes, expiry of producers.
 
 A task visits the partitions in slices of a few milliseconds, which bounds the delay of clients.
-Logs hand blocking work to threads themselves. As in Kafka, no timer rolls a segment that is older
-than `segment.ms`. The next append rolls it.
+The logs themselves pass blocking work to threads. As in Kafka, no timer rolls a segment that is
+older than `segment.ms`. The next append rolls it.
 
 Source: Kafka's LogManager (log.retention.check.interval.ms and related settings).
 """

@@ -44,7 +44,7 @@ class PartitionFacts:
         log_end_offset: Offset of the next record.
         producers: Number of known producers with an id.
         open_transactions: Number of open transactions.
-        segments: Number of segments, including those in a tier.
+        segments: Number of segments, including segments in a tier.
         size_bytes: Bytes of its log files.
         is_offline: Whether its disk has failed, so that it accepts no appends until it is reopened.
         oldest_record_ms: Largest timestamp of the first batch.
@@ -168,8 +168,8 @@ TOPICS_MAX: Final = 2_000
 GROUPS_MAX: Final = 5_000
 COMMITS_MAX: Final = 10_000
 
-# Number of partitions that are examined before the event loop is yielded. Ten times as many samples
-# are written before it is yielded.
+# Number of partitions, topics, groups or commits that are examined before the event loop is
+# yielded. For samples to write, this number is ten times as high.
 _AT_ONCE: Final = 20
 
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})

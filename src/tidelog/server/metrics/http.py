@@ -1,10 +1,10 @@
 """HTTP pages of the broker: /metrics, /healthz, /readyz.
 
-Serves GET and HEAD, one request per connection, with limits on size, time and connections, which is
-enough for Prometheus and probes. At the limit of connections the server closes the oldest
-connection that waits for a request. If no connection waits for a request, it closes the oldest
-connection that waits for its client to read the response. So an unauthenticated client can't lock
-out a probe. Runs on the broker's event loop. Scrapes are generated one at a time in chunks and
+Serves GET and HEAD, one request per connection, which is enough for Prometheus and probes. Sizes,
+durations and the number of connections are limited. At the limit of connections the server closes
+the oldest connection that waits for a request. If no connection waits for a request, it closes the
+oldest connection that waits for its client to read the response. So an unauthenticated client can't
+lock out a probe. Runs on the broker's event loop. Scrapes are generated one at a time in chunks and
 compressed in a thread. Source: RFC 9110, RFC 9112.
 """
 

@@ -264,7 +264,7 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def _wait_no_more(self) -> None:
-        """Close if only the client, which may have stopped reading, needs the pending response."""
+        """Close if only the client needs the pending response, which it may not read any more."""
         self._deadline = None
         if self._pending.waits_for_client:
             self.close()

@@ -98,8 +98,8 @@ class FairQueue:
 # not poll afterwards, because the client has work to do before its next request.
 SMALL_BYTES: Final = 4096
 
-# Number of requests in quick succession before the loop polls for the next request. With this
-# number an unsuccessful poll takes a small part of the working time.
+# Number of requests in quick succession before the loop polls for the next request. After this many
+# requests, one unsuccessful poll takes little time compared with the requests.
 ROW: Final = 16
 
 # Maximum time in ns between two polls. If more time passes, the thread was suspended, because the

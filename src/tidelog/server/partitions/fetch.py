@@ -383,7 +383,7 @@ class PartitionRead:
         return 0 if epoch < 0 else epoch_problem(log, epoch)  # below 0, the client expects no epoch
 
     def _diverges(self, order: ReadOrder, partition: Partition) -> bool:
-        """Whether the client's log diverges from this log, or this log has no such last epoch.
+        """Whether the client's log diverges from this log, or its last epoch is unknown here.
 
         If so, the result has the diverging epoch or an error, and nothing is read. Source: KIP-595.
         """

@@ -194,7 +194,7 @@ class Partitions:
     # -- opening in threads ------------------------------------------------------------------
 
     def unopened(self, names: Iterable[tuple[str, int]]) -> list[TopicPartition]:
-        """Return those of `names` that exist and that `get` would have to open."""
+        """Return the existing partitions among `names` that `get` would have to open."""
         unused = [TopicPartition(*name) for name in names if name not in self._used]
         return [name for name in unused if self.must_open(name)]
 

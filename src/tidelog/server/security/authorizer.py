@@ -282,8 +282,8 @@ class Authorizer:
         """Whether a client may perform an operation on some resource of a type.
 
         As in Kafka, the search through the ACLs considers only ACLs of the operation itself or of
-        ALL, not ACLs of operations that imply it. For resources without ACLs, the decision about a
-        resource with the name `hardcode`, which is Kafka's placeholder, is used.
+        ALL, not ACLs of operations that imply it. For resources without ACLs, the decision is the
+        same as for a resource with the name `hardcode`, which is Kafka's placeholder.
         """
         if self.may(client, operation, kind, "hardcode"):
             return True

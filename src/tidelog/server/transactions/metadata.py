@@ -392,8 +392,8 @@ def plan_add(
     metadata: TransactionMetadata, *, is_pending: bool, request: AddRequest, now_ms: int
 ) -> Step:
     """Plan the addition of partitions, for AddPartitionsToTxn or for a write (KIP-890)."""
-    # This check is the first, as in Kafka. A client may use the next producer id that it has
-    # received before the previous transaction is completed.
+    # This check is the first, as in Kafka. Before the previous transaction is completed, a client
+    # may already use the next producer id that it has received.
     if is_pending or metadata.is_prepared:
         return ErrorCode.CONCURRENT_TRANSACTIONS
     code = check_producer(metadata, request.producer)
