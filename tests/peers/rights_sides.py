@@ -61,7 +61,7 @@ class Side:
         self._names = {found: name for name, found in self.ids.items()}
 
     def tell(self, client: RawClient, question: Question) -> object:
-        """Return the response without what is expected to differ between the brokers."""
+        """Return the response without the values that may differ between the brokers."""
         answer = patiently(client, question.api, question.version, question.message)
         return shared(answer, self._names)
 

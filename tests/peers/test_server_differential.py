@@ -1,6 +1,6 @@
 """The same traffic gives equal files and responses in Apache Kafka 4.3 and in our broker.
 
-Append times are not compared between the brokers; lookups must fit the records of each broker.
+Append times are not compared between the brokers; a broker's lookups must match its own records.
 Index files of Kafka's active segment are preallocated; the zeros after their entries are not
 entries (docs/differences.md).
 """

@@ -282,7 +282,7 @@ class LogMachine(RuleBasedStateMachine):
         assert pair(log.max_timestamp()) == model.latest()
 
     def _times(self, count: int) -> list[int]:
-        """Return times of records, one ms before and after them, now, and the extremes."""
+        """Return times of records, times 1 ms earlier and later, the current and extreme times."""
         times = [0, 1, INT64_MAX, self.env.clock.now_ms()]
         for entry in self.dice.choices(self.model.visible() or [None], k=count):
             if entry is not None:

@@ -214,7 +214,7 @@ class _Reporter:
             self.report()
 
     def report(self) -> None:
-        """Show all partitions, unless nothing has changed since they were last shown."""
+        """Show all partitions, if anything has changed since they were last shown."""
         self._report_ms = self._surroundings.env.clock.monotonic_ms()
         table = rows(self._follower)
         if table != self._last:

@@ -115,7 +115,7 @@ def describe(surroundings: Surroundings, group: str, access: Access, kind: Forma
 def _marks(
     cluster: "Cluster", committed: "Mapping[TopicPartition, Committed | None]"
 ) -> "dict[TopicPartition, Watermarks]":
-    """Return log start and end of each partition with a committed offset that still exists."""
+    """Return log start and end of each existing partition that has a committed offset."""
     existing: list[TopicPartition] = []
     for topic in sorted({name.topic for name in committed}):
         try:

@@ -1,4 +1,4 @@
-"""Base classes for other storage: file systems on top of another file system, read-only files.
+"""Base classes for file systems on top of another file system, and for read-only files.
 
 `LayeredFiles` has every method of `FileSystem`, and delegates each call to the file system below. A
 layer overrides the methods that it implements itself. To refuse changes, it overrides `_below`.

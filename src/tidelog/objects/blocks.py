@@ -297,7 +297,10 @@ class BlockReader:
 
 
 def encode_block(data: bytes, name: str) -> bytes:
-    """Return the file for a block: magic; lengths and CRC-32C of name and data; name; data."""
+    """Return the content of a block's file.
+
+    It consists of the magic; the lengths and the CRC-32C of name and data; the name; the data.
+    """
     named = name.encode()
     return _HEAD.pack(MAGIC, len(named), len(data), crc32c(data, crc32c(named))) + named + data
 

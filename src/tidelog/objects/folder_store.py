@@ -103,7 +103,7 @@ class FolderStore(TwoRequestStore):
         return infos, [entry.name for entry in entries if entry.is_dir]
 
     def put(self, key: str, data: bytes) -> ObjectInfo:
-        """Write an object, durable on return; an existing object is replaced."""
+        """Write an object, which is durable on return; an existing object is replaced."""
         return self._put(key, iter((data,)))
 
     def _put(self, key: str, parts: Iterator[bytes]) -> ObjectInfo:

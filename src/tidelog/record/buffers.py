@@ -86,7 +86,7 @@ class BodyBuffer(Scratch):
         self.used = 0
 
     def take(self, size_bytes: int) -> memoryview:
-        """Return free memory to decompress to; newly allocated memory if too little is free."""
+        """Return memory to decompress to: free memory of the buffer, or else new memory."""
         if size_bytes > len(self._bytes) - self.used:
             return memoryview(bytearray(size_bytes))
         return self._room[self.used : self.used + size_bytes]

@@ -26,7 +26,7 @@ def crc32c(data: Buffer, value: int = 0) -> int:
 
 
 def crc32c_spans(data: memoryview, starts: Sequence[int], ends: Sequence[int]) -> list[int]:
-    """Return the CRC-32C of each `data[start:end]`; faster than a call of `crc32c` for each."""
+    """Return the CRC-32C of each `data[start:end]`; faster than separate calls of `crc32c`."""
     compute = fast_crc32.iscsi
     return [compute(data[start:end]) for start, end in zip(starts, ends, strict=True)]
 

@@ -414,7 +414,7 @@ class LegacyBatch:
         return first, last
 
     def _inner_view(self, body: Buffer, at: int) -> "LegacyBatch":
-        """Check the frame of the message at `at` of the decompressed set; return the message."""
+        """Check the frame of the message at `at` in the decompressed set; return the message."""
         remaining = len(body) - at
         if remaining < MESSAGE_TIMESTAMP_AT:
             raise self._corrupt(

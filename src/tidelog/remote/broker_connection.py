@@ -267,7 +267,10 @@ class BrokerConnection:
         return self.receive(api)
 
     def version_of(self, api: AnyApi, *, least: int = 0, most: int = INT16_MAX) -> int:
-        """Return the highest version up to `most` that both sides support; raises as `request`."""
+        """Return the highest version up to `most` that both sides support.
+
+        Raises the errors of `request`.
+        """
         if self._transport is None:
             self._open()
         lowest, highest = self._versions.get(api.key, (0, -1))

@@ -326,7 +326,7 @@ class Leader:
     def log_offsets(
         self, node_id: int, names: Iterable[TopicPartition], timestamp: int
     ) -> dict[TopicPartition, int | ClusterFailure]:
-        """Return the start or end offset of each partition; the leader's error if it refused.
+        """Return the start or end offset of each partition, or the error of a refused request.
 
         Args:
             node_id: Id of the broker that leads the partitions.

@@ -2,10 +2,10 @@
 
 The fetch continues at the new leader if the leader changes. The fetch takes the next offset from
 the headers of batches. So it doesn't wait for offsets whose records compaction has removed, or that
-are transaction markers. Brokers must accept plain-text connections. The order of offsets is checked
-(see `record.offset_order`): each response must start after the end of the previous response. If
-offsets are missing before the last batch of a response, the base offset of this batch may be wrong,
-so this batch is fetched again, together with the next batch.
+belong to transaction markers. Brokers must accept plain-text connections. The order of offsets is
+checked (see `record.offset_order`): each response must start after the end of the previous
+response. If offsets are missing before the last batch of a response, the base offset of this batch
+may be wrong, so this batch is fetched again, together with the next batch.
 
 Life cycle: call `parts` any number of times, then `close`. Not thread-safe. Source: Kafka's
 protocol guide; KIP-98, KIP-320, KIP-405.
@@ -482,7 +482,7 @@ class PartitionFetch:
             )
 
     def _first_response(self, request: Callable[[BrokerConnection], _Result]) -> _Result:
-        """Return the response of the first reachable server; later calls start with that server."""
+        """Return the first reachable server's response; later calls begin with this server."""
         failure: ClusterFailure | None = None
         for number, server in enumerate(self._servers):
             try:

@@ -145,7 +145,7 @@ def first_at_or_after(
 def first_by_reading(
     cluster: ClusterView, partition: TopicPartition, mark: Watermarks, time_ms: int
 ) -> OffsetAndTimestamp | None:
-    """Return the first record with a timestamp at or after a time, by reading records; or None."""
+    """Read records, and return the first record with a timestamp at or after a time, or None."""
     for record in cluster.records(partition, mark.start, mark.end):
         if record.timestamp is not None and record.timestamp >= time_ms:
             return OffsetAndTimestamp(record.offset, record.timestamp, record.leader_epoch)
@@ -280,8 +280,8 @@ def first_appended(
     answers = cluster.search_append_times(marks, time_ms)
     rest = {name: mark for name, mark in marks.items() if name not in answers}
     for name, hit in _first_by_stamp(cluster, rest, time_ms, "clock='append'").items():
-        # The timestamps prove that this record is the first match among LogAppendTime records. The
-        # number of records before it without an append time is unknown.
+        # The timestamps prove that this record is the first match among LogAppendTime records. How
+        # many records before this record have no append time is unknown.
         answers[name] = TimeMatch(None if hit is None else hit._replace(without_time=None), None)
     return answers
 

@@ -127,7 +127,7 @@ class ClusterView(Protocol):
         ...
 
     def topic_settings(self, topic: str) -> Mapping[str, str]:
-        """Return the settings with a value that apply to a topic, under Kafka's names."""
+        """Return the settings that apply to a topic and have a value, under Kafka's names."""
         ...
 
     def topic_id(self, topic: str) -> str | None:

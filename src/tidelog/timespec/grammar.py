@@ -229,7 +229,7 @@ def _checked(text: str, start: int, end: int, zone: tzinfo | None) -> tuple[int,
 def _parse_day(text: str, now_ms: int, zone: tzinfo | None) -> tuple[int, int]:
     """Parse a range without `..`.
 
-    A date, month or year alone is that whole day, month or year. A time before now (`-6h`, `2h
+    A date, month or year alone means the whole day, month or year. A time before now (`-6h`, `2h
     ago`) becomes the range from that time to now, including now.
     """
     try:

@@ -226,7 +226,7 @@ def _show(
 
 
 def other_side(request: AuditCommand, group: str | None) -> str:
-    """Return the name of B; the name of the group if only A was given."""
+    """Return the name of side B, or the group's name if only A was given."""
     return f"group {group}" if request.b is None else request.b
 
 

@@ -351,7 +351,7 @@ class _Table(Writer):
         self._stdout.flush()
 
     def _cut_columns(self) -> set[int]:
-        """Return the shown columns of which cells were cut."""
+        """Return the indexes of the shown columns that have cut cells."""
         layout = self._layout
         if layout is None:
             return self._cut & self._kept

@@ -204,7 +204,7 @@ class Selection:
     Attributes:
         offset_start: First offset of the selected records, inclusive.
         offset_end: End of the selected records' offsets, exclusive.
-        record_time: Select only records whose timestamp in ms is in [a, b); b of INT64_MAX means no
+        record_time: Select only records whose timestamp in ms is in [a, b); b = INT64_MAX means no
             end. Records without a time are in no range and are counted in the statistics.
         opens_all: Whether to also open batches whose header shows that no time can match. This is
             needed to count records without a time.
@@ -227,7 +227,7 @@ class Selection:
 
     @property
     def first_opened(self) -> int:
-        """Smallest last offset of a batch that may be opened."""
+        """Batches whose last offset is below this offset are not opened."""
         return self.offset_start if self.opens_from is None else self.opens_from
 
 

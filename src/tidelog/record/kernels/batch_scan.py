@@ -175,7 +175,7 @@ def shows_jump(  # noqa: PLR0913 - the bytes, and the offsets of the batch befor
 ) -> bool:
     """Whether the batch at `at` proves that the offsets of the previous batch are too large.
 
-    The previous batch has the offsets `first` to `last` (inclusive); the offset expected for it was
+    The previous batch has the offsets `first` to `last` (inclusive); it was expected to begin at
     `before`. The result is True if the previous batch does not begin at `before`, and the batch at
     `at` begins in [`before`, `last`] and ends below `end_offset`. Then the batch at `at`
     contradicts the previous batch, and would be in order without the previous batch. Only the

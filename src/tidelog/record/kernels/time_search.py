@@ -85,7 +85,7 @@ def find_time_in_segment(
         - BAD_ORDER: the offsets of the batch at the position, or of the batch after it, are out of
           order.
         - BAD_RECORD: a record is damaged, or the checksum of a batch to skip is wrong.
-        - PARTIAL or another BAD_ status of the batch at the position.
+        - PARTIAL, or another BAD_ status, for the batch at the position.
     """
     return _search_segment(log, index, time_index, between, target, floor_offset)
 
