@@ -109,7 +109,7 @@ def check_marks(marks: Mapping[str, Mark]) -> None:
 
 
 def topic_writer(writer: str, topic: str) -> str:
-    """Return the name of a topic's mark, if a writer counts each topic's versions separately."""
+    """Return the name of a writer's mark for one topic, if the writer counts versions by topic."""
     return f"topic/{topic}/{writer}"  # a topic's name has no slash
 
 
@@ -409,7 +409,10 @@ def conclude(fs: FileSystem, directory: str, path: str, commit: Commit) -> None:
 
 
 def replay(fs: FileSystem, directory: str) -> list[str]:
-    """Carry out all commits, then remove other `.staged` files; return a line for each action."""
+    """Carry out all commits, then remove the remaining `.staged` files.
+
+    Returns a line for each action.
+    """
     done = []
     for path in find_commits(fs, directory):
         commit = read_commit(fs, path)
@@ -464,9 +467,9 @@ class CommitRecords:
     (`files.settled_stamp`), so that each partition is opened with the current records.
 
     Attributes:
-        under_way: For each commit record that a thread of this process is carrying out: the
-            record's partitions, by the record's path. The record may not be published yet. The
-            partitions in this dict must not be reopened. Several threads may change this dict.
+        under_way: The partitions of each commit record that a thread of this process is carrying
+            out, by the record's path. Such a record may not be published yet. These partitions must
+            not be reopened. Several threads may change this dict.
     """
 
     def __init__(self, env: Env, directory: str) -> None:
@@ -489,7 +492,7 @@ class CommitRecords:
 
 
 def overlay(fs: FileSystem, directory: str, partition: TopicPartition) -> dict[str, str]:
-    """Return the current names of a partition's files that published commits change.
+    """Return the current names of the files that published commits move or remove in a partition.
 
     Returns:
         Current names by final names. For a file that is not renamed yet, the current name is its

@@ -260,8 +260,8 @@ class Erasure:
         tombstones: Partition and offset of each tombstone that stays. The erasure has appended it,
             or it is the key's only record in its partition.
         left: All log files, as they are after the erasure.
-        removed: Files waiting for deletion, and objects, that were removed because they contained
-            the key.
+        removed: Removed files and objects that contained the key. The files were waiting for
+            deletion; the objects were in the tier.
         not_reached: Files that still contain records to erase, with up to 10 offsets of each file.
     """
 
@@ -309,7 +309,7 @@ class Erasure:
         }
 
     def _without_tombstone(self, one: SearchedFile) -> SearchedFile:
-        """Return a file's entry without tombstones that stay.
+        """Return a file's entry without the offsets of the tombstones that stay.
 
         The entry of a file that belongs to no segment is returned unchanged.
         """
@@ -319,7 +319,7 @@ class Erasure:
         return replace(one, offsets=tuple(at for at in one.offsets if at not in stays))
 
     def _notes(self, partitions: Set[int]) -> list[str]:
-        """Return sentences on tombstones and earlier tables.
+        """Return sentences on the tombstones that stay, and on tables that become inexact.
 
         `partitions` are the partitions that have records to erase.
         """
@@ -433,7 +433,10 @@ def _removal(config: TopicConfig) -> str:
 
 
 def _refuse_standby(log_dir: "DirectoryAccess") -> None:
-    """Refuse a standby: with its own tombstone, it would diverge from its leader."""
+    """Raise InvalidRequest for a standby.
+
+    A tombstone of its own would make the standby diverge from its leader.
+    """
     if log_dir.env.files.exists(f"{log_dir.path}/{GROUPS_FILE}"):
         raise InvalidRequest(
             f"{log_dir.path} is a standby (it has {GROUPS_FILE}): erase the key at its leader;"
@@ -533,7 +536,7 @@ class _Purger:
         return staging_path(self._log_dir.path, self._name, name)
 
     def _stage(self, segment: Segment, offsets: Set[int]) -> NewSegment:
-        """Write the segment without the records of these offsets, durably, under a staged name."""
+        """Write the segment without the records at these offsets, durably, under a staged name."""
         drawn = uuid.UUID(int=self._log_dir.env.random.getrandbits(128)).hex
         name = f"{_STAGED}{drawn}"
         file = self._fs.open(self._staging(name), create=True)
@@ -549,10 +552,12 @@ class _Purger:
         return NewSegment(name=name, base_offset=segment.base_offset, size_bytes=position)
 
     def _note_history(self, staged: Sequence[NewSegment], append_ms: int) -> None:
-        """Store the times from which tables are exact; tables as of earlier times lack the key.
+        """Store the times from which tables are exact.
 
-        If it is unknown which records an earlier cleaning dropped, the stored times are unknown
-        (-1), too.
+        Tables as of earlier times lack the erased key.
+
+        If it is unknown which records an earlier cleaning dropped, -1 (unknown) is stored for both
+        times.
         """
         directory = self._log.context.directory
         before = read_history(self._fs, directory)
@@ -595,7 +600,7 @@ class _Purger:
             file_name = one.path.rpartition("/")[2]
             is_staged = file_name.startswith(_STAGED) and file_name.endswith(STAGING_SUFFIX)
             if one.offsets and (is_staged or one.path.endswith(files.DELETED_SUFFIX)):
-                if self._fs.exists(one.path):  # an exchange may have removed a file of that name
+                if self._fs.exists(one.path):  # a segment's exchange may have removed it
                     self._fs.remove(one.path)
                 self._work.removed.append(one.path)
 
@@ -653,14 +658,15 @@ def _as_written(record: Record, *, is_stamped: bool) -> NewRecord:
 def purge_tier(
     log_dir: "DirectoryAccess", name: TopicPartition, hits: Mapping[int, Set[int]]
 ) -> None:
-    """Rewrite the tier's segments without the records in `hits`; drop copies of local segments.
+    """Rewrite the tier's segments without the records in `hits`, and drop copies of local segments.
 
     Args:
         log_dir: Log directory, open for writing. Meanwhile no other job may move this partition's
             segments.
         name: The partition.
-        hits: Offsets of records to remove, by the base offset of their segment. If local segments
-            are among these segments, the tier's copies from the first such segment on are dropped.
+        hits: Offsets of records to remove, by the base offset of their segment. If some of these
+            segments are local, the tier's copies are dropped from the first of these local segments
+            on.
 
     Raises:
         CorruptData: A batch or object is damaged; the error has its path. Earlier segments were

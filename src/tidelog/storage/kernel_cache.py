@@ -23,7 +23,7 @@ _WARM_FILE: Final = "tidelog-warm"
 
 
 def choose_cache(package: Path) -> Path | None:
-    """Return the directory of compiled kernels. If numba would choose none, set one for numba.
+    """Return the directory of compiled kernels. If numba would find none, set one for numba.
 
     Args:
         package: Directory of the kernels' sources. By default, numba stores compiled kernels in a
@@ -39,7 +39,7 @@ def choose_cache(package: Path) -> Path | None:
         return package / "__pycache__"
     home = os.environ.get("HOME", "")
     if home and os.access(home, os.W_OK):
-        return Path(home) / ".cache"  # numba's second choice is below it
+        return Path(home) / ".cache"  # numba then uses a directory below it
     folder = Path(tempfile.gettempdir()) / f"tidelog-numba-{os.getuid()}"
     if not _is_ours(folder):
         return None
@@ -89,9 +89,8 @@ def alone(folder: Path, purpose: str) -> Iterator[bool]:
 def _lock_new(path: Path) -> int | None:
     """Create and lock a file; return its descriptor.
 
-    Return None if the file has content or can't be locked.
-
-    So in a directory that is read-only or has no locks, each process compiles for itself.
+    Return None if the file has content, or can't be created or locked. So in a directory that is
+    read-only or has no locks, each process compiles for itself.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

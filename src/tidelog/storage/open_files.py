@@ -172,9 +172,8 @@ class FilePool:
     def replacing(self, paths: Iterable[str]) -> Iterator[None]:
         """Prevent these files from being opened inside the context, and evict them at its end.
 
-        This is for threads that open a file by its path and then check that the segment still has
-        this path. If the segment still has the path, the thread has the segment's file, not the
-        file that replaced it.
+        Some threads open a file by its path, and then check that the segment still has this path.
+        If the check succeeds, the thread has the segment's file, not a file that replaced it.
         """
         with self._lock:
             yield
@@ -237,8 +236,8 @@ class MapCache:
     """At most `limit` maps of finished segments' files; views stay valid if a map is evicted.
 
     A caller that keeps views passes a callback that drops them. Without such a callback, evicted
-    maps would stay mapped. The copies together have at most `COPIED_BYTES`. Exception: a single
-    copy may be larger.
+    maps would stay mapped. For a file in an object store, the cache holds a copy instead of a map.
+    All copies together have at most `COPIED_BYTES`, unless a single copy is larger.
     """
 
     def __init__(self, files: FileSystem, *, limit: int = MAP_LIMIT) -> None:

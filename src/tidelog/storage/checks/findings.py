@@ -113,11 +113,11 @@ def later(finding: Finding) -> Finding:
 
 
 def _pass_over(_value: bytes) -> None:
-    """Ignore a record of the metadata log: default of callers that don't decode these records."""
+    """Ignore a record of the metadata log. Default for callers that don't decode these records."""
 
 
 def _ignore(_count: int) -> None:
-    """Default of optional callbacks."""
+    """Ignore a number. Default of optional callbacks that receive a number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,13 +147,14 @@ class CheckedPartition:
         name: Topic and partition number.
         topic_id: The topic's id, all zero if the topic has none.
         config: The topic's settings, defaults if they are unknown.
-        is_foreign: Whether `TOPICS_FILE` does not list its topic, or can't be read, so that the
-            topic's settings are unknown and zone maps may be missing.
+        is_foreign: True if `TOPICS_FILE` does not list the topic or can't be read. The topic's
+            settings are then unknown, and zone maps may be missing.
         was_clean: Whether the data directory was closed cleanly and is not open now.
         recorded: End of the log according to the data directory's checkpoints.
         log_start: Log start offset in the data directory's checkpoint, 0 if the checkpoint has no
             line for the partition.
-        is_refused: Whether opening the partition for writing fails, and so truncates nothing.
+        is_refused: True if damage prevents opening the partition for writing. The open then
+            truncates nothing.
     """
 
     fs: FileSystem

@@ -4,9 +4,9 @@ The check reads the file in one pass, and continues after damage. For the later
 checks of the sidecar files, the check stores about 40 bytes for each sound batch in `LogFacts`, and
 the state of each producer in `ProducerStates`.
 
-Records are checked even if the CRC of their batch is right, because the producer may have encoded
-them wrongly, or compressed them into bytes that the codec can't decompress. Recovery (tidelog's and
-Kafka's) does not check records, so a reader would fail at each wrong record.
+Records are checked even if the CRC of their batch is right. The producer may have encoded the
+records wrongly, or its compressed bytes may be invalid. Recovery (tidelog's and Kafka's) does not
+check records, so invalid records stay in the log, and a reader fails at each of them.
 """
 
 from array import array
@@ -49,8 +49,9 @@ class LogFacts:
         size_bytes: Size of the file.
         is_last: Whether this is the partition's last segment, which may still grow.
         is_whole: Whether every byte of the file belongs to a sound batch.
-        has_gaps: Whether offsets are missing before or inside a batch, as after compaction. Files
-            that were derived before these offsets were removed can't be compared exactly.
+        has_gaps: Whether offsets are missing before or inside a batch, as after compaction. A
+            derived file may be older than the removal of these offsets, so it can't be compared
+            exactly.
         next_offset: Offset after the last sound batch, the base offset if there is none.
         positions: Position of each batch in the file.
         first_offsets: First offset of each batch.
@@ -202,7 +203,7 @@ def _delta_problem(batch: RecordBatch, body: bytes | memoryview) -> str | None:
 
 
 def _time_problem(batch: RecordBatch, largest: int) -> str | None:
-    """Return how the header's largest timestamp differs from that of the records, or None.
+    """Return how the header's largest timestamp differs from the records' largest one, or None.
 
     Two kinds of batches are not compared. In a LogAppendTime batch the header's timestamp is right
     by definition. In a batch that compaction has emptied, the header's timestamp belongs to removed
@@ -252,8 +253,10 @@ class LogReplay:
             epoch; -1 for none.
         last_location: File and position of the last batch whose epoch was added.
         watched_offset: Base offset of a batch to watch for, -1 for none.
-        watched: Fingerprint of that batch and the offset after it; None until the batch is read.
-        at_batch: Called before each sound batch with its first offset, to compare snapshots.
+        watched: Fingerprint of the batch at `watched_offset`, and the offset after this batch; None
+            until the batch is read.
+        at_batch: Called with the first offset of each sound batch before the batch is added, to
+            compare snapshots.
     """
 
     states: ProducerStates = field(default_factory=ProducerStates)
@@ -313,9 +316,9 @@ class LogCheck:
         self._reached = position
 
     def _sound_run(self, position: int) -> Generator[Finding, None, tuple[int, str | None]]:
-        """Read batches up to damage or the end; return the position reached, and the problem there.
+        """Read batches up to damage or the file's end; return the position reached and the problem.
 
-        The problem is None at the file's end, and if the file ends inside a batch.
+        The problem is None if the position is the file's end, or if the file ends inside a batch.
         """
         try:
             for at, batch in self._walk(position):
@@ -384,7 +387,7 @@ class LogCheck:
         """
         replay, epoch = self.replay, batch.leader_epoch
         if epoch == NO_LEADER_EPOCH:
-            replay.epochs.clear()  # old format, no epoch: Kafka clears its list, too
+            replay.epochs.clear()  # an old format has no epoch; Kafka also clears its list
             replay.leader_epoch = epoch
             return
         if epoch < NO_LEADER_EPOCH:
@@ -402,7 +405,7 @@ class LogCheck:
             yield self._finding(position, batch.base_offset, damage, _EPOCH_REMEDY)
 
     def _raised_epoch(self, replay: LogReplay, epoch: int) -> Finding:
-        """Return a finding on the last epoch, because batches with an older epoch follow it."""
+        """Return a finding on the last epoch: it is wrong, as later batches have an older epoch."""
         wrong = replay.epochs.pop()
         replay.leader_epoch = replay.epochs[-1].epoch if replay.epochs else NO_LEADER_EPOCH
         path, position = replay.last_location
@@ -474,7 +477,7 @@ class LogCheck:
     def _leads_to(self, behind: int, position: int, first_behind: int) -> bool:
         """Return whether the headers from `position` on lead to the sound batch at `behind`.
 
-        If so, a reader that looks for the sound batch skips the damaged batches, by the sizes and
+        If so, a reader finds the sound batch, because it skips the damaged batches by the sizes and
         last offsets in their headers.
         """
         next_offset = self.facts.next_offset

@@ -1,10 +1,10 @@
 """Checks `tidelog-metadata.log`, which holds a broker's users, ACLs and quotas.
 
-For a damaged change (a record batch) the check searches for the original: if one bit was flipped,
-or the change's length or magic is wrong, the checksum proves the original bytes. So a flipped bit
-in the last change is distinguished from a last change that is incomplete after a hard stop. The
-next start drops such an incomplete change. Findings don't show content, because the file contains
-secrets.
+For a damaged change (a record batch) the check searches for the original bytes. If one bit was
+flipped, or the change's length or magic is wrong, the checksum proves the original bytes. So the
+check distinguishes a flipped bit in the last change from an incomplete last change. A hard stop can
+leave an incomplete change; the next start drops it. Findings don't show content, because the file
+contains secrets.
 """
 
 from collections.abc import Callable, Iterator
@@ -144,7 +144,7 @@ def _damage(
 
 @dataclass(frozen=True, slots=True)
 class _Right:
-    """Proven original of a damaged change.
+    """The original bytes of a damaged change, which the checksum proves.
 
     Attributes:
         text: What is wrong, and what would be right.

@@ -124,7 +124,7 @@ class SegmentCheck:
         yield from map(self._noted, self._check_zones(file))
 
     def _read(self, suffix: str) -> bytes | None:
-        # No sidecar is larger than its log, except beside a tiny log.
+        # A sidecar can be larger than its log only if the log is tiny.
         limit = max(self.facts.size_bytes, files.SMALL_FILE_LIMIT_BYTES)
         data = self.partition.read(files.file_name(self.base_offset, suffix), limit=limit)
         if data is not None:
@@ -167,8 +167,9 @@ class SegmentCheck:
                     "missing, so damage of bytes that the batches' checksums don't cover can't be"
                     " detected"
                 )
-                # Without a clean stop, an active writer may not have written the zone map yet, or a
-                # hard stop prevented the write.
+                # If the directory was not closed cleanly, a missing zone map is expected. An active
+                # writer may not have written the map yet, or a hard stop may have prevented the
+                # write.
                 severity = Severity.WARNING if self.partition.was_clean else Severity.NOTE
                 yield derived(path, damage, severity=severity)
             return
@@ -269,7 +270,7 @@ def _orphan(path: str, suffix: str) -> Finding:
 
 @dataclass(slots=True)
 class RepairFacts:
-    """Facts from a check that a repair needs.
+    """Results of a check that a repair needs.
 
     Attributes:
         whole: Base offsets of segments whose log is sound, so that their indexes can be rebuilt.
@@ -330,7 +331,7 @@ class PartitionCheck:
     def _begin(self, bases: list[int]) -> None:
         """Load the producers at the log's start, and the base offset in the append-time checkpoint.
 
-        The check of the log then looks for the batch with this base offset.
+        The check of the log looks for the batch that begins at this base offset.
         """
         self._first_offset = bases[0] if bases else 0
         if self._first_offset:
@@ -368,7 +369,7 @@ class PartitionCheck:
         self._snapshot_findings.clear()
 
     def _check_gap(self, facts: LogFacts, end: int) -> Iterator[Finding]:
-        """Yield a finding on unexplained missing offsets before the next segment."""
+        """Yield a finding if offsets before the next segment are missing for no known reason."""
         partition = self.partition
         if facts.is_last or facts.has_gaps or not facts.next_offset < end > partition.log_start:
             return
@@ -403,7 +404,7 @@ class PartitionCheck:
         return self.partition.path(files.file_name(offset, files.SNAPSHOT_SUFFIX))
 
     def _compare_snapshots(self, next_offset: int) -> None:
-        """Compare the snapshots up to `next_offset` (inclusive), at which the next batch begins."""
+        """Compare the snapshots up to `next_offset` (inclusive), the offset of the next batch."""
         while self._snapshots and self._snapshots[0] <= next_offset:
             offset = self._snapshots.pop(0)
             self._snapshot_findings += self._check_snapshot(offset)

@@ -2,11 +2,12 @@
 
 The damaged bytes are copied to `NAME.log.POSITION.aside` beside the log. Sound batches after the
 damage are copied to a new segment, so only offsets without a sound batch are lost. If no sound
-batch follows in the whole log, an empty segment starts at the recorded log end, so no offset is
-assigned twice.
+batch follows in the whole log, an empty segment is created at the recorded log end, so that no
+offset is assigned twice.
 
 1. Copy the damaged bytes aside, then copy the sound batches after them to the new segment.
-2. Truncate the damaged segment to the sound batches before the damage, by a new file and a rename.
+2. Truncate the damaged segment to the sound batches before the damage: write a new file, then
+   rename it.
 3. Rebuild the indexes of both segments; append times move with their records.
 4. Move the recovery point to the new segment: everything before this segment is durable.
 
@@ -192,7 +193,7 @@ def _times_from(times: AppendTimes, context: SegmentContext, parting: Parting) -
 
 
 def _end_times(times: AppendTimes, context: SegmentContext, parting: Parting) -> None:
-    """End a segment's append times after its sound part; the end row names the last batch."""
+    """End a segment's append times after its sound part. The end row names the last batch."""
     last, file = None, context.pool.get(parting.path)
     for _, batch in walk_file(file, parting.path, 0, parting.start):
         last = batch

@@ -2,14 +2,15 @@
 
 - Offset index: each entry has the last offset and the position of a batch. Time index: each entry
   names the first batch with a new largest timestamp; the last entry of a finished segment has the
-  segment's largest timestamp. So every flipped bit of an entry is found. Except for this last
-  entry, a missing entry makes searches slower, but not wrong.
-- `.appendtime` is primary data. Its chain of checksums, the rules for its rows, and the batches
-  that the rows name are checked. From a damaged row on, append times are unknown, and the next open
-  for writing records this in the file.
+  segment's largest timestamp. So every flipped bit of an entry is found. If the last entry of a
+  finished segment's time index is missing, searches return wrong results. Any other missing entry
+  only makes searches slower.
+- `.appendtime` is primary data. The check verifies its chain of checksums, the rules for its rows,
+  and the batches that the rows name. From a damaged row on, append times are unknown, and the next
+  open for writing records this in the file.
 - Index of aborted transactions: if the log is complete and was never compacted, exactly one content
   is right. Otherwise each entry must lead to an abort marker of its producer, and each marker of a
-  transaction that is still in the log needs an entry.
+  transaction whose records are still in the log needs an entry.
 - Producer snapshots: the checksum is checked, and the states of producers that both the snapshot
   and the log contain are compared. A snapshot may lack expired producers, and may have producers
   whose batches were deleted.
@@ -183,7 +184,7 @@ def last_indexed(data: bytes, facts: LogFacts) -> int:
 def _check_last_time(
     path: str, index: TimeIndex, facts: LogFacts, rules: IndexRules, indexed_to: int
 ) -> Iterator[Finding]:
-    """Check the last entry of a time index, on which retention and searches rely."""
+    """Check the last entry of a time index. Retention and searches rely on this entry."""
     last_timestamp, _ = index.last_entry
     is_closed = not facts.is_last or (rules.was_clean and rules.interval_bytes is not None)
     largest = facts.largest_timestamp if is_closed else facts.largest_up_to(indexed_to)
@@ -229,7 +230,8 @@ def check_append_times(
         data: Bytes of the file.
         facts: Facts from the log.
         topic_id: The topic's id.
-        was_clean: Whether the log was closed cleanly, so that the last file has an end row.
+        was_clean: Whether the log was closed cleanly. Then the last segment's file must have an end
+            row.
     """
     open_end = facts.is_last and not was_clean
     times, damage = AppendTimes.decode(data, facts.base_offset, topic_id, open_end=open_end)
@@ -244,7 +246,7 @@ def check_append_times(
 
 
 def _row_position(damage: str, data: bytes) -> int:
-    """Return the position in the file of the damage that a decoder's message describes."""
+    """Return the file position of the damage that a decoder's message describes."""
     words = damage.split()
     if words[0] != "row":
         return len(data) if words[0] == "no" else 0
@@ -377,9 +379,9 @@ def compare_snapshot(
 def _differences(entry: SnapshotEntry, right: SnapshotEntry) -> list[str]:
     """Return which fields of `entry` differ from `right`, except for two allowed differences.
 
-    A producer's entry loses its coordinator epoch when the producer expires. A standby may know the
-    end of a transaction whose marker is not in the log, because its leader no longer had the
-    marker.
+    A producer's entry loses its coordinator epoch when the producer expires. A standby may know
+    that a transaction has ended although the marker is not in the standby's log, because the leader
+    no longer had the marker.
     """
     if entry.coordinator_epoch == NO_COORDINATOR_EPOCH:
         right = right._replace(coordinator_epoch=NO_COORDINATOR_EPOCH)
@@ -434,7 +436,7 @@ def _check_span(
 ) -> Iterator[Finding]:
     """Check that the file has the span's epoch for the span's first and last offset."""
     if span.last_offset < log_start:
-        return  # dropped with its records
+        return  # Kafka drops the epochs of deleted records
     for offset in sorted({max(span.first_offset, log_start), span.last_offset}):
         epoch = epochs.epoch_for(offset)
         if epoch == span.epoch:

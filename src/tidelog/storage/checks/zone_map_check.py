@@ -164,7 +164,7 @@ def _explain(zone: Zone, content: bytes, context: ZoneMapContext) -> Iterator[Fi
 def _flipped_bit(
     zone: Zone, content: bytes, context: ZoneMapContext
 ) -> tuple[int, int, int] | None:
-    """Return the position of the byte, the number of the flipped bit, and the batch's position.
+    """Return the position of the changed byte, the flipped bit's number, and the batch's position.
 
     Returns None in three cases: no single flipped bit explains the difference; no known batch
     contains the bit; or the bit is in the batch's checksum or in bytes that this checksum covers.

@@ -13,8 +13,9 @@ the log (`tidelog.storage.segment.append_time_trust`).
   row's time.
 - In a damaged file the last valid row is used only for its own offset, because only the next row
   would show where the run ends, and rows of later appends may be missing.
-- A closed file ends with an unknown row. So a file counts as damaged if it lost whole rows after a
-  known row. Records that another program appends after the close have unknown times.
+- A closed file ends with an unknown row. So a closed file that ends with a known row counts as
+  damaged, because it lost rows. Records that another program appends after the close have unknown
+  times.
 - Each row's checksum continues the previous row's checksum. The first row's checksum continues the
   header's checksum, which covers topic id and base offset. So two kinds of rows are invalid: rows
   of another file, and old rows that reappear after newer rows because a truncation was lost.
@@ -277,7 +278,7 @@ class AppendTimes:
         self._floors.extend(times)
         self._times.extend(times)
         self._batch_crcs.extend(batch_crcs)
-        self._relatives.extend(relatives)  # last, as in `_append`
+        self._relatives.extend(relatives)  # added last, as in `_append`
         self._crc = crc
 
     def mark_unknown(self, offset: int, batch_crc: int = 0) -> bytes:
@@ -413,8 +414,8 @@ class AppendTimes:
                 if a writer has the log open, and the caller read the log end offset before it read
                 this file. If False, a file without an end row counts as damaged, because a hard
                 stop may have lost rows.
-            proven: Number of rows and checksum of the last row, both from an earlier check of rows
-                with which the file is known to begin. If the file has exactly this number of rows
+            proven: Number of rows and checksum of the last row, from an earlier check of rows. The
+                file is known to begin with these rows. If the file has exactly this number of rows
                 and this last checksum, the rows are not checked again.
 
         Returns:

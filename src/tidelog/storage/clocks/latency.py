@@ -43,8 +43,7 @@ DELAYS_MS: Final = (
     24 * 60 * MINUTE_MS,
 )
 
-# Lengths in ms of the spans into which hours are joined: hours that divide a day, then days and
-# weeks.
+# Lengths in ms of the spans into which hours are joined: parts of a day, then days and weeks.
 _JOINED_MS: Final = tuple(
     HOUR_MS * hours for hours in (1, 2, 3, 4, 6, 8, 12, 24, 48, 168, 336, 672)
 )

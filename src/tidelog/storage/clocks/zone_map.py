@@ -143,7 +143,7 @@ class Zone(NamedTuple):
         return self.position + self.size_bytes
 
     def times(self, clock: ClockName) -> tuple[int, int, int]:
-        """Return on `clock` the number of data records with a time, smallest and largest time."""
+        """Return, on `clock`: number of data records with a time, smallest time, largest time."""
         if clock is ClockName.RECORD:
             return self.timed_records, self.min_record_ms, self.max_record_ms
         return self.stamped_records, self.min_append_ms, self.max_append_ms
@@ -439,7 +439,7 @@ class ZoneMap:
         return (entry.total for entry in self._entries)
 
     def select(self, is_enough: Callable[[Zone], bool]) -> Iterator[Zone]:
-        """Yield a block as one zone if `is_enough` is true for it, else its zones; ascending."""
+        """Yield each block as one zone if `is_enough` accepts it, else its zones; ascending."""
         for entry in self._entries:
             if is_enough(entry.total):
                 yield entry.total

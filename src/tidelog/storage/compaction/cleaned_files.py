@@ -58,7 +58,7 @@ class Batches:
     """Batches to append to a cleaned log file, without gaps between them.
 
     Shape:
-        rows: int64[batches, WRITTEN_FIELDS]; WRITTEN_AT is relative to the first batch.
+        rows: int64[batches, WRITTEN_FIELDS]; the column WRITTEN_AT is relative to the first batch.
         crcs: int64[batches], the batches' checksums.
         epochs: int64[batches], leader epochs.
 
@@ -424,9 +424,9 @@ def _copy_all(piece: Piece, table: "Longs") -> Batches:
 
 
 def _leave_plain(out: "Bytes", rows: "Longs", is_packed: "Mask") -> "Mask":
-    """Mark batches as uncompressed if readers would refuse to decompress them; return a mask.
+    """Mark batches as uncompressed if they are too long for readers to decompress; return a mask.
 
-    Only other brokers write batches so long that they can exceed a reader's limit.
+    The mask selects the marked batches. Only other brokers write batches of this length.
     """
     sizes = rows[:, rewrite.WRITTEN_SIZE] - HEADER_SIZE
     too_long: Mask = is_packed & (sizes > DEFAULT_DECOMPRESSION_LIMIT)
@@ -500,7 +500,7 @@ def build_zones(
         base_offset: Base offset of the segment.
         end_offset: Offset after the segment's last offset.
         times: Append times of the segment.
-        env: Access to the segment's files, all of which are written except the zone map.
+        env: Access to the segment's files. Only the zone map is not written yet.
 
     Raises:
         CorruptData: A record is damaged.

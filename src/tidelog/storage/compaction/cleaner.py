@@ -79,7 +79,8 @@ class _CleanedChange(Change):
     def __init__(self, log: "LogAccess", old: Sequence[ClosedSegment], group: CleanedGroup) -> None:
         super().__init__(log, old)
         self.bases = [group.base_offset]
-        # The log file is renamed first: its new name alone defines which segments are replaced.
+        # The log file is renamed first, because its new name alone decides which segments are
+        # replaced.
         suffixes = [suffix for suffix in files.SEGMENT_SUFFIXES if suffix in group.suffixes]
         self._names = [files.file_name(group.base_offset, suffix) for suffix in suffixes]
 

@@ -243,7 +243,7 @@ def waits_since_ms(segment: WaitingSegment, config: TopicConfig, now_ms: int) ->
 
 
 def horizon_of(now_ms: int, delete_retention_ms: int) -> int:
-    """Return the time in ms of the next cleaning of tombstones that were first cleaned at `now_ms`.
+    """Return the time in ms when a cleaning of tombstones first cleaned at `now_ms` is due.
 
     The time is after the tombstones' delete horizon by at most a tenth of the retention. So one
     later cleaning removes the tombstones of several cleanings that followed one another quickly.

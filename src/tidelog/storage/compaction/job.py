@@ -6,12 +6,12 @@ machine only.
 
 This module also owns how a job is split and grouped:
 
-- Parts (`parts_of`), for workers that run in parallel: each part maps all keys of the head, so the
-  remaining records are exactly the records that an undivided job would keep. A job with
-  transactions must not be split, because markers depend on earlier batches of the log. A job in
-  which versions decide must not be split either, because all records of the tail have to be looked
-  up in the map before the head is rewritten.
-- Groups (`group_segments`): runs of segments that together fit the limits of one segment.
+- Parts (`parts_of`), for workers that run in parallel. Each part maps all keys of the head, so the
+  parts together keep exactly the records that the undivided job would keep. A job with transactions
+  must not be split, because markers depend on earlier batches of the log. A job in which versions
+  decide must not be split either, because all records of the tail have to be looked up in the map
+  before the head is rewritten.
+- Groups (`group_segments`): consecutive segments that together fit the limits of one segment.
 
 `rewriting` and `key_mapping` own all decisions on single records.
 
@@ -109,7 +109,7 @@ class CompactionRules:
 
     @property
     def has_versions(self) -> bool:
-        """Whether a timestamp or header decides, so that a record may supersede later records."""
+        """Whether a timestamp or header decides, so that a record may supersede a later record."""
         return self.strategy != OFFSET_STRATEGY
 
 
@@ -368,7 +368,7 @@ class CleaningResult:
             the job's `map_to` if the map, or the memory for notes on batches, was full. In this
             case another pass cleans the remaining offsets.
         keys: Number of different keys in the map.
-        bytes_read: Bytes read from log files, mapping and rewriting together.
+        bytes_read: Bytes read from log files by both passes (mapping and rewriting).
         bytes_written: Bytes written into log files.
     """
 
@@ -419,7 +419,7 @@ def _bytes(fields: Fields, name: str) -> bytes:
 
 
 def parts_of(job: CleaningJob, part_bytes: int | None) -> Iterator[CleaningJob]:
-    """Yield a job's parts, in order; each rewrites at most `part_bytes`, or one larger group.
+    """Yield a job's parts, in order; each part rewrites at most `part_bytes`, or one larger group.
 
     If `part_bytes` is None, there is one part.
     """
@@ -498,7 +498,7 @@ class GroupLimits:
 
 
 def group_segments(segments: Iterable[SegmentSize], limits: GroupLimits) -> list[tuple[int, ...]]:
-    """Return groups of base offsets, in order: the segments of a group become one segment.
+    """Return groups of base offsets, in order. The segments of one group become one segment.
 
     A segment that exceeds a limit by itself is a group of its own.
     """

@@ -19,10 +19,11 @@ This module owns, for one job:
   long as a batch of the transaction exists, even an empty one, the marker is kept. If the marker is
   an abort, the transaction's entry is copied to the new index of aborted transactions. When no
   batch of the transaction exists any more, the marker gets a delete horizon, and a cleaning after
-  the horizon removes the marker. One walk in the order of offsets decides which markers are needed.
-  If the walk has not visited everything before a marker (`sees_all` is false), the absence of
-  batches proves nothing, and the marker is kept. Without the marker, a reader from the log's start
-  would find the transaction open forever.
+  the horizon removes the marker. One pass over the batches in the order of offsets
+  (`TransactionWalk`) decides which markers are needed. If this pass has not visited everything
+  before a marker (`sees_all` is false), a batch of the transaction may still exist, so the marker
+  is kept. Without the marker, a reader from the log's start would find the transaction open
+  forever.
 
 Imports numpy and numba. Source: Kafka 4.x Cleaner.buildOffsetMap, SkimpyOffsetMap,
 CleanedTransactionMetadata; KAFKA-5490; KIP-98, KIP-534; the keyed messages proposal.
@@ -68,7 +69,7 @@ NOTES_BYTES_MAX: Final = 64 << 20
 
 _FIRST_BITS_BYTES: Final = 1 << 16
 
-# A map for few offsets has this number of slots per offset, and `_SLOTS_MIN` further slots.
+# A map for few offsets has this number of slots per offset, plus `_SLOTS_MIN` slots.
 _SLOTS_PER_KEY: Final = 2
 
 _SLOTS_MIN: Final = 16
@@ -105,8 +106,8 @@ class OffsetMap:
             seed: 16 secret bytes.
             hash_mask: Masks of the used bits in the two halves of a hash. Tests force collisions
                 with these masks.
-            offset_count: Number of offsets to map, None if unknown. More slots than these offsets
-                could fill would only make the map slower.
+            offset_count: Number of offsets to map, None if unknown. It limits the number of slots,
+                because a map with more slots than these offsets can fill is only slower.
         """
         arena_bytes = rules.dedupe_buffer_bytes // 2 if rules.verify_keys else 0
         slots = (rules.dedupe_buffer_bytes - arena_bytes) // slot_bytes(rules)
@@ -271,17 +272,17 @@ class AbortedSpans:
 
 
 class TransactionWalk:
-    """The state of one walk through the batches of a job's sources."""
+    """State of one pass over the batches of a job's sources, in the order of offsets."""
 
     def __init__(self, spans: AbortedSpans, log_start_offset: int) -> None:
         self._spans = spans
-        self._end_offset = log_start_offset  # the walk has visited every batch below this offset
+        self._end_offset = log_start_offset  # all batches below this offset were visited
         self._met: set[AbortedTxn] = set()
         self._open: set[int] = set()
         self._retained: list[AbortedTxn] = []
 
     def begin(self, source: SourceSegment) -> bool:
-        """Begin with a source; return whether the walk has visited the whole log before it."""
+        """Begin with a source; return whether all of the log before the source was visited."""
         if source.base_offset > self._end_offset:
             return False
         self._end_offset = max(self._end_offset, source.end_offset)
@@ -347,7 +348,7 @@ class MappedRun:
         start: Position of the first batch.
         first_number: Index of the run's first record in the bits of `OffsetMap.lost`.
         is_special: Whether at least one batch has to be processed even if no record of it remains.
-        straddles: Whether the first batch begins below the mapped offsets.
+        straddles: Whether the first batch begins below the mapped offsets and ends in them.
     """
 
     start: int
@@ -494,7 +495,7 @@ class Mapper:
     ) -> bool:
         """Map a group's records, store notes on its batches; return False if the map is full."""
         table = opened.table
-        check_counts(piece, opened, is_mapped)  # before memory is reserved by these counts
+        check_counts(piece, opened, is_mapped)  # a wrong count would reserve too much memory
         counts = np.where(is_mapped, table[:, layout.RECORD_COUNT], LEFT_OUT)
         run = MappedRun(
             start=piece.start,

@@ -3,7 +3,7 @@
 A source has up to three ranges, in order of their offsets:
 
 - The part that an earlier cleaning has cleaned: its keys are hashed and looked up in the map.
-- The mapped part: one bit for each record says whether the record is superseded.
+- The mapped part: one bit for each record shows whether the record is superseded.
 - The part after the mapped offsets: no record is dropped.
 
 A batch of format 2 that loses no record and needs no delete horizon is copied byte for byte. In the
@@ -91,7 +91,7 @@ class PieceFacts:
 
 
 def keep_all(piece: Piece) -> PieceFacts:
-    """Return the facts about batches after the mapped offsets: no record is superseded."""
+    """Return the facts about batches after the mapped offsets, where no record is superseded."""
     counts = piece.table[:, layout.RECORD_COUNT]
     none: Longs = np.zeros(len(counts), np.int64)
     return PieceFacts(none - 1, counts, counts, none, np.zeros(_NO_BITS, np.uint8))
@@ -124,13 +124,13 @@ class Planner:
     """Decides for each batch of one source, in order: drop, copy, filter, or keep it as empty."""
 
     def __init__(self, cleaning: Cleaning, group: Group, source: SourceSegment) -> None:
-        """Create the planner of a source; the walk must have visited all earlier sources."""
+        """Create the planner of a source; the planners of all earlier sources must be done."""
         job, self._walk = cleaning.job, cleaning.walk
         self._now_ms = job.now_ms
         self._new_horizon_ms = job.delete_horizon_ms
         self._drops_expired = group.drop_expired
         self._mapped_to = cleaning.mapped.mapped_to
-        # The walk can prove that a marker is no longer needed only if `_sees_all` is true.
+        # Only if `_sees_all` is true can `_walk` prove that a marker is no longer needed.
         self._sees_all = self._walk.begin(source) and group.drop_expired
         self._keeps_legacy = source.last_modified_ms > legacy_horizon_ms(job)
         self._retention = cleaning.retention
@@ -173,7 +173,7 @@ class Planner:
         plan[slots[goes | ~has_horizon], rewrite.ACTION] = rewrite.FILTER
 
     def _plan_transactional(self, piece: Piece, slot: int, row: "Longs") -> None:
-        """Plan a marker or a transactional data batch, and let the walk visit it."""
+        """Plan a marker or a transactional data batch, and pass it to the `TransactionWalk`."""
         if piece.is_control[slot]:
             self._plan_control(piece, slot, row)
             return
@@ -199,7 +199,7 @@ class Planner:
             row[rewrite.ACTION] = rewrite.EMPTY if is_kept else rewrite.DROP
 
     def _show_marker(self, piece: Piece, slot: int, *, sees_all: bool) -> bool:
-        """Let the walk visit a marker; return whether the marker is no longer needed."""
+        """Pass a marker to the `TransactionWalk`; return whether the marker is no longer needed."""
         table = piece.table[slot]
         with piece.located():
             batch = RecordBatch(piece.data.data, int(table[layout.POSITION]))
@@ -236,8 +236,8 @@ def legacy_horizon_ms(job: CleaningJob) -> int:
     return cleaned[-1] - job.rules.delete_retention_ms if cleaned else 0
 
 
-# Maximum bytes of dropped batches that are read along with their neighbors: reading these bytes
-# costs less than starting another read after them (0.3 ms).
+# Maximum bytes of dropped batches that are read along with their neighbors. Reading these bytes
+# takes less time than starting another read after them (0.3 ms).
 GAP_BYTES: Final = 1 << 20
 
 
@@ -281,7 +281,7 @@ class SourcePass:
         return self._counts
 
     def _end_of_cleaned(self) -> int:
-        """Return the position at which the mapped part begins, for a source with no mapped run."""
+        """Return the end of the part that was cleaned earlier, in a source without a mapped run."""
         source, map_from = self._source, self._cleaning.job.map_from
         if source.end_offset <= map_from:
             return source.size_bytes
@@ -294,7 +294,7 @@ class SourcePass:
         return source.size_bytes
 
     def _write_cleaned(self, end: int) -> None:
-        """Write the part that an earlier cleaning has cleaned: look its keys up in the map."""
+        """Look up the keys of the part that an earlier cleaning has cleaned; write what remains."""
         reader = self._cleaning.reader
         for whole in reader.pieces(self._source, 0, end, check=True):
             # Markers are opened too, because they may get a delete horizon.
@@ -320,7 +320,7 @@ class SourcePass:
         return PieceFacts(numbers, counts, left_counts, tombstones.astype(np.int64), lost_bits)
 
     def _hold(self, piece: Piece, opened: OpenedBatches, numbers: "Longs", marks: Marks) -> None:
-        """Look up in the map the records before the mapped offsets; mark superseded records."""
+        """Look up the records before the mapped offsets in the map; mark the superseded records."""
         job, offset_map = self._cleaning.job, self._cleaning.offset_map
         rules = offset_map.key_rules(0, job.map_from, job.log_start_offset, is_look_up=True)
         status = map_batches(opened.bodies, opened.table, numbers, rules, offset_map.keys, marks)
@@ -379,7 +379,7 @@ class SourcePass:
             self._open_and_write(piece, plan, part)
 
     def _hold_first(self, run: MappedRun) -> None:
-        """Look up in the map the records of the first batch that lie below the mapped offsets."""
+        """Look up the first batch's records below the mapped offsets in the map."""
         end = run.start + int(run.sizes[0])
         for whole in self._cleaning.reader.pieces(self._source, run.start, end, check=False):
             is_opened = np.array([run.counts[0] >= 0])
@@ -414,9 +414,9 @@ class SourcePass:
     ) -> None:
         batches = write_group(piece, opened, plan, judged.lost)
         if not self._out.has_room(batches.size_bytes, self._source, piece.end):
-            # In a batch with a delete horizon, timestamps are relative to the horizon, and each may
-            # need more bytes. If there is no room for these bytes, no horizon is set now. A later
-            # cleaning with more room sets it.
+            # In a batch with a delete horizon, timestamps are relative to the horizon, so each
+            # timestamp may need more bytes. If there is no room for these bytes, no horizon is set
+            # now. A later cleaning with more room sets it.
             plan = plan.copy()
             plan[:, rewrite.HORIZON] = -1
             batches = write_group(piece, opened, plan, judged.lost)

@@ -1,10 +1,10 @@
 """Reads source segments in pieces of some MB, checks frames, and makes a table of the batches.
 
 If the system can populate a memory map in advance, each piece is a separate memory map. Populating
-reports a read error before the process touches a page. So damage of the disk raises an exception
-and does not end the process by a signal. On other systems, each piece is a copy. The whole segment
-is never mapped: mapped pages count as the process's memory, and all sources together would exceed
-the memory limit of a cleaning many times over.
+reports a read error before the process touches a page. So a damaged disk causes an exception, and
+not a signal that ends the process. On other systems, each piece is a copy. The whole segment is
+never mapped, because mapped pages count as the process's memory. All sources together would need
+many times the memory limit of a cleaning.
 
 Imports numpy and numba.
 """

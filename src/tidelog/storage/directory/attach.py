@@ -201,8 +201,8 @@ def ensure_finished(log_dir: DirectoryAccess) -> None:
     if not log_dir.is_writable:
         raise ReadOnly(f"{log_dir.path}: opened for reading; open it with writable=True")
     try:
-        # A commit that ended after the listing has removed its record. A commit record that still
-        # exists, though its commit is not in progress, was left by a failure.
+        # A commit that ended after the listing has removed its record. If a record still exists and
+        # its commit is not in progress, a failure has left it.
         unfinished = [
             path
             for path in commits.find_commits(log_dir.env.files, log_dir.path)
@@ -267,7 +267,7 @@ def _marks(
     version: WriterVersion,
     partitions: Mapping[TopicPartition, AttachedRange],
 ) -> dict[str, writers.Mark]:
-    """Return a version's marks, also for skipped topics, whose marks `commits.note` ignores."""
+    """Return the marks to store for a version; `commits.note` ignores marks of skipped topics."""
     ranges = tuple(
         (
             name.topic,
@@ -361,7 +361,7 @@ class _StagedChange(Change):
 
 
 class _Attachment(_StagedChange):
-    """The staged segments of one partition that are being attached at its end."""
+    """Attaching of staged segments at the end of one partition."""
 
     def __init__(self, root: str, log: LogAccess, segments: Sequence[StagedSegment]) -> None:
         super().__init__(root, log)

@@ -23,8 +23,8 @@ The JSON files are replaced atomically and are durable before the change is ackn
 - Metadata log: batches of format 2 with offsets from 0 on. Each change is appended as one batch,
   which is synced before the change is acknowledged. A file in which most records are superseded is
   replaced by a shorter one. A torn last change after a hard stop was never acknowledged and is
-  dropped; other damage is an error, because ACLs are never guessed. The log is a single file and
-  not a directory, because Kafka treats every directory here as a partition, and the partition
+  dropped; any other damage is an error, because a guess could change ACLs. The log is a single file
+  and not a directory, because Kafka treats every directory here as a partition, and the partition
   `__cluster_metadata-0` may be the log of Kafka's own controller. See docs/decisions/0019.
 """
 
@@ -56,7 +56,7 @@ from tidelog.types import INT64_MAX, Buffer, NewRecord
 CLUSTER_FILE: Final = "tidelog-cluster.json"
 CLUSTER_VERSION: Final = 1
 
-# Key of the settings that apply to each broker that has no value of its own.
+# Key of the settings that apply to each broker, unless the broker has a value of its own.
 ALL_BROKERS: Final = ""
 
 # Parts of the entity that a quota is for, sorted by type: ("client-id", "app"), ("user", None).
@@ -101,7 +101,7 @@ def stored_defaults(state: ClusterState) -> Mapping[str, str]:
     numbers = state.settings.keys() - {ALL_BROKERS}
     if len(numbers) > 1 or not state.settings:
         return {}
-    from tidelog.config.broker import TOPIC_DEFAULTS  # most directories have no settings
+    from tidelog.config.broker import TOPIC_DEFAULTS  # most callers return above
 
     settings = settings_of(state, int(next(iter(numbers), 0)))
     return {name: text for name, text in settings.items() if name in TOPIC_DEFAULTS}
@@ -193,7 +193,7 @@ def read_cluster(fs: FileSystem, directory: str) -> ClusterState:
 def read_stored_defaults(
     fs: FileSystem, directory: str, report: Callable[[str], None]
 ) -> Mapping[str, str]:
-    """Return a directory's `stored_defaults`; report an invalid cluster file, and return none.
+    """Return a directory's `stored_defaults`, or none, with a report, if the file is invalid.
 
     Without stored defaults, a topic without an age limit of its own keeps records of any age.
 
@@ -384,8 +384,8 @@ _BATCH_RECORDS: Final = 1_000
 
 _MAGIC: Final = 2
 
-# Maximum size of a file that is read: far more than twice the bytes that the maximum number of
-# users and rules needs.
+# Maximum size of a file that is read. The maximum number of users and rules needs far less than
+# half of it.
 LIMIT_BYTES: Final = 1 << 30
 
 # Type, name, pattern, principal, host, operation, permission; the numbers are Kafka's codes.

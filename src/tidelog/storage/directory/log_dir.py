@@ -67,8 +67,8 @@ class LogDirOptions(NamedTuple):
             immediately.
         producer_expiration_ms: `producer.id.expiration.ms`: producers idle for this time are
             dropped when a partition is opened. A broker may change the value at run time.
-        leaves_set_aside: Whether renamed directories of deleted topics are only listed, and left
-            for `TopicAdmin.remove_set_aside`, so that their removal does not delay the opening.
+        leaves_set_aside: Whether opening only lists the renamed directories of deleted topics, and
+            `TopicAdmin.remove_set_aside` removes them later. Removing them could delay the opening.
     """
 
     writable: bool = False
@@ -161,10 +161,10 @@ class LogDir(Closing):
         env: Files, clock and randomness.
         is_writable: Whether the directory is open for writing.
         reports: Notes on damage that was found, and on recovery.
-        was_stopped_cleanly: For a writer, whether the writer before it stopped cleanly; False for a
+        was_stopped_cleanly: For a writer, whether the previous writer stopped cleanly; False for a
             reader.
-        doubts: Files whose content on disk is unknown; if there are any, `close` writes no mark of
-            a clean stop.
+        doubts: Files whose content on disk is unknown. If there are any, `close` does not write the
+            mark of a clean stop.
         commit_records: Commit records on disk, and the commits in progress.
         topic_admin: Finds, creates, grows, alters and deletes topics.
         open_partitions: The open logs and readers.
@@ -326,7 +326,7 @@ class LogDir(Closing):
         }
 
     def _take_clean_marker(self) -> bool:
-        """Remove the marker of a clean stop; return whether no partition needs recovery.
+        """Remove the marker of a clean stop; return True if no partition needs recovery.
 
         No partition needs recovery if the marker existed, or if there are no partitions.
         """

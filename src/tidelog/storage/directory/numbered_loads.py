@@ -1,10 +1,10 @@
 """Idempotent loads: a named source with numbered rows, none of which is added twice.
 
-A load stages the rows that the directory lacks (`staging`) and attaches them by one commit, which
-also records how many rows of the source are loaded. So a load adds all its new rows or none, and a
-repeated load adds only rows that the source has gained. The commit also stores a digest of all rows
-that are loaded so far. A repeated load takes as many of its first rows as were loaded before, and
-compares their digest with the stored digest.
+A load stages the rows that the directory lacks (`staging`) and attaches them by one commit. The
+commit also records how many rows of the source are loaded. So a load adds all its new rows or none,
+and a repeated load adds only rows that are new in the source. The commit also stores a digest of
+all rows that are loaded so far. A repeated load computes the digest of the rows that were loaded
+before, and compares it with the stored digest.
 """
 
 import hashlib

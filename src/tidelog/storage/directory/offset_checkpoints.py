@@ -35,9 +35,9 @@ class OffsetCheckpoints:
         starts: Log starts that are above the base offset of the log's first segment.
         recovery_points: Offsets below which logs are durable.
         unsynced_points: Recovery points of logs that were closed without a sync because their
-            topics are being deleted, while their directories may still exist.
-        was_clean: For a writer, whether the writer before it stopped cleanly, or the directory had
-            no partitions; True for a reader. If it is true for a writer, each recovery point is the
+            topics are being deleted. The directories of these logs may still exist.
+        was_clean: For a writer, whether the previous writer stopped cleanly or the directory had no
+            partitions; True for a reader. If it is true for a writer, each recovery point is the
             end of its log, and no log needs recovery.
     """
 

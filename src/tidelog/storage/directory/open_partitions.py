@@ -1,12 +1,13 @@
-"""Opens logs and readers of a directory, at first use or in threads; reopens and detaches logs.
+"""Opens logs and readers of a directory, at first use or in threads. Reopens and detaches logs.
 
 `OpenPartitions` alone holds open logs, readers, their handles and maps. `OpenPartitions` does not
 use the files of the lock, the registry and the checkpoints: `TopicAdmin` knows the partitions, and
-`OffsetCheckpoints` stores their offsets. The opening of a log reads files, may recover the log, and
-syncs files. The opening takes too long for an event loop, so another thread can open the log. A log
-that another thread has opened counts as open only after the directory's thread has taken it over.
-If the directory's thread needs the log earlier, it waits for the other thread, or cancels an
-opening that has not begun. So no partition is opened twice at a time.
+`OffsetCheckpoints` stores their offsets. Opening a log reads files, may recover the log, and syncs
+files. This takes too long for an event loop, so another thread can open the log. A log that another
+thread has opened counts as open only after the directory's thread has taken it over. If the
+directory's thread needs the log earlier, it waits for the other thread. If the other thread has not
+begun, the directory's thread cancels the opening and opens the log itself. So no partition is
+opened twice at a time.
 
 A partition has at most one open log. A log that is offline because its disk failed is kept until
 `reopen` replaces it.
@@ -187,12 +188,12 @@ class OpenPartitions:
             name: The partition.
             submit: Calls a function in a thread. If the function raises an error, the next call of
                 `log` for this partition raises this error.
-            to_write: Whether the thread also stores the leader epoch durably, so that the first
-                append need not do that.
+            to_write: Whether the thread also stores the leader epoch durably. Otherwise the first
+                append does that.
 
         Returns:
-            A future that is done when the partition is open, or could not be opened; None if the
-            partition was open before.
+            A future that is done when the partition is open or could not be opened; None if the
+            partition is already open.
 
         Raises:
             UnknownTopic: No such topic or partition.
@@ -211,7 +212,7 @@ class OpenPartitions:
     def _open_to_write(self, name: TopicPartition) -> "Log":
         log = self._open(name)
         if log.failure is None:
-            with suppress(StorageFailure):  # the log is then offline, and raises this when used
+            with suppress(StorageFailure):  # the log is then offline, and its use raises this error
                 log.swaps.begin_epoch()
         return log
 
@@ -221,7 +222,7 @@ class OpenPartitions:
         return name in self._logs or (opening is not None and opening.done())
 
     def _open(self, name: TopicPartition, *, recovery_point: int | None = None) -> "Log":
-        # A directory that is only read does not need these modules.
+        # Imported here, because a directory that is only read does not need these modules.
         from tidelog.storage.log.durability import AT_ONCE
         from tidelog.storage.log.log import Log
         from tidelog.storage.log.log_loader import LogOptions
@@ -285,9 +286,9 @@ class OpenPartitions:
         return f"{self._context.path}/{files.partition_dir_name(name)}"
 
     def _is_dense(self, name: TopicPartition, info: TopicInfo) -> bool:
-        """Return whether no append can have left a gap in the offsets.
+        """Return whether no append can have left a gap in a partition's offsets.
 
-        Other programs may leave gaps, and so may copies of compacted leaders.
+        Appends by other programs may leave gaps, and so may copies of a compacted leader's log.
         """
         return not info.foreign and not has_copied_gaps(self._fs, self._directory(name))
 
@@ -375,7 +376,7 @@ class OpenPartitions:
         return max((log.last_append_ms for log in self._logs.values()), default=NO_TIMESTAMP)
 
     def damage(self) -> DamagedLog | None:
-        """Return damage that stops appends to one of the open logs; None if there is none."""
+        """Return damage because of which one of the open logs takes no appends; None if none."""
         failures = (log.failure for log in self._logs.values())
         return next((each.again() for each in failures if isinstance(each, DamagedLog)), None)
 

@@ -1,4 +1,4 @@
-"""The one procedure by which staged files become part of partitions, all together or not at all.
+"""Publishes staged files as parts of their partitions: all files of a commit, or none.
 
 An attach, an exchange and a cleaning each stage their files in their own way (`Change.stage`). All
 other steps are the same for these three operations. Only this module defines the order of the
@@ -49,7 +49,7 @@ class Change(ABC):
         old: The segments to replace, as the log shows them.
         bases: Base offsets of the new segments, known when `stage` returns.
         end_offset: Offset after the last new segment; known when `stage` returns.
-        keeps_old: Whether files of old segments are kept until `file.delete.delay.ms` is over.
+        keeps_old: Whether files of old segments are kept for `file.delete.delay.ms`.
     """
 
     keeps_old = False
@@ -73,7 +73,8 @@ class Change(ABC):
         """Remove the files that `stage` has made, even if `stage` failed.
 
         Raises:
-            OSError: Files remain that the next opening might use as a part of the log.
+            OSError: Some files could not be removed. The next opening might use them as a part of
+                the log.
         """
 
     @property
@@ -175,8 +176,8 @@ def _stage(
     changes: Sequence[Change], marks: Mapping[str, Mark], path: str, operation: str
 ) -> Commit:
     for change in changes:
-        # A partition that was reopened before `under_way` was set is detected here; from then on
-        # `under_way` prevents a reopen.
+        # A partition may have been reopened before `under_way` was set; this is detected here.
+        # Since then, `under_way` prevents a reopen.
         if change.old and not change.log.swaps.still_has(change.old):
             reason = "segments to replace were truncated, deleted or replaced meanwhile"
             raise StorageFailure(path, operation, reason)

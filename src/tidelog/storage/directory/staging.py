@@ -1,4 +1,4 @@
-"""Staged log files: written in a partition's directory, and made segments of the partition later.
+"""Staged log files: files in a partition's directory that later become segments of the partition.
 
 Many writers may stage at the same time, in other processes or on other machines. A writer does not
 need the directory's lock: a staged file is called `NAME.log.staging`, and neither tidelog nor Kafka
@@ -73,7 +73,7 @@ WRITE_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedSegment:
-    """One staged log file and the facts about its records that the topic's rules need.
+    """One staged log file, with the properties of its records that the topic's rules check.
 
     Attributes:
         topic: Topic of the segment.
@@ -107,7 +107,7 @@ class StagedSegment:
 
 @dataclass(slots=True)
 class RowFacts:
-    """Facts about records, which the headers of the records' batches don't contain."""
+    """Properties of records that the headers of the records' batches don't contain."""
 
     min_timestamp: int = INT64_MAX
     has_null_key: bool = False
@@ -290,7 +290,7 @@ class StagedWriter:
 
 
 def write_staged(fs: FileSystem, path: str, content: Buffer) -> None:
-    """Write a whole file durably under a name that has no readers yet; raises OSError.
+    """Write a whole file durably under a name that no program reads yet; raises OSError.
 
     A file of an earlier attempt is replaced. The name itself is not synced.
     """
@@ -314,14 +314,15 @@ def remove_quietly(fs: FileSystem, path: str) -> None:
 def drop_staging(fs: FileSystem, directory: str, *, prefix: str = "", older_than_ms: int) -> int:
     """Remove abandoned staged log files; return the number of abandoned files that were found.
 
-    Never raises OSError, because callers call it after a commit or after another failure: a file
-    that can't be inspected or removed is kept. Writers may remove their own files at the same time.
+    Keeps a file that can't be inspected or removed. Never raises OSError, because callers call this
+    function after a commit or after another failure. Writers may remove their own files at the same
+    time.
 
     Args:
         fs: File system of the directory.
         directory: The directory of topics.
         prefix: Only files whose names begin with this text are removed.
-        older_than_ms: Only files last modified before this time in ms are removed.
+        older_than_ms: Only files that were last modified before this time in ms are removed.
     """
     entries = _list_quietly(fs, directory)
     folders = [entry.name for entry in entries if entry.is_dir]

@@ -1,21 +1,21 @@
-"""Finds, creates, grows, alters and deletes topics of an open directory, with their directories.
+"""Finds, creates, grows, alters and deletes an open directory's topics and their directories.
 
 `TopicAdmin` owns the registry of topics, the directories of their partitions, and the lock that
 serializes changes. `TopicAdmin` opens no log: `OpenPartitions` opens logs, and gives up the logs of
 topics that are deleted.
 
-A new partition directory needs no sync of its own: one sync makes the names of all directories of a
-call durable. The registry's file lists the topic with its id, so a missing directory can be created
-when the partition is opened. `partition.metadata` is written durably before the partition takes its
-first record, as in Kafka, and before the directory of topics is marked as cleanly stopped. A power
-loss before this write can leave the file missing or torn. The file is then written again, with the
-registry's id.
+A new partition directory needs no sync of its own, because one sync makes the names of all
+directories of a call durable. The registry's file lists the topic with its id, so a missing
+directory can be created when the partition is opened. `partition.metadata` is written durably
+before the partition takes its first record, as in Kafka, and before the directory of topics is
+marked as cleanly stopped. A power loss before this write can leave the file missing or torn. The
+file is then written again, with the registry's id.
 
 Topics of one call are deleted by one write of the registry's file. The file lists these topics as
-deleted: directories with their names are ignored until the directories are durably renamed. So
-after a crash each topic is either whole or deleted, even if some renames were lost. The next
-opening for writing removes directories that have kept their names. The content of a renamed
-directory is removed afterwards.
+deleted. So directories with the names of these topics are ignored until the directories are durably
+renamed. After a crash each topic is either whole or deleted, even if some renames were lost. The
+next opening for writing removes directories that still have their old names. The content of a
+renamed directory is removed afterwards.
 
 Source: Kafka 4.x LogManager (a deleted partition's directory is renamed first; the partition is
 removed from the checkpoints).
@@ -52,7 +52,7 @@ from tidelog.types import TopicPartition
 _Result = TypeVar("_Result")
 DELETED_DIR_SUFFIX: Final = "-delete"
 
-# Besides partitions of deleted topics, only directories with names of this form are removed. Other
+# Only partitions of deleted topics and directories with names of this form are removed. All other
 # directories beside the partitions belong to the user.
 _DELETED_DIR: Final = re.compile(r".+-[0-9]{1,10}\.[0-9a-f]{32}-delete", re.ASCII)
 
@@ -193,7 +193,7 @@ class TopicAdmin:
         return self._topics
 
     def refresh(self) -> None:
-        """Make a reader read the topics from disk again at its next call."""
+        """Make the next call of `all` by a reader read the topics from disk again."""
         self._topics = None
 
     def get(self, name: str) -> TopicInfo:
@@ -225,8 +225,8 @@ class TopicAdmin:
         cluster has only some of a topic's partitions.
         """
         info = self.get(topic)
-        # A stray directory may have any number, which then determines the partition count, so a
-        # count above the limit is not used.
+        # The largest number of a directory determines the partition count, and a stray directory
+        # may have any number. So a count above the limit is not used.
         is_counted = not info.foreign and info.partitions <= PARTITION_COUNT_LIMIT
         numbers = range(info.partitions) if is_counted else info.present
         return [TopicPartition(topic, number) for number in numbers]
@@ -418,7 +418,7 @@ class TopicAdmin:
 
         def delete() -> list[str]:
             try:
-                wait()  # otherwise a log might create a file or directory afterwards
+                wait()  # otherwise a log might create a file later
                 partitions = self._delete_hidden(hidden)
             except BaseException as error:
                 with self._changing:

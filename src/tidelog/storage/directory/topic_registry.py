@@ -8,8 +8,8 @@ The functions of this module only read, except `give_ids`.
 
 A topic exists if the file or a partition directory has its name. A topic that the file does not
 list (Kafka wrote its directories) gets the default settings and is called foreign. Kafka uses the
-topic ids in the `partition.metadata` of the partition directories. So if no directory has the
-file's topic id, but some have another id, tidelog uses the first of these other ids.
+topic ids in the `partition.metadata` of the partition directories. So if no directory has the topic
+id of the file, but some directories have another id, tidelog uses the first of these other ids.
 
 Text of the file, format version 1: `{"version": 1, "topics": {NAME: {"id": 22 characters,
 "partitions": N, "config": {KEY: TEXT}}}, "deleted": {NAME: 22 characters or null}}`
@@ -202,10 +202,10 @@ class TopicInfo(TopicDisplay):
         topic_id: Id of the topic; None if neither the file nor any directory has an id.
         partitions: Number of partitions, including those without a directory.
         present: Partition numbers that have a directory, ascending.
-        given: The settings that were set, under Kafka's names; all other settings have their
-            defaults.
+        given: The settings that were set for the topic, under Kafka's names; all other settings
+            have their defaults.
         config: All settings.
-        foreign: Whether the directory's file does not list the topic, so that its settings are
+        foreign: Whether the topics file does not list the topic. The settings of such a topic are
             unknown.
     """
 
@@ -248,7 +248,7 @@ def find_topics(
 
 
 def find_leftovers(files: FileSystem, directory: str) -> list[TopicPartition]:
-    """Find partitions of deleted topics whose directories kept their names.
+    """Find partitions of deleted topics whose directories still have their old names.
 
     Raises the errors of `find_topics`.
     """
@@ -329,7 +329,7 @@ def _take_leftovers(
 ) -> list[TopicPartition]:
     """Remove the partitions of deleted topics from `present`; return them, sorted.
 
-    The docstring of the module says which directories belong to deleted topics.
+    The module's docstring defines which directories belong to deleted topics.
     """
     leftovers = []
     for name in text.deleted.keys() & present.keys() - text.topics.keys():
@@ -469,7 +469,7 @@ class NewTopic(NamedTuple):
     topic_id: uuid.UUID | None = None
 
 
-# A new topic, and notes on its settings.
+# A created topic, and notes on its settings.
 CreatedTopic: TypeAlias = tuple[TopicInfo, list[ConfigNote]]
 
 # Creates the partition directories of topics; returns the error of each topic for which this fails.
@@ -590,7 +590,7 @@ class TopicRegistry:
         return self._deleted.keys()
 
     def hide(self, names: Iterable[str]) -> list[TopicInfo]:
-        """Hide topics, which stay in the file. On UnknownTopic, none is hidden.
+        """Hide topics, but keep them in the file. If this raises UnknownTopic, no topic is hidden.
 
         The caller must not change any topic until `delete_hidden` or `show_again` has returned.
         """

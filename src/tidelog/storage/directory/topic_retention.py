@@ -62,8 +62,8 @@ class Keeping:
             topic has no age limit.
         until_ms: Last time in ms at which the segment is kept, including the wait for earlier
             segments; None if the topic has no age limit.
-        behind: Base offset of the earlier segment that the segment waits for; None if it waits for
-            none.
+        behind: Base offset of the earlier segment whose deletion this segment waits for; None if it
+            waits for no segment.
     """
 
     counted: CountedTime
@@ -85,8 +85,8 @@ class SegmentStory:
             not compacted, None if it is unknown.
         records: Number of these offsets with a record; None if it is unknown.
         markers: Number of these offsets with a marker of a transaction; 0 if it is unknown.
-        reason: Why the segment was rolled; OPEN if it is active, UNKNOWN if no note tells the
-            reason.
+        reason: Why the segment was rolled; OPEN if it is active, UNKNOWN if there is no note on the
+            roll.
         roll_ms: When the segment was rolled, in ms by the wall clock; None if unknown.
         times: The times from which retention computes the segment's age.
         smallest_timestamp: Smallest timestamp of the segment, from its zone map; None if the
@@ -154,7 +154,7 @@ def why_verdict(
     is_age_known: bool,
     is_compacted: bool,
 ) -> str:
-    """Return in one sentence what compaction has left of a topic, and how long segments are kept.
+    """Return a sentence: what compaction has left of a topic, and how long segments are kept.
 
     Args:
         topic: Name of the topic or partition.
@@ -201,7 +201,7 @@ def _left_part(segments: Sequence[SegmentStory], *, is_compacted: bool) -> str |
 
 
 def left_text(records: int, markers: int, offsets: int) -> str:
-    """Format what is left of offsets: `3 records and 1 marker of transactions of 9 offsets`."""
+    """Format what compaction left, as `3 records and 1 marker of transactions of 9 offsets`."""
     and_markers = f" and {plural(markers, 'marker')} of transactions" if markers else ""
     return f"{plural(records, 'record')}{and_markers} of {plural(offsets, 'offset')}"
 
@@ -220,7 +220,7 @@ class Notes:
         return note if note is not None and note.end_offset == segment.end_offset else None
 
     def reason(self, segment: Segment) -> RollReason:
-        """Return why a segment was rolled; OPEN if it is active, UNKNOWN if no note says why."""
+        """Return why a segment was rolled; OPEN if it is active, UNKNOWN if there is no note."""
         if segment.is_active:
             return RollReason.OPEN
         note = self.of(segment)
@@ -292,7 +292,7 @@ class _Explanation:
         place = log.context.env.files, log.context.directory
         self._cleaned_end = log.log_end_offset if has_copied_gaps(*place) else cleaned_end(*place)
         for segment in self._segments:
-            # The zone map is loaded first, because it is used to check the file of append times.
+            # The zone map is loaded first, because the check of the append-time file uses it.
             segment.zones_on(ClockName.RECORD)
         self._times = [times_of(log, self._notes, segment) for segment in self._segments]
 
@@ -483,10 +483,10 @@ def _deciding_record(segment: Segment, counted: CountedTime) -> tuple[int, int] 
 
 
 def _first_counting(part: LogSlice, counted: CountedTime) -> tuple[int, int] | None:
-    """Return offset and timestamp of the first record with the counted time or a later one.
+    """Return offset and timestamp of the first record whose time is the counted time or later.
 
-    If the counted time has no offset, returns offset and timestamp of the last record. None if
-    there is no such record.
+    If the counted time has no offset, returns offset and timestamp of the last record. Returns None
+    if there is no such record.
     """
     last = None
     for position, batch in part.batches():

@@ -79,7 +79,8 @@ class AppendTerms(NamedTuple):
             origin is SINK and a rule of the topic requires the check. A coordinator's records
             always comply with the topic's rules.
         takes_legacy: Whether message sets of magic 0 and 1 are accepted, and kept in their format.
-        is_bounded: Whether a check that takes long raises LongCheck, before anything was changed.
+        is_bounded: Whether a check that takes too long raises LongCheck, before anything is
+            changed.
         is_checked: Whether `check_append` has already checked the batches, and rewritten them if
             necessary. If so, neither CRCs nor records are checked again.
     """
@@ -101,12 +102,12 @@ COORDINATED: Final = AppendTerms(AppendOrigin.COORDINATOR, owned=True, trusted=T
 
 @dataclass(slots=True, eq=False)
 class AppendContext:
-    """Input of an append's checks, besides the topic's settings.
+    """Input of the checks of an append, in addition to the topic's settings.
 
     Attributes:
         terms: Origin and required checks, the same for all appends of one kind.
-        next_offset: The log end, which becomes the first record's offset, except in a copy of a
-            leader's batches.
+        next_offset: The log end. The first record gets this offset, except in a copy of a leader's
+            batches.
         leader_epoch: Epoch that every batch gets, except in a copy of a leader's batches.
         now_ms: Wall time in ms, which create times are compared with.
         append_ms: Append time in ms; -1 if the time is unknown or the append clock is off.
@@ -267,7 +268,7 @@ def stamps_by_append_clock(config: TopicConfig) -> bool:
     return is_stamped and not config.tidelog_append_time_enable
 
 
-# Maximum ratio of a record's real size to the result of `record_bytes`. `record_bytes` counts 12
+# Maximum ratio of a record's encoded size to the result of `record_bytes`. `record_bytes` counts 12
 # bytes for a record's lengths and deltas and 4 bytes for a header's two lengths; a real length
 # needs up to 5 bytes, a real delta up to 10.
 _OVER_MAX: Final = 4

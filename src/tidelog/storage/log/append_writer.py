@@ -9,8 +9,8 @@ An append (`AppendWriter`):
    transactions; flush if a flush is due; then make the append visible to readers.
 
 A single append runs the three steps one after the other. `log.append_together` appends to several
-logs: it runs each step for all of these logs before the next step. So a step's code and data stay
-in the CPU caches. Running another step in between would evict the code and the data.
+logs. It runs each step for all of these logs before the next step, so that the step's code and data
+stay in the CPU caches.
 
 A roll (`SegmentRoller`) writes the closing index entries of the old segment and creates the new
 segment. Then the roll syncs the old segment, writes the producers' snapshot and the old segment's
@@ -161,7 +161,7 @@ class SegmentRoller(LogPart):
             self._guard.ensure_writable()  # no append may follow the gap if the roll failed
         self._flusher.began_segment()
         self.draw_jitter()
-        if reason is not RollReason.RETENTION:  # retention deletes the old segment
+        if reason is not RollReason.RETENTION:  # retention deletes this segment
             self._map_zones(closed)
 
     def _rolled(self, sealed: ActiveSegment, new_base: int, failure: StorageFailure | None) -> None:
@@ -203,12 +203,12 @@ class SegmentRoller(LogPart):
         return segments
 
     def map_waiting(self) -> None:
-        """Write the zone maps that waited until kernels were loaded, as deferred work."""
+        """Write the zone maps that were postponed until kernels were loaded, as deferred work."""
         for segment in self._take_unmapped():
             self._map_zones(segment)
 
     def map_rest(self) -> None:
-        """At a close, write the zone maps that still wait, if numpy and numba are installed."""
+        """At a close, write the postponed zone maps, if numpy and numba are installed."""
         segments = self._take_unmapped()
         if zone_map_files.has_kernels():
             zone_map_files.build_missing(segments)

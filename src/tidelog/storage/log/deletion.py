@@ -128,8 +128,8 @@ class Deleter(LogPart):
         not contain these copies.
 
         Args:
-            by_age: Whether to apply `retention.ms`. The caller passes False if the settings of the
-                topic's broker are unknown.
+            by_age: Whether to apply `retention.ms`. Callers pass False if they don't know the
+                settings of the topic's broker.
 
         Raises:
             StorageFailure: The disk failed; the partition is offline.
@@ -154,7 +154,7 @@ class Deleter(LogPart):
         return min((due_ms for due_ms, _ in self._set_aside), default=None)
 
     def unlink_later(self, paths: Iterable[str], due_ms: int) -> None:
-        """Let files that were renamed to `.deleted` be unlinked at `due_ms` or later."""
+        """Schedule files that were renamed to `.deleted` to be unlinked at `due_ms` or later."""
         self._set_aside.extend((due_ms, path) for path in paths)
 
     def unlink_all(self) -> None:

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 # Terms with which `check_append` checks a batch.
 _LONG: Final = AppendTerms(owned=True)
-# Terms with which `check_set` checks, and `append_set` appends, a message set.
+# Terms of a message set, for both `check_set` and `append_set`.
 _LONG_SET: Final = AppendTerms(owned=True, takes_legacy=True)
 
 
@@ -279,7 +279,7 @@ class Log(LogAccess):
 
         Args:
             records: At least one.
-            codec: Compression of the batches, unless `compression.type` sets another.
+            codec: Compression codec of the batches, unless `compression.type` sets another codec.
             batch_bytes: Size at which a batch is closed; a larger record gets a batch of its own.
 
         Raises:
@@ -328,8 +328,8 @@ class Log(LogAccess):
         Args:
             data: As in `append_batches`.
             terms: As in `append_batches`.
-            moment: Clock reading that appends made together share; None reads the clock for this
-                append.
+            moment: Clock reading that is shared by appends made together. If None, the clock is
+                read for this append.
 
         Raises:
             TidelogError, LongCheck: As in `append_batches`, except the errors of the producer's
@@ -366,8 +366,8 @@ class Log(LogAccess):
         """Check a client's batch as `append_batches` does, in any thread; nothing is appended.
 
         Returns:
-            The batch to append, with terms that have `is_checked`: `data`, possibly changed in
-            place, or a rewritten copy.
+            The batch: `data`, possibly changed in place, or a rewritten copy. The caller appends
+            this batch with terms that have `is_checked`.
 
         Raises:
             TidelogError: The batch is refused, with the errors of `append_batches`.

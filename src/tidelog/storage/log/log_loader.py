@@ -252,9 +252,9 @@ class _Loading:
     # -- recovery ----------------------------------------------------------------------------
 
     def _settle_tier(self) -> None:
-        """Load the tier, and finish the removals of local segments that have begun.
+        """Load the tier, and finish removals of local segments that were begun but not finished.
 
-        The file `tidelog-tier.json` shows which removals have begun.
+        The file `tidelog-tier.json` shows which removals were begun.
         """
         bases = list_bases(self._context)
         local_bases = self._tier.load(bases, self._context)

@@ -389,7 +389,7 @@ class LogView(ABC):
 
         Args:
             start: First offset, the log start if None.
-            end: Offset after the last one; the visible end if None.
+            end: Offset after the last offset; the visible end if None.
             isolation: READ_COMMITTED stops at the last stable offset. The ranges still contain
                 aborted records; use `aborted_filter` to hide these records.
             fails_on_gaps: Whether an empty segment whose records are lost raises OffsetsGone.

@@ -208,7 +208,7 @@ class _Checked(NamedTuple):
         target: Codec for writing the set.
         wrapper: The set rewritten with the codec `target`; None if the received bytes are kept or
             the set is written as single messages.
-        is_kept: Whether the received bytes are written; only the headers of outer messages are
+        is_kept: True if the received bytes are written, and only the headers of outer messages are
             changed.
     """
 
