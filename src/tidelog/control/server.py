@@ -320,7 +320,7 @@ class ControlThread:
         """Stop serving, after the request in progress has finished."""
         if not self._is_stopping:
             self._is_stopping = True
-            with suppress(OSError):  # the thread has ended and closed the sockets before
+            with suppress(OSError):  # the thread has already ended and closed the sockets
                 self._server.wake()
             self._thread.join()
 

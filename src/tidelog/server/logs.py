@@ -1,9 +1,9 @@
 """The broker's log lines, as text or JSON. They never contain contents of records.
 
-Fields beside the text are given by `extra=`: `client` (address), `connection`, `api`, `error_code`,
-`address` (of the broker). Floods of similar lines are limited: in one time window, `BURST` lines of
-a kind are written, and further lines of this kind are only counted. The next written line of this
-kind reports how many lines were left out.
+Fields in addition to the text are given by `extra=`: `client` (address), `connection`, `api`,
+`error_code`, `address` (of the broker). Floods of similar lines are limited: in one time window,
+`BURST` lines of a kind are written, and further lines of this kind are only counted. The next
+written line of this kind reports how many lines were left out.
 """
 
 import json

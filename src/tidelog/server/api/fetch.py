@@ -442,7 +442,7 @@ PARTITIONS_MAX: Final = 30_000
 
 _SLICE: Final = 100
 
-# Approximate size in bytes, for quotas, of a partition in the response without its records.
+# Approximate size in bytes of a partition in the response, without its records, for quotas.
 _PARTITION_BYTES: Final = 40
 
 

@@ -9,9 +9,9 @@ again, because only the log has the valid state. The response to a write is sent
 read the records (with `tidelog.durability=fsync`, once they are synced), or with NOT_COORDINATOR if
 the log fails.
 
-Group commit: the first write to a partition in a turn of the loop is appended at once, so that a
-lone client does not wait. Later small writes of the same turn are gathered in a batch, which is
-appended when it is full, and at the latest when the turn is over.
+Group commit: the first write to a partition in an iteration of the event loop is appended at once,
+so that a lone client does not wait. Later small writes of the same iteration are gathered in a
+batch, which is appended when it is full, and at the latest at the end of the iteration.
 
 The state machine defines what records mean and decides which records may be written. Everything is
 used only in the event loop's thread, except a `Replay`.
@@ -311,8 +311,8 @@ class StateTopic(Generic[Loaded]):
         self._progress: asyncio.Future[None] | None = None
         self._creation: asyncio.Task[ErrorCode] | None = None
         self._settling: asyncio.Task[None] | None = None
-        # Partitions that were written to in this turn of the loop, and writes that wait for the
-        # turn's end.
+        # Partitions that were written to in this iteration of the event loop, and writes that wait
+        # for the end of the iteration.
         self._written: LoopTurn[int] = LoopTurn(self._flush_all)
         self._gathered: dict[int, _Gathered] = {}
         services.closers.append(self.close)
@@ -532,7 +532,7 @@ class StateTopic(Generic[Loaded]):
     # -- writing -----------------------------------------------------------------------------
 
     def append(self, key: str, records: Sequence[KeyValue]) -> Reply[ErrorCode]:
-        """Write records of a key, if possible in a batch with other records of this loop turn.
+        """Write records of a key, if possible in a batch with other records of this loop iteration.
 
         The reply completes when the records are durable, or with the reason why they were not
         written. If the returned reply is already complete with an error, the state in memory must

@@ -145,9 +145,9 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
         """Whether a new target may be computed now.
 
         The assignment interval must have passed since the last target was computed. Also, at most
-        one target per group is computed in one turn of the event loop. Otherwise, if many members
-        join together, each join would reassign all partitions, and members would revoke partitions
-        that the next target returns to them.
+        one target per group is computed in one iteration of the event loop. Otherwise, if many
+        members join together, each join would reassign all partitions, and members would revoke
+        partitions that the next target returns to them.
         """
         interval_ms = self.settings.assignment_interval_ms(group.group_id)
         is_old = not self.target_wait_ms(group, 0, interval_ms)

@@ -152,7 +152,7 @@ class GroupUpdates(Generic[ModernGroupT]):
         self.settings = context.settings
         self.topics = context.topics
         self.facts = TopicFacts(context.topics)
-        # Groups that got a new target in this turn of the loop.
+        # Groups that got a new target in this iteration of the event loop.
         self.assigned: LoopTurn[str] = LoopTurn()
         # Called when a member's timer expires.
         self.on_silence: Callable[[ModernGroupT, str, Wait], object] = lambda *_: None

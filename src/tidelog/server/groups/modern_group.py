@@ -611,7 +611,7 @@ class ShareGroup(ModernGroup[ShareAssignment]):
 
     group_type = "share"
     protocol_type = SHARE_PROTOCOL
-    may_expire = False  # its delivery state is stored elsewhere
+    may_expire = False  # the group's delivery state is stored elsewhere
     no_assignment = ShareAssignment()
 
     def __init__(self, group_id: str) -> None:

@@ -138,7 +138,7 @@ class Replay:
 
     def _end_transaction(self, producer_id: int, kind: ControlType) -> None:
         if kind not in {ControlType.COMMIT, ControlType.ABORT}:
-            return  # emptied by compaction, or not a transaction marker
+            return  # compaction has emptied the batch, or it is no transaction marker
         pending = self._pending.pop(producer_id, [])
         if kind is ControlType.ABORT:
             return

@@ -237,7 +237,7 @@ class Control:
         return encode_report(report)
 
     async def _lend(self, arguments: Mapping[str, object]) -> _Result:
-        """Let the client clean a partition in the broker's place; see docs/control.md."""
+        """Let the client clean a partition instead of the broker; see docs/control.md."""
         from tidelog.control.verbs import encode_lent, read_compact_arguments
 
         request = read_compact_arguments(arguments)

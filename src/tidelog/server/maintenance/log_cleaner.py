@@ -11,7 +11,7 @@ If a cleaning fails, the reason is logged, and /metrics shows the partition. The
 without limit: first after `log.cleaner.backoff.ms`, and later after twice the previous delay, at
 most an hour.
 
-`LentJobs` lends a job: it lets a client clean a partition in the broker's place. Such a client
+`LentJobs` lends a job: it lets a client clean a partition instead of the broker. Such a client
 can't have the directory's lock, for example because its tasks run on other machines. The client
 writes the `.cleaned` files. The broker swaps them in and updates history and checkpoint. While a
 client has the job, no cleaner of the broker cleans the partition. If another request asks for the
@@ -75,7 +75,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class _Lent:
-    """A cleaning job that a client does in the broker's place (a lent job)."""
+    """A cleaning job that a client does instead of the broker (a lent job)."""
 
     target: LogTarget
     job: CleaningJob
@@ -83,7 +83,7 @@ class _Lent:
 
 
 class LentJobs:
-    """Cleaning jobs that clients do in the broker's place (lent jobs)."""
+    """Cleaning jobs that clients do instead of the broker (lent jobs)."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class LentJobs:
     async def begin(
         self, name: TopicPartition, *, roll: bool, is_asked: bool
     ) -> tuple[CleaningDecision, CleaningJob | None]:
-        """Let a client clean a partition in the broker's place.
+        """Let a client clean a partition instead of the broker.
 
         Returns the decision, and the job or None if no cleaning is due.
 

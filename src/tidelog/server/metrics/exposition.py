@@ -34,7 +34,7 @@ _VISITED_AT_ONCE: Final = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFacts:
-    """Current facts of one partition; times in ms, None if unknown or not applicable.
+    """Current state of one partition; times in ms, None if unknown or not applicable.
 
     Attributes:
         name: Topic and number.
@@ -75,7 +75,7 @@ class PartitionFacts:
 
 
 class PartitionStats:
-    """Collects the facts of one partition, at each scrape."""
+    """Collects the state of one partition at each scrape."""
 
     def __init__(self) -> None:
         # Size in bytes and largest timestamp of each finished segment, by base offset.
@@ -105,7 +105,10 @@ class PartitionStats:
         self._largest = largest
 
     def find(self, partition: Partition) -> PartitionFacts:
-        """Return the facts, with the results of `examine`. Times that can't be read are None."""
+        """Return the current state, with the results of `examine`.
+
+        Times that can't be read are None.
+        """
         log, states = partition.log, partition.log.producer_states()
         times: dict[str, int | None] = {}
         size_bytes = 0
@@ -327,7 +330,7 @@ FAMILIES: Final = tuple(one for one in tuple(globals().values()) if isinstance(o
 
 
 class GroupFacts(Protocol):
-    """The facts about a group that metrics show."""
+    """The part of a group's state that metrics show."""
 
     @property
     def group_id(self) -> str:

@@ -90,7 +90,7 @@ class MetricsServer:
         # Phases of open connections, oldest first.
         self._phases: dict[asyncio.Task[None], _Phase] = {}
         self._scraping = asyncio.Lock()
-        self._scrapes = 0  # running or waiting ones
+        self._scrapes = 0  # scrapes that run or wait
 
     async def start(self, host: str, port: int) -> int:
         """Listen; return the port, which the system chooses if `port` is 0.

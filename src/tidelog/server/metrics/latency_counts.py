@@ -88,7 +88,7 @@ def count_span(segments: Sequence[Segment], start: int, end: int) -> Span:
                     records = checked_records(part.segment, position, batch)
                     span.add(*count_times((one.timestamp for one in records), append_ms))
     except (TidelogError, OSError):
-        span.end = end  # damaged or deleted meanwhile; readers get the error
+        span.end = end  # the records are damaged or deleted; readers get the error
     return span
 
 

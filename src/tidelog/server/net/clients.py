@@ -79,7 +79,7 @@ class MemoryBudget:
                 a pause.
         """
         self.used_bytes += size_bytes
-        self._reading[resume] = None  # a connection already listed keeps its place
+        self._reading[resume] = None  # a connection that is already listed keeps its position
         if self._has_room or next(iter(self._reading)) == resume:
             self._waiting.pop(resume, None)
             return True

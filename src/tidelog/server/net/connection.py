@@ -436,8 +436,8 @@ class Connection(asyncio.BufferedProtocol):
     def _listen(self, out: SendQueue) -> None:
         """Set how many bytes must arrive before the system reports them.
 
-        A few calls for a large request cost less than one for each packet. If other connections
-        wait for memory, each byte is reported, as a sign of progress.
+        A few calls for a large request cost less than one call for each packet. If other
+        connections wait for memory, each byte is reported, as a sign of progress.
         """
         wake_bytes = 0 if self._clients.in_flight.is_full else self._frames.missing_bytes
         out.wake_at(min(wake_bytes, WAKE_BYTES_MAX) or 1)
@@ -586,7 +586,7 @@ class Connection(asyncio.BufferedProtocol):
         """Stop sending and reading. The transport reports when it has closed."""
         self._transport = None
         if self._is_over or self._frames.is_empty:
-            self.facts.close()  # not called if requests are left that need the facts
+            self.facts.close()  # not called while requests that need `facts` are left
         if self._sasl_session is not None:
             self._sasl_session.close()
         if self._next_turn is not None:

@@ -248,7 +248,8 @@ class SaslSession:
         assert exchange is not None
         if len(token) > FRAME_BYTES_MAX:  # with an open session, frames may be longer
             raise LoginFailed(f"token of {len(token)} bytes exceeds {FRAME_BYTES_MAX} bytes")
-        # In a thread, because hashing takes milliseconds, which would block other connections.
+        # The step runs in a thread, because hashing takes milliseconds and would block other
+        # connections.
         auth_bytes = await self._node.reads.run(exchange.step, token)
         login = exchange.login
         if login is not None:

@@ -78,8 +78,8 @@ def find_appended(log: Log, time_ms: int, end: int) -> tuple[Match, int]:
     Raises the errors of `LogView.offset_for_time`.
 
     Returns:
-        The match, or None if no record below `end` matches. Also the number of records with an
-        unknown append time before the match, or before `end` if there is no match.
+        The match, or None if no record below `end` matches. The second value is the number of
+        records with an unknown append time before the match, or before `end` if there is no match.
     """
     match = _visible(_search(log, time_ms, ClockName.APPEND), end)
     return match, log.without_append_time(end if match is None else match.offset)

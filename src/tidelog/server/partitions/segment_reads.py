@@ -260,12 +260,12 @@ class SegmentBytes:
             raise ColdRead
 
 
-# Number of bytes that a walk over batches reads at once: the default distance of two index entries,
-# plus one header.
+# Number of bytes that are read at once to find batches by their headers: the default distance of
+# two index entries, plus one header.
 WINDOW_BYTES: Final = 4096 + HEADER_SIZE
 
-# Maximum number of bytes that one read takes from a store or rebuilds, because they stay in memory
-# until the client has read them. A first batch may be larger.
+# Maximum number of bytes that one read fetches from a store, or rebuilds as new batches. These
+# bytes stay in memory until the client has read them. A first batch may be larger.
 TIER_BYTES: Final = 1 << 20
 
 # Maximum number of reads of one partition whose ends are remembered.
@@ -578,7 +578,7 @@ def _end_within(segment: Segment, first: Frame, end: int, source: SegmentBytes) 
 def _walk_within(
     first: Frame, walked: Iterable[Frame], end: int, sound_end: tuple[int, int]
 ) -> tuple[int, int]:
-    """Return the result of `_end_within` by a walk over batches.
+    """Return the result of `_end_within`, from the batches one after the other.
 
     The batches up to `sound_end` are sound.
     """

@@ -165,7 +165,7 @@ class Removals:
         try:
             while self._paths:
                 await self._remove(self._paths[0])
-                if self._paths:  # else `stop` has dropped them
+                if self._paths:  # empty if `stop` has dropped the paths
                     self._paths.popleft()
                 async with self._room:
                     self._room.notify_all()

@@ -402,7 +402,7 @@ class Entry:
 
     Attributes:
         key: Key of the share partition.
-        state: State as it was last written. The write need not be durable yet.
+        state: State after the last write. This write may not be durable yet.
         snapshot: Offset of its last snapshot.
     """
 
