@@ -206,7 +206,7 @@ def _quietly() -> Iterator[None]:
 
 
 def _is_compiled() -> bool:
-    """Whether compiled code of all kernels is cached; imports numba."""
+    """Whether compiled code of all kernels is cached. This imports numba."""
     from tidelog.record.kernels.compiler import is_cached
 
     return all(is_cached(each) for each in used_kernels())

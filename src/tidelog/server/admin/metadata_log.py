@@ -127,7 +127,7 @@ SPARE_RECORDS: Final = 1_000
 
 
 class MetadataLog:
-    """Log of users, ACLs and quotas: read at the start; later changes are written to it.
+    """Log of users, ACLs and quotas. It is read at the start, and later changes are written to it.
 
     Attributes:
         path: Path of the log, for errors.

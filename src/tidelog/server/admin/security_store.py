@@ -70,7 +70,7 @@ class SecurityStore:
         self._apply()
 
     def _write(self, state: SecurityState) -> None:
-        """Write a change and prepare its effects; runs in a thread."""
+        """Write a change and prepare its effects. This runs in a thread."""
         self._next = None
         self._metadata.keep_security(state)
         self._next = self._prepare(self._stored.state, state)

@@ -659,7 +659,7 @@ async def describe_client_quotas(
 
 
 def _describe(quotas: Quotas, quota_filter: QuotaFilter) -> list[DescribedQuotas]:
-    """Return the quotas of all entities that match a filter; safe in any thread."""
+    """Return the quotas of all entities that match a filter. Any thread may call this."""
     return [_described_quota(entity, quotas[entity]) for entity in quota_filter.find(quotas)]
 
 

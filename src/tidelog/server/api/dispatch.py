@@ -255,7 +255,7 @@ def _write(
 
 @cache
 def _response_of(key: int) -> type[Response]:
-    """Return the class of an API's response; cached, because each request looks it up."""
+    """Return the class of an API's response. It is cached, because each request looks it up."""
     return BY_KEY[key].response
 
 

@@ -61,7 +61,7 @@ GROUPS_AT_ONCE: Final = 100
 async def offset_fetch(
     context: RequestContext, request: OffsetFetchRequest
 ) -> OffsetFetchResponse | LargeResponse:
-    """Return committed offsets of groups; only offsets that survive a crash are reported.
+    """Return the committed offsets of groups, but only offsets that survive a crash.
 
     A group or partition that is named several times is reported once. Otherwise a short request
     could cause a very long response, because metadata may be long.

@@ -87,7 +87,7 @@ async def describe_acls(
 
 
 def _resources(acls: Iterable[Acl], acl_filter: AclFilter | None) -> list[DescribeAclsResource]:
-    """Return the ACLs that match a filter, grouped by resource; safe in any thread."""
+    """Return the ACLs that match a filter, grouped by resource. Any thread may call this."""
     by_resource: defaultdict[tuple[int, str, int], list[AclDescription]] = defaultdict(list)
     for acl in _passing(acls, acl_filter):
         by_resource[acl.resource_type, acl.name, acl.pattern].append(
@@ -276,7 +276,7 @@ def _removed(
 ) -> tuple[list[Acl], list[DeleteAclsMatchingAcl]]:
     """Return the ACLs that match a filter, and the response's rows for them.
 
-    Safe in any thread.
+    Any thread may call this.
     """
     matches = _passing(acls, acl_filter)
     return matches, [_matching(acl) for acl in matches]

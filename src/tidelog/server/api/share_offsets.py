@@ -285,7 +285,7 @@ def _forget(
 
 
 def _failed(replies: Iterable[Reply[ErrorCode]]) -> bool:
-    """Whether a write was refused at once; then nothing was written."""
+    """Whether a write was refused at once. In this case nothing was written."""
     return any(each.is_done and each.value is not ErrorCode.NONE for each in replies)
 
 

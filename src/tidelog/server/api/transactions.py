@@ -85,7 +85,7 @@ EPOCH_BUMP_FIRST_VERSION: Final = 5
 
 
 def fenced(version: int, code: int) -> int:
-    """Return `code`; for old versions, INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED."""
+    """Return `code`, but for old versions INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED."""
     is_unknown = code == ErrorCode.PRODUCER_FENCED and version < FENCED_FIRST_VERSION
     return ErrorCode.INVALID_PRODUCER_EPOCH if is_unknown else code
 

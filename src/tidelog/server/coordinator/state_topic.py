@@ -271,7 +271,8 @@ class _Part:
         state: Current state.
         failed_ms: Monotonic time of the last failure to load it; None if it never failed, or was
             loaded since.
-        is_damaged: Whether its records are invalid; only another log can repair that.
+        is_damaged: Whether its records are invalid. Only another log of the partition can repair
+            this.
         watch: Watch of its log, from the first load or write on.
     """
 
@@ -448,7 +449,7 @@ class StateTopic(Generic[Loaded]):
         return self._creation is not None and not self._creation.done()
 
     async def load(self) -> None:
-        """Create the topic if it is missing, and load all of it; for use with `begin`."""
+        """Create the topic if it is missing, and load all of it. `begin` runs this as a task."""
         info = self._services.topics.find(self.name)
         if info is not None:
             self._adopt(info, PartitionState.WAITING)

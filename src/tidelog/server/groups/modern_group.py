@@ -92,7 +92,7 @@ class MemberAssignment(NamedTuple):
 
     Attributes:
         epoch: Epoch that its next request must contain, or -2 while a static member is away.
-        previous_epoch: Epoch before `epoch`; also accepted, because a response may have been lost.
+        previous_epoch: Epoch before `epoch`. It is also accepted: a response may have been lost.
         state: Progress towards the target.
         assigned: Partitions that it may read.
         revoking: Partitions that it must give up before it gets new partitions.
@@ -137,7 +137,7 @@ class ShareAssignment(NamedTuple):
 
     Attributes:
         epoch: Epoch that its next request must contain.
-        previous_epoch: Epoch before `epoch`; also accepted, because a response may have been lost.
+        previous_epoch: Epoch before `epoch`. It is also accepted: a response may have been lost.
         assigned: Partitions that it may read.
     """
 

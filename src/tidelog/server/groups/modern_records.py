@@ -411,7 +411,7 @@ class MemberChange:
 
 @dataclass(frozen=True, slots=True)
 class TargetEpochChange:
-    """New epoch of the target and time of its computation; epoch None deletes the record."""
+    """New epoch of the target and time of its computation; an epoch of None deletes the record."""
 
     epoch: int | None
     target_ms: int = 0
@@ -492,7 +492,7 @@ class PartitionMetadataChange:
     is_there: bool = False
 
     def record(self, group: ConsumerGroup) -> KeyValue:
-        """Encode the tombstone of kind 4; only tombstones of this kind are written."""
+        """Encode the tombstone of kind 4. Only tombstones of this kind are written."""
         return KeyValue(group_key(PARTITION_METADATA_KEY.first, group.group_id), None)
 
     def apply(self, group: ConsumerGroup) -> None:

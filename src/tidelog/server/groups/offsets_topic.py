@@ -99,7 +99,7 @@ class Standby:
     async def read(self) -> bool:
         """Read the file.
 
-        If it can't be read, log the error and return False; then no group is served.
+        If the file can't be read, log the error and return False. In this case no group is served.
         """
         try:
             group_offsets = await self._services.work.run(

@@ -198,7 +198,10 @@ class ShareHeartbeats(Heartbeats):
         return self._updates.target_wait_ms(group, group.founded_ms, interval_ms)
 
     def _next_beat_ms(self, group: ShareGroup, *, is_behind: bool) -> int:
-        """Return the time in ms until the next heartbeat; shorter if the member awaits a target."""
+        """Return the time in ms until the next heartbeat.
+
+        The time is shorter if the member awaits a target.
+        """
         beat_ms = self._updates.settings.share_heartbeat_interval_ms(group.group_id)
         wait_ms = self._wait_ms(group) if is_behind else 0
         return min(beat_ms, wait_ms) if wait_ms else beat_ms

@@ -267,7 +267,7 @@ class StoppableWorker(Worker, Protocol):
         ...
 
     def stop(self) -> None:
-        """Stop the running job; callable from any thread."""
+        """Stop the running job. Any thread may call this."""
         ...
 
 

@@ -81,7 +81,7 @@ class LogManager:
         action: Callable[[Partition], None],
         done: Callable[[], object],
     ) -> None:
-        """Run the action for partitions until `SLICE_MS` is over; after a pause, continue."""
+        """Run the action for partitions until `SLICE_MS` is over, and continue after a pause."""
         clock = self._node.env.clock
         end_ms = clock.monotonic_ms() + SLICE_MS
         for name in names:

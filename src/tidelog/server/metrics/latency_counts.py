@@ -66,7 +66,10 @@ class Span:
 
 
 def count_span(segments: Sequence[Segment], start: int, end: int) -> Span:
-    """Count latencies of records at offsets [start, end), at most a few MB; runs in a thread."""
+    """Count latencies of records at offsets [start, end), but of a few MB at most.
+
+    This runs in a thread.
+    """
     span, size = Span(end), 0
     count = _by_kernel if kernels.are_loaded() else _plainly
     try:

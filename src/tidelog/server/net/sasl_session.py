@@ -140,7 +140,10 @@ class SaslSession:
             raise NotLoggedIn("session expired without re-authentication")
 
     def _may_send_versions(self, version: int) -> bool:
-        """Whether ApiVersions is permitted; as in Kafka, only once in a supported version."""
+        """Whether ApiVersions is permitted.
+
+        As in Kafka, a request in a supported version is permitted only once.
+        """
         if self._state is not State.WANTS_HANDSHAKE or self._knows_versions:
             return False
         self._knows_versions = version <= API_VERSIONS.last

@@ -381,7 +381,7 @@ class SendQueue:
     # -- room in the socket ------------------------------------------------------------------
 
     def _await_turn(self) -> None:
-        """Continue after other connections have had their turn; needs no system call."""
+        """Continue after other connections have had their turn. This needs no system call."""
         if not self._is_watching and self._yielded is None and not self._is_closed:
             self._yielded = asyncio.get_running_loop().call_soon(self._take_turn)
             self._on_progress()

@@ -252,7 +252,7 @@ class SegmentBytes:
         segment.distrust_indexes(problem)
 
     def ensure_blocking(self) -> None:
-        """Raise ColdRead if the source must not block; for callers that begin slow work."""
+        """Raise ColdRead if the source must not block. Callers use this before slow work."""
         self._ensure(is_loaded=False)
 
     def _ensure(self, *, is_loaded: bool) -> None:

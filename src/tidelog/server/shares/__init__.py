@@ -1,4 +1,4 @@
-"""Share groups: each record is delivered to one member; after a release, again to any member.
+"""Share groups: each record is delivered to one member, and after a release to any member again.
 
 `share_partition` has the rules of one partition in one group, `record_runs` has its record states,
 and `share_partitions` has the open partitions and the sessions of members.

@@ -275,7 +275,7 @@ class Runs:
         return [run for run in self._runs[start:end] if run.last >= first]
 
     def within(self, first: int, last: int) -> list[Run]:
-        """Return the runs of a range; runs that extend beyond it are split."""
+        """Return the runs of a range. Runs that extend beyond the range are split."""
         self._split(first)
         self._split(last + 1)
         return self.over(first, last)
