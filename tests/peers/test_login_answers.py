@@ -1,6 +1,6 @@
 """Authentication, reauthentication and failed attempts: Kafka and our broker respond equally.
 
-Each story has a separate connection; if the broker closes the connection, the story ends.
+Each test case has a separate connection; if the broker closes the connection, the case ends.
 """
 
 import contextlib

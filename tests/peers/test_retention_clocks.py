@@ -33,7 +33,7 @@ def script(directory: Path, steps: list[Step], config: Mapping[str, str]) -> Scr
 
 
 def aging_script(seed: int, directory: Path) -> Script:
-    """Return a script of appends with times before and after the clock's, rolls, and retention."""
+    """Return a script of appends, rolls and retention; records have earlier and later times."""
     rng = random.Random(f"aging {seed}")
     config = {
         "retention.ms": rng.choice(("0", "500", "3000")),

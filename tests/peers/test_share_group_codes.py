@@ -1,7 +1,7 @@
 """Conversations about share groups are the same with Kafka and with our broker.
 
-Epochs are not compared, because Kafka starts a topic one heartbeat and one epoch later. Texts are
-not compared either.
+Epochs are not compared, because Kafka starts a topic one heartbeat and one epoch later than our
+broker. Texts are not compared either.
 """
 
 import dataclasses

@@ -187,7 +187,7 @@ class ShareMachine(RuleBasedStateMachine):
                 row.be(RecordState.ARCHIVED, row.count)
 
     def _hide(self, given: dict[int, int], aborted: list[tuple[int, int]]) -> None:
-        """Copy the state of aborted records, which no member gets, to the model."""
+        """Copy the state of aborted records to the model; no member gets these records."""
         for batch in self.known.batches():
             for offset in range(batch.first, min(batch.last + 1, self.model.end)):
                 row = self.model.rows.get(offset)

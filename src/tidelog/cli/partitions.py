@@ -321,7 +321,7 @@ def _groups_text(
 
     `read` has the committed offsets of at least one group.
 
-    A group counts as not having read a partition in which it has no commit.
+    If a group has no commit in a partition, it counts as not having read the partition.
     """
     unread = {
         group: sum(

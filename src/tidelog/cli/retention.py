@@ -305,7 +305,7 @@ _SHARED_LEAST: Final = 2
 
 
 def _shared_facts(every: "Sequence[dict[str, str]]") -> dict[str, str]:
-    """Return the lines on deletion that are equal for all of several segments."""
+    """Return the lines on deletion that all of these segments have in common."""
     if len(every) < _SHARED_LEAST:
         return {}
     first, *others = every
@@ -369,7 +369,7 @@ def _print_segments(
 
 
 def _forever(config: TopicConfig, *, is_age_known: bool) -> str:
-    """Return why segments are kept forever, for segments that no age limit deletes."""
+    """Return why segments that no age limit deletes are kept forever."""
     if CLEANUP_DELETE not in config.cleanup_policy:
         return f"forever: cleanup.policy={config.text('cleanup.policy')} has no `delete`"
     if not is_age_known:

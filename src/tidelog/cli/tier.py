@@ -485,7 +485,7 @@ def _taking_part(directory: "Directory", options: TierOptions) -> list[TopicPart
 
 
 def _takes_part(directory: "Directory", name: TopicPartition, info: "TopicInfo") -> bool:
-    """Return whether a partition has a tier, which may be damaged, or settings enable a tier."""
+    """Return whether a partition has a tier (even if damaged), or its settings enable a tier."""
     try:
         has_tier = directory.partition(name.topic, name.partition).tier is not None
     except CorruptData:

@@ -243,7 +243,10 @@ class _OsFile:
             os.close(fd)
 
     def __del__(self) -> None:
-        """Close the descriptor only now: caches drop handles that other threads may still use."""
+        """Close the descriptor.
+
+        Caches drop handles without closing them, because other threads may still use the handles.
+        """
         self.close()
 
 

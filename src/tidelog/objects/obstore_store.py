@@ -136,8 +136,7 @@ def _profile_of_environment() -> str | None:
 def _has_plain_endpoint(options: Mapping[str, str]) -> bool:
     """Return whether an endpoint is an http:// URL, so that connections must not use TLS.
 
-    Endpoints come from the options. If the options have no endpoint, they come from the
-    environment.
+    Endpoints come from the options or, if the options have no endpoint, from the environment.
     """
     endpoints = [options[name] for name in _ENDPOINT_OPTIONS if name in options]
     named = endpoints or [os.environ.get(name.upper(), "") for name in _ENDPOINT_OPTIONS[2:]]

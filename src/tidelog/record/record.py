@@ -259,8 +259,8 @@ def _read_headers(body: bytes, at: int, end: int, count: int) -> tuple[tuple[Hea
     headers: list[Header] = []
     last = b""
     for _ in range(count):
-        # Many headers that take few bytes are mostly equal, so the bytes are first compared with
-        # the previous header's bytes.
+        # A record with very many headers has small and mostly equal headers. So a header's bytes
+        # are first compared with the previous header's bytes.
         if last and body.startswith(last, at, end):
             headers.append(headers[-1])
             at += len(last)

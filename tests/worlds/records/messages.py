@@ -119,6 +119,6 @@ def every_version() -> list[tuple[AnyApi, int]]:
 
 
 def samples(kind: "type[DataclassInstance]", version: int) -> "list[DataclassInstance]":
-    """Return a full, an empty and some other messages."""
+    """Return a message with all fields, a message with empty fields, and three mixed messages."""
     fills = [Fill.FULL, Fill.EMPTY, *[Fill.ANY] * 3]
     return [Sampler(version, seed, fill).message(kind) for seed, fill in enumerate(fills)]

@@ -66,7 +66,7 @@ _ALL_NULL: Final = BinarySource(_NO_INTS, _NO_BYTES, _NO_BYTES, 0)
 _NO_HEADERS: Final = (_NO_INTS, _ALL_NULL, _ALL_NULL)
 _COLUMNS: Final = ("key", "value", "timestamp", "headers")
 
-# How many units a millisecond has, by the unit of an Arrow timestamp.
+# Maps the unit of an Arrow timestamp to the number of these units in a millisecond.
 PER_MS: Final = {"us": 1_000, "ns": 1_000_000}
 
 

@@ -72,7 +72,7 @@ class KeyTable:
     def __init__(self, rows_max: int = ROWS_MAX) -> None:
         """Create an empty table.
 
-        The system provides the table's memory as the table fills.
+        The system allocates the table's pages as the table fills.
         """
         self._table: Longs = np.empty((rows_max, key_rows.FIELDS), np.int64)
         self._index: Ints = np.zeros(_INDEX_MIN, np.int32)

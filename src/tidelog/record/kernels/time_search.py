@@ -245,7 +245,7 @@ def _search_batches(
 ) -> tuple[int, int, int, int]:
     """Search from the batch at `position` on; the result is that of `find_time_in_segment`.
 
-    If a batch is skipped, its checksum is not checked if its last offset is at most `confirmed`.
+    The checksum of a skipped batch is not checked if its last offset is `confirmed` or lower.
     """
     if position < 0:
         return BAD_INDEX, NOTHING, NOTHING, position
