@@ -86,7 +86,7 @@ class Observation:
         member: Client id of the member that the partition is assigned to; None if no member has the
             partition.
         log_end: Log end offset, which is above `end` if an open transaction hides records from the
-            group; None if it equals `end`.
+            group. None if it was not requested, because the next offset is not above `end`.
     """
 
     partition: TopicPartition
@@ -102,7 +102,7 @@ class Observation:
 
     @property
     def last_end(self) -> int:
-        """Log end offset, which includes records that the group may not see yet."""
+        """The requested log end offset, which may be above `end`; `end` if it was not requested."""
         return self.end if self.log_end is None else self.log_end
 
     @property

@@ -308,10 +308,10 @@ class Copy:
             raise failure
 
     def check_again(self, reason: str, *, is_out_of_range: bool = False) -> None:
-        """Require a new check, because the leader refused the position.
+        """Require a new check, because the leader refused the position or contradicts the log.
 
         Raises:
-            ClusterFailure: The leader has refused the position more than `_STRIKES` times in a row.
+            ClusterFailure: More than `_STRIKES` responses in a row were refusals or contradictions.
         """
         self.is_checked = False
         self.is_out_of_range = is_out_of_range
