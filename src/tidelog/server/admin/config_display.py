@@ -66,12 +66,12 @@ class ConfigEntry:
     """Setting in a DescribeConfigs response.
 
     Attributes:
-        name: Kafka's name.
+        name: Kafka's name of the setting.
         value: Value as text; None if the setting has no value.
         source: Source of the value.
         synonyms: Values at the levels that have a value, by descending precedence.
         kind: Number that stands for the setting's type in Kafka's protocol.
-        doc: Description.
+        doc: Description of the setting.
         is_read_only: Whether the setting can't be changed at run time.
         is_sensitive: Whether the value is a secret, which is never shown.
     """

@@ -392,7 +392,7 @@ class QuotaFilter:
     """Filter for entities.
 
     Attributes:
-        exact: Names that an entity must have, by type; None for the default.
+        exact: Maps a type to the name that an entity must have; None for the default.
         any_name: Types that an entity must have, with any name.
         is_strict: Whether an entity must have no other types. A strict filter without types
             matches no entity.

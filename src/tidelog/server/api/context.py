@@ -116,7 +116,7 @@ class EncodedResponse:
 
     Attributes:
         response: The response.
-        name: Name of the list.
+        name: Name of the encoded list.
         task_ns: Time, in ns, that the event loop spent in tasks for parts of the request.
     """
 

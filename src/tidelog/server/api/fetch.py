@@ -458,7 +458,7 @@ async def long_fetch(
 
     Args:
         context: Context of the request.
-        read: Reads the request.
+        read: Decodes the request.
         slices: Yields the event loop between slices.
     """
     async with context.node.long_requests:

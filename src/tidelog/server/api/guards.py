@@ -328,7 +328,7 @@ class Denied:
 
         Args:
             access: Rights of the client.
-            name: Name of the list.
+            name: Name of the response's list.
             is_shown: Returns whether an item stays in the list; called once with each item, in
                 order.
             change: Further change of the response, made after items are removed.

@@ -139,7 +139,7 @@ def find_row(
     Args:
         node: The broker.
         version: Version of the request, 1 or more.
-        request: The request, for its isolation level and replica.
+        request: The request, which has the isolation level and the replica id.
         partition: The partition.
         epoch: Leader epoch that the client expects, NO_LEADER_EPOCH for any.
         time_ms: Time in ms, or a special time.

@@ -439,7 +439,7 @@ def split(
 
     Args:
         names: Sorted names of topics, from the cursor's topic on.
-        counts: Number of partitions of each topic.
+        counts: Number of partitions of each topic, by name.
         start: The cursor. Its partition number is the first partition of the cursor's topic. Other
             topics start at partition 0.
         limit: Maximum number of partitions, at least 1.

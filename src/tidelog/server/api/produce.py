@@ -217,7 +217,7 @@ class AppendPlan:
 
     Attributes:
         context: Context of the request.
-        request: The request, for acks, timeout and transactional id.
+        request: The request, which has acks, the timeout and the transactional id.
         rows: All rows, grouped by topic.
         remaining: Rows that the plan has not tried to append yet.
         long: Rows whose check takes long. They are appended after all other rows.

@@ -237,7 +237,7 @@ def assign_simple(
 
     Args:
         readers: By member id: the existing topics that the member subscribes to.
-        targets: Previous target assignments.
+        targets: Previous target assignments, by member id.
         partitions: By topic id: the numbers of the partitions that may be assigned.
     """
     members = hash_order(readers, java_hash)

@@ -141,7 +141,7 @@ class ClassicGroup:
         generation: Generation id. Each rebalance increments it.
         leader: Member id of the leader; None without members.
         members: Members by id, in the order in which they joined.
-        pending: Timers of member ids that were generated but not used yet, by id.
+        pending: Timers by member id, for member ids that were generated but not used yet.
         pending_sync: Ids of the members that have not sent SyncGroup in this generation.
         awaiting_join: Number of members with a pending JoinGroup response.
         has_newcomers: Whether a member joined during the delay of the first rebalance.

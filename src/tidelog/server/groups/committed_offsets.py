@@ -140,7 +140,7 @@ class _Entry:
     """Pending offset.
 
     Attributes:
-        offset: Committed offset.
+        offset: Offset that the transaction commits.
         order: Sequence number of the write.
         is_stale: Whether a newer commit exists. A stale entry still delays requests for stable
             offsets.

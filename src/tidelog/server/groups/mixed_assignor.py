@@ -112,7 +112,7 @@ def assign_mixed(
 
     Args:
         members: Ids and topics of the members, in the order that breaks ties.
-        targets: Previous target assignments.
+        targets: Previous target assignments, by member id.
         partitions: Number of partitions of each topic.
     """
     return _Builder(members, targets, partitions).build()

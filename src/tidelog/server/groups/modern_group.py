@@ -68,9 +68,9 @@ class Subscription(NamedTuple):
         rack_id: Rack of the client; None if not given.
         client_id: Client id of its requests.
         client_host: Address of the client.
-        topics: Names of the topics that it subscribes to.
+        topics: Names of the topics that the member subscribes to.
         instance_id: Group instance id; None for a dynamic member.
-        rebalance_timeout_ms: Time within which it must revoke partitions.
+        rebalance_timeout_ms: Time within which the member must revoke partitions.
         regex: Regular expression for further topics; empty for none.
         assignor: Requested server-side assignor; None if the member requests none.
         classic: Attributes of a classic member; None for a member of the consumer protocol.
@@ -91,11 +91,12 @@ class MemberAssignment(NamedTuple):
     """Current assignment of a member.
 
     Attributes:
-        epoch: Epoch that its next request must contain, or -2 while a static member is away.
+        epoch: Epoch that the member's next request must contain, or -2 while a static member is
+            away.
         previous_epoch: Epoch before `epoch`. It is also accepted: a response may have been lost.
         state: Progress towards the target.
-        assigned: Partitions that it may read.
-        revoking: Partitions that it must give up before it gets new partitions.
+        assigned: Partitions that the member may read.
+        revoking: Partitions that the member must give up before it gets new partitions.
     """
 
     epoch: int = JOINING
@@ -136,9 +137,9 @@ class ShareAssignment(NamedTuple):
     """Current assignment of a share group's member. Such a member never has to revoke partitions.
 
     Attributes:
-        epoch: Epoch that its next request must contain.
+        epoch: Epoch that the member's next request must contain.
         previous_epoch: Epoch before `epoch`. It is also accepted: a response may have been lost.
-        assigned: Partitions that it may read.
+        assigned: Partitions that the member may read.
     """
 
     epoch: int = JOINING

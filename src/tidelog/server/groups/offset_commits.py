@@ -134,7 +134,7 @@ class Commits:
         """Commit offsets in a transaction; return one error code for each, in the given order.
 
         Args:
-            request: Group and member.
+            request: Group and member of the request.
             producer: Producer id and epoch.
             guard: Guard taken before the transaction was verified; None if no guard was needed.
             commits: Offsets to commit.

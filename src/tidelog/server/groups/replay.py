@@ -47,7 +47,7 @@ class LoadedGroup:
     Attributes:
         value: Last metadata of a classic group; None for a group with offsets only.
         changes: Records of a consumer or share group; empty for a classic group.
-        offsets: Topic, partition and committed offset.
+        offsets: Topic, partition and offset of each committed offset.
     """
 
     value: GroupMetadataValue | None = None
@@ -60,7 +60,7 @@ class LoadedPending(NamedTuple):
 
     Attributes:
         producer_id: Producer of the transaction.
-        offset: Group, partition and offset.
+        offset: Group, partition and committed offset.
         is_stale: Whether a newer commit for the same partition exists.
     """
 

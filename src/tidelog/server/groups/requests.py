@@ -97,9 +97,9 @@ class CommitRequest(NamedTuple):
 
     Attributes:
         group_id: Id of the group.
-        member_id: Member id; empty without membership.
+        member_id: Member id; empty if the client is not a member.
         instance_id: Group instance id; None for a dynamic member.
-        generation: Generation or member epoch; -1 without membership.
+        generation: Generation or member epoch; -1 if the client is not a member.
         retention_ms: Time to keep the offsets; -1 for the broker's setting.
         is_late_version: Whether the client knows GROUP_ID_NOT_FOUND (OffsetCommit version 9).
         is_transactional: Whether the commit is part of a transaction.
@@ -130,11 +130,11 @@ class HeartbeatRequest(NamedTuple):
         epoch: Member epoch; 0 to join, -1 to leave, -2 to leave temporarily as a static member.
         instance_id: Group instance id; None for a dynamic member.
         rack_id: Rack of the client.
-        rebalance_timeout_ms: Time within which it must revoke partitions; -1 for no change.
-        topics: Names of the topics that it subscribes to.
+        rebalance_timeout_ms: Time within which the member must revoke partitions; -1 for no change.
+        topics: Names of the topics that the member subscribes to.
         regex: Regular expression for further topics.
         assignor: Requested server-side assignor.
-        owned: Partitions that it owns.
+        owned: Partitions that the member owns.
         client_id: Client id of the request.
         client_host: Address of the client.
         is_first_version: Whether the coordinator generates a missing member id (version 0).

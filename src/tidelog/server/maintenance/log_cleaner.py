@@ -119,7 +119,7 @@ class LentJobs:
 
         Args:
             name: The partition.
-            roll: Whether to roll its active segment first.
+            roll: Whether to roll the partition's active segment first.
             is_asked: Whether to clean even if no cleaning is due.
 
         Raises:
@@ -572,7 +572,7 @@ class LogCleaner:
 
         Args:
             name: The partition.
-            roll: Whether to roll its active segment first.
+            roll: Whether to roll the partition's active segment first.
             is_asked: Whether to clean even if no cleaning is due.
 
         Raises:

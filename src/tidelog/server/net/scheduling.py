@@ -154,7 +154,7 @@ class BusyPoll:
         Args:
             client: Number of the client's connection.
             arrived_ns: Monotonic time in ns at which the request arrived.
-            now_ns: Monotonic time in ns, now.
+            now_ns: Current monotonic time in ns.
             size_bytes: Size of request and response together, in bytes.
         """
         if size_bytes > self._small_bytes:

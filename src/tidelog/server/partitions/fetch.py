@@ -204,7 +204,7 @@ class PartitionRead:
         partition: The partition; None if it is unavailable, see `refusal`.
         number: The partition's number.
         offset: First requested offset.
-        max_bytes: Maximum number of bytes.
+        max_bytes: Maximum number of bytes to read from this partition.
         leader_epoch: Epoch that the client expects, below 0 for any.
         last_epoch: Epoch of the client's last record, below 0 for none.
         topic_id: Id that the topic must have, None for any.

@@ -79,7 +79,7 @@ class CachedPartition:
     """A session's entry of one partition.
 
     Attributes:
-        key: The partition.
+        key: Topic and number of the partition.
         request: The client's last request for the partition.
         topic: Name of the topic, if the client names the topic by id and the topic was found. The
             session keeps the name after the topic's deletion.
@@ -168,7 +168,7 @@ class SessionRequest:
     Attributes:
         session_id: Id of the session; 0 for no session.
         epoch: 0 begins a session, -1 ends the session, any other epoch continues it.
-        by_id: Whether topics are named by ids.
+        by_id: Whether the request names topics by ids.
         is_follower: Whether a follower sent the request.
         partitions: New or changed partitions; in a full request, all partitions.
         forgotten: Partitions to remove from the session.
@@ -327,7 +327,7 @@ class FetchSessions:
 
         Args:
             request: Session part of the request.
-            now_ms: Monotonic time.
+            now_ms: Current monotonic time, in ms.
         """
         if request.is_full:
             self._sessions.pop(request.session_id, None)

@@ -113,10 +113,10 @@ class OpenTransactions:
 
         Args:
             states: The log's producers.
-            producer: Id and epoch.
+            producer: Producer id and epoch.
             sequence: First sequence to be written, -1 for a coordinator's records.
             raises_epochs: Whether each of the producer's transactions has an epoch of its own.
-            now_ms: Wall time in ms.
+            now_ms: Current wall time, in ms.
         """
         producer_id, epoch = producer
         if states.has_open_transaction(producer_id, epoch):

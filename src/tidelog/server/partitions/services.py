@@ -79,7 +79,7 @@ class Services:
         env: Clock, files, randomness.
         log_dir: The data directory, open for writing.
         timers: Timers on the event loop.
-        metrics: Counters.
+        metrics: Counters for metrics.
         work: Threads for changes: topics, checkpoints, opening partitions.
         reads: Separate threads for reads from a disk or a store, so that other work does not wait
             for slow reads.

@@ -87,13 +87,13 @@ class CleanerTally:
     """Counts of compaction since the start.
 
     Attributes:
-        runs: Successful cleanings.
-        failures: Failed cleanings.
-        at_work: Cleanings that are running now.
+        runs: Number of successful cleanings.
+        failures: Number of failed cleanings.
+        at_work: Number of cleanings that are running now.
         busy_ms: Total time of cleanings, in ms.
-        bytes_read: Bytes read from log files.
-        bytes_written: Bytes written to log files.
-        records_removed: Records removed.
+        bytes_read: Number of bytes read from log files.
+        bytes_written: Number of bytes written to log files.
+        records_removed: Number of records removed.
         failing: Reason of the failure, for each partition whose last cleaning failed.
         ratios: Dirty ratio of each partition at the last inspection.
         last_ms: Wall time in ms when each partition was last cleaned.
@@ -147,10 +147,11 @@ class Counters:
         topics: Counts by topic. Deleted topics are dropped.
         cleaner: Counts of compaction.
         connections: Number of open connections.
-        connections_opened: Connections admitted since the start.
-        connections_refused: Connections refused since the start.
-        malformed_requests: Malformed requests since the start.
-        logins: Authentications since the start, by mechanism and outcome (`ok`, `failed`).
+        connections_opened: Number of connections admitted since the start.
+        connections_refused: Number of connections refused since the start.
+        malformed_requests: Number of malformed requests since the start.
+        logins: Number of authentications since the start, by mechanism and outcome (`ok`,
+            `failed`).
     """
 
     def __init__(self) -> None:

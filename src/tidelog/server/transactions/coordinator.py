@@ -236,12 +236,15 @@ class TransactionCoordinator:
                 must be in the transaction already.
 
         Returns:
-            An error code for each partition. With `add`: NONE once the addition is durable. Without
-                `add`: NONE, or TRANSACTION_ABORTABLE for a partition that is not in the
-                transaction. In both cases CONCURRENT_TRANSACTIONS while a transaction is being
-                completed (the client retries), INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING,
-                PRODUCER_FENCED, COORDINATOR_LOAD_IN_PROGRESS or NOT_COORDINATOR. With `add`, also
-                UNKNOWN_SERVER_ERROR if the write is refused.
+            An error code for each partition:
+
+            - with `add`: NONE once the addition is durable, or UNKNOWN_SERVER_ERROR if the write is
+              refused;
+            - without `add`: NONE, or TRANSACTION_ABORTABLE for a partition that is not in the
+              transaction;
+            - in both cases: CONCURRENT_TRANSACTIONS while a transaction is being completed (the
+              client retries), INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED,
+              COORDINATOR_LOAD_IN_PROGRESS or NOT_COORDINATOR.
         """
         producer = ProducerRef(producer_id, producer_epoch)
         if not add:

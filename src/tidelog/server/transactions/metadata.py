@@ -319,7 +319,7 @@ def plan_init(
         is_pending: Whether a transition is in progress.
         request: Request of the client.
         new_id: Unused producer id; required if the epochs of the current id are used up.
-        now_ms: Wall time.
+        now_ms: Current wall time, in ms.
 
     Returns:
         The next metadata, or an error code. Without an open transaction, the metadata is in state
@@ -452,7 +452,7 @@ def plan_end(
         is_pending: Whether a transition is in progress.
         request: Request of the client.
         new_id: Unused producer id; required if the epochs of the current id are used up.
-        now_ms: Wall time.
+        now_ms: Current wall time, in ms.
 
     Returns:
         The next metadata, in state PrepareCommit or PrepareAbort; `NONE` if the request repeats a
