@@ -143,8 +143,13 @@ def test_order_by_time_is_exact_in_pages_of_any_size(
     page: int,
 ) -> None:
     memory = Memory(logs, clock)
-    answer = [one.order_key for one in memory.order(wanted).first(limit, page=page)]
-    assert answer == memory.model(wanted)[:limit]
+    order, model = memory.order(wanted), memory.model(wanted)
+    answer = [one.order_key for one in order.first(limit, page=page)]
+    assert answer == model[:limit]
+    if limit:
+        later = model[limit:]
+        assert order.has_more in (bool(later), None)
+        assert order.is_tied == bool(later and later[0][0] == answer[-1][0])
 
 
 @given(partitions(), st.sampled_from(ClockName))

@@ -7,7 +7,7 @@ import re
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
-from itertools import chain, islice, pairwise
+from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import click
@@ -267,7 +267,7 @@ class _Reading:
         self._stats = ScanStats()
         self._count = 0
         self._last_row: list[Cell] = []
-        self._is_tied: bool | None = None
+        self._order: TimeOrder | None = None
 
     def run(self) -> ExitCode:
         """Write the existing records and, with `--follow`, the records that are appended later."""
@@ -292,10 +292,11 @@ class _Reading:
     def _note_limit(self) -> None:
         """Print that --limit ended the read, unless it is known that no record follows."""
         if self._options.is_ordered:
-            if self._is_tied is None:
+            order = self._order
+            if order is None or order.has_more is False:
                 return
-            more = "more follow"
-            if self._is_tied:
+            more = "more follow" if order.has_more else "more may follow"
+            if order.is_tied:
                 more += ", some with the same time as the last one"
         else:
             name = list(self._ranges)[-1]
@@ -403,7 +404,7 @@ class _Reading:
         """Yield the records in order of time."""
         options = self._options
         is_columns = self._reads_columns()
-        order = TimeOrder(
+        order = self._order = TimeOrder(
             read=self._read_by_columns if is_columns else self._read_plain,
             first_at=self._first_at,
             ranges=clipped(self._ranges, self._reads.bounds()),
@@ -411,17 +412,8 @@ class _Reading:
             window=_COLUMN_WINDOW if is_columns else WINDOW_LEAST,
             stats=self._stats,
         )
-        if options.tail is not None:
-            for last in order.last(options.tail):
-                yield last.partition, last.record, last.append_ms
-            return
-        # One more record than the limit is read. It shows whether records follow, and whether they
-        # have the same time as the last printed record.
-        limit = options.limit
-        records = order.first(None if limit is None else limit + 1)
-        for one, after in islice(pairwise(chain(records, (None,))), limit):
-            assert one is not None
-            self._is_tied = None if after is None else after.ms == one.ms
+        tail = options.tail
+        for one in order.first(options.limit) if tail is None else order.last(tail):
             yield one.partition, one.record, one.append_ms
 
     def _reads_columns(self) -> bool:

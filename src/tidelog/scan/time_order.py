@@ -95,6 +95,9 @@ class TimeOrder:
         clock: The clock.
         window: Size of the first window of each partition in offsets, at least `WINDOW_LEAST`.
         stats: `without_time` has the number of records read that have no time on the clock.
+        has_more: Whether records follow the last page in order; None if unknown, because offsets
+            were left unread.
+        is_tied: Whether a record after the last page has the same time as the page's last record.
     """
 
     read: Read
@@ -103,11 +106,16 @@ class TimeOrder:
     clock: ClockName
     window: int = WINDOW_LEAST
     stats: ScanStats = field(default_factory=ScanStats)
+    has_more: bool | None = None
+    is_tied: bool = False
 
     def first(
         self, limit: int | None = None, *, page: int = PAGE_RECORDS
     ) -> Iterator[OrderedRecord]:
-        """Yield at most `limit` records in order. Pages of `page` records limit the memory."""
+        """Yield at most `limit` records in order. Pages of `page` records limit the memory.
+
+        No record is read only to set `has_more`, because such a read could fail.
+        """
         after: OrderedRecord | None = None
         while limit is None or limit > 0:
             count = page if limit is None else min(page, limit)
@@ -126,7 +134,7 @@ class TimeOrder:
         self, count: int, after: OrderedRecord | None, *, backward: bool
     ) -> list[OrderedRecord]:
         order_key = None if after is None else after.order_key
-        best = _Best(count, order_key, backward=backward)
+        best = _Best(count + 1, order_key, backward=backward)  # one more, for `has_more`
         rest = {name: self._start(name, one, after) for name, one in self.ranges.items()}
         rest = {name: one for name, one in rest.items() if _has_offsets(one)}
         size = max(count // max(len(rest), 1), self.window)
@@ -139,10 +147,14 @@ class TimeOrder:
                     del rest[name]
             size *= 2
         if rest:
-            bound_ms = best.ordered()[-1].ms
+            bound_ms = best.ordered()[count - 1].ms
             for name, left in rest.items():
                 self._add(best, name, _bounded(left, bound_ms, backward=backward))
-        return best.ordered()
+        records = best.ordered()
+        is_longer = len(records) > count
+        self.has_more = True if is_longer else None if rest else False
+        self.is_tied = is_longer and records[count].ms == records[count - 1].ms
+        return records[:count]
 
     def _start(
         self, name: TopicPartition, whole: RequestedRange, after: OrderedRecord | None

@@ -12,6 +12,7 @@ import tidelog
 from tidelog.cli import records
 from tidelog.errors import InvalidRequest, UnknownTopic
 from tidelog.record.record import Record
+from tidelog.scan.time_order import WINDOW_LEAST
 from tidelog.types import TopicPartition
 
 HOUR = 3_600_000
@@ -204,6 +205,21 @@ def test_a_read_of_lost_offsets_fails(cli: Cli, order: str) -> None:
     assert "--offset A..B` reads other offsets" in result.err
     rest = cli.ok("read", "flights", "--order", order, "--offset", "2..", "-o", "json").objects
     assert [row["offset"] for row in rest] == [2, 3]
+
+
+def test_a_limit_before_damage_reads_no_further_record(cli: Cli) -> None:
+    cli.ok("create", "flights", "--config", "segment.ms=1", "--config", "retention.ms=-1")
+    for values in ((b"good",) * WINDOW_LEAST, (b"later",), (b"last",)):
+        cli.append(*(at(cli.clock.now_ms(), value=value) for value in values))
+        cli.clock.advance(1_000)
+    damaged = cli.data / "flights-0" / f"{WINDOW_LEAST:020}.log"
+    damaged.write_bytes(damaged.read_bytes().replace(b"later", b"LATER"))
+    ordered = ("read", "flights", "--order", "time", "--limit")
+    exact = cli.ok(*ordered, f"{WINDOW_LEAST}")
+    assert exact.out.count("good") == WINDOW_LEAST
+    ended = f"--limit ended the reading after {WINDOW_LEAST} records"
+    assert exact.err == f"note: {ended}; more may follow\n"
+    assert cli.run(*ordered, f"{WINDOW_LEAST + 1}").code == 1
 
 
 def test_damage_before_an_empty_range_leaves_only_the_newest_time_out_of_a_note(cli: Cli) -> None:
