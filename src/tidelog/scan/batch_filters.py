@@ -88,7 +88,7 @@ class UnstampedBatches:
         return cannot
 
     def _count(self, table: "Longs") -> int:
-        """Return the number of the table's data records that are in the piece's offsets.
+        """Return the number of the table's data records whose offsets are in the piece.
 
         The number may be too large if the range of offsets cuts a batch that has gaps. The number
         may be too small because a legacy wrapper counts as one record.

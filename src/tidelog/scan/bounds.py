@@ -151,7 +151,10 @@ def resolve(
 def append_time_notes(
     reader: LogView, requested_range: RequestedRange, question: Question, start: int
 ) -> tuple[str, ...]:
-    """Return a note if `start` was found by append time and earlier records have none; else ()."""
+    """Return a note if a time bound became `start` although records before it have no append time.
+
+    The note is returned only for the append clock with `TimeMode.POSITIONS`; otherwise ().
+    """
     is_position = question.times is TimeMode.POSITIONS and requested_range.start_ms is not None
     if not is_position or question.clock is ClockName.RECORD:
         return ()

@@ -24,7 +24,7 @@ _READ_MAX: Final = 100
 
 
 class CompactedPart(NamedTuple):
-    """Offsets that overlap a range, and from which compaction may have removed records.
+    """Offsets of segments that overlap a range and from which compaction may have removed records.
 
     Attributes:
         start_offset: First of these offsets, inclusive.
@@ -77,7 +77,7 @@ def compacted_parts(
 
 
 def _part_of(log: "LogView", requested: RequestedRange, cleaned_end: int) -> CompactedPart | None:
-    """Return the compacted part of a range of offsets; None if it has all its records."""
+    """Return the compacted part of a range of offsets; None if no record is missing in it."""
     start = max(log.log_start_offset, requested.start_offset or 0)
     end = cleaned_end
     if requested.end_offset is not None:

@@ -2,8 +2,8 @@
 
 Counts the records that a read of the same range returns. Zones that a range cuts are read. If only
 committed records are counted, zones with transactional records are read, too. Segments without a
-zone map are read: active segments, and, without a zone cache, the segments of directories of other
-programs.
+zone map are read. These are active segments and, if there is no zone cache, segments that other
+programs wrote.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -68,9 +68,9 @@ class TableStats:
         scan: Statistics of all reads.
         keys: Keys that have a record.
         deleted: Keys whose winner is a tombstone.
-        without_key: Records without a key, which are in no table.
-        without_time: Records without a time on the chosen clock, which are in no table as of a
-            time.
+        without_key: Records without a key. These records are in no table.
+        without_time: Records without a time on the chosen clock. These records are in no table as
+            of a time.
         readings: Number of passes over the records to fold keys. The number is larger than 1 if
             memory can't hold all keys.
     """
@@ -248,7 +248,7 @@ def _versions(batch: pa.RecordBatch, ranking: Ranking) -> "Longs":
 
 
 def header_versions(headers: "Column", name: str) -> "Longs":
-    """Return each record's version from its last header `name`; `MISSING_VERSION` without one.
+    """Return each record's version from its last header `name`; `MISSING_VERSION` if it has none.
 
     A version must have 8 bytes, a big-endian int64; other values count as missing. Source: KIP-280.
     """

@@ -1,10 +1,10 @@
 """Latency by hour (append time minus create time), and lateness of records.
 
-Latency comes from zone maps where they exist. These segments are read: the active segment, a
-segment that the log start cuts, and, if there is no zone cache, segments without a zone map. A
-segment is also read if its zone map has time spans that are longer than an hour, and the time range
-begins or ends inside a span. A latency is negative if the producer's clock was ahead; negative
-latencies are counted. Records whose create time or append time is unknown have no latency.
+Latency comes from zone maps where zone maps exist. Three kinds of segments are read: the active
+segment; a segment that the log start cuts; and, if there is no zone cache, segments without a zone
+map. A segment is also read if its zone map has time spans that are longer than an hour, and the
+time range begins or ends inside a span. A latency is negative if the producer's clock was ahead;
+negative latencies are counted. Records whose create time or append time is unknown have no latency.
 
 A record's lateness is the largest create time among the records before it in its partition, minus
 the record's own create time. A watermark with delay D that is updated at each record of one
@@ -63,8 +63,8 @@ class TopicLatency:
     Attributes:
         by_hour: Histograms by the first ms of each hour of append time.
         by_unit: Histograms by the first ms of each unit of the calendar, if one was requested.
-        without: Number of data records that lack a create time or an append time. They are counted
-            only if no time range is given.
+        without: Number of data records that lack a create time or an append time. These records are
+            counted only if no time range is given.
         from_zone_maps: Number of records counted from zone maps.
         stats: Statistics of reading.
         sidecar_bytes: Bytes read from zone maps.
@@ -427,7 +427,7 @@ def _count_units(
     zone: tzinfo,
     units: dict[int, LatencyHistogram],
 ) -> None:
-    """Add latencies of records that have both times by start of the unit."""
+    """Add latencies of records that have both times to `units`, by the start of each unit."""
     import numpy as np
 
     from tidelog.scan.rows import both_times, distances

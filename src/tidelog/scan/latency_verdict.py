@@ -1,4 +1,4 @@
-"""One-sentence summaries of latency and lateness, for commands and the head of a page."""
+"""One-sentence summaries of latency and lateness, for commands and below the title of a page."""
 
 from collections.abc import Mapping
 from math import ceil
@@ -124,7 +124,7 @@ def watermark_line(name: str, late: TopicLateness) -> str:
 
 
 def merged_delays(late: TopicLateness) -> list[tuple[str, int]]:
-    """Return (delay as text, records lost); delays that lose equally many records are merged."""
+    """Return pairs (delay as text, records lost); delays with equal losses are merged."""
     merged: list[tuple[list[int], int]] = []
     for delay, lost in sorted(late.lost.items()):
         if merged and merged[-1][1] == lost:

@@ -2,9 +2,9 @@
 
 Decoding releases the GIL, so threads use several cores. Each thread reads the next unread split.
 Decoded batches are buffered until the splits before them are returned. If the buffer has reached
-`buffer_bytes`, only the thread of the current split continues, one batch at a time, so there is
-always progress. Dropping the reader or closing its generator stops the threads after their current
-batch.
+`buffer_bytes`, only the thread of the split whose batches are returned now continues, one batch at
+a time. So there is always progress. Dropping the reader or closing its generator stops the threads
+after their current batch.
 """
 
 import os

@@ -119,7 +119,7 @@ class PieceFinder:
         bases = [segment.base_offset for segment in finished]
         prefetch(context.env.files, [context.path(b, suffix) for b in bases for suffix in suffixes])
         if needs_zones:
-            self.reader.trusted_end()  # in one thread: it sets how far the last segment is trusted
+            self.reader.trusted_end()  # loads shared state before the threads start
             with ThreadPoolExecutor(_THREADS) as pool:
                 list(pool.map(lambda segment: segment.zones_on(self.clock), finished))
 
@@ -293,7 +293,7 @@ class _Zones:
 
 
 def _first_in_time(segment: Segment, start_ms: int) -> int:
-    """Return an offset; all records of the segment below it have times before `start_ms`."""
+    """Return an offset below which all records of the segment have times before `start_ms`."""
     floor_ms, offset = time_floor(segment, start_ms - 1)
     return segment.base_offset if floor_ms == NO_TIMESTAMP else offset + 1
 

@@ -1,10 +1,10 @@
 """Splits: inputs of tasks as plain values, the JSON of splits, and statistics of reads.
 
 A split has topic, partition and offsets, and the pieces of files that contained these offsets at
-planning time. If a file is gone (deleted, compacted, moved to another tier), the reader looks up
-the offsets in the partition's current files. Paths are opaque; only the reader's `Ranges`
-interprets them. Splits are immutable and can be pickled. Their JSON has no version, because one job
-writes and reads it, with the same release of tidelog.
+planning time. If a file is gone (deleted, compacted, or moved to the tier), the reader looks up the
+offsets in the partition's current files. Paths are opaque; only the reader's `Ranges` interprets
+them. Splits are immutable and can be pickled. Their JSON has no version, because one job writes and
+reads it, with the same release of tidelog.
 """
 
 import dataclasses
@@ -228,11 +228,11 @@ class ScanStats:
         log_bytes: Bytes of log scanned.
         batches: Batches scanned.
         batches_opened: Batches whose records were decoded.
-        without_time: Records without a time on the chosen clock, which are in no time range.
-            The number is complete on the append clock, and on the record clock for finished
+        without_time: Records without a time on the chosen clock. These records are in no time
+            range. The number is complete on the append clock, and on the record clock for finished
             segments with a zone map. In other segments, batches that can't match are skipped, so
-            their records without a time are not counted. Exception: if the plan is `strict`, they
-            are counted.
+            their records without a time are not counted. Exception: if the plan is `strict`, these
+            records are counted.
         counted: Records in the range that a plan for counting took from zone maps, without a read.
         sidecar_bytes: Bytes read from append time files; `ScanPlan.sidecar_bytes` has the bytes
             read for the plan.

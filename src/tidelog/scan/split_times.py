@@ -44,7 +44,7 @@ HEAD_RECORDS: Final = 2048
 
 
 class Mark(NamedTuple):
-    """State of a split's summary after some of its records.
+    """State of a split's summary after the first records of the split.
 
     Attributes:
         end_offset: Offset after the records counted so far.

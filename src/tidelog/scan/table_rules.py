@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tidelog.storage.log.log_reader import LogView
 
 
-# Choices for a table that is no longer exact as of the requested time.
+# Choices for a table that is no longer exact as of the requested time: raise an error, or mark it.
 REFUSE: Final = "refuse"
 
 MARK: Final = "mark"
@@ -81,7 +81,7 @@ def _since(doubts: "Sequence[Doubt]") -> int | None:
 
 
 def deleted_doubt(name: TopicPartition, log_start_offset: int) -> Doubt | None:
-    """Return the doubt if the start of a log was deleted; None if no record was deleted."""
+    """Return a doubt if the start of a log was deleted; None if no record was deleted there."""
     if not log_start_offset:
         return None
     return Doubt(
@@ -92,7 +92,7 @@ def deleted_doubt(name: TopicPartition, log_start_offset: int) -> Doubt | None:
 
 
 def without_time_doubt(name: TopicPartition, count: int, clock: ClockName) -> Doubt | None:
-    """Return the doubt if records have no time on the clock; None if `count` is 0."""
+    """Return a doubt if `count` records have no time on the clock; None if `count` is 0."""
     if not count:
         return None
     records = f"{plural(count, 'record')} {verb(count, 'has', 'have')}"

@@ -7,7 +7,7 @@ that the page needs is a bound. Second, from the rest of each partition, only re
 not beyond this bound are read. Most other records are excluded without a read, by zone maps, time
 indexes or brokers. So at most about two pages are in memory, even if the times are in any order.
 
-This module does no I/O, because `TimeOrder` gets a function that reads a range.
+This module does no I/O: the caller passes a function that reads a range.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,8 +1,8 @@
 """Folds record batches to the winning record of each key, in bounded memory.
 
 Whole keys are compared, so two keys with the same hash stay distinct. If the keys exceed the memory
-limit, each pass handles only a share of the keys (by bits of the hashes), and further passes read
-the records again.
+limit, each pass handles only a share of the keys, which bits of the hashes select. Further passes
+read the records again for the other shares.
 
 Only one thread may use an object. Imports numpy, pyarrow and numba.
 """

@@ -238,7 +238,7 @@ class Log(LogAccess):
 
     @property
     def last_append_ms(self) -> int:
-        """Last append time in ms that was assigned, copied or found on disk; -1 without one."""
+        """Last append time in ms that was assigned, copied or found on disk; -1 if unknown."""
         return self._clock.last_ms
 
     def note_of(self, segment: Segment) -> tuple[SegmentNote | None, int]:

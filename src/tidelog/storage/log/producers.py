@@ -206,9 +206,10 @@ class ProducerEntry:
         batches: The producer's last batches of this epoch, oldest first.
         coordinator_epoch: Epoch of the coordinator of the producer's last marker, -1 without a
             marker.
-        last_timestamp: Timestamp of its last batch or marker, in ms.
-        txn_first_offset: First offset of its open transaction, None if none is open.
-        arrival_ms: Arrival time of its last batch or marker, -1 if unknown. Not in snapshots.
+        last_timestamp: Timestamp of the producer's last batch or marker, in ms.
+        txn_first_offset: First offset of the producer's open transaction, None if none is open.
+        arrival_ms: Arrival time of the producer's last batch or marker, -1 if unknown. Snapshots
+            don't store this time.
     """
 
     producer_id: int
@@ -241,7 +242,7 @@ class ProducerEntry:
         """
         if other.epoch != self.epoch or not (self.batches and other.batches):
             return False
-        return self.batches[-1][:-1] == other.batches[-1][:-1]  # all but the timestamp
+        return self.batches[-1][:-1] == other.batches[-1][:-1]  # without the timestamp
 
     def with_batch(self, batch: Batch, arrival_ms: int = NO_TIMESTAMP) -> Self:
         """Return the producer's new entry after a batch of records."""
@@ -505,7 +506,8 @@ class ProducerStates:
             origin: Origin of the append. Sequences and duplicates are checked for CLIENT only. With
                 REPLICATION no batch is refused, because the leader has checked the batches.
             transaction_version: Transaction version of the request to write a marker. From version
-                2 on, the marker's epoch must be above the producer's. Exception: a retry.
+                2 on, the marker's epoch must be above the producer's epoch, unless the marker is a
+                retry.
 
         Returns:
             The batch in the log that `batch` repeats; then `batch` must not be written. None if
@@ -583,7 +585,7 @@ class ProducerStates:
         return CompletedTxn(entry.producer_id, entry.txn_first_offset, batch.base_offset, aborted)
 
     def replay(self, batch: Batch) -> CompletedTxn | None:
-        """Do `update` for a batch that was read from the log."""
+        """Run `update` for a batch that was read from the log."""
         return self.update(batch)
 
     def aborted_entry(self, completed: CompletedTxn) -> AbortedTxn:

@@ -139,7 +139,7 @@ class BatchRefusals:
         return self._count > 0
 
     def judge(self, index: int, timestamp: int, *, has_key: bool) -> None:
-        """Check one record against the rules; count and list it if it is refused."""
+        """Check one record against the rules; count and list the record if it is refused."""
         rules = self._rules
         if not has_key and rules.config.is_compacted:
             self._note(index, "no key, which a compacted topic needs")
@@ -293,7 +293,7 @@ def _skip_bytes(body: Buffer, at: int, end: int, *, is_nullable: bool) -> tuple[
 
 def _skip_headers(body: Buffer, at: int, end: int) -> int:
     count, after = read_varint(body, at, end)
-    # A header takes at least two bytes, so the remaining bytes bound the loop.
+    # A header takes at least two bytes. This check limits the loop to headers that can exist.
     if not 0 <= count <= (end - after) // 2:
         raise CorruptRecord(f"{count} headers, {end - after} bytes left in their record", at=at)
     if count > HEADERS_MAX:

@@ -280,7 +280,7 @@ def _keep_txn_index(
 
 
 def as_damaged_log(error: CorruptData, path: str) -> DamagedLog:
-    """Return `error` as the kind of error with which a partition refuses appends.
+    """Convert `error` to a DamagedLog, the error with which a partition refuses appends.
 
     `path` is used if `error` has no path.
     """
@@ -396,11 +396,11 @@ def _take_ends(context: SegmentContext, base: int, states: ProducerStates) -> No
 def _ends_early(context: SegmentContext, base: int, scan: "_Scan", later: Sequence[int]) -> bool:
     """Return whether a power loss removed records between a segment's end and the next segment.
 
-    A power loss can do this if the segment's sync was deferred and not yet done, but the next
-    segment's name had reached the disk. A legitimate gap (after a compaction, or in a copy of a
-    compacted log) is recorded in the segment's note, which is written after the segment's sync. A
-    gap below the end of a compaction is legitimate, too. If the directory has no file of notes, any
-    gap is accepted.
+    A power loss can remove records if the segment's sync was deferred and not done yet, but the
+    next segment's name was on the disk already. A legitimate gap (after a compaction, or in a copy
+    of a compacted log) is recorded in the segment's note, which is written after the segment's
+    sync. A gap below the end of a compaction is legitimate, too. If the directory has no file of
+    notes, any gap is accepted.
     """
     fs, directory = context.env.files, context.directory
     if scan.sound_part.end_offset >= later[0] or not has_notes(fs, directory):
@@ -595,8 +595,8 @@ def leaves_doubt(failure: StorageFailure) -> bool:
     """Return whether the disk may lack data that the operating system reports as written.
 
     The result is False if the failed operation was not a sync and had not begun a sync. If the
-    result is True, the next opening rewrites segments. A full disk would have no space for this, so
-    a write that fails on a full disk must not give True.
+    result is True, the next opening rewrites segments. A full disk has no space for a rewrite, so
+    the result is False for a write that failed on a full disk.
     """
     return failure.operation not in _WITHOUT_SYNC
 

@@ -85,8 +85,8 @@ class SegmentList:
         self.checkpointed_ms = NO_TIMESTAMP
         self._trusted: int | None = None
         # For a reader: the base offsets of the segments and the directory's stamp, both as of the
-        # last read of the directory. The stamp is None if the directory's stamp doesn't
-        # show every change of the segments.
+        # last read of the directory. The stamp is None if the segments may change while the
+        # directory's stamp stays the same.
         self._named: list[int] = []
         self._stamp: files.FolderStamp | None = None
         self._transaction_start: int | None = None
@@ -328,8 +328,8 @@ class SegmentList:
         rebuilt = rebuild_txn_index(self.context, segment, earlier)
         kept = [entry for entry in known.entries if not (is_torn and entry is last)]
         # Old brokers wrote entries of empty transactions; these entries are only in the file. If
-        # the file and the rebuilt index both have an entry of a marker, the file's entry is used,
-        # because the snapshots may not know where the transaction began.
+        # the file and the rebuilt index both have an entry for the same marker, the file's entry is
+        # used, because the snapshots may not have the beginning of the transaction.
         found = {entry.last_offset: entry for entry in (*rebuilt.entries, *kept)}
         if not is_torn and len(found) == len(kept):
             return known  # the marker's producer had no open transaction

@@ -64,7 +64,7 @@ class Swap(NamedTuple):
             offset of the first old segment, or the log end if there are no old segments.
         end_offset: Offset after the last record of the new segments.
         old: The consecutive segments to replace, as the objects in the log's list of segments.
-        keeps_old: Whether files of old segments are kept until `file.delete.delay.ms` is over.
+        keeps_old: Whether files of old segments are kept for `file.delete.delay.ms`.
     """
 
     bases: Sequence[int]

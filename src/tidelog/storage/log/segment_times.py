@@ -1,9 +1,9 @@
 """Times of a segment for retention and `tidelog why`; smallest and largest time of a partition.
 
 With the clock `record-capped`, retention counts from the largest min(timestamp, append time) of the
-records. Usually the record with the largest timestamp was appended at that time or later. In this
-usual case the largest timestamp is the result; one index entry and one append time prove this. If
-the timestamp is ahead of the append time, a zone map gives the few batches that can contain the
+records. Usually the record with the largest timestamp was appended at or after this timestamp. In
+this usual case the largest timestamp is the result; one index entry and one append time prove this.
+If the timestamp is ahead of the append time, a zone map gives the few batches that can contain the
 result. All records of a batch have one append time, so the batch's header gives the exact value.
 Without a zone map, an upper bound is used: the smaller of the segment's largest timestamp and its
 largest append time. The upper bound is too late by at most the time in which the segment was
@@ -324,7 +324,7 @@ def append_range(log: LogView, start_offset: int = 0, end_offset: int = INT64_MA
     Args:
         log: The partition.
         start_offset: First offset to include; offsets below the log start are left out.
-        end_offset: Offset after the last one to include.
+        end_offset: Offset after the last offset to include.
     """
     times = AppendRange()
     for segment in log.segments:

@@ -272,7 +272,7 @@ class Validator:
             parts.append(self._validate_batch(RecordBatch(part), part, own))
             own.next_offset = parts[-1].last_offset + 1
         data: Buffer = out
-        if any(type(part.data) is bytearray for part in parts):  # one was rewritten
+        if any(type(part.data) is bytearray for part in parts):  # at least one batch was rewritten
             data = bytearray().join(part.data for part in parts)
         self._rules.check_total(len(data))
         return self._append_of(data, [part.batches[0] for part in parts], context)

@@ -198,7 +198,7 @@ class TailSegment(Segment):
         return index if self.find_aborted is None else self.find_aborted(self, index)
 
     def settle_end(self, recorded: RecordedEnd) -> Damage | None:
-        """Compare the scan's end with the recorded end; search for batches after the scan's end.
+        """Compare the scan's end with the recorded end, and search for batches after the scan.
 
         Returns:
             The damage if the bytes after the sound part can't be an unfinished write. With damage,
@@ -421,7 +421,7 @@ class ActiveSegment(TailSegment):
         self.created_ms = context.env.clock.now_ms()
         self._bytes_since_entry = 0
         self._first_timestamp: int | None = None
-        self._written: tuple[int, Batch, int]  # size, last batch, end
+        self._written: tuple[int, Batch, int]  # file size, last batch, end offset
         self._offset_index_written = 0
         self._time_index_written = 0
         self._must_rewrite = False
@@ -555,7 +555,7 @@ class ActiveSegment(TailSegment):
 
     @property
     def first_timestamp(self) -> int:
-        """Largest timestamp of the first batch in ms, for the segment's age; -1 without one."""
+        """Largest timestamp of the first batch in ms, for the segment's age; -1 if none."""
         if self._first_timestamp is None and self.size_bytes:
             # The first 4 KiB may end inside the first batch; this does not mean damage.
             first = next(self.walk_file(0, min(self.size_bytes, 1 << 12)), None)

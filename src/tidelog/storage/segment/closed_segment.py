@@ -60,7 +60,7 @@ class ClosedSegment(Segment):
         self._txn_stamp: FileStat | None = None
 
     def stat(self) -> "FileStat":
-        """Return the status of the log file when it was first used."""
+        """Return the status that the log file had when it was first used."""
         if self._facts is None:
             self._facts = open_log(self, self.context.env.files.stat)
         return self._facts
@@ -187,7 +187,7 @@ class ClosedSegment(Segment):
             if all(batch.max_timestamp == NO_TIMESTAMP for batch in batches):
                 return loaded
         except CorruptData:
-            return self.rebuild_indexes()  # the walk finds the position of the damage
+            return self.rebuild_indexes()  # the rebuild finds the position of the damage
         self.context.report(f"{self.log_path}: its time index is empty; rebuilt in memory")
         return self.rebuild_indexes()
 
@@ -200,7 +200,7 @@ class ClosedSegment(Segment):
 
     @property
     def txn_index(self) -> TxnIndex:
-        """Aborted transactions whose markers are in the segment; without them, there is no file.
+        """Aborted transactions whose markers are in the segment. If there are none, no file exists.
 
         If the file is missing or empty, the zone map shows whether entries were lost. Without a
         zone map, the batches are read to find lost entries.
@@ -242,14 +242,14 @@ class ClosedSegment(Segment):
 
     @property
     def last_batches(self) -> LastBatches:
-        """End of the batches whose offsets are in order, found from the last index entry on."""
+        """End of the batches with offsets in order, found by a scan from the last index entry."""
         batches = self.loaded_last_batches
         if batches is None:
             batches = self.loaded_last_batches = self._load_last_batches()
         return batches
 
     def set_whole(self, size_bytes: int) -> None:
-        """Store that batches fill the segment up to its end, as the segment's writer knows."""
+        """Store, for the segment's writer, that batches fill the segment up to its end."""
         self.loaded_last_batches, self.is_whole = (
             LastBatches(self.end_offset, size_bytes, None),
             True,

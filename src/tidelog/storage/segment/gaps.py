@@ -11,8 +11,8 @@ before the gap. If a directory has neither `tidelog-topics.json` nor Kafka's che
 of a gap is unknown, and the gap is not treated as a loss. An example is a copy of a single
 partition.
 
-A derived file doesn't show whether a gap is a loss: if the file was built after the loss, it ends
-where the log ends. A zone map can only prove that the segment still has its last offset.
+A derived file doesn't show whether a gap is a loss, because a file that was built after the loss
+ends where the log ends. A zone map can only prove that the segment still has its last offset.
 
 Only `Losses`, which searches use, holds state.
 """
@@ -148,8 +148,8 @@ def ensure_no_gap(segment: Segment, start: int, end: int) -> None:
 def ensure_reaches(segment: ClosedSegment, offset: int) -> None:
     """Raise CorruptBatch if a finished segment has lost the batch that reached an offset.
 
-    A reader calls this function if it has not found such a batch. The function may read the whole
-    segment.
+    A reader calls this function if it has found no batch that reaches the offset. The function may
+    read the whole segment.
 
     Raises:
         CorruptBatch: The segment is damaged after its last batch with offsets in order, or records

@@ -120,7 +120,7 @@ def first_offset_at(segment: Segment, position: int) -> int:
 
 
 def _holds(segment: Segment, entry: tuple[int, int]) -> bool:
-    """Return whether an entry's timestamp is the largest of the batch with the entry's offset."""
+    """Return whether an entry has the largest timestamp of the batch with the entry's offset."""
     timestamp, offset = entry
     try:
         hit = batch_reaching(segment, offset)

@@ -60,7 +60,7 @@ PATIENT_LIMIT: Final = 1_000_000
 
 CHECKED_LIMIT_BYTES: Final = 1 << 32
 _HIGH_SIZE: Final = 4
-_LEGACY_HEADS: Final = (18, 26)  # size by magic, up to the key's length, exclusive
+_LEGACY_HEADS: Final = (18, 26)  # size, by magic, of the fields before the key's length
 _KEY_LENGTH: Final = 4
 
 
@@ -305,7 +305,7 @@ def find_damage(
     *,
     jump_is_proven: bool = False,
 ) -> Damage | None:
-    """Return the damage after a log file's sound part, if it is proven that the log had more.
+    """Return the damage after a log file's sound part if the log provably had more records.
 
     Args:
         file: The log file.

@@ -54,14 +54,14 @@ PARTS_MAX: Final = 16_384
 PIECE_BYTES: Final = 1 << 18
 
 # Size in bytes of the first piece, which nearly always contains the result. A first piece has room
-# for two batches of 16 KB, the producers' default, and is smaller than the operating system's
-# read-ahead.
+# for two batches of 16 KB (the default size of producers). It is smaller than the operating
+# system's read-ahead.
 FIRST_PIECE_BYTES: Final = 40 << 10
 
 PROVEN_MAX: Final = 16_384
 
-# Number of searches beyond the mapped part of an active segment after which the segment is mapped
-# again. Mapping costs as much as two or three such searches.
+# After this number of searches beyond the mapped part of an active segment, the segment is mapped
+# again. Mapping takes as long as two or three such searches.
 SEARCHES_PER_MAP: Final = 16
 
 Bytes = npt.NDArray[np.uint8]
@@ -80,7 +80,7 @@ class MappedPart(NamedTuple):
         time_index: Entries of the time index.
         epochs: By position, the leader epoch of each batch whose checksum was verified; None for a
             batch without an epoch.
-        between: Base offset and upper bound of all offsets, exclusive.
+        between: Base offset of the segment, and upper bound (exclusive) of the segment's offsets.
         largest: Upper bound of the record times in these batches, in ms.
         is_whole: Whether the part has all batches of the segment.
     """
@@ -141,7 +141,7 @@ class KernelSearch:
         floor_offset: int,
         may_block: bool,
     ) -> OffsetAndTimestamp | None:
-        """Decompress and verify batches for the kernel; if needed, search on after the part."""
+        """Decompress and verify batches for the kernel; if needed, continue after the part."""
         segment, log = part.segment, part.log
         status, offset, timestamp, position = result
         while status == NEED_PLAIN:
@@ -191,7 +191,7 @@ class KernelSearch:
             if self._unmapped_searches >= SEARCHES_PER_MAP:
                 self._unmapped_searches, self._active = 0, None
                 largest, size = segment.largest_timestamp, segment.size_bytes
-                with suppress(OSError):  # after an error, reading in pieces raises it or succeeds
+                with suppress(OSError):  # reading in pieces raises the error again, or succeeds
                     log = segment.context.env.files.map(segment.log_path, size)
                     self._active = _part_of(segment, log, largest, is_whole=False)
             return None
@@ -262,7 +262,7 @@ def _sees_behind(piece: Bytes, at: int) -> bool:
 
 
 def _between(segment: Segment) -> tuple[int, int]:
-    """Return the base offset and the upper bound of all offsets, exclusive."""
+    """Return a segment's base offset, and the upper bound (exclusive) of its offsets."""
     end = INT64_MAX if segment.is_active else segment.end_offset
     return segment.base_offset, segment_limit(segment.base_offset, end)
 

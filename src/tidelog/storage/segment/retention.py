@@ -193,8 +193,8 @@ class Deletion(NamedTuple):
     reason: str
 
 
-# A pass: a function of a segment and its end offset. A pass returns the reason for the segment's
-# deletion, or None to keep the segment.
+# A retention pass. Its arguments are a segment and the segment's end offset. It returns the reason
+# for deleting the segment, or None to keep the segment.
 _Pass = Callable[[SegmentFacts, int], str | None]
 
 
@@ -278,7 +278,7 @@ def _below_start(segments: Sequence[SegmentFacts], bounds: _Bounds) -> _Pass:
 
 
 def _over_size(segments: Sequence[SegmentFacts], limit_bytes: int) -> _Pass:
-    """Create a pass that tracks the excess bytes; call the pass once for each segment, in order."""
+    """Create a pass that tracks the excess bytes; it must be called once per segment, in order."""
     total = sum(segment.size_bytes for segment in segments)
     over = total - limit_bytes
 

@@ -158,7 +158,7 @@ _Opened = TypeVar("_Opened")
 
 
 class LastBatches(NamedTuple):
-    """End of a segment's batches whose offsets are in order, found from the last index entry on.
+    """End of a segment's batches with offsets in order, found by a scan from the last index entry.
 
     Attributes:
         next_offset: Offset after the last batch with offsets in order.
@@ -195,8 +195,8 @@ class Segment(ABC):
             are proven.
         find_aborted: Completes the segment's index of aborted transactions from the batches; raises
             CorruptData. None if the index in the file is complete.
-        zones_lock: Held while the zone map is written, because a roll and a copy to the tier may do
-            this at the same time.
+        zones_lock: Held while the zone map is written, because a roll and a copy to the tier may
+            write the zone map at the same time.
     """
 
     is_active: ClassVar[bool]
@@ -313,7 +313,7 @@ class Segment(ABC):
 
     @property
     def txn_index(self) -> TxnIndex:
-        """Aborted transactions whose markers are in the segment; without them, there is no file."""
+        """Aborted transactions whose markers are in the segment. If none, there is no file."""
         if self._txn_index is None:
             self._txn_index = self.read_txn_index()
         return self._txn_index
@@ -360,7 +360,7 @@ class Segment(ABC):
 
     @property
     def knows_all_append_times(self) -> bool:
-        """Whether the tier stored that all append times are known."""
+        """Whether the tier's copy has a note that all append times are known."""
         return False
 
     @property

@@ -140,7 +140,7 @@ def slices(
     Args:
         segments: Segments of the log.
         start: First offset, inclusive.
-        end: Last offset, exclusive.
+        end: Offset after the last offset.
         on_empty: Called, in order, for each segment that has no such part. The arguments of the
             call are the segment, and the start and the exclusive end of the requested offsets that
             the segment should have.

@@ -40,7 +40,7 @@ def build_plain(
     """Build the zone map of a finished segment, without numba or numpy.
 
     Args:
-        segment: The segment, which is read to its end. The append times that are now proven are
+        segment: The segment, which is read to its end. Only append times that are proven now are
             used.
         siblings: Checksums of the files beside the log; the map stores them.
         limits: Maximum sizes of zones and blocks.

@@ -132,7 +132,7 @@ def _damage_for_failures() -> Iterator[None]:
 
 
 def misfit(segment: Segment, zone_map: ZoneMap, *, in_passing: bool = False) -> str | None:
-    """Return why a map does not belong to a segment's current log, None if it does.
+    """Return why a map does not belong to a segment's current log; None if the map belongs to it.
 
     Args:
         segment: The segment.
@@ -341,7 +341,7 @@ class ZoneCache:
         self.directory = directory
 
     def path_of(self, segment: Segment) -> str:
-        """Return the path of a segment's map, which may not exist; the name needs no escaping."""
+        """Return the path of a segment's map, which may not exist."""
         partition = segment.context.topic_partition
         topic = f"{segment.context.topic_id.hex}-{crc32c(partition.topic.encode()):08x}"
         rows, crc = segment.append_times.digest

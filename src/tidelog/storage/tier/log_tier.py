@@ -75,7 +75,7 @@ def _has_bytes_of(segment: Segment, row: "TierSegment") -> bool:
 
 
 def copies_of(local: Sequence[Segment], rows: "Sequence[TierSegment]") -> int:
-    """Count the local segments before the oldest local segment that the tier lacks."""
+    """Return how many local segments precede the oldest local segment that the tier lacks."""
     by_base = {row.base_offset: row for row in rows}
     count = 0
     for segment in local:
@@ -87,7 +87,7 @@ def copies_of(local: Sequence[Segment], rows: "Sequence[TierSegment]") -> int:
 
 
 def plan_release(local: Sequence[SegmentFacts], *, config: TopicConfig, now_ms: int) -> int:
-    """Count the oldest local segments that local retention deletes if the tier has them.
+    """Return how many of the oldest local segments local retention deletes if the tier has them.
 
     Args:
         local: All local segments, the active one last.
@@ -211,11 +211,12 @@ class LogTier:
             self._save(dataclasses.replace(self.view.record, local_start_offset=offset))
 
     def clip(self, offset: int, local_start: int) -> "Mapping[str, TierSegment]":
-        """Return the truncated row, by uid, of the segment inside which a truncation ends the tier.
+        """Return, by uid, the truncated row of the tier's segment that is cut by a truncation.
 
-        The result is empty in three cases: no segment of the tier is cut; all records of the cut
-        segment are removed; or local files have the offset. The store is read before anything
-        changes, so that a failure of the store does not take the log offline.
+        The truncation begins at `offset`. The result is empty in three cases: no segment of the
+        tier is cut; all records of the cut segment are removed; or local files have the offset. The
+        store is read before anything changes, so that a failure of the store does not take the log
+        offline.
         """
         view = self.view
         if view is None or not self._is_cut_below(offset, local_start):

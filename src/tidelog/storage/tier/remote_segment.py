@@ -242,7 +242,7 @@ class RemoteSegment(ClosedSegment):
 
     @property
     def zones(self) -> ZoneMap | None:
-        """The zone map, or None; its total comes from the row, and the rest is read on use."""
+        """The zone map, None without one. Its total comes from the row; the rest is read on use."""
         if not self._zones_loaded:
             has_map = files.ZONES_SUFFIX in self.row.objects and not self._is_clipped
             self.use_zones(self._make_zones() if has_map else None)
@@ -280,9 +280,9 @@ class RemoteSegment(ClosedSegment):
 
 
 class RemoteZones(ZoneMap):
-    """A zone map whose total is known before a byte of it is read; the footer is read on use.
+    """A zone map whose total is known before any of its bytes is read. The footer is read on use.
 
-    If the object is missing or damaged, this is reported, and the total is used as one zone: more
+    If the object is missing or damaged, this is reported, and the total is used as one zone. More
     data than necessary is then read.
     """
 

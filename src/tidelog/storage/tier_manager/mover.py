@@ -16,9 +16,9 @@ only valid copy, and the objects are orphans. After the compare-and-swap, both c
 equal.
 
 A tier has one writer. Each change of the manifest has a random name, which is stored in the tier
-record before the manifest is written. If the store's manifest has a name that the record doesn't
-know, this manifest was written by a copy of the directory, or by this directory before it was
-restored from a backup. In this case nothing is changed.
+record before the manifest is written. If the record does not have the name of the store's manifest,
+this manifest was written by a copy of the directory, or by this directory before it was restored
+from a backup. In this case nothing is changed.
 
 An exchange replaces segments by other segments with the same span of offsets. One swap of the
 manifest replaces all of them. The old objects are kept for the grace period, because readers with
@@ -392,7 +392,7 @@ class Mover:
         return self.swap(lambda manifest: manifest)
 
     def swap(self, change: PureChange) -> Manifest:
-        """Change the manifest in the store by one step, then `tidelog-tier.json`.
+        """Change the manifest in the store in one step, then store it in `tidelog-tier.json`.
 
         Returns the new manifest.
         """

@@ -8,10 +8,9 @@ the log uncleaned, cleaned, or cleaned up to an offset. Local segments, even if 
 not cleaned until only the tier has them.
 
 A job begins with the oldest segment, and its parts are finished by ascending offsets. So when a
-tombstone is dropped, its delete horizon has passed, and the records that it deletes are gone: no
-object that a manifest names can have such a record. Segments that left the manifest are kept for
-the grace period, because readers with older plans may read them, and parts of the job may still
-read keys from them.
+tombstone is dropped, its delete horizon has passed, and no object that a manifest names has a
+record that the tombstone deletes. Segments that left the manifest are kept for the grace period,
+because readers with older plans may read them, and parts of the job may still read keys from them.
 
 This module owns:
 

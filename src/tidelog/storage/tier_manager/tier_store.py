@@ -12,7 +12,8 @@
   of indexes, append times and aborted transactions are not copied as they are: only their trusted
   entries are written. Each object is read back completely and compared with length and checksum.
   Readers ignore the folder until a manifest names it, so a failed copy is an orphan.
-- A check compares a tier with its manifest: every object is read, or only its length is requested.
+- A check compares a tier with its manifest. The check reads every object, or only requests the
+  objects' lengths.
 - Garbage (segments that the manifest no longer has) is removed after a grace period for readers.
 """
 
