@@ -267,7 +267,10 @@ def _print_details(
     *,
     is_compacted: bool,
 ) -> None:
-    """Print all lines about each segment; lines that all segments share are printed once."""
+    """Print all lines about each segment.
+
+    Lines on deletion that all segments of a partition share are printed once.
+    """
     for name, story in stories:
         if len(stories) > 1:
             _print_line(surroundings, f"{name.topic}:{name.partition}")

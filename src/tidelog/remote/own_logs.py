@@ -57,6 +57,8 @@ class OwnLogs:
     def has(self, partition: TopicPartition) -> bool:
         """Return whether the directory has the partition, and its topic has the cluster's topic id.
 
+        The ids are compared only if both are known.
+
         Raises:
             InvalidRequest: The directory has another topic of that name, with a different id.
         """

@@ -357,7 +357,7 @@ def fetched(
         split: The split; its times are on `split.clock`.
         columns: Names from `tidelog.scan.ALL_COLUMNS`.
         fetch: Fetch from the partition's leader; the caller closes it.
-        stats: Receives the number of bytes, of rows, and of records without a time.
+        stats: Receives the number of bytes, batches, rows, and records without a time.
         rows: Maximum number of rows in a record batch.
 
     Raises:

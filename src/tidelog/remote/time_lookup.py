@@ -289,7 +289,10 @@ def first_appended(
 def append_spans(
     cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks]
 ) -> dict[TopicPartition, TimeSpan]:
-    """Return the append times of the first and last record of each log; None if unknown."""
+    """Return the append times of the first and last record of each log.
+
+    None if the append time is unknown, or the log has no record.
+    """
     answers = cluster.search_append_times(marks, 0)
     starts = {name: mark.start for name, mark in marks.items() if mark.start < mark.end}
     first_records = cluster.first_records(starts)
