@@ -24,7 +24,7 @@ from tidelog.config.values import (
     whole_number,
 )
 
-# The listeners that this setting names serve no clients, so the broker leaves them out.
+# Clients don't connect to the listeners in this setting, so the broker leaves them out.
 CONTROLLER_LISTENERS: Final = "controller.listener.names"
 
 DOC: Final = "Accepted for compatibility with Kafka; has no effect."

@@ -154,7 +154,7 @@ class SecurityStore:
         return frozenset(refused)
 
     async def remove_acls(self, acls: "Collection[Acl]") -> None:
-        """Remove ACLs durably; raises StorageFailure, and removes none, if storing fails."""
+        """Remove ACLs durably. If storing fails, raises StorageFailure and removes no ACL."""
         rows = await self._work.run_long(len(acls), lambda: frozenset(map(_row_of, acls)))
         await self._stored.change(lambda state: state._replace(acls=state.acls - rows))
 

@@ -142,7 +142,7 @@ class ConfigResource(ABC):
     async def alter(self, changes: ConfigChanges, *, is_trial: bool) -> None:
         """Change settings, or only validate the changes.
 
-        When this returns, changes that are not a trial are durable and in force.
+        When this returns, the changes are durable and in force, unless `is_trial` is true.
 
         Args:
             changes: The changes.

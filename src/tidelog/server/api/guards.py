@@ -207,7 +207,7 @@ class Access:
         return self._authorizer.may_any(self._client, Operation.WRITE, ResourceType.TOPIC)
 
     def bits(self, kind: ResourceType, name: str, possible: int) -> int:
-        """Return the `possible` operations that the client may perform on a resource.
+        """Return which of the `possible` operations the client may perform on a resource.
 
         The argument and the result are bit sets, in which bit N stands for the operation with code
         N.
@@ -215,9 +215,10 @@ class Access:
         return self._authorizer.operations_bits(self._client, kind, name, possible)
 
     def cluster_bits(self, possible: int) -> int:
-        """Return the `possible` operations that the client may perform on the cluster; see `bits`.
+        """Return which of the `possible` operations the client may perform on the cluster.
 
-        The result is 0 if the client may not describe the cluster.
+        The argument and the result are bit sets as in `bits`. The result is 0 if the client may not
+        describe the cluster.
         """
         if not self.may_cluster(Operation.DESCRIBE):
             return 0

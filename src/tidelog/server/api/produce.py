@@ -85,7 +85,7 @@ TOPIC_IDS_FIRST_VERSION: Final = 13  # topics have ids
 
 VALID_ACKS: Final = frozenset({-1, 0, 1})
 
-# Client id of Kafka's admin client, which alone may write to internal topics.
+# Client id of Kafka's admin client. Only clients with this id may write to internal topics.
 ADMIN_CLIENT_ID: Final = "__admin_client"
 
 # Errors from which old producers would not recover. Every producer gets the retriable error

@@ -289,7 +289,10 @@ def require_all(rules: Iterable[tuple[bool, str]]) -> None:
 def after(
     written: Reply[ErrorCode], result: ResultT, refused: Callable[[ErrorCode], ResultT]
 ) -> Reply[ResultT]:
-    """Return a reply: `result` once the write is durable, or `refused(code)` if it failed."""
+    """Return a reply that completes once the write is durable or has failed.
+
+    The reply completes with `result`, or with `refused(code)` if the write has failed.
+    """
     reply: Reply[ResultT] = Reply()
     written.then(lambda code: reply.complete(result if code is ErrorCode.NONE else refused(code)))
     return reply

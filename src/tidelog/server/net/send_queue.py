@@ -103,7 +103,8 @@ class SendQueue:
             transport: The transport.
             work: Threads for reads of file regions that are not in the page cache.
             on_empty: Called when no piece waits any more and the transport is not paused.
-            on_failure: Called if a piece can't be read or sent. The connection is useless then.
+            on_failure: Called if a piece can't be read or sent. Then the connection can't be used
+                any more.
             on_progress: Called when the queue begins to wait for the socket or its next turn, and
                 each time the queue continues.
         """

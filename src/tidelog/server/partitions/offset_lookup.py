@@ -1,4 +1,4 @@
-"""Finds the offset for a time in a partition, on the event loop or, to read files, in a thread.
+"""Finds the offset for a time in a partition: on the event loop, or in a thread to read files.
 
 A search in a thread has a cache of its own, but the indexes that it loads into the segments stay in
 memory for later searches. `storage.segment.time_search` implements the search itself.

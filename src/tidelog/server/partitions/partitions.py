@@ -326,7 +326,7 @@ class Partitions:
 def epoch_problem(log: Log, epoch: int) -> int:
     """Return the error code for a client's leader epoch, 0 if the epoch is valid.
 
-    -1 means that the client does not know the epoch, and is always valid.
+    Epoch -1 means that the client does not know the epoch. It is always valid.
     """
     if epoch in (NO_LEADER_EPOCH, log.leader_epoch):
         return 0

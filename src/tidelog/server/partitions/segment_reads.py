@@ -61,7 +61,7 @@ PIECE_MIN_BYTES: Final = 16 << 10
 
 @final
 class FilePiece:
-    """Bytes [position, position + size_bytes) of a file, read or sent in order, in parts."""
+    """Bytes [position, position + size_bytes) of a file, to read or send in order, in parts."""
 
     __slots__ = ("_cached_end", "_local", "file", "path", "position", "size_bytes")
 
@@ -564,7 +564,7 @@ def _end_within(segment: Segment, first: Frame, end: int, source: SegmentBytes) 
                 behind = start
             if base > next_offset:
                 next_offset = base
-            # Usually a batch is longer than the distance of two index entries, so that this batch
+            # Usually a batch is longer than the distance of two index entries. Then this batch
             # contains `end`.
             if size >= HEADER_SIZE and end < start + size <= segment.size_bytes:
                 return behind, next_offset

@@ -1,7 +1,7 @@
 """Authentication and authorization rules, without sockets and event loop.
 
-`sasl`, `plain_users` and `bearer_tokens` authenticate, `authentication` maps certificates to
-principals, `operations` names resources and operations, `authorizer` decides, `tls` loads the
-certificates of listeners. Nothing here imports the rest of the server. docs/security.md describes
-threats and measures.
+`sasl`, `plain_users` and `bearer_tokens` authenticate clients. `authentication` maps certificates
+to principals. `operations` names resources and operations. `authorizer` decides what a client may
+do. `tls` loads the certificates of listeners. Nothing here imports the rest of the server.
+docs/security.md describes threats and measures.
 """

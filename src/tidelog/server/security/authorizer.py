@@ -42,7 +42,7 @@ REMEMBERED_MAX: Final = 10_000
 # characters, but a client may send a name of 32,767 bytes.
 REMEMBERED_NAME_MAX: Final = 256
 
-# By operation: the other operations whose ALLOW also allows this operation.
+# Maps an operation to the other operations whose ALLOW also allows this operation.
 _IMPLIED_BY: Final = {
     Operation.DESCRIBE: frozenset(
         {

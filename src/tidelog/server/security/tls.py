@@ -222,5 +222,5 @@ class TlsContexts:
         _server_name: str | None,
         _context: ssl.SSLContext,
     ) -> None:
-        """Continue the handshake with the newest certificates, the same for all server names."""
+        """Continue the handshake with the newest certificates, for any server name."""
         connection.context = self._contexts.newest()

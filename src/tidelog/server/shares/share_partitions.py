@@ -1,9 +1,9 @@
 """All open share partitions, and the share sessions of members.
 
-A share partition is opened by the first fetch that names it, from its persisted state. Without
-persisted state it starts at the offset that the group's settings define. A share partition is
-closed in these cases: a session ends and no other member uses the share partition; its topic is
-deleted; its state is deleted, reset or unloaded.
+The first fetch that names a share partition opens it from its persisted state. Without persisted
+state it starts at the offset that the group's settings define. A share partition is closed in these
+cases: a session ends and no other member uses the share partition; its topic is deleted; its state
+is deleted, reset or unloaded.
 
 A share session remembers the partitions that a member reads. Epoch 0 starts a new session, -1 ends
 the session, and any other epoch must be one above the last epoch. At the limit of sessions a new
@@ -137,7 +137,7 @@ class ShareSession:
     def rotated(self, epoch: int) -> list[SharedPartition]:
         """Return the session's partitions, rotated by the epoch.
 
-        So in consecutive requests each partition comes first in turn.
+        So the partitions take turns to come first in consecutive requests.
         """
         partitions = list(self.partitions)
         turn = epoch % len(partitions) if partitions else 0
@@ -241,7 +241,7 @@ def _after(epoch: int) -> int:
 LOAD_MS: Final = 5000
 
 # Maximum number of open share partitions. Without this limit, a client could open a share partition
-# for each partition.
+# for every partition of the broker.
 LIVE_MAX: Final = 250_000
 
 
