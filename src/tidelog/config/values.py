@@ -62,7 +62,7 @@ class CompressionType(StrEnum):
 
 
 class RetentionClock(StrEnum):
-    """Time of a record from which retention counts."""
+    """Time of a record from which its retention is measured."""
 
     RECORD = "record"
     APPEND = "append"

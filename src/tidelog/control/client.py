@@ -40,7 +40,7 @@ def find_holder(directory: str, *, timeout_s: float = TIMEOUT_S) -> "ControlClie
         with channel.address(directory) as address:
             connection.connect(address)
     except (FileNotFoundError, ConnectionRefusedError):
-        connection.close()  # no process listens, or it died and left its socket
+        connection.close()  # no process listens, or a process died and left its socket
         return None
     except OSError as error:
         connection.close()

@@ -1,7 +1,7 @@
 """Loads the numba kernels in a thread after the broker has begun to listen.
 
-Until the kernels are loaded, plain Python does the work. Loading takes half a second from compiled
-code. If there is no compiled code, another process compiles the kernels, because a compiling thread
+Until the kernels are loaded, plain Python does the work. Loading compiled code takes half a second.
+If there is no compiled code, another process compiles the kernels, because a compiling thread
 blocks all other threads for seconds. A loading thread also blocks other threads while it holds the
 GIL, so three measures keep these times short:
 - Shared libraries are loaded by dlopen, without the GIL, before Python needs them. If Python itself

@@ -313,7 +313,7 @@ class ShareFetching:
         return ()
 
     async def _open_one(self, named: SharedPartition) -> bool:
-        """Open a partition, or keep its error.
+        """Open a partition. On failure, remember its error.
 
         Return whether the partition was not open before and may have enough records for a response.
         """

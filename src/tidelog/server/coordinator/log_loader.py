@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 FindKernels: TypeAlias = "Callable[[], KernelPieces | None]"
 
-# Size in bytes at which a piece read without kernels ends. Other work can proceed between pieces.
+# A piece that is read without kernels ends at this size in bytes. Other work can proceed between
+# pieces.
 PIECE_BYTES: Final = 1 << 20
 
 

@@ -256,7 +256,8 @@ class Partitions:
         offline = self.get(topic, partition)
         if offline.failure is None:
             return False
-        release_files = offline.log.detach()  # here, because deferred work belongs to this thread
+        # `detach` runs here, because deferred work belongs to the event loop's thread.
+        release_files = offline.log.detach()
         log = await work.run(self._reopened, release_files, topic, partition)
         if offline.is_deleted:
             return False

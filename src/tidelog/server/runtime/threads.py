@@ -315,7 +315,7 @@ class LogDirOnLoop:
     accept_clock = on_loop(LogDir.accept_clock)
 
     def reader(self, topic: str, partition: int) -> LogAccess:
-        """Return a proxy for the open log, the same as `log`."""
+        """Return a proxy for the open log, as `log` does."""
         return self.log(topic, partition)
 
     def log(self, topic: str, partition: int) -> LogAccess:

@@ -57,7 +57,7 @@ def shape_of(iterations: int, salt: bytes) -> Shape:
 
 
 def most_common(shapes: Iterable[Shape]) -> Mapping[Shape, int]:
-    """Return counts of the `SHAPES_MAX` most frequent shapes. Ties are ordered by shape."""
+    """Return the `SHAPES_MAX` most frequent shapes with their counts. Ties are ordered by shape."""
     counts = Counter(shapes)
     return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0]))[:SHAPES_MAX])
 

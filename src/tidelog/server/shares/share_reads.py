@@ -87,7 +87,7 @@ class Part:
         acquirable_end: Offset after the last offset that can be acquired; valid only if the first
             batch does not begin after `delivered_end`.
         delivered_end: Offset after the last offset that was ever delivered.
-        max_bytes: Maximum size. The first batch is returned whole anyway.
+        max_bytes: Maximum size. The first batch is returned whole even if it is larger.
     """
 
     offset: int

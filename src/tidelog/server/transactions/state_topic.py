@@ -244,7 +244,7 @@ class TransactionStates:
         return self._by_id.get(transactional_id) if code is ErrorCode.NONE else code
 
     def all(self) -> Iterator[Transaction]:
-        """Iterate over all loaded transactions, as of the call."""
+        """Iterate over all transactions that are loaded at the time of the call."""
         return iter(tuple(self._by_id.values()))
 
     # -- changes -----------------------------------------------------------------------------
