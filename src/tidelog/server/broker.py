@@ -134,7 +134,8 @@ def advertised(plan: ListenerPlan, port: int) -> Address:
 async def use_kernels(node: Node) -> None:
     """Let logs use kernels for checks and searches.
 
-    Logs that are opened from now on use kernels at once. Open logs are changed in slices.
+    Logs that are opened from now on use kernels at once. The logs that are already open are
+    switched to kernels in slices.
     """
     node.partitions.has_kernels = True
     slices = Slices(node.env.clock)

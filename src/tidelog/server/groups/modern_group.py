@@ -93,7 +93,8 @@ class MemberAssignment(NamedTuple):
     Attributes:
         epoch: Epoch that the member's next request must contain, or -2 while a static member is
             away.
-        previous_epoch: Epoch before `epoch`. It is also accepted: a response may have been lost.
+        previous_epoch: Epoch before `epoch`. It is also accepted, because a response may have been
+            lost.
         state: Progress towards the target.
         assigned: Partitions that the member may read.
         revoking: Partitions that the member must give up before it gets new partitions.
@@ -138,7 +139,8 @@ class ShareAssignment(NamedTuple):
 
     Attributes:
         epoch: Epoch that the member's next request must contain.
-        previous_epoch: Epoch before `epoch`. It is also accepted: a response may have been lost.
+        previous_epoch: Epoch before `epoch`. It is also accepted, because a response may have been
+            lost.
         assigned: Partitions that the member may read.
     """
 

@@ -578,7 +578,7 @@ def _end_within(segment: Segment, first: Frame, end: int, source: SegmentBytes) 
 def _walk_within(
     first: Frame, walked: Iterable[Frame], end: int, sound_end: tuple[int, int]
 ) -> tuple[int, int]:
-    """Return the result of `_end_within`, from the batches one after the other.
+    """Return the result of `_end_within` after a pass over the batches.
 
     The batches up to `sound_end` are sound.
     """

@@ -129,7 +129,10 @@ class Acquisition:
         return min(next(inside, limit), limit + self._spare, last)
 
     def _pieces(self, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """Split a range, between batches of the log, into pieces of at least `batch_records`."""
+        """Split a range into pieces of at least `batch_records` records.
+
+        The range is split only between batches of the log.
+        """
         size = max(self._options.batch_records, 1)
         if not self._options.is_strict:
             for base, _ in self._batches:
