@@ -213,7 +213,7 @@ def _is_refused(
 
 
 class AppendPlan:
-    """The appends of one request: makes the rows ready, appends them in slices, and responds.
+    """Appends the records of one request: makes rows ready, appends them in slices, and responds.
 
     Attributes:
         context: Context of the request.

@@ -441,8 +441,9 @@ def _after_load(key: int, handler: Handler) -> Handler:
 def _state_logs_of(key: int, node: "Node", request: object) -> "list[tuple[_StateLog, str | None]]":
     """Return the state logs that a request needs, each with a group or transactional id.
 
-    The request waits while these logs are loading: with an id, for the log's partition of this id;
-    with None, for the whole log. The id is None if the request names several ids or none.
+    The request waits while these logs are loading. With an id, it waits only for the log's
+    partition of this id. With None, it waits for the whole log. The id is None if the request names
+    several ids or none.
     """
     if key in _OF_TRANSACTIONS:
         # A request without a transactional id (of an idempotent producer) or with several does not

@@ -351,7 +351,7 @@ class StateTopic(Generic[Loaded]):
 
     @property
     def is_served(self) -> bool:
-        """Whether every partition is loaded and served; False without the topic."""
+        """Whether every partition is loaded and served; False if the topic doesn't exist."""
         return {part.state for part in self._parts} == {PartitionState.ACTIVE}
 
     def number_of(self, key: str) -> int:
@@ -732,7 +732,7 @@ class StateTopic(Generic[Loaded]):
         return await work.run(replay.result)
 
     def complete(self, number: int, loaded: Loaded) -> bool:  # noqa: ARG002 - for subclasses
-        """Add missing records before a partition is served; False if they can't be written."""
+        """Add missing records before a partition is served; return False if writing them fails."""
         return True
 
     async def all_loaded(self) -> None:

@@ -278,7 +278,7 @@ class OffsetsTopic(StateTopic[LoadedShard]):
         return await super().ensure_topic()
 
     def complete(self, number: int, loaded: LoadedShard) -> bool:
-        """Import a standby's offsets into a loaded partition; False if they can't be written."""
+        """Import a standby's offsets into a loaded partition; return False if a write fails."""
         return self._standby.take_in(number, self.count, loaded.groups)
 
     async def all_loaded(self) -> None:

@@ -100,7 +100,7 @@ class FetchQueue:
         self._pass_on(waiter)
 
     def begin_reading(self, waiter: Waiter) -> bool:
-        """Begin to read exclusively; False if nothing can be read, or if another fetch reads.
+        """Begin to read exclusively; return False if nothing can be read or another fetch reads.
 
         If another fetch reads while this fetch waits, this fetch can be woken after that read.
         """
