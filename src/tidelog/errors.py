@@ -18,13 +18,16 @@ The codes are Kafka's error codes; the code is None if Kafka's protocol has no s
 
 from collections.abc import Sequence
 from errno import ENOENT
-from typing import ClassVar, Final, Self
+from typing import ClassVar, Final, Self, TypeVar
 
 from tidelog.error_codes import ErrorCode
 from tidelog.lazy_dataclass import dataclass
 
 # Maximum number of characters of a value in an error message.
 _VALUE_CHARS_MAX: Final = 400
+
+
+_Error = TypeVar("_Error", bound="TidelogError")
 
 
 class TidelogError(Exception):
@@ -43,6 +46,18 @@ def _unpickled(
     error = kind.__new__(kind, *args)
     error.__dict__.update(attributes)
     return error
+
+
+def with_times(error: _Error, *times_ms: int) -> _Error:
+    """Return the error, marked with the times (ms) that its text states in UTC; see `times_of`."""
+    error.__dict__["times_ms"] = times_ms
+    return error
+
+
+def times_of(error: TidelogError) -> tuple[int, ...]:
+    """Return times (ms) that an error's text states in UTC, which a command states in its zone."""
+    times: tuple[int, ...] = error.__dict__.get("times_ms", ())
+    return times
 
 
 class CorruptData(TidelogError):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from tidelog.amounts import bytes_text, plural
 from tidelog.display import records_html
-from tidelog.errors import InvalidRequest, LostOffsets, OffsetsGone, TidelogError
+from tidelog.errors import InvalidRequest, LostOffsets, OffsetsGone, TidelogError, with_times
 from tidelog.frames import ArrowSource, columns_of, first_rows, needs_arrow, schema_of
 from tidelog.lazy_dataclass import dataclass
 from tidelog.report import html_table
@@ -312,10 +312,11 @@ class Diff(ArrowSource):
         """Check the arguments; raises InvalidRequest."""
         check_question(self.inexact, self.memory_bytes)
         if self.after_ms is not None and self.after_ms < self.before_ms:
-            raise InvalidRequest(
+            error = InvalidRequest(
                 f"a diff from {format_ms(self.before_ms)} to {format_ms(self.after_ms)}: the second"
                 " time must not be before the first"
             )
+            raise with_times(error, self.before_ms, self.after_ms)
 
     def __repr__(self) -> str:
         return f"Diff({self.source.address!r}, {self._what()})"

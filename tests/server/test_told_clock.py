@@ -11,7 +11,7 @@ from tests.worlds.clocks import WallAheadClock
 
 import tidelog
 from tidelog.env import os_env
-from tidelog.errors import InvalidRequest
+from tidelog.errors import InvalidRequest, times_of
 from tidelog.remote.cluster import connect
 from tidelog.remote.time_lookup import first_known_appended
 from tidelog.remote.view import Committed
@@ -122,8 +122,10 @@ def test_unknown_append_times_are_counted_and_move_no_group(tmp_path: Path) -> N
             assert log.offsets_for_times({PLACE: 1}, clock="append") == {PLACE: None}
             assert log.without_append_time(PLACE) == 1
             marks = log.cluster.watermarks([PLACE])
-            with pytest.raises(InvalidRequest, match="no known append time"):
+            with pytest.raises(InvalidRequest, match="no known append time") as refused:
                 first_known_appended(log.cluster, marks, 1)
+            assert "appended at 1970-01-01T00:00:00.001Z or later" in str(refused.value)
+            assert times_of(refused.value) == (1,)
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ import click
 
 import tidelog
 from tidelog.cli.command_groups import OTHER_OPTIONS, CommandGroup, UnknownCommand, consent_hint
-from tidelog.cli.options import examples, option_names
+from tidelog.cli.options import answer_zone, examples, option_names
 from tidelog.cli.surroundings import ExitCode, Interrupted, Surroundings, describe
-from tidelog.errors import TidelogError, UnknownTopic
+from tidelog.errors import RequestError, TidelogError, UnknownTopic, times_of
 from tidelog.garbage import collection_paused, take_modules_as_old
 
 # Maps each heading of the help to its commands. Each command is mapped to its summary and to its
@@ -132,9 +132,19 @@ class CommandTable(CommandGroup):
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run a command as click does; raises _BrokenPipe for a BrokenPipeError."""
-        with _broken_pipes_wrapped():
-            return super().invoke(ctx)
+        """Run a command as click does; raises _BrokenPipe for a BrokenPipeError.
+
+        Errors state times in the zone of the command's output.
+        """
+        try:
+            with _broken_pipes_wrapped():
+                return super().invoke(ctx)
+        except RequestError as error:
+            if times_ms := times_of(error):
+                from tidelog.timespec import in_zone  # imported only for errors
+
+                error.args = (in_zone(str(error), times_ms, answer_zone(ctx)),)
+            raise
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

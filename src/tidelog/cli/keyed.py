@@ -41,7 +41,7 @@ from tidelog.cli.records import (
 )
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.lazy_dataclass import dataclass
-from tidelog.timespec import TIME_HELP
+from tidelog.timespec import TIME_HELP, in_zone
 from tidelog.types import ClockName
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def read_table(surroundings: Surroundings, options: ReadOptions) -> None:
             write_columns(surroundings, reader.schema, rows, options.limit, options.kind)
         else:
             _print_table(surroundings, table, stats, options)
-        _say(surroundings, table, stats, whole=options.limit is None)
+        _say(surroundings, table, stats, options.zone, whole=options.limit is None)
 
 
 def _refuse_ranges(options: ReadOptions) -> None:
@@ -154,10 +154,10 @@ def _say(
     surroundings: Surroundings,
     result: "Table | Diff",
     stats: "TableStats",
+    zone: str | None,
     *,
     whole: bool,
-    span: str = "",
-    effect: tuple[str, str] = ("was left out", "were left out"),
+    effect: tuple[str, str] = ("has no key and was left out", "have no key and were left out"),
 ) -> None:
     """Print why the result may be inexact. With `whole`, also print how many records have no key.
 
@@ -165,20 +165,21 @@ def _say(
         surroundings: Its stderr gets the notes.
         result: The table or the difference.
         stats: Statistics of the whole read.
+        zone: Zone of times in the notes.
         whole: Whether all records were read.
-        span: Words that describe which records were read. Empty, or begins with a space.
-        effect: Words for what happened to records without a key, in the singular and the plural.
+        effect: Words that say which records have no key, and what happened to them, as singular
+            and plural.
     """
     for doubt in result.doubts():
-        surroundings.note(f"not exact: {doubt}")
+        text = in_zone(str(doubt), [doubt.exact_since_ms], zone)
+        surroundings.note(f"not exact: {text}")
     if not whole:
         return
     if stats.without_time:
         surroundings.note(f"not exact: {left_out_text(stats.without_time, result.clock)}")
     if stats.without_key:
         count = stats.without_key
-        have, done = verb(count, "has", "have"), verb(count, *effect)
-        surroundings.note(f"{plural(count, 'record')}{span} {have} no key and {done}")
+        surroundings.note(f"{plural(count, 'record')} {verb(count, *effect)}")
 
 
 # -- diff ----------------------------------------------------------------------------------------
@@ -253,9 +254,11 @@ def diff(surroundings: Surroundings, options: DiffOptions) -> None:
             is_exact = not difference.doubts()
             verdict = _diff_verdict(changes, options, (before_ms, after_ms), is_exact=is_exact)
             surroundings.say(verdict)
-        span = " up to the later time"
-        effect = ("is not compared", "are not compared")
-        _say(surroundings, difference, stats, whole=True, effect=effect, span=span)
+        effect = (
+            "up to the later time has no key and is not compared",
+            "up to the later time have no key and are not compared",
+        )
+        _say(surroundings, difference, stats, options.zone, whole=True, effect=effect)
 
 
 def _print_changes(

@@ -416,21 +416,37 @@ def _answer_zone(
 ) -> str | None:
     """Return the value of `--zone`, else the zone that the given times name.
 
+    `answer_zone` returns the same zone afterwards.
+
     Return None if the given times name no zone, or several zones.
 
     Click converts the options on the command line before it applies defaults. So `context` already
     has the texts of the given times when this function computes a default.
     """
-    if zone is not None:
-        return zone
-    from tidelog.timespec import zone_of_question  # imported here, because `--help` parses no times
+    if zone is None:
+        # imported here, because `--help` parses no times
+        from tidelog.timespec import zone_of_question
 
-    times = (
-        context.params.get(one.name or "")
-        for one in context.command.params
-        if one.make_metavar(context).strip("[]") in ("TIME", "RANGE")
-    )
-    return zone_of_question(text for text in times if isinstance(text, str))
+        times = (
+            context.params.get(one.name or "")
+            for one in context.command.params
+            if one.make_metavar(context).strip("[]") in ("TIME", "RANGE")
+        )
+        zone = zone_of_question(text for text in times if isinstance(text, str))
+    context.meta[_ZONE] = zone
+    return zone
+
+
+_ZONE: Final = "tidelog.zone"
+
+
+def answer_zone(context: click.Context) -> str | None:
+    """Return the zone of a command's output, from the context of the command or of its group.
+
+    Return None for UTC, and for a command without `--zone`.
+    """
+    zone: str | None = context.meta.get(_ZONE)
+    return zone
 
 
 zone_option: Final = click.option(

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias, TypeVar
 
 from tidelog.directory import Directory
-from tidelog.errors import InvalidRequest, UnknownTopic
+from tidelog.errors import InvalidRequest, UnknownTopic, with_times
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.batch_walk import Batch
 from tidelog.remote.view import ClusterView, Count
@@ -18,6 +18,7 @@ from tidelog.storage import files
 from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.segment.segment import Segment
 from tidelog.storage.segment.slices import AbortedFilter, LogSlice, checked_records, slice_segment
+from tidelog.timespec import format_ms
 from tidelog.types import (
     NO_TIMESTAMP,
     ClockName,
@@ -162,10 +163,11 @@ def _refuse_unknown(log: LogView, end: int, time_ms: int) -> None:
     last = _last_below(log, end)
     if last is None or log.append_time_of(last) is not None:
         return
-    raise InvalidRequest(
+    error = InvalidRequest(
         f"{log.topic_partition}: offset {last} has no known append time, and it or others before"
-        f" it may have been appended at {time_ms} ms or later; use --clock record"
+        f" it may have been appended at {format_ms(time_ms)} or later; use --clock record"
     )
+    raise with_times(error, time_ms)
 
 
 def _last_below(log: LogView, end: int) -> int | None:

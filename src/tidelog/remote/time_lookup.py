@@ -33,6 +33,7 @@ from tidelog.errors import (
     OffsetOutOfRange,
     TidelogError,
     UnknownTopic,
+    with_times,
 )
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.record import Record, stamp_of
@@ -40,6 +41,7 @@ from tidelog.remote import client as codes
 from tidelog.remote.partition_fetch import PartitionFetch
 from tidelog.remote.view import ClusterView, RemoteRecord, Watermarks
 from tidelog.scan import RequestedRange, Split
+from tidelog.timespec import format_ms
 from tidelog.types import (
     INT64_MAX,
     UNKNOWN_MS,
@@ -386,10 +388,11 @@ def first_known_appended(
             end = mark.end if hit is None else min(hit.offset, mark.end)
             before = last_record_below(cluster, name, mark.start, end)
             if before is not None and not cluster.append_times({name: before.offset}):
-                raise InvalidRequest(
+                error = InvalidRequest(
                     f"{name}: records before offset {end} have no known append time, and may have"
-                    f" been appended at {time_ms} ms or later; use --clock record"
+                    f" been appended at {format_ms(time_ms)} or later; use --clock record"
                 )
+                raise with_times(error, time_ms)
     return matches
 
 

@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from tidelog.amounts import plural, verb
-from tidelog.errors import ConfigError, CorruptFile, InexactTable
+from tidelog.errors import ConfigError, CorruptFile, InexactTable, with_times
 from tidelog.lazy_dataclass import dataclass
 from tidelog.storage import files, text_files
 from tidelog.storage.compaction.cleaning_plan import is_whole
@@ -64,11 +64,13 @@ def refuse(doubts: "Sequence[Doubt]", at_ms: int) -> InexactTable:
         if len(doubts) > _DOUBTS_MAX
         else ""
     )
-    return InexactTable(
+    error = InexactTable(
         f"can't determine the table as of {_time(at_ms)} exactly: {listed}{more}."
         " Choose a later time, or allow an inexact table (inexact=mark, --inexact mark)",
         exact_since_ms=_since(doubts),
     )
+    since_times = (doubt.exact_since_ms for doubt in doubts)
+    return with_times(error, at_ms, *(ms for ms in since_times if ms is not None))
 
 
 _DOUBTS_MAX: Final = 3

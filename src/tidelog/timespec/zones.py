@@ -8,6 +8,7 @@ Source: IANA time zone database, through `zoneinfo`.
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from enum import Enum
@@ -276,6 +277,23 @@ def format_ms(timestamp: int, zone: tzinfo | str | None = None) -> str:
         return f"{timestamp} ms"
     text = moment.isoformat(timespec="milliseconds")
     return text.replace("+00:00", "Z") if moment.tzinfo is UTC else text
+
+
+def in_zone(text: str, times_ms: Iterable[int | None], zone: tzinfo | str | None) -> str:
+    """Return a text that states times as `format_ms` formats them, with these times in a zone.
+
+    Args:
+        text: The text, whose times are in UTC.
+        times_ms: The times, in ms since the epoch; None is skipped.
+        zone: Zone of the times in the result; UTC if None.
+
+    Raises:
+        InvalidTime: The zone is unknown.
+    """
+    for ms in times_ms:
+        if ms is not None:
+            text = text.replace(format_ms(ms), format_ms(ms, zone))
+    return text
 
 
 def time_text(ms: object, zone: tzinfo | str | None = None) -> str:

@@ -8,7 +8,7 @@ from tests.worlds.clusters.fake_cluster import FLIGHTS_0, FakeCluster
 
 from tidelog.directory import Directory
 from tidelog.env import Env, ManualClock
-from tidelog.errors import CorruptBatch, InvalidRequest
+from tidelog.errors import CorruptBatch, InvalidRequest, times_of
 from tidelog.remote import group_lag, group_rewind, own_logs
 from tidelog.remote.group_lag import AgeClock, Unread
 from tidelog.remote.group_rewind import Target
@@ -146,8 +146,10 @@ def test_unknown_append_times_that_may_match_are_refused(tmp_path: Path) -> None
         cluster = cluster_of(directory, 10)
         own = OwnLogs(directory, cluster)
         assert own.first_record(FLIGHTS_0, 6) == TimedRecord(6, None, NOW - 3_600_000)
-        with pytest.raises(InvalidRequest, match="offset 9 has no known append time"):
+        with pytest.raises(InvalidRequest, match="offset 9 has no known append time") as refused:
             own.first_appended(FLIGHTS_0, NOW)
+        assert "appended at 2023-11-14T22:13:20.000Z or later" in str(refused.value)
+        assert times_of(refused.value) == (NOW,)
 
 
 def test_stamped_records_need_no_rows(tmp_path: Path) -> None:
