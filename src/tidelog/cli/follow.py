@@ -164,7 +164,7 @@ def run(
 
 
 def address(text: str) -> tuple[str, int]:
-    """Parse `HOST:PORT`; raises UsageProblem."""
+    """Parse `HOST[:PORT]`; the default is `DEFAULT_PORT`. Raises UsageProblem."""
     host, colon, port = text.rpartition(":")
     if not colon:
         host, port = text, str(DEFAULT_PORT)

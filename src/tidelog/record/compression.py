@@ -1,10 +1,10 @@
 """Codecs of record batches, with Kafka's framing and a hard limit on the decompressed size.
 
 `compress` writes the form of Kafka's clients, `decompress` reads the forms that these clients read.
-Lengths in the input are not trusted. Frames are examined first, so memory is allocated only for
-sizes that the input can really produce, and never beyond the limit. Two inputs are errors although
-Kafka's readers accept them: bytes after the end of a stream, and more than `GZIP_MEMBER_COUNT_MAX`
-gzip members.
+Lengths in the input are not trusted. Frames of snappy, lz4 and zstd are examined first, so memory
+is allocated only for sizes that the input can really produce. The limit bounds the size of the
+result, and of a copy of it that some libraries make. Two inputs are errors although Kafka's readers
+accept them: bytes after the end of a stream, and more than `GZIP_MEMBER_COUNT_MAX` gzip members.
 
 The framings of snappy, lz4 and zstd have their own modules (`snappy_stream`, `lz4_frame`,
 `zstd_frame`). Each of these modules, and its library, is imported when the first batch of its codec
@@ -91,7 +91,7 @@ def decompress(
     """Decompress `data` to at most `limit` bytes.
 
     The function allocates at most `limit` bytes and a small constant, whatever size the input
-    declares.
+    declares. For some codecs it also allocates a copy of the input and a copy of the result.
 
     Args:
         codec: The codec; NONE returns a view of the bytes.
@@ -99,7 +99,7 @@ def decompress(
         limit: Maximum number of decompressed bytes, inclusive.
         magic: Magic of the records; with 0, the lz4 header checksum is not checked.
         scratch: Memory for the result, which is reused after the caller has dropped the result;
-            None for new memory.
+            None for new memory. Gzip and unusual frames get new memory in any case.
 
     Raises:
         CorruptBatch: The stream is malformed, truncated, or followed by other bytes, or has more
