@@ -1,8 +1,9 @@
 """librdkafka's consumer with a check of the order of offsets (see `record.offset_order`).
 
 librdkafka returns records in the order in which they arrive, whatever their offsets are. Each
-record must have a higher offset than the previous record of its partition, and a lower offset than
-the high watermark of its response. A list of records is checked completely before it is returned.
+record must have a higher offset than the previous record of its partition. If it does not have the
+next offset, its offset must also be below the high watermark of its response. A list of records is
+checked completely before it is returned.
 
 One kind of damage is not detected: a flipped bit that moves a batch below the requested offset. In
 this case librdkafka drops the batch, and the missing offsets look like a gap from compaction.

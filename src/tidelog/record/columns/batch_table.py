@@ -1,8 +1,8 @@
 """Builds tables of batches: checks frames and CRCs, decompresses bodies, selects batches to skip.
 
 A batch is skipped only because of values in its header, and only if the CRC of the batch is right.
-In a group that is decoded completely, the decoder itself checks the CRC of each batch, just before
-it decodes the batch.
+In a group that is decoded completely, the decoder itself can check the CRC of each batch, just
+before it decodes the batch. This needs a CPU with an instruction for CRC-32C.
 
 Bodies of compressed and of legacy batches are written one after the other into one scratch buffer.
 Their `BODY_START` and `BODY_END` are positions in that buffer, but `POSITION` is still the batch's
@@ -51,9 +51,9 @@ if TYPE_CHECKING:
     Mask = npt.NDArray[np.bool_]
 
 
-# Number of bytes of decompressed bodies to join before they are decoded. This number limits memory,
-# however much the batches grow by decompression. A body with more bytes is not joined with others;
-# its size is limited only by the decompression limit of one batch.
+# Decompressed bodies are joined until they have this number of bytes, and are then decoded. This
+# number limits memory, however much the batches grow by decompression. The last of the joined
+# bodies may exceed the number: only the decompression limit of one batch limits its size.
 SCRATCH_BYTES: Final = 1 << 20
 
 
@@ -290,7 +290,7 @@ def groups(
 
 
 def _parted(table: "Longs", selection: Selection) -> Iterator[tuple["Longs", bool]]:
-    """Yield parts of a table in order, and whether all batches of the part are decoded in place."""
+    """Yield parts of a table in order, and whether all batches of a part are decoded, in place."""
     is_left = is_plain(table) & _select(table, selection)
     changes = np.flatnonzero(is_left[1:] != is_left[:-1]) + 1
     if len(changes) > _CHANGES_MAX:
