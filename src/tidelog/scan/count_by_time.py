@@ -34,7 +34,7 @@ _QUARTERS_MAX: Final = 4_000_000
 
 @dataclass(frozen=True, slots=True)
 class TimeCount:
-    """Number of records in [start, end) in ms."""
+    """Number of records whose time in ms is in [start, end)."""
 
     start_ms: int
     end_ms: int

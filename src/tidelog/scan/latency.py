@@ -187,7 +187,7 @@ def latency(  # noqa: PLR0913 - the range, and how it is divided
             for start, end in _spans_to_read(reader, hours, cache, topic):
                 _read_span(log_dir, name, (start, end), hours, topic)
             if unit is not None:
-                ensure_few(len(topic.by_unit), unit)  # before the memory is full
+                ensure_few(len(topic.by_unit), unit)  # raise before memory is full
         for topic in by_topic.values():
             topic.by_hour = _within(topic.by_hour, hours)
         return by_topic
@@ -238,7 +238,7 @@ def _zones_of(reader: LogView, segment: Segment, cache: ZoneCache | None) -> Zon
     if zones is None and cache is not None:
         zones = load_or_build(segment, cache)
     if zones is not None:
-        segment.use_zones(None, loaded=False)  # there may be very many zone maps
+        segment.use_zones(None, loaded=False)  # keep no map in memory; there may be many
     return zones
 
 
@@ -284,7 +284,7 @@ def _read_span(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateRecord:
-    """A record with both of its times, in ms."""
+    """A record with its create time and its append time, in ms."""
 
     partition: TopicPartition
     offset: int
@@ -308,9 +308,9 @@ def latest_records(
 ) -> list[LateRecord]:
     """Return the `count` records with the largest latencies, the largest first.
 
-    Records with equal latencies are ordered by append time, partition and offset. If only some of
-    the records with equal latencies are returned, it is undefined which. Only hours whose largest
-    latency may be among the results are read.
+    Records with equal latencies are ordered by append time, partition and offset. If not all
+    records with equal latencies are returned, the choice among them is undefined. Only hours whose
+    largest latency may be among the results are read.
 
     Args:
         log_dir: The directory.

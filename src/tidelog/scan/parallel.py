@@ -33,7 +33,7 @@ def thread_count() -> int:
     """Return the number of cores that the process may use, at most `THREADS_MAX`."""
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
-    else:  # macOS has no affinities
+    else:  # macOS has no CPU affinity
         cores = os.cpu_count() or 1
     return min(cores, THREADS_MAX)
 

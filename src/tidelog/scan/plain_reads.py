@@ -208,7 +208,7 @@ def select(
     isolation: IsolationLevel,
     stats: ScanStats,
 ) -> Iterator[tuple[Record, int | None]]:
-    """Yield records of a log in order of offsets, with append times in ms, None if unknown.
+    """Yield the records of a log in order of offsets, with append times in ms (None if unknown).
 
     This function is for output that people read, and needs no Arrow. `tidelog.scan` reads large
     amounts of records. Segments that can't hold a match are not opened, and their records without a

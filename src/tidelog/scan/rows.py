@@ -196,7 +196,7 @@ def distances(later: Longs, earlier: Longs) -> Longs:
 
 
 def bucket_counts(latencies: Longs) -> list[tuple[int, int]]:
-    """Return (bucket, count) for latencies in ms, with the buckets of `bucket_of`."""
+    """Return pairs (bucket, count) for latencies in ms; `bucket_of` defines the buckets."""
     buckets, counts = np.unique(buckets_of(latencies), return_counts=True)
     return list(zip(buckets.tolist(), counts.tolist(), strict=True))
 

@@ -284,7 +284,7 @@ def recount(
     end_offset: int,
     env: Env | None = None,
 ) -> tuple[Late, Late]:
-    """Return the head's late records twice: as if no record preceded the split, and correctly.
+    """Return two counts of the head's late records: without, and with, the splits before this one.
 
     Args:
         split: The split.

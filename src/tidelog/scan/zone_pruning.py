@@ -23,8 +23,8 @@ GAP_BYTES: Final = 128 << 10
 # decoding records.
 _COUNTED_GAPS: Final = 2
 
-# After the zones of this many consecutive blocks (of about 2 MB each) were examined without
-# excluding a zone, the next blocks are read without an examination of their zones. At most
+# If the zones of this many consecutive blocks (of about 2 MB each) were examined and no zone was
+# excluded, the next blocks are read without an examination of their zones. At most
 # `_BLOCKS_AT_ONCE` blocks in a row are read in this way.
 _VAIN_BLOCKS: Final = 4
 
@@ -79,10 +79,10 @@ class ZoneQuestion:
 class Verdict(IntEnum):
     """Result of the examination of a zone or of a block of zones."""
 
-    NOTHING = 0  # nothing in it matches
-    COUNTED = 1  # its counts are enough, no read is needed
-    READ = 2  # some of it may match
-    WHOLE = 3  # all of it matches, except records without a time
+    NOTHING = 0  # no record matches
+    COUNTED = 1  # the zone's counts are enough; no read is needed
+    READ = 2  # some records may match
+    WHOLE = 3  # all records match, except records without a time
 
 
 # Verdict, number of records without a time, and for `COUNTED` the number of records in the range. A
@@ -204,14 +204,14 @@ class _Patience:
 
 
 class _Collector:
-    """Joins zones to two kinds of ranges: ranges to read, and ranges whose counts are known."""
+    """Joins zones into two kinds of ranges: ranges to read, and ranges whose counts are known."""
 
     def __init__(self, question: Question, gap_bytes: int) -> None:
         self._question = question
         self._gap_bytes = gap_bytes
         self._open: tuple[Zone, Zone] | None = None  # first and last part to read
         self._opens_all = False
-        self._counted: list[tuple[Zone, Judged]] = []  # parts after it that need not be read
+        self._counted: list[tuple[Zone, Judged]] = []  # parts after `_open` that need not be read
 
     def add_counted(self, part: tuple[Zone, Judged]) -> None:
         """Add the next part, whose counts are known."""

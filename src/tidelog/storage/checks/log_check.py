@@ -119,7 +119,7 @@ class LogFacts:
         return _find(self.positions, position)
 
     def positions_in(self, start: int, end: int) -> "array[int]":
-        """Return positions of the batches that begin in [start, end) of the file."""
+        """Return positions of the batches that begin in bytes [start, end) of the file."""
         return self.positions[bisect_left(self.positions, start) : bisect_left(self.positions, end)]
 
     def slot_ending_with(self, offset: int) -> int | None:

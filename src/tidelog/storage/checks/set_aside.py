@@ -1,4 +1,4 @@
-"""Moves damaged bytes out of a log that must not be truncated, so that it accepts appends again.
+"""Moves damaged bytes out of a log that must not be truncated. The log then accepts appends again.
 
 The damaged bytes are copied to `NAME.log.POSITION.aside` beside the log. Sound batches after the
 damage are copied to a new segment, so only offsets without a sound batch are lost. If no sound
@@ -290,7 +290,7 @@ def _find_begun(context: SegmentContext) -> Parting | None:
 
 
 def _has_bytes(context: SegmentContext, path: str, start: int, aside: str) -> bool:
-    """Return whether a file still has, at `start`, the bytes with which its copy `aside` begins."""
+    """Return whether the bytes of a file at `start` equal the first bytes of the copy `aside`."""
     fs = context.env.files
     if not fs.exists(path) or fs.stat(path).size <= start:
         return False

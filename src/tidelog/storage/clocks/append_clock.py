@@ -203,7 +203,7 @@ class AppendClock:
         return self._last_ms
 
     def observe(self, append_ms: int) -> None:
-        """Continue from an append time of the leader's clock; later append times are not below it.
+        """Continue from an append time of the leader's clock; later append times are never smaller.
 
         As after a start, the next append raises ClockJump if this time is more than the limit ahead
         of the local clock.

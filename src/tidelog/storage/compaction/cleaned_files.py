@@ -149,7 +149,8 @@ class CleanedTimes:
     ) -> None:
         """Add the batches in `rows` one by one.
 
-        This is necessary if an append time is unknown or less than that of an earlier source.
+        This is necessary if an append time is unknown or earlier than an append time of an earlier
+        source.
         """
         for row in rows.tolist():
             append_ms, last_ms = int(times_ms[row]), self.append_times.last_known_ms

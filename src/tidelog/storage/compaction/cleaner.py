@@ -1,13 +1,13 @@
-"""Cleaning one partition in passes: plan, clean, swap in, store the outcome.
+"""Cleans one partition in passes: plan, clean, swap in, store the outcome.
 
 `cleaning_plan` decides what may be cleaned and whether a cleaning is due, and makes the job. A
-worker (in this process or another one) carries the job out: it only reads files and writes
-`.cleaned` files. `swap_in` stores the history, replaces the sources by the cleaned segments, one
-after the other (`directory.publication`), and moves the checkpoint when all cleaned segments are in
-place. Records may be appended meanwhile. If segments of the job were truncated, deleted or replaced
-meanwhile, the job is given up (`CleaningAborted`), and its files that are not swapped in yet are
-removed. An interrupted cleaning starts again at the old checkpoint. Segments that were swapped in
-before the interruption stay compacted.
+worker (in this process or another process) carries the job out. The worker only reads files and
+writes `.cleaned` files. `swap_in` stores the history, replaces the sources by the cleaned segments,
+one after the other (`directory.publication`), and moves the checkpoint when all cleaned segments
+are in place. Records may be appended meanwhile. If segments of the job were truncated, deleted or
+replaced meanwhile, the job is given up (`CleaningAborted`), and its files that are not swapped in
+yet are removed. An interrupted cleaning starts again at the old checkpoint. Segments that were
+swapped in before the interruption stay compacted.
 
 If the key map holds fewer keys than the head has, a pass cleans a part of the head and the next
 pass continues.

@@ -243,10 +243,11 @@ def waits_since_ms(segment: WaitingSegment, config: TopicConfig, now_ms: int) ->
 
 
 def horizon_of(now_ms: int, delete_retention_ms: int) -> int:
-    """Return the time in ms when a cleaning of tombstones first cleaned at `now_ms` is due.
+    """Return the time in ms when tombstones that were first cleaned at `now_ms` are due again.
 
-    The time is after the tombstones' delete horizon by at most a tenth of the retention. So one
-    later cleaning removes the tombstones of several cleanings that followed one another quickly.
+    A cleaning at this time removes the tombstones. The time is after the tombstones' delete horizon
+    by at most a tenth of the retention. So one later cleaning removes the tombstones of several
+    cleanings that followed one another quickly.
     """
     step = max(delete_retention_ms // HORIZON_PART, 1)
     return min(-(-(now_ms + delete_retention_ms) // step) * step, INT64_MAX)

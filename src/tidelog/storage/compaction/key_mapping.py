@@ -11,7 +11,7 @@ This module owns, for one job:
   with remaining records. The second pass decompresses only batches that lost some records but not
   all. Bits and notes together take at most `NOTES_BYTES_MAX`. When the map or the notes are full,
   mapping stops, and another pass continues. At least one record always fits.
-- Batches that are kept as empty ones if no record remains. These are the last data batch of each
+- Batches that are kept as empty batches if no record remains. These are the last data batch of each
   active producer (for the last sequence number), and the batch at the end of the job's offsets (so
   that the log end is not lost). If the log has no data batch of an active producer, the producer's
   last marker is kept instead (for the epoch).

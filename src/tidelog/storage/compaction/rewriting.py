@@ -106,7 +106,7 @@ class Cleaning:
         reader: Reads the sources.
         offset_map: Map that decides which records are superseded.
         mapped: Result of the first pass: the mapped batches.
-        retention: Decides which batches are kept at least as empty ones.
+        retention: Decides which batches are kept, at least as empty batches.
         spans: Aborted transactions.
         walk: Visits the batches of all sources, in order.
     """
@@ -416,7 +416,7 @@ class SourcePass:
         if not self._out.has_room(batches.size_bytes, self._source, piece.end):
             # In a batch with a delete horizon, timestamps are relative to the horizon, so each
             # timestamp may need more bytes. If there is no room for these bytes, no horizon is set
-            # now. A later cleaning with more room sets it.
+            # now. A later cleaning with more room sets the horizon.
             plan = plan.copy()
             plan[:, rewrite.HORIZON] = -1
             batches = write_group(piece, opened, plan, judged.lost)

@@ -3,8 +3,8 @@
 A load stages the rows that the directory lacks (`staging`) and attaches them by one commit. The
 commit also records how many rows of the source are loaded. So a load adds all its new rows or none,
 and a repeated load adds only rows that are new in the source. The commit also stores a digest of
-all rows that are loaded so far. A repeated load computes the digest of the rows that were loaded
-before, and compares it with the stored digest.
+all rows that are loaded so far. A repeated load reads as many rows from the beginning of the source
+as were loaded before. It compares the digest of these rows with the stored digest.
 """
 
 import hashlib

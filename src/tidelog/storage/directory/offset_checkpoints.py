@@ -37,8 +37,8 @@ class OffsetCheckpoints:
         unsynced_points: Recovery points of logs that were closed without a sync because their
             topics are being deleted. The directories of these logs may still exist.
         was_clean: For a writer, whether the previous writer stopped cleanly or the directory had no
-            partitions; True for a reader. If it is true for a writer, each recovery point is the
-            end of its log, and no log needs recovery.
+            partitions; True for a reader. If the value is true for a writer, each recovery point is
+            the end of its log, and no log needs recovery.
     """
 
     def __init__(self, fs: FileSystem, directory: str, report: Callable[[str], None]) -> None:

@@ -167,7 +167,7 @@ class OpenPartitions:
         return log
 
     def _take(self, name: TopicPartition) -> "Log | None":
-        """Wait for a log that another thread opens, and return it.
+        """Wait for a log that another thread opens, and return this log.
 
         Returns None if no other thread opens the log. If the other thread has not begun, its
         opening is canceled, and the result is None, too.

@@ -405,8 +405,8 @@ class TopicAdmin:
 
         Returns:
             A function that deletes the topics. Call it once, in any thread. It returns the paths of
-            the topics' renamed directories, for `remove_set_aside`. If it raises an error, the
-            topics are shown again.
+            the topics' renamed directories, for `remove_set_aside`. If the function raises an
+            error, the topics are shown again.
 
         Raises:
             UnknownTopic, ReadOnly: Nothing was hidden.

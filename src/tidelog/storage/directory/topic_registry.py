@@ -532,7 +532,7 @@ class TopicRegistry:
         return topic
 
     def use_defaults(self, defaults: Mapping[str, str]) -> None:
-        """Set other defaults of topics, by the names of broker settings; nothing is written.
+        """Replace the defaults of topics, given by names of broker settings; nothing is written.
 
         Raises:
             ConfigError: The defaults conflict with a topic's own settings; nothing was changed.

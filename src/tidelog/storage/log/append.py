@@ -102,7 +102,7 @@ COORDINATED: Final = AppendTerms(AppendOrigin.COORDINATOR, owned=True, trusted=T
 
 @dataclass(slots=True, eq=False)
 class AppendContext:
-    """Input of the checks of an append, in addition to the topic's settings.
+    """Input that the checks of an append need in addition to the topic's settings.
 
     Attributes:
         terms: Origin and required checks, the same for all appends of one kind.

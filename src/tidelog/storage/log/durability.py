@@ -137,7 +137,7 @@ class FailureGuard:
     def call_on_failure(self, call: Callable[[], None]) -> None:
         """Set the callback that runs on the owner's thread when the partition goes offline.
 
-        A failed close does not call it.
+        A failed close does not call the callback.
         """
         self._on_failure = call
 
@@ -232,8 +232,8 @@ class FailureGuard:
         Args:
             path: File or directory of the work, for errors.
             operation: Name of the work, for errors.
-            work: Function to run, in any thread. Each OSError and TidelogError that it raises is a
-                failure.
+            work: Function to run, in any thread. Each OSError and TidelogError that the function
+                raises is a failure.
             done: Called on the owner's thread after the work. The callback's argument is the
                 failure if the partition is offline, else None.
 

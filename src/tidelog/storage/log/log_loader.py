@@ -267,7 +267,7 @@ class _Loading:
         self._tier.end_restart()
 
     def _remove_local(self, bases: Sequence[int], reason: str) -> None:
-        """Remove segments one by one, in the order of `bases`, and report how many."""
+        """Remove segments one by one, in the order of `bases`, and report how many were removed."""
         self._remove(bases)
         if bases:
             self._report.actions.append(

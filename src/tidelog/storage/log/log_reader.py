@@ -369,7 +369,7 @@ class LogView(ABC):
     def drop_caches(self) -> None:
         """Drop memory maps, zone maps and indexes of finished segments.
 
-        Each is loaded again when it is next used.
+        They are loaded again at their next use.
         """
         for segment in self._list.all:
             segment.unload()
@@ -502,7 +502,7 @@ class LogView(ABC):
 
 
 class LogReader(LogView):
-    """View of a partition, as of the opening or the last refresh; it needs no lock."""
+    """View of a partition as of the opening or the last refresh. A reader needs no lock."""
 
     @classmethod
     def open(

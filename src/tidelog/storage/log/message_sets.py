@@ -102,7 +102,10 @@ class SetFacts(NamedTuple):
 
 
 class Stamp(NamedTuple):
-    """Time in ms (None keeps a message's own time) and attributes to set in messages of magic 1."""
+    """Time in ms, and attributes, to set in messages of magic 1.
+
+    If the time is None, each message keeps its own time.
+    """
 
     timestamp: int | None
     attributes: int
@@ -222,7 +225,7 @@ class _Checked(NamedTuple):
 
 
 class PreparedSet:
-    """A message set that was checked in one thread, to be appended in another."""
+    """A message set that was checked in one thread and will be appended in another thread."""
 
     def __init__(self, rules: "MessageSets", checked: _Checked, offset: int) -> None:
         self._rules = rules

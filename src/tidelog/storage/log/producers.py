@@ -475,7 +475,7 @@ class ProducerStates:
 
     @property
     def open_transactions(self) -> Mapping[int, int]:
-        """Open transactions: producer id by first offset, in order of offsets, as a copy."""
+        """Copy of the open transactions: producer id by first offset, in the order of offsets."""
         return dict(self._open)
 
     def find(self, producer_id: int) -> ProducerEntry | None:

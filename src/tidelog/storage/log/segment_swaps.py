@@ -212,7 +212,7 @@ class SegmentSwaps(LogPart):
         return []
 
     def _rename(self, swap: Swap, commit: Commit) -> list[str]:
-        """Rename files of old segments to `.deleted`, files of new segments to their final names.
+        """Rename old segments' files to `.deleted`, and new segments' files to their final names.
 
         If there are no old segments, the new segments replace the empty active segment's files.
 

@@ -194,7 +194,7 @@ class Validator:
             raise self._producer_error(batch)
         codec: int = attributes & CODEC_MASK
         if codec > _LAST_CODEC:
-            codec = batch.codec  # raises
+            codec = batch.codec  # raises for an undefined codec number
         target = self._target
         if target is None or (attributes & CONTROL_BIT and codec == _UNCOMPRESSED):
             target = codec  # Kafka leaves markers uncompressed, whatever compression.type says.

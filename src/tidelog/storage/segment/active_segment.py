@@ -604,8 +604,8 @@ class ActiveSegment(TailSegment):
                 off.
 
         Raises:
-            OSError: The disk failed; the caller takes the partition offline. Later steps may raise
-                it, too.
+            OSError: The disk failed; the caller takes the partition offline. Later steps may also
+                raise this error.
         """
         if append_ms == UNKNOWN_MS or not self.append_times.goes_on_at(append_ms):
             self._note_time(first, append_ms)

@@ -152,8 +152,8 @@ def read_history(fs: FileSystem, directory: str) -> CompactionHistory | None:
         directory: The partition's directory, in the directory of topics.
 
     Returns:
-        The history. None if there is no history, if it is damaged, or if another cleaner has
-        removed records since it was written.
+        The history. None if there is no history, if the history is damaged, or if another cleaner
+        has removed records since the history was written.
 
     Raises:
         OSError: The disk failed.

@@ -12,13 +12,14 @@ faster. Indexes have no checksum; a doubtful index is rebuilt from the log (`der
 
 - Offset index `BASE.index`. Entry (offset, position): the batch at `position` has `offset` as its
   LAST offset; batches between two indexed batches have no entry. Offsets and positions strictly
-  increase. 8 bytes, big-endian: int32 offset relative to the base offset, int32 position.
+  increase. An entry has 8 bytes, big-endian: int32 offset relative to the base offset, int32
+  position.
 - Time index `BASE.timeindex`. Entry (T, O): T is the segment's largest timestamp up to offset O
   (inclusive), and O is the last offset of the earliest batch with T. So all records with timestamps
   above T are after O. The batch that ends at O contains T, but the record at O itself may have a
   smaller timestamp. Records after O may have timestamps <= T. In the entries, timestamps strictly
-  increase and offsets never decrease. A batch without a timestamp gets no entry. 12 bytes,
-  big-endian: int64 timestamp in ms, int32 relative offset.
+  increase and offsets never decrease. A batch without a timestamp gets no entry. An entry has 12
+  bytes, big-endian: int64 timestamp in ms, int32 relative offset.
 
 Source: KIP-33; Kafka 4.x AbstractIndex, OffsetIndex, TimeIndex; KAFKA-806, KAFKA-10207, KAFKA-19200
 (zero tails); docs/format.md#offset-index, #time-index.

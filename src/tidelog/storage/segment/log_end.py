@@ -256,7 +256,7 @@ class Jump(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class SoundPart:
-    """Part of a log file in which all batches are sound. A scan extends it batch by batch.
+    """Part of a log file in which all batches are sound. A scan extends the part batch by batch.
 
     Attributes:
         size_bytes: Position after the last sound batch.

@@ -25,7 +25,7 @@ from tidelog.types import INT32_MAX
 
 
 class RollReason(StrEnum):
-    """Reason why a segment was finished, as `segment-notes` stores it; no value has a blank.
+    """Reason why a segment was finished, as `segment-notes` stores it; no value contains a space.
 
     The first five values are results of `should_roll` for an append; the other values have other
     causes. `OPEN` means that the segment still takes appends. `UNKNOWN` means that another program

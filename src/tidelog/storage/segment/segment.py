@@ -250,7 +250,7 @@ class Segment(ABC):
     @property
     @abstractmethod
     def is_mapped(self) -> bool:
-        """Whether `view` returns mapped bytes; otherwise it reads the requested bytes."""
+        """Whether `view` returns mapped bytes; otherwise `view` reads the requested bytes."""
 
     @abstractmethod
     def view(self, start: int, end: int) -> memoryview:

@@ -1,14 +1,14 @@
 """Estimates of live bytes of each segment, from a sample of the log's keys. Pure.
 
 - The sample (`KeySamples`) has each key whose hash ends with `shift` zero bits. So either all
-  records of a key are sampled or none, and the last record of a sampled key is known exactly:
-  all other records of the key are garbage. Only live records are counted, and every key has at most
-  one live record, however often the key is updated. So it does not matter how many frequently
-  updated keys of a segment are sampled. The hash is seeded by a secret of the partition. The sample
-  never decides which record is dropped: a cleaning hashes keys with a seed of its own. If two keys
-  have equal hashes, one live record looks superseded, and the estimate is wrong by that record.
-  Memory: two whole numbers for each sampled key; at most `SAMPLES_ROOM` keys while records are
-  added, and at most 2 x `SAMPLES_MAX` keys afterwards.
+  records of a key are sampled or none. The last record of a sampled key is known exactly, and all
+  other records of the key are garbage. Only live records are counted, and every key has at most one
+  live record, however often the key is updated. So it does not matter how many frequently updated
+  keys of a segment are sampled. The hash is seeded by a secret of the partition. The sample never
+  decides which record is dropped: a cleaning hashes keys with a seed of its own. If two keys have
+  equal hashes, one live record looks superseded, and the estimate is wrong by that record. Memory:
+  two whole numbers for each sampled key; at most `SAMPLES_ROOM` keys while records are added, and
+  at most 2 x `SAMPLES_MAX` keys afterwards.
 - Live bytes of a segment (`live_bytes`): if a log has many segments, the sample of each segment is
   small. Choosing the segments that look emptiest would then mean choosing the largest sampling
   errors. But neighboring segments that were cleaned at the same time lose their records at the same
@@ -47,8 +47,8 @@ class SegmentFacts:
         base_offset: Base offset of the segment.
         end_offset: Offset after the segment's last offset.
         size_bytes: Size of the segment's log file.
-        cleaned_to: No record of the segment is superseded by a record with an offset below this.
-            The segment's base offset if it was never cleaned.
+        cleaned_to: No record of the segment is superseded by a record with an offset below this
+            offset. The segment's base offset if the segment was never cleaned.
         live_bytes: Bytes that are expected to remain after a cleaning, 0 to `size_bytes`.
         sum_bytes: Unbiased estimate of the live bytes, for sums over many segments. `live_bytes`
             also uses the last cleaning's result, which makes it better for one segment but biased
@@ -265,7 +265,7 @@ class MappedKeys:
         shift: Sampling rate at that time (`KeySamples.shift`).
         keys: Number of different keys in the map.
         sampled: Number of these keys that were in the sample.
-        lost: Number of keys that have left the sample since.
+        lost: Number of keys that have left the sample since that time.
     """
 
     shift: int
@@ -285,7 +285,7 @@ class MappedKeys:
 
 
 def better(old: MappedKeys | None, new: MappedKeys, samples: KeySamples) -> MappedKeys:
-    """Return the count that leaves less uncertainty; if both leave the same, the newer count."""
+    """Return the count that leaves less uncertainty; the newer count if there is no difference."""
     return old if old and old.unknown(samples) < new.unknown(samples) else new
 
 

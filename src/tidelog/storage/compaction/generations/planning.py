@@ -8,12 +8,11 @@ tombstones. A full pass is made, independently of the bound, if it is requested,
 tombstones, because only a pass over all older segments may remove all these tombstones. If the
 strategy compares versions, every cleaning is a full pass.
 
-Which segments are cleaned: the segments with the most garbage per byte to move. A log of L live
-bytes may use F x L bytes (F is the space factor). Cleaning a segment of s bytes, u of them live,
-reads s, writes u and frees s - u bytes. The keys of the segment are looked up in a map. To fill the
-map, the log is read from some offset on. An early cleaning finds less garbage in a segment than a
-later cleaning. So a cleaning waits until the space is used up. Then it chooses the segments in
-order of
+A cleaning selects the segments with the most garbage per byte to move. A log of L live bytes may
+use F x L bytes (F is the space factor). Cleaning a segment of s bytes, u of them live, reads s,
+writes u and frees s - u bytes. The keys of the segment are looked up in a map. To fill the map, the
+log is read from some offset on. An early cleaning finds less garbage in a segment than a later
+cleaning. So a cleaning waits until the space is used up. Then it chooses the segments in order of
 
     (g - ln(1 + g)) * (age + 2L),   g = garbage / live
 
@@ -24,13 +23,13 @@ offset of a map, the best choice is a prefix of these segments in that order. Of
 plan takes the prefix that frees the most garbage per cost. The cost is the bytes written, plus a
 small part of the bytes read. (docs/generations.md has the derivation and the measurements.)
 
-Which segments are merged: consecutive segments that the same cleaning rewrites, as many as one
-segment can hold. Merging costs no extra byte. Cleaning shrinks segments in place, so a log
-whose keys are updated at very different rates breaks up into many small segments. The maximum
-number of segments is `SEGMENTS_PER_LIVE` times the number of segments that the live bytes would
-fill, and at least `SEGMENTS_MIN`. If a cleaning would leave more segments than `MERGE_FROM` times
-this maximum, runs of neighbors are rewritten only to merge them, until about `MERGE_TO` times the
-maximum remain. The runs that remove the most segments per byte copied come first.
+Consecutive segments that the same cleaning rewrites are merged, as many as one segment can hold.
+Merging costs no extra byte. Cleaning shrinks segments in place, so a log whose keys are updated at
+very different rates breaks up into many small segments. The maximum number of segments is
+`SEGMENTS_PER_LIVE` times the number of segments that the live bytes would fill, and at least
+`SEGMENTS_MIN`. If a cleaning would leave more segments than `MERGE_FROM` times this maximum, runs
+of neighbors are rewritten only to merge them, until about `MERGE_TO` times the maximum remain. The
+runs that remove the most segments per byte copied come first.
 
 The following proofs, from offsets alone, ensure that a deleted key does not reappear. The proofs
 use a segment's `cleaned_to` C: no record of the segment is superseded by a record with an offset
@@ -74,7 +73,8 @@ BATCH_PART: Final = 0.2
 # keys. Without this minimum, the order of young segments would depend on age alone.
 AGE_FLOOR: Final = 2.0
 
-# Maximum number of offsets, besides the lowest, that are tried as the first offset of the map.
+# Maximum number of offsets that are tried as the first offset of the map, in addition to the lowest
+# offset.
 MAP_STARTS_MAX: Final = 512
 
 
@@ -376,12 +376,12 @@ def with_drops(
 # The bound is lowered by this many standard errors of the estimated live size.
 ERROR_MARGIN: Final = 2.0
 
-# The bound is lowered by at most this part of the bound.
+# Maximum part of the bound by which the bound is lowered.
 ERROR_MAX: Final = 0.1
 
-# If the relative error of the number of keys is larger than this, all keys are mapped. To map all
-# keys, the log is read once. This read pays off: with a bound that is half a percent higher,
-# cleanings save about the cost of one read each time the log has appended as many bytes as are
+# If the relative error of the number of keys is larger than this value, all keys are mapped. To map
+# all keys, the log is read once. This read pays off. With a bound that is half a percent higher,
+# cleanings save about the cost of one read each time that the log has appended as many bytes as are
 # live.
 COUNT_FROM: Final = 0.005
 

@@ -220,7 +220,7 @@ class Generations:
 
     @property
     def has_tombstones_due(self) -> bool:
-        """Whether the log has tombstones that expire, so that it needs a cleaning even if idle."""
+        """Whether a segment has a delete horizon. If so, even an idle log will need a cleaning."""
         return any(row.due_ms != UNKNOWN for row in self._statistics.rows.values())
 
     def sample(self, cleanable_end: int) -> None:
@@ -326,8 +326,8 @@ class Generations:
 
         If the log was rolled since the last plan, the active segment has grown to its current size
         between two checks. If a cleaning waits for the next check, the active segment may be full
-        by then, and the segment after it may have grown by as much. This includes at least the
-        batch that causes the next roll. If the log was not rolled, the estimate is 0.
+        by then, and the segment after it may have grown by as much. The estimate includes at least
+        the batch that causes the next roll. If the log was not rolled, the estimate is 0.
         """
         is_first = self._statistics.planned_to != demand.cleanable_end
         has_rolled = self._segments and self._segments[-1].end_offset == demand.cleanable_end
@@ -491,7 +491,7 @@ _SLOT_BYTES: Final = 24
 
 @dataclass(frozen=True, slots=True)
 class CleaningTerms:
-    """Input of a decision besides the log: rules, wall time, and whether a full pass was requested.
+    """Input of a decision, except the log: rules, wall time, whether a full pass was requested.
 
     Attributes:
         rules: Callback that returns the rules; raises ConfigError if settings conflict.
@@ -610,7 +610,7 @@ class SpaceBound:
     def forecast(
         self, decision: CleaningDecision, plan: Callable[[str], GenerationPlan]
     ) -> GenerationPlan:
-        """Return the plan as a forecast: the plan itself checks space and tombstones."""
+        """Return the plan as the forecast, because the plan itself checks space and tombstones."""
         return plan(decision.reason if decision.due is DueReason.LAG else "")
 
 

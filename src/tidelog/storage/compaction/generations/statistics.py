@@ -10,7 +10,7 @@ truncation point.
 The file is a list of entries: a full snapshot, then the changes since. An entry has two lines: the
 CRC-32C of the second line in 8 hexadecimal digits, and a JSON object (docs/format.md#text-files). A
 cleaning changes a few rows and a part of the samples. While the log appends as many bytes as its
-live size, dozens of cleanings run. If each of them wrote the full file, these writes would be more
+live size, dozens of cleanings run. If each cleaning wrote the full file, these writes would be more
 than a tenth of all bytes that generational compaction writes. So changes are appended until they
 take as much space as the snapshot; then the file is replaced.
 
@@ -409,7 +409,7 @@ class StoredStatistics:
 def read_statistics(
     fs: FileSystem, directory: str, cache: DecodedFiles | None = None
 ) -> tuple[StoredStatistics | None, str]:
-    """Return a partition's statistics, and what is wrong with the file (empty if nothing is).
+    """Return a partition's statistics, and a text on what is wrong with the file, empty if nothing.
 
     The statistics are None if the file is missing or its snapshot can't be decoded.
 
@@ -466,7 +466,7 @@ def decode_statistics(data: bytes) -> tuple[StoredStatistics, str]:
         statistics=decode(whole),
         whole_bytes=len(whole),
         size_bytes=len(whole),
-        # Without a line end, the next entry would begin on the last line of this one.
+        # Without a line end, an appended entry would begin on the last line of this entry.
         is_sound=data.endswith(LINE_END),
     )
     for entry in entries:
