@@ -38,7 +38,7 @@ class SecurityStore:
     def __init__(
         self, metadata: MetadataLog, config: BrokerConfig, work: Work, begin: Begin
     ) -> None:
-        """Use the stored users and ACLs.
+        """Create the store from the users and ACLs that the metadata log contains.
 
         Args:
             metadata: Log of users and ACLs.

@@ -290,7 +290,7 @@ class StateTopic(Generic[Loaded]):
     """
 
     def __init__(self, services: Services, machine: StateMachine[Loaded], spec: TopicSpec) -> None:
-        """Use a topic that may exist already. Nothing is loaded yet.
+        """Create an instance for a topic that may exist already. Nothing is loaded yet.
 
         Args:
             services: Services of the broker.
@@ -765,7 +765,7 @@ class PartitionedMap(Generic[Value]):
     """
 
     def __init__(self, number_of: Callable[[str], int]) -> None:
-        """Start empty.
+        """Create an empty map.
 
         Args:
             number_of: Returns the partition of a name. If partitions were added to the topic after

@@ -237,7 +237,7 @@ class OffsetsTopic(StateTopic[LoadedShard]):
     """All partitions of `__consumer_offsets`. Used only in the event loop's thread."""
 
     def __init__(self, services: Services, machine: StateMachine[LoadedShard]) -> None:
-        """Load nothing yet. `machine` receives the loaded groups."""
+        """Create an instance that has loaded nothing yet. `machine` receives the loaded groups."""
         config = services.config
         settings = {
             "cleanup.policy": "compact",

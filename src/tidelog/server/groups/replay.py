@@ -91,7 +91,7 @@ class Replay:
     """
 
     def __init__(self, now_ms: Callable[[], int] = lambda: 0) -> None:
-        """Start without groups.
+        """Create a replay that has read no groups yet.
 
         `now_ms` returns the creation time of groups without stored metadata.
         """

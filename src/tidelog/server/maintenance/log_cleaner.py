@@ -93,7 +93,7 @@ class LentJobs:
         at_work: "Cleanings",
         hold: Hold,
     ) -> None:
-        """Create it without lent jobs.
+        """Create an instance without lent jobs.
 
         Args:
             node: The broker.

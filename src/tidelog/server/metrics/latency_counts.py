@@ -139,7 +139,7 @@ class LatencyCounts:
     """
 
     def __init__(self, facts: "MetricsSource", work: Work) -> None:
-        """Create it with nothing counted."""
+        """Create an instance that has counted nothing."""
         self._facts = facts
         self._work = work
         # Topic id of each log, and the offset (exclusive) up to which the log is counted.

@@ -145,7 +145,7 @@ class ConnectionMemory:
     def __init__(
         self, in_flight: MemoryBudget, now_ms: Callable[[], int], on_room: Callable[[], None]
     ) -> None:
-        """Create it without memory held.
+        """Create the count of a new connection, which holds no memory.
 
         Args:
             in_flight: Memory held by all connections.

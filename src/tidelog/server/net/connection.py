@@ -60,7 +60,7 @@ class PendingResponse:
         on_pieces: Callable[[Pieces | None, ReceivedFrame], None],
         on_failure: Callable[[Exception], None],
     ) -> None:
-        """Create it without a pending response.
+        """Create an instance without a pending response.
 
         Args:
             arrivals: Sends a response once the request that completed it has finished.
@@ -157,7 +157,7 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(
         self, node: Node, clients: Clients, authentication: "ListenerAuthentication | None" = None
     ) -> None:
-        """Create it unconnected. Without `authentication`, all clients are anonymous."""
+        """Create an unconnected instance. Without `authentication`, all clients are anonymous."""
         self._node = node
         self._authentication = authentication
         self._answer: Answering = answer

@@ -72,7 +72,7 @@ class SaslSession:
         waited_ms: int,
         on_late: Callable[[str], None],
     ) -> None:
-        """Create it for an unauthenticated client.
+        """Create the session of an unauthenticated client.
 
         Args:
             node: The broker.

@@ -131,7 +131,7 @@ class BusyPoll:
     )
 
     def __init__(self, window_us: int, now_ns: Callable[[], int]) -> None:
-        """Create it with no request seen.
+        """Create an instance that has seen no request.
 
         Args:
             window_us: Maximum time in µs to poll for the next request; 0 for no polling.
@@ -226,7 +226,7 @@ class WriteCoalescer:
     __slots__ = ("_at_once", "_busy_poll", "_count", "_is_ending", "_senders", "due_ns", "holds")
 
     def __init__(self, busy_poll: BusyPoll) -> None:
-        """Create it. The first responses are sent at once."""
+        """Create an instance that sends the first responses at once."""
         self.holds = False
         self.due_ns = _NEVER
         self._busy_poll = busy_poll

@@ -181,7 +181,10 @@ class ReadOrder:
         max_bytes: int,
         with_append_times: bool = False,
     ) -> None:
-        """Create it with the request's `isolation_level`; for the other arguments see the class."""
+        """Create the options of a request with this isolation level.
+
+        The class describes the other arguments.
+        """
         self.version = version
         self.is_follower = is_follower
         self.is_committed = isolation_level == IsolationLevel.READ_COMMITTED and not is_follower
@@ -261,7 +264,7 @@ class PartitionRead:
         topic_id: "UUID | None" = None,
         refusal: int = 0,
     ) -> None:
-        """Create a read that was not started yet; see the class for the arguments."""
+        """Create a read that was not started yet. The class describes the arguments."""
         self.partition = partition
         self.number = number
         self.offset = offset

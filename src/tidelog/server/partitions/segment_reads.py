@@ -153,7 +153,7 @@ class SegmentBytes:
     __slots__ = ("_is_one_read", "_last_file", "_pool", "may_block")
 
     def __init__(self, pool: FilePool, *, may_block: bool, is_one_read: bool = False) -> None:
-        """Create it without an open file. A source that may block is always for one read."""
+        """Create a source without an open file. A source that may block is always for one read."""
         self._pool = pool
         self.may_block = may_block
         self._is_one_read = may_block or is_one_read

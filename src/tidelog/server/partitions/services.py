@@ -31,7 +31,7 @@ class ProducerIds:
     """Assigns producer ids, each id once. Used only in the event loop's thread."""
 
     def __init__(self, log_dir: LogDir, work: Work) -> None:
-        """Create it for the broker of a data directory."""
+        """Create the source of producer ids for the broker of a data directory."""
         self._log_dir = log_dir
         self._work = work
         self._is_new = not log_dir.topics()

@@ -50,7 +50,7 @@ class Work:
     """
 
     def __init__(self, threads: int = THREADS, *, calls: int = CALL_LIMIT) -> None:
-        """Create it without threads. A thread starts when a call needs it.
+        """Create an instance without threads. A thread starts when a call needs it.
 
         Args:
             threads: Maximum number of calls that run at a time.

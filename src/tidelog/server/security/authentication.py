@@ -180,7 +180,7 @@ class FailedLogins:
     """Counts of failed logins by address. Used only in the event loop's thread."""
 
     def __init__(self, clock: Clock) -> None:
-        """Create it without counted failures."""
+        """Create an instance without counted failures."""
         self._clock = clock
         # By address, in the order of the last failure: the count of remembered failures, and the
         # monotonic time in ms up to which old failures have been subtracted from the count.

@@ -207,7 +207,7 @@ class Authorizer:
         super_users: Iterable[str] = (),
         allows_without_rules: bool = False,
     ) -> None:
-        """Start with these ACLs.
+        """Create an authorizer with these ACLs.
 
         Args:
             acls: Initial ACLs.

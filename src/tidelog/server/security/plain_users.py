@@ -68,7 +68,7 @@ class PlainUsers:
     """Users that a users file contained when it was read."""
 
     def __init__(self, users: Mapping[str, HashedPassword], pretender: HashedPassword) -> None:
-        """Use these users by name. `pretender` is compared with the passwords of unknown users."""
+        """Store the users by name. `pretender` is compared with the passwords of unknown users."""
         self._users = users
         self._pretender = pretender
 

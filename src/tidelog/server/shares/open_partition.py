@@ -66,7 +66,7 @@ class FetchQueue:
     """
 
     def __init__(self, key: ShareKey) -> None:
-        """Start without waiting fetches."""
+        """Create a queue without waiting fetches."""
         self.key = key
         # Waiting fetches with the round of their last read.
         self._waiting: dict[Waiter, int] = {}

@@ -421,7 +421,10 @@ class ShareStates(Watchable):
     """
 
     def __init__(self, services: Services, on_lost: Callable[[list[ShareKey]], None]) -> None:
-        """Load nothing yet. `on_lost` is called with the keys of unloaded states."""
+        """Create an instance that has loaded nothing yet.
+
+        `on_lost` is called with the keys of unloaded states.
+        """
         super().__init__()
         self._clock = services.env.clock
         self._on_lost = on_lost

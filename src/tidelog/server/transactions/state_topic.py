@@ -211,7 +211,7 @@ class TransactionStates:
     """
 
     def __init__(self, services: Services, on_prepared: Callable[[Transaction], None]) -> None:
-        """Load nothing yet.
+        """Create an instance that has loaded nothing yet.
 
         Args:
             services: Services of the broker.
