@@ -110,8 +110,8 @@ def planned(config: BrokerConfig, endpoint: Endpoint | None = None) -> tuple[Lis
         endpoint: Address of the only listener. It overrides the address in the settings.
 
     Raises:
-        ConfigError: See `plan_listeners`. Also, `endpoint` is given but the settings have several
-            listeners.
+        ConfigError: The settings have no valid listeners (`plan_listeners`). Or `endpoint` is
+            given, but the settings have several listeners.
     """
     plans = plan_listeners(config)
     if endpoint is None:

@@ -159,7 +159,7 @@ class TopicResource(ConfigResource):
     """A topic's settings."""
 
     def describe(self) -> list[ConfigEntry]:
-        """See `ConfigResource`."""
+        """Return the topic's settings."""
         ensure_name(self.name)
         info = self.node.topics.find(self.name)
         if info is None:
@@ -168,7 +168,7 @@ class TopicResource(ConfigResource):
         return describe_topic(info.given, info.config, defaults, self.node.changed)
 
     async def alter(self, changes: ConfigChanges, *, is_trial: bool) -> None:
-        """See `ConfigResource`."""
+        """Change the topic's settings, or only validate the changes."""
         if not self.name:
             raise Refusal(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
         ensure_name(self.name)
@@ -223,7 +223,7 @@ class BrokerResource(ConfigResource):
     """Settings of this broker, or of all brokers if the name is empty."""
 
     def describe(self) -> list[ConfigEntry]:
-        """See `ConfigResource`."""
+        """Return the settings of this broker, or of all brokers."""
         node = self.node
         if not self.name:
             texts = node.cluster.state.settings.get(ALL_BROKERS, {})
@@ -245,7 +245,7 @@ class BrokerResource(ConfigResource):
             raise Refusal(ErrorCode.INVALID_REQUEST, text)
 
     def check(self, changes: ConfigChanges) -> None:
-        """See `ConfigResource`.
+        """Check the changes before the client's rights are checked.
 
         As in Kafka, unknown settings pass this check, so that a client without rights gets the
         authorization error for them.
@@ -259,7 +259,7 @@ class BrokerResource(ConfigResource):
             raise Refusal(ErrorCode.INVALID_REQUEST, str(error)) from error
 
     async def alter(self, changes: ConfigChanges, *, is_trial: bool) -> None:
-        """See `ConfigResource`."""
+        """Change the settings of this broker, or of all brokers, or only validate the changes."""
         self._ensure_this_node()
 
         def change(state: ClusterState) -> ClusterState:
@@ -346,14 +346,14 @@ class GroupResource(ConfigResource):
     """A group's settings."""
 
     def describe(self) -> list[ConfigEntry]:
-        """See `ConfigResource`."""
+        """Return the group's settings."""
         if not self.name:
             raise Refusal(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
         overrides = self.node.cluster.state.groups.get(self.name, {})
         return describe_group(overrides, self.node.started_config)
 
     async def alter(self, changes: ConfigChanges, *, is_trial: bool) -> None:
-        """See `ConfigResource`.
+        """Change the group's settings, or only validate the changes.
 
         APPEND and SUBTRACT are refused, because no setting of a group is a list.
         """

@@ -219,7 +219,8 @@ class Node(Services):
         authorizes clients uses it at its start.
 
         Raises:
-            CorruptFile, ConfigError: See `SecurityStore`.
+            CorruptFile: A stored ACL is invalid.
+            ConfigError: `super.users` is invalid.
         """
         from tidelog.server.admin.security_store import (
             SecurityStore,  # not needed without authentication

@@ -113,11 +113,12 @@ class SaslSession:
         return self._login is not None
 
     def answer(self, node: Node, connection: ClientInfo, frame: Buffer) -> Outcome:
-        """Answer a frame; see `dispatch.answer` for the result.
+        """Answer a frame. The result has the form that `dispatch.answer` describes.
 
         Raises:
             NotLoggedIn: The request is not permitted in this state. The connection closes.
-            CorruptMessage, UnsupportedVersion: See `dispatch.answer`.
+            CorruptMessage: The frame breaks a rule of the protocol.
+            UnsupportedVersion: The API or version isn't served.
         """
         if self._state is State.WANTS_TOKENS and self._exchange is None:
             return start(self._close_silently("re-authentication with another mechanism"))

@@ -649,7 +649,8 @@ def frames(
         window: Bytes from `position` on, if they were read already.
 
     Raises:
-        ColdRead, OSError: See `find_range`.
+        ColdRead: A read would have to wait for a disk, and the source may not block.
+        OSError: A read failed.
         CorruptBatch: A frame is impossible. The error has the position.
     """
     at = 0

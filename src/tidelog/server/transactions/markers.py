@@ -178,7 +178,7 @@ class PartitionMarkers:
         commit: bool,
         transaction_version: int,
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """End a producer's transaction in these partitions; see `partitions.partition.Markers`."""
+        """End a producer's transaction in these partitions, as `Markers.write` describes."""
         end = TransactionEnd(
             producer_id, producer_epoch, coordinator_epoch, commit, transaction_version
         )
