@@ -167,7 +167,10 @@ def _print_matches(
 
 
 def _segment_file(directory: "Directory", name: TopicPartition, offset: Cell) -> str | None:
-    """Return the name of the log file that contains an offset; None for the log end offset."""
+    """Return the name of the log file that contains an offset, or that it is in the tier.
+
+    Return None for the log end offset, and if there is no offset.
+    """
     log = directory.log_dir.reader(name.topic, name.partition)
     segment = log.segment_of(offset) if isinstance(offset, int) else None
     if segment is None:

@@ -573,7 +573,7 @@ def _leaning(log: "LogView", notes: "Notes", clock: RetentionClock) -> list[tupl
     spans: list[tuple[int, int]] = []
     for segment in log.segments:
         if clock is not RetentionClock.RECORD and _is_append_known(log, segment):
-            # retention uses the record time of this segment, not the file's modification time
+            # retention uses the known append times, not the file's modification time
             continue
         counted = counted_time(times_of(log, notes, segment), clock)
         if not segment.size_bytes or not counted.leans_on_file_time:
