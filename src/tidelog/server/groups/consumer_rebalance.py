@@ -3,9 +3,9 @@
 `ConsumerUpdates.aim` computes a member's target assignment, and `next_assignment` computes the
 member's next step towards the target. A member that must revoke partitions is in state
 UNREVOKED_PARTITIONS. The member stays in its epoch until it no longer reports these partitions as
-owned. Then it gets the new epoch. It is in state UNRELEASED_PARTITIONS while other members still
-own partitions of its target. A member that has all partitions of its target is STABLE. So a
-partition never has two owners.
+owned. Then it gets the new epoch. In the new epoch, the member is in state UNRELEASED_PARTITIONS
+while other members still own partitions of its target. A member that has all partitions of its
+target is STABLE. So a partition never has two owners.
 
 Source: Kafka 4.3's group coordinator and its reconciliation; KIP-345, KIP-848, KIP-1263 (minimum
 assignment interval).

@@ -221,7 +221,7 @@ def updated_subscription(subscription: Subscription, request: HeartbeatRequest) 
 
 
 def _is_unchanged(subscription: Subscription, request: HeartbeatRequest) -> bool:
-    """Whether the heartbeat contains nothing new, as nearly every heartbeat does."""
+    """Whether the heartbeat changes nothing. This is true for nearly every heartbeat."""
     return (
         request.topics is None
         and request.rebalance_timeout_ms == NO_TIMEOUT

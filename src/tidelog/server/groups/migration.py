@@ -301,7 +301,7 @@ class Migration:
     # -- removal of members ------------------------------------------------------------------
 
     def fence(self, group: ConsumerGroup, members: Collection[ConsumerMember]) -> Reply[ErrorCode]:
-        """Remove members. The reply completes when the removal is durable, or with the error."""
+        """Remove members. The reply completes when the removal is durable or has failed."""
         if not members:
             return self._updates.write(GroupUpdate(group))
         if self.may_downgrade(group, members):

@@ -11,12 +11,12 @@ If a cleaning fails, the reason is logged, and /metrics shows the partition. The
 without limit: first after `log.cleaner.backoff.ms`, and later after twice the previous delay, at
 most an hour.
 
-`LentJobs` lends a job: it lets a client clean a partition instead of the broker. Such a client
-can't have the directory's lock, for example because its tasks run on other machines. The client
-writes the `.cleaned` files. The broker swaps them in and updates history and checkpoint. While a
-client has the job, no cleaner of the broker cleans the partition. If another request asks for the
-same partition, that request gets the job, and the first client's result is dropped. The job also
-ends when the broker restarts, or after `LEND_MS` without a result. In both cases the cleaning
+`LentJobs` lends a job: it lets a client clean a partition instead of the broker. This is for
+clients that can't have the directory's lock, for example because their tasks run on other machines.
+The client writes the `.cleaned` files. The broker swaps them in and updates history and checkpoint.
+While a client has the job, no cleaner of the broker cleans the partition. If another request asks
+for the same partition, that request gets the job, and the first client's result is dropped. The job
+also ends when the broker restarts, or after `LEND_MS` without a result. In both cases the cleaning
 begins again from the checkpoint.
 
 Used only in the event loop's thread. Source: Kafka 4.x LogCleaner, CleanerThread.

@@ -369,7 +369,7 @@ class Clients:
             del self._by_host[host]
 
     def watch_idle(self) -> None:
-        """Close connections that are idle or block others for too long, now and periodically.
+        """Now and periodically, close connections that are idle or block others for too long.
 
         With thousands of connections the check runs in slices of some milliseconds.
         """

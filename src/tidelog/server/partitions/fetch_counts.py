@@ -42,8 +42,8 @@ class FetchCounts:
     ) -> None:
         """Count the bytes returned for a partition, and earlier returned records below `offset`.
 
-        Records are counted as the difference between `offset` and the offset of the earlier fetch,
-        which includes offsets without a record.
+        Records are counted as the difference between `offset` and the offset of the earlier fetch.
+        So offsets without a record are also counted.
         """
         starts = self._starts
         if not (size_bytes or partition in starts):

@@ -27,8 +27,8 @@ FIRST_EPOCH: Final = 0
 LAST_EPOCH: Final = -1
 UNKNOWN: Final = -1
 
-# Maximum number of partitions of all sessions together, which take about 100 MB. The maximum is
-# needed because clients can name any number of partitions.
+# Maximum number of partitions of all sessions together. This number of partitions takes about 100
+# MB. The maximum is needed because clients can name any number of partitions.
 PARTITIONS_MAX: Final = 250_000
 
 # Maximum number of partitions of one session, because each request of the session, however short,
