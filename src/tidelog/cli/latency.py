@@ -292,7 +292,7 @@ LatencyRow: TypeAlias = tuple[int, int, LatencyHistogram]
 
 
 def spans(by_hour: LatencyByHour) -> list[LatencyRow]:
-    """Return the rows of hours with records."""
+    """Return a row for each span with records; spans are hours or longer."""
     return [(start, start + by_hour.step_ms, one) for start, one in by_hour.items()]
 
 
