@@ -126,7 +126,7 @@ def lag(surroundings: Surroundings, options: LagOptions) -> ExitCode:
     if times.duration_ms(options.every) <= 0:
         raise UsageProblem("--every must be above 0 to measure speed; try --every 5s")
     with (
-        places.open_cluster(surroundings, options.access) as cluster,
+        places.open_cluster(surroundings, options.access, runs_on=options.watch) as cluster,
         places.open_own_logs(surroundings, cluster, options.data) as own,
     ):
         return run(surroundings, cluster, options, own=own)

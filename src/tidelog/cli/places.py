@@ -285,8 +285,16 @@ def broker_of(data: str) -> str | None:
 
 
 @contextmanager
-def open_cluster(surroundings: Surroundings, access: Access) -> Iterator["Cluster"]:
+def open_cluster(
+    surroundings: Surroundings, access: Access, *, runs_on: bool = False
+) -> Iterator["Cluster"]:
     """Connect to a cluster until the block ends.
+
+    Args:
+        surroundings: Files, clock and sleep function.
+        access: Options for connecting to the cluster.
+        runs_on: Whether the command runs until Ctrl-C. If false, the first request fails within
+            about a second if all servers refuse connections (`Client.fail_if_refused`).
 
     Raises:
         UsageProblem: The file of client settings is too large or not UTF-8.
@@ -301,12 +309,16 @@ def open_cluster(surroundings: Surroundings, access: Access) -> Iterator["Cluste
     with connect(
         access.bootstrap, settings, timeout_s=timeout_s, clock=surroundings.env.clock
     ) as cluster:
+        if not runs_on:
+            cluster.fail_if_refused(surroundings.wait)
         yield cluster
 
 
 @contextmanager
-def open_remote(surroundings: Surroundings, access: Access) -> Iterator["RemoteDirectory"]:
-    """Open a cluster's topics until the block ends; raises the errors of `open_cluster`."""
+def open_remote(
+    surroundings: Surroundings, access: Access, *, runs_on: bool = False
+) -> Iterator["RemoteDirectory"]:
+    """Open a cluster's topics until the block ends; see `open_cluster`."""
     from tidelog.remote.remote_directory import connect
 
     with connect(
@@ -315,16 +327,23 @@ def open_remote(surroundings: Surroundings, access: Access) -> Iterator["RemoteD
         timeout_s=duration_ms(access.timeout) / 1000,
         env=surroundings.env,
     ) as remote:
+        if not runs_on:
+            remote.cluster.fail_if_refused(surroundings.wait)
         yield remote
 
 
 def open_topics(
-    surroundings: Surroundings, place: Place, *, writable: bool = False, create: bool = False
+    surroundings: Surroundings,
+    place: Place,
+    *,
+    writable: bool = False,
+    create: bool = False,
+    runs_on: bool = False,
 ) -> AbstractContextManager["Directory | RemoteDirectory"]:
     """Open a place's topics until the block ends; see `open_directory` and `open_remote`."""
     if place.access is None:
         return open_directory(surroundings, place.data, writable=writable, create=create)
-    return open_remote(surroundings, place.access)
+    return open_remote(surroundings, place.access, runs_on=runs_on)
 
 
 def _settings(surroundings: Surroundings, path: str | None) -> dict[str, str]:

@@ -103,7 +103,7 @@ def read(surroundings: Surroundings, options: ReadOptions) -> ExitCode:
         refuse_terminal(surroundings, options.kind)
     requested, offsets = _requested_times(surroundings, options), _offsets(options.offset)
     conditions = options.record_filter()
-    with open_topics(surroundings, options.place) as directory:
+    with open_topics(surroundings, options.place, runs_on=options.follow) as directory:
         topic = options.topic
         partitions = chosen(topic, directory.partitions(topic), options.number)
         ensure_files(directory, topic, options.number, options.place)

@@ -123,6 +123,12 @@ _REFUSED_CONNECTION: Final = re.compile(
     r"([^\s/(]+:\d+)/\S+: Connect to \S+ failed: Connection refused"
 )
 
+
+def refused_text(address: str) -> str:
+    """Return the text for a server that refuses connections."""
+    return f"{address} refuses connections (no broker runs there?)"
+
+
 TRANSPORT: Final = -195
 PARTITION_EOF: Final = -191
 ALL_BROKERS_DOWN: Final = -187
@@ -218,6 +224,13 @@ _NAMED_MAX: Final = 5
 
 _NO_LEADER: Final = -1
 
+# For one-shot commands: number of attempts to reach any bootstrap server, pause between two
+# attempts, and timeout of connecting to one server. A broker that is just starting has three pauses
+# to open its port.
+_ATTEMPTS: Final = 4
+_ATTEMPT_PAUSE_S: Final = 0.25
+_ATTEMPT_TIMEOUT_S: Final = 0.25
+
 
 class Client:
     """Clients and timeouts for requests to one cluster. Not thread-safe."""
@@ -247,6 +260,7 @@ class Client:
         self._is_closed = False
         self._is_direct = is_direct(config)
         self._without_append_times: set[int] = set()
+        self._pause: Callable[[float], object] | None = None
 
     @property
     def is_plain_text(self) -> bool:
@@ -258,16 +272,74 @@ class Client:
         if self._is_closed:
             raise Closed(f"the connection to {self.bootstrap} is closed")
 
+    def fail_if_refused(self, pause: Callable[[float], object]) -> None:
+        """Let the first request fail within about a second if no server accepts connections.
+
+        Each bootstrap server must refuse the connection, or its name can't be resolved. Without
+        this call, and for a server that does not respond, librdkafka tries to connect until the
+        timeout.
+
+        Args:
+            pause: Function that waits for a number of seconds, between two attempts.
+        """
+        self._pause = pause
+
+    def _ensure_accepted(self) -> None:
+        """Raise ClusterFailure if `fail_if_refused` was called and no server can be reached."""
+        pause = self._pause
+        if pause is None:
+            return
+        refusal = self._refusal()
+        for _ in range(_ATTEMPTS - 1):
+            if refusal is None:
+                break
+            pause(min(_ATTEMPT_PAUSE_S, self.timeout_s / _ATTEMPTS))
+            refusal = self._refusal()
+        if refusal is not None:
+            raise ClusterFailure(self.bootstrap, "connect", refusal)
+        self._pause = None
+
+    def _refusal(self) -> str | None:
+        """Return why no bootstrap server can be reached; None if one might respond."""
+        from socket import create_connection, gaierror
+
+        timeout_s = min(_ATTEMPT_TIMEOUT_S, self.timeout_s)
+        reasons = []
+        for server in self.bootstrap.split(","):
+            address = server.strip().rpartition("://")[2]  # librdkafka accepts PROTOCOL://HOST:PORT
+            host, _, port = address.rpartition(":")
+            try:
+                place = host.strip("[]"), int(port)
+                create_connection(place, timeout_s, all_errors=True).close()
+            except ExceptionGroup as failures:  # one failure for each IP address of the host
+                if failures.subgroup(TimeoutError) or not failures.subgroup(ConnectionRefusedError):
+                    return None
+                reasons.append(refused_text(address))
+            except gaierror as error:
+                reasons.append(f"can't resolve the host name of {address} ({error.strerror})")
+            except ValueError:  # librdkafka accepts host names that Python does not encode
+                return None
+            else:
+                return None
+        return "; ".join(reasons)
+
     # -- the client library ------------------------------------------------------------------
 
     def admin(self) -> "AdminClient":
-        """Return the only admin client, created by the first call; raises Closed, ConfigError."""
+        """Return the only admin client, created by the first call.
+
+        Raises:
+            Closed: `close_for_good` was called.
+            ConfigError: librdkafka doesn't know a setting or a value.
+            ClusterFailure: See `fail_if_refused`.
+        """
         self.ensure_open()
         if self._admin is None:
             from confluent_kafka.admin import AdminClient
 
             with self._typed_config():
                 self._admin = AdminClient(self._settings(), error_cb=self._store_error)
+        self._ensure_accepted()
         return self._admin
 
     def consumer(self, group: str | None = None, **more: Setting) -> "ck.Consumer":
@@ -284,10 +356,12 @@ class Client:
         Raises:
             Closed: `close_for_good` was called.
             ConfigError: librdkafka doesn't know a setting or a value.
+            ClusterFailure: See `fail_if_refused`.
         """
         from tidelog.remote.ordered_consumer import OrderedConsumer
 
         self.ensure_open()
+        self._ensure_accepted()
         settings: dict[str, Setting] = {
             "group.id": group or _NO_GROUP,
             "enable.auto.commit": False,
@@ -309,10 +383,12 @@ class Client:
         Raises:
             Closed: `close_for_good` was called.
             ConfigError: librdkafka doesn't know a setting or a value.
+            ClusterFailure: See `fail_if_refused`.
         """
         from confluent_kafka import Producer
 
         self.ensure_open()
+        self._ensure_accepted()
         with self._typed_config():
             return Producer({**settings, **self._settings()}, error_cb=self._store_error)
 
@@ -365,7 +441,7 @@ class Client:
         refused = _REFUSED_CONNECTION.search(last_error)
         # with several servers, another server may respond
         if refused is not None and refused[1] == self.bootstrap:
-            reason = f"{self.bootstrap} refuses connections (no broker runs there?)"
+            reason = refused_text(self.bootstrap)
         return ClusterFailure(self.bootstrap, operation, reason, error_code=error.code())
 
     def unanswered(

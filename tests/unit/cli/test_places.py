@@ -1,15 +1,18 @@
 """Commands on a directory or a cluster: how the options choose one of them."""
 
 import io
+import socket
 from typing import cast
 
 import click
 import pytest
 from tests.worlds.command_line import NOW, Cli, at
+from tests.worlds.kafka.broker import free_port
 
 from tidelog.cli.app import app, run
 from tidelog.cli.places import Place, place_options
 from tidelog.cli.surroundings import ExitCode, Surroundings
+from tidelog.remote.cluster import Cluster, connect
 
 
 @pytest.fixture
@@ -102,3 +105,70 @@ def test_the_target_and_an_option_do_not_both_name_a_partition(hours: Cli) -> No
 def test_a_partition_that_does_not_exist(hours: Cli, words: tuple[str, ...]) -> None:
     result = hours.run(words[0], "flights:2", *words[1:])
     assert (result.code, result.err) == (3, "error: flights has partitions 0 to 1, not 2\n")
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["topics", "describe flights", "read flights", "produce flights", "groups list", "lag"],
+)
+def test_a_command_fails_soon_if_all_servers_refuse(command: str) -> None:
+    servers = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    pauses_s, err, record = list[float](), io.StringIO(), io.BytesIO(b"x\n")
+    surroundings = Surroundings(stdin=record, stderr=err, wait=pauses_s.append)
+    options = ["--bootstrap", ",".join(servers), "--timeout", "20s"]
+    assert run([*command.split(), *options], surroundings) == ExitCode.ERROR
+    reasons = "; ".join(f"{one} refuses connections (no broker runs there?)" for one in servers)
+    assert err.getvalue().splitlines() == [
+        f"error: {','.join(servers)}: could not connect: {reasons}",
+        "hint: check --bootstrap, --command-config and --timeout",
+    ]
+    assert pauses_s == [0.25, 0.25, 0.25]
+
+
+def test_a_command_fails_soon_if_no_host_name_can_be_resolved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    err = io.StringIO()
+    surroundings = Surroundings(stderr=err, wait=lambda _: None)
+    options = ["--bootstrap", "broker.invalid:9092", "--timeout", "20s"]
+    assert run(["groups", "list", *options], surroundings) == ExitCode.ERROR
+    assert err.getvalue().splitlines()[0] == (
+        "error: broker.invalid:9092: could not connect: can't resolve the host name of"
+        " broker.invalid:9092 (Name or service not known)"
+    )
+
+
+@pytest.mark.parametrize("command", ["read flights --follow", "lag readers --watch"])
+def test_a_command_that_runs_on_keeps_trying_until_its_timeout(command: str) -> None:
+    pauses_s, err = list[float](), io.StringIO()
+    surroundings = Surroundings(stderr=err, wait=pauses_s.append)
+    options = ["--bootstrap", f"127.0.0.1:{free_port()}", "--timeout", "300ms"]
+    assert run([*command.split(), *options], surroundings) == ExitCode.ERROR
+    assert "could not connect" not in err.getvalue()
+    assert pauses_s == []
+
+
+def test_a_server_may_open_its_port_between_two_attempts() -> None:
+    with socket.socket() as starting, connect_cluster(starting) as cluster:
+        pauses_s = list[float]()
+
+        def listen(pause_s: float) -> None:
+            pauses_s.append(pause_s)
+            starting.listen()
+
+        cluster.fail_if_refused(listen)
+        cluster.admin()
+        starting.close()
+        cluster.admin()  # no further attempt: librdkafka reconnects
+        assert pauses_s == [0.25]
+
+
+def connect_cluster(server: socket.socket) -> Cluster:
+    """Return a client of a server that refuses, and of a server at a port that is bound."""
+    server.bind(("127.0.0.1", 0))
+    servers = f"127.0.0.1:{free_port()},PLAINTEXT://127.0.0.1:{server.getsockname()[1]}"
+    return connect(servers, timeout_s=20)
