@@ -11,6 +11,7 @@ _REMOVED: Final = re.compile(r"objects of \d+ bytes removed")
 # Progress lines of a job, the speed in its result, the start of Spark, and a process id.
 _PROGRESS: Final = re.compile(r"^! .*: \d+ of \d+ \w+\n", re.MULTILINE)
 _SPEED: Final = re.compile(r"in \d+\.\d s: [\d,.]+ records/s")
+_BATCH: Final = re.compile(r"(batch \d+: [\d,]+ records), [\d,]+/s")
 _STARTED: Final = re.compile(r"Spark \d+\.\d+\.\d+ is up at (\S+) after \d+\.\d s")
 _PROCESS: Final = re.compile(r"\bprocess \d+\b")
 # A port chosen by the system: five digits on Linux and macOS.
@@ -63,6 +64,7 @@ _JOB: Final = re.compile(r"\bjob [0-9a-f]{32}\b")
 def masked_job(text: str) -> str:
     """Return the text of a Spark job without progress, speed, version and the machine's time."""
     text = _SPEED.sub("in N s: N records/s", _PROGRESS.sub("", text))
+    text = _BATCH.sub(r"\1, N/s", text)
     text = _STARTED.sub(r"Spark N.N.N is up at \1 after N s", text)
     text = _JOB.sub("job ID", text)
     return _EPOCH_MS.sub("N" * 13, _ISO.sub(r"YYYY-MM-DD\1hh:mm:ss.mmm", text))

@@ -7,10 +7,6 @@ from tests.corpus.shell import run
 from tests.corpus.surface_help import helps
 from tests.corpus.transcripts import SCENES, commands_of, scenes
 
-# Options without a scene, with the reason.
-LEFT_OUT = {
-    ("spark", "--continuous"): "runs until it is stopped",
-}
 # Options that choose how a table is printed. Every command with `--format` has them; some scenes
 # use them.
 OF_TABLES = {"--wide"}
@@ -47,4 +43,4 @@ def test_each_command_and_option_is_in_a_scene(path: tuple[str, ...]) -> None:
     shorts = short_names(text)
     given = words[path] | {shorts[word] for word in words[path] if word in shorts}
     missing = options(text) - given - OF_TABLES
-    assert {one for one in missing if (path[0], one) not in LEFT_OUT} == set()
+    assert missing == set()

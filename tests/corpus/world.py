@@ -9,7 +9,9 @@ import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from queue import Queue
+from threading import Thread
+from typing import IO, TYPE_CHECKING, Final
 
 from confluent_kafka import Consumer, TopicPartition
 from tests.corpus import still
@@ -209,7 +211,7 @@ class World:
         return self._child("listening on", ["serve", *arguments]).lines(signal.SIGTERM)
 
     def start(self, name: str, text: str, *arguments: str) -> None:
-        """Run a command in the background, and wait until it has written a text to stdout."""
+        """Run a command in the background, and wait until it has written a text."""
         self._started[name] = self._child(text, list(arguments))
 
     def stop(self, name: str) -> list[str]:
@@ -239,25 +241,43 @@ class Child:
             env={**os.environ, **variables, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
         )
         self._out: list[str] = []
+        self._err: list[str] = []
+        self._written: Queue[str | None] = Queue()
+        self._readers = [
+            Thread(target=self._read, args=pair, daemon=True)
+            for pair in ((self._process.stdout, self._out), (self._process.stderr, self._err))
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def _read(self, stream: IO[str], lines: list[str]) -> None:
+        for line in stream:
+            lines.append(line)
+            self._written.put(line)
+        self._written.put(None)
 
     def wait_for(self, text: str) -> None:
-        """Wait until a line of stdout contains a text, or the command has ended."""
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._out.append(line)
-            if text in line:
+        """Wait until a line of stdout or stderr contains a text, or the command has ended."""
+        ended = 0
+        while ended < len(self._readers):
+            line = self._written.get()
+            if line is None:
+                ended += 1
+            elif text in line:
                 return
 
     def lines(self, signal_number: int | None) -> list[str]:
         """Send a signal to the command and wait for its end; return its output."""
         if signal_number is not None:
             self._process.send_signal(signal_number)
-        out, err = self._process.communicate(timeout=WAIT_S)
-        written = "".join([*self._out, out])
-        return Ran(self._process.returncode, written.encode(), err.encode()).lines()
+        code = self._process.wait(timeout=WAIT_S)
+        for reader in self._readers:
+            reader.join(WAIT_S)
+        out, err = ("".join(lines).encode() for lines in (self._out, self._err))
+        return Ran(code, out, err).lines()
 
     def kill(self) -> None:
         """Kill the command if it still runs."""
         if self._process.poll() is None:
             self._process.kill()
-            self._process.communicate()
+            self._process.wait()
