@@ -136,7 +136,9 @@ def describe(error: BaseException, options: Collection[str] = (), place: str = "
     if isinstance(error, _WRONG_PATH) and not isinstance(error, TidelogError):
         return Failure(ExitCode.USAGE, *_os_text(error))
     if isinstance(error, TidelogError):
-        return Failure(ExitCode.ERROR, _one_line(f"{error}"), _next_step(error, options, place))
+        is_of_object = "://" in str(getattr(error, "path", ""))
+        step = _step_for_object(error, place) if is_of_object else _next_step(error, options, place)
+        return Failure(ExitCode.ERROR, _one_line(f"{error}"), step)
     if isinstance(error, InvalidInput):
         return Failure(ExitCode.ERROR, _one_line(f"{error}"), _zone_hint(error, options))
     if isinstance(error, OSError):
@@ -173,6 +175,15 @@ def _next_step(error: TidelogError, options: Collection[str], place: str) -> str
         if isinstance(error, kind) and step not in str(error):
             return step
     return ""
+
+
+def _step_for_object(error: TidelogError, place: str) -> str:
+    """Return the hint for an error about an object of a store, which is not on the local disk."""
+    from tidelog.storage.tier.tier_files import is_tier_path
+
+    if "`tidelog " in f"{error}" or not is_tier_path(str(getattr(error, "path", ""))):
+        return ""  # the error's text says what to do
+    return f"`tidelog tier{place} --verify` finds missing and damaged objects"
 
 
 def _os_text(error: OSError) -> tuple[str, str]:

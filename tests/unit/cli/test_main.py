@@ -16,7 +16,14 @@ from tests.worlds.command_line import Cli
 from tidelog.cli import surroundings as problems
 from tidelog.cli.app import COMMANDS, JOBS, app, run
 from tidelog.cli.surroundings import ExitCode, Surroundings, wait_seconds
-from tidelog.errors import ClockJump, CorruptBatch, StorageFailure, TidelogError, UnknownTopic
+from tidelog.errors import (
+    ClockJump,
+    CorruptBatch,
+    MissingFile,
+    StorageFailure,
+    TidelogError,
+    UnknownTopic,
+)
 
 PLAIN = (
     "topics",
@@ -156,6 +163,10 @@ def test_the_error_of_a_second_writer_names_the_process_with_the_lock(flights: C
         assert flights.run("topics").code == 0, "reading needs no lock"
 
 
+_OBJECT = "s3://bucket/logs!!t/0/0"
+_VERIFY = "`tidelog tier --verify` finds missing and damaged objects"
+
+
 @pytest.mark.parametrize(
     ("error", "next_step"),
     [
@@ -165,6 +176,9 @@ def test_the_error_of_a_second_writer_names_the_process_with_the_lock(flights: C
             StorageFailure("f", "sync", "EIO"),
             "check the disk: space, permissions, the system's log",
         ),
+        (StorageFailure("s3://bucket/logs/a.log", "read", "refused; check the bucket"), ""),
+        (MissingFile(f"{_OBJECT}.zones", "read", "gone; run `tidelog tier --verify`"), ""),
+        (CorruptBatch("bad", path=f"{_OBJECT}.log"), _VERIFY),
         (ClockJump(1, 2, "(--accept-clock goes on as it is)"), ""),
         (TidelogError("two\nlines"), ""),
     ],
