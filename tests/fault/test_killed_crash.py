@@ -1,4 +1,4 @@
-"""The process is killed while a roll's sync is pending and starts again; then power is lost.
+"""The process is killed while a roll's sync is pending. It is restarted, and then power is lost.
 
 Unsynced bytes of a killed process are in the system's page cache. The next start reads these bytes
 and treats them like all other bytes of the file: a flush or a clean stop makes them durable.

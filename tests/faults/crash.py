@@ -24,7 +24,7 @@ from tests.faults.nodes import Image
 
 
 class Keep(Enum):
-    """The changes that remain after each of the two crashes without randomness."""
+    """Which unsynced changes remain after a crash in which nothing is random."""
 
     EVERYTHING = "everything kept, as when only the process is killed"
     SYNCED = "everything unsynced lost"
@@ -37,8 +37,7 @@ class CrashState:
     Attributes:
         image: Content of the disk.
         prefix: Number of the journal's calls before the crash.
-        seed: Seed that decided the fate of each unsynced change; None for a crash without
-            randomness.
+        seed: Seed that decided the fate of each unsynced change; None if `Keep` decided it.
     """
 
     image: Image

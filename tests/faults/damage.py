@@ -39,15 +39,18 @@ class DamageFileSystem(Machine):
         del self.journal[:moment]
 
     def crash(self, keep: Keep, prefix: int | None = None) -> CrashState:
-        """Return the disk after `prefix` calls (all if None) and a crash without randomness."""
+        """Return the disk after a crash that follows `prefix` calls (None: all calls).
+
+        `keep` decides which unsynced changes remain; nothing is random.
+        """
         moment = len(self.journal) if prefix is None else prefix
         return Timeline(self._image, self.journal).fixed(moment, keep)
 
     def prefixes(self, keep: Keep) -> Iterator[CrashState]:
-        """Yield the disk after each possible crash without randomness.
+        """Yield the disk after a crash at each point of the journal.
 
-        The first crash is before the first call, the second after the first call, the last after
-        the last call.
+        `keep` decides which unsynced changes remain; nothing is random. The first crash is
+        before the first call, the second after the first call, the last after the last call.
         """
         timeline = Timeline(self._image, self.journal)
         for prefix in range(len(self.journal) + 1):

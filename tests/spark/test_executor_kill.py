@@ -73,7 +73,7 @@ class Killing:
             to a broker.
         topic: The topic.
         draw: Draws the time of the kill, and the executors.
-        looks: For each look at the directory, the ends of the partitions.
+        looks: Ends of the partitions, at each look at the directory.
         killed: Number of executors killed while there was work for them.
     """
 

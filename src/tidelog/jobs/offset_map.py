@@ -335,7 +335,10 @@ class OffsetMap:
     def starts(
         self, source_partition: SourcePartition, offset: int
     ) -> dict[TopicPartition, TargetOffset]:
-        """Return for each target partition the start that misses no record from a source offset on.
+        """Return, by target partition, where to continue reading a source partition.
+
+        Reads from these offsets return each copied record that is at or after `offset` at the
+        source. They may also return earlier records.
 
         Args:
             source_partition: The source partition.

@@ -464,7 +464,7 @@ _ONE_BYTE: Final = tuple(bytes((value,)) for value in range(128))
 
 @dataclass(slots=True)
 class WrittenItems:
-    """Encoded elements of a list field of the message itself, and the number of elements."""
+    """Already encoded elements of a list at the top level of a message, and their number."""
 
     count: int
     pieces: list[Buffer]

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 BACKLOG: Final = 1024
 
-# Time in ms without a request after which a thread imports the modules for groups. An import during
-# requests would slow down the requests and would take longer itself. Most clients pause between
-# their first requests.
+# Time in ms without a request after which a thread imports the modules for groups. An import while
+# requests are processed would slow down the requests, and would take longer. Most clients pause
+# between their first requests.
 FIRST_PAUSE_MS: Final = 5
 
 # Time in ms after which the modules are imported even if clients do not pause.

@@ -137,7 +137,11 @@ class TestKept:
     def test_a_repeated_batch_is_not_copied_and_the_map_gets_its_rows(
         self, spark: "SparkSession", tmp_path: Path
     ) -> None:
-        """Checkpoint and map lack the last batch, as after a kill between commit and map."""
+        """The checkpoint and the map lack the last batch, which the target already has.
+
+        This is the state if the process is killed after it has committed the batch to the target,
+        and before it writes the map.
+        """
         source = make(f"{tmp_path}/a", "orders", 2)
         target = make(f"{tmp_path}/b", "orders", 2)
         work = tmp_path / "check"

@@ -1,4 +1,4 @@
-"""Counts and sizes, by hour on each clock, of those records of a split that are in a range."""
+"""For the records of a split that are in a range: count and total size, by hour on each clock."""
 
 import pyarrow as pa
 

@@ -87,7 +87,7 @@ def still_fits(segment: "Segment", mark: Mark) -> bool:
 def valid_runs(
     log_dir: "LogDir", runs: Iterable[Run], bounds: Mapping[TopicPartition, tuple[int, int]]
 ) -> Iterator[Run]:
-    """Yield the runs that are still valid, are inside their partition's bounds and lack no offsets.
+    """Yield the valid runs that are inside their partition's bounds and have no lost offsets.
 
     Args:
         log_dir: The directory.

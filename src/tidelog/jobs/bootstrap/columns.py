@@ -191,7 +191,7 @@ class TableFacts:
         null_keys: Number of records without a key.
         below: For each threshold in ms, the number of records whose create time is before the
             threshold.
-        hours: For each hour since the epoch, the number of records with a create time in that hour.
+        hours: Number of records by the hour of their create time, in hours since the epoch.
         min_ms: Earliest create time in ms; None if no record has one.
         max_ms: Latest create time in ms; None if no record has one.
     """

@@ -620,7 +620,7 @@ def _sources(
 
 
 def _reason(sources: Iterable[Reference], margin: Margin, now_ms: int) -> str:
-    """Return the reason for a start on B, which is the reason of the earliest reference.
+    """Return the reason for a start on B: that of the reference with the earliest append time.
 
     If the time of a reference is unknown, the reason states that the time is unknown.
     """

@@ -57,7 +57,7 @@ class GroupMemberKey:
 
 @message
 class EpochValue:
-    """Epoch of a group, and a hash of its subscribed topics."""
+    """Epoch of a group, and a hash of the metadata of its subscribed topics."""
 
     epoch: int = wire(INT32)
     metadata_hash: int = wire(INT64)

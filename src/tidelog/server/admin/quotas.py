@@ -181,8 +181,7 @@ REQUESTS: Final = "request_percentage"
 KINDS: Final = (FETCHED, REQUESTS, PRODUCED)
 
 # Maximum number of remembered uses for each kind of quota. The maximum limits memory, because
-# clients choose their ids freely. Beyond the maximum, the use whose last charge is the oldest is
-# forgotten.
+# clients choose their ids freely. If it is exceeded, the least recently charged use is removed.
 RATES_MAX: Final = 100_000
 
 _ClientKey: TypeAlias = tuple[str | None, str | None]

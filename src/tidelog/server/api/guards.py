@@ -300,7 +300,7 @@ class Denied:
     def items(cls, access: Access, items: Iterable[object], code: int) -> "Denied":
         """Return a denial that appends an error for each of `items` to the response's first list.
 
-        As with `rows`, nothing is appended to a response that has an error itself.
+        As with `rows`, nothing is appended to a response that has an error for the whole request.
         """
         name, kind = _result_lists(access.context.api.response)[0]
         return cls.rows(name, [failed_item(kind, each, code, DENIED_TEXT[code]) for each in items])

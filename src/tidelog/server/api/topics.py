@@ -413,8 +413,8 @@ def _absent_of(
 ) -> tuple[dict[str, None], list[DeleteTopicState]]:
     """Return the missing topics that the client may not delete, and the other entries.
 
-    The missing topics are refused here, so that the handler does not look them up again. Otherwise
-    the handler would delete a topic that was created meanwhile, without a check of rights. If
+    The missing topics are refused here, so that the handler does not look them up again. Otherwise,
+    if such a topic is created meanwhile, the handler would delete it without authorization. If
     deletion is disabled, the handler reports this for all topics.
     """
     absent: dict[str, None] = {}

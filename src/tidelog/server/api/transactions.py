@@ -98,7 +98,7 @@ class PartContext(RequestContext):
     """Context of the parts of a long request, whose partitions are checked but not added.
 
     Attributes:
-        checked: For each transaction in the current part its `AddRequest`, or None if a partition
+        checked: `AddRequest` of each transaction in the current part; None instead if a partition
             was refused. An `AddRequest` names no partitions if the client only wants to verify
             partitions.
     """

@@ -211,7 +211,7 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
             previous: Subscription of the member before the request; None for a new member.
             new: Member after the request.
             owned: Partitions that the member reports as owned; None if it does not report any.
-            is_due: Whether the request itself begins a new epoch.
+            is_due: Whether the request begins a new epoch even if no metadata of topics changed.
             has_changed: Whether the member's subscription changes.
 
         Returns:

@@ -460,7 +460,8 @@ def _is_busy(client: Client) -> bool:
 def _is_reading(client: Client) -> bool:
     """Whether a request has begun to arrive, holds memory, and is delayed only by the client."""
     is_reading = client.memory.sending_since_ms is not None
-    # A client that waits for memory is busy, and doesn't delay the request itself.
+    # If a client waits for memory, the broker delays the request, not the client; `is_busy` is then
+    # true.
     return is_reading and not client.is_busy
 
 

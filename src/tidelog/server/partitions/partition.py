@@ -240,7 +240,7 @@ class Partition(Watchable):
             started; None if there was none.
         read_ends: Positions where earlier reads ended.
         loop_bytes: Reads the log's segments on the event loop.
-        transactions: State of transactions that the log itself does not store.
+        transactions: State of transactions that is not stored in the log.
     """
 
     def __init__(self, log: Log, *, syncs_all: bool = False) -> None:

@@ -260,9 +260,10 @@ class TopicAdmin:
         In any thread.
 
         Returns:
-            For each of `new` the created topic with notes on its settings, or the error:
-                InvalidTopic, TopicExists, InvalidPartitions, ConfigError, StorageFailure. After a
-                power loss during the call, each topic exists completely or not at all.
+            One entry for each topic in `new`, in the same order: the created topic with notes on
+                its settings, or the error (InvalidTopic, TopicExists, InvalidPartitions,
+                ConfigError, StorageFailure). After a power loss during the call, each topic exists
+                completely or not at all.
 
         Raises:
             ReadOnly: The directory was opened for reading.
@@ -293,8 +294,8 @@ class TopicAdmin:
         In any thread.
 
         Returns:
-            For each of `counts` the grown topic, or the error: UnknownTopic, InvalidPartitions,
-                StorageFailure.
+            One entry for each topic in `counts`, in the same order: the grown topic, or the error
+                (UnknownTopic, InvalidPartitions, StorageFailure).
 
         Raises:
             ReadOnly: The directory was opened for reading.

@@ -555,8 +555,9 @@ class TopicRegistry:
             make: Creates the directories of all the new topics' partitions.
 
         Returns:
-            For each of `new` the topic with notes on its settings, or the error: InvalidTopic,
-                TopicExists, InvalidPartitions, ConfigError, OSError.
+            One entry for each topic in `new`, in the same order: the created topic with notes on
+                its settings, or the error (InvalidTopic, TopicExists, InvalidPartitions,
+                ConfigError, OSError).
         """
         names = _Names(self._topics)
         outcomes: list[CreatedTopic | TidelogError | OSError] = []
@@ -678,8 +679,8 @@ class TopicRegistry:
             make: Creates the missing directories.
 
         Returns:
-            For each of `counts` the grown topic, or the error: UnknownTopic, InvalidPartitions,
-                OSError.
+            One entry for each topic in `counts`, in the same order: the grown topic, or the error
+                (UnknownTopic, InvalidPartitions, OSError).
         """
         outcomes: list[TopicInfo | TidelogError | OSError] = []
         for name, count in counts.items():

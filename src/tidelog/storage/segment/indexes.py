@@ -3,7 +3,7 @@
 A writer appends entries in memory and writes the same bytes to the file. For a finished segment,
 the index is a read-only view of the mapped file and is searched in place. If a writer's buffer is
 too small, a larger buffer replaces it. A buffer is never resized, so views stay valid. The bytes
-that a view shows change only through appends after a `truncate_to`.
+under an existing view change only if entries are appended after a `truncate_to`.
 
 While Kafka writes a segment, the segment's index files are preallocated with zeros; these zeros
 remain after a hard stop. `used_size` finds the end of the real entries when an index is opened. If

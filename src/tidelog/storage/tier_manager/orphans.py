@@ -336,8 +336,8 @@ def _check_local(
 def _first_other(file: File, path: str, tier: PartitionTier, row: TierSegment) -> int | None:
     """Return the offset of a file's first sound batch that the object lacks.
 
-    Returns None if the object has all sound batches. The file itself may be a copy that was made
-    while the original grew, and so may end in an incomplete batch.
+    Returns None if the object has all sound batches. If the file is a copy that was made
+    while the original grew, it may end in an incomplete batch.
     """
     same, size = _common_bytes(file, tier, row), file.size()
     if same == size:

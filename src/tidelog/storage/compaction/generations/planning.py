@@ -376,7 +376,7 @@ def with_drops(
 # The bound is lowered by this many standard errors of the estimated live size.
 ERROR_MARGIN: Final = 2.0
 
-# Maximum part of the bound by which the bound is lowered.
+# The bound is lowered by at most this fraction of itself.
 ERROR_MAX: Final = 0.1
 
 # If the relative error of the number of keys is larger than this value, all keys are mapped. To map
