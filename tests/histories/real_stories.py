@@ -29,8 +29,8 @@ from tests.worlds.waiting import Patience
 from tidelog.protocol.messages import CREATE_TOPICS, FETCH, OFFSET_COMMIT, OFFSET_FETCH
 from tidelog.protocol.messages.classic_groups import (
     OffsetFetchGroup,
-    OffsetFetchGroupTopic,
     OffsetFetchRequest,
+    OffsetFetchTopic,
 )
 from tidelog.protocol.messages.group_offsets import (
     OffsetCommitRequest,
@@ -171,7 +171,7 @@ def committed_offset(client: RawClient, group: str, partition: Partition) -> int
     If an open transaction has a pending commit, the call waits for the transaction's end.
     """
     find_coordinator(client, group, GROUP_KEY)
-    wanted = OffsetFetchGroupTopic(name=partition[0], partition_indexes=[partition[1]])
+    wanted = OffsetFetchTopic(name=partition[0], partition_indexes=[partition[1]])
     asked = OffsetFetchRequest(
         groups=[OffsetFetchGroup(group_id=group, topics=[wanted])], require_stable=True
     )

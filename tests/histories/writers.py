@@ -31,8 +31,8 @@ from tidelog.protocol.messages import (
 )
 from tidelog.protocol.messages.classic_groups import (
     OffsetFetchGroup,
-    OffsetFetchGroupTopic,
     OffsetFetchRequest,
+    OffsetFetchTopic,
 )
 from tidelog.protocol.messages.group_offsets import (
     TxnOffsetCommitRequest,
@@ -313,7 +313,7 @@ class Copier(Writer):
 
     async def committed(self, source: Partition) -> int:
         """Wait until no open transaction can change the group's offset, and return this offset."""
-        wanted = OffsetFetchGroupTopic(name=source[0], partition_indexes=[source[1]])
+        wanted = OffsetFetchTopic(name=source[0], partition_indexes=[source[1]])
         asked = OffsetFetchRequest(
             groups=[OffsetFetchGroup(group_id=self.names.group, topics=[wanted])],
             require_stable=True,

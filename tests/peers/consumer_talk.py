@@ -18,8 +18,8 @@ from tidelog.protocol.messages import (
 )
 from tidelog.protocol.messages.classic_groups import (
     OffsetFetchGroup,
-    OffsetFetchGroupTopic,
     OffsetFetchRequest,
+    OffsetFetchTopic,
 )
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tidelog.protocol.messages.modern_groups import (
@@ -158,9 +158,7 @@ class ConsumerTalk(Talk):
 
     def fetch_as(self, member: str | None, epoch: int, *, version: int = 9) -> None:
         topics = [
-            OffsetFetchGroupTopic(
-                name=ROUTES, topic_id=self.id_of(ROUTES), partition_indexes=[0, 1]
-            )
+            OffsetFetchTopic(name=ROUTES, topic_id=self.id_of(ROUTES), partition_indexes=[0, 1])
         ]
         one = OffsetFetchGroup(
             group_id=self.group, member_id=member, member_epoch=epoch, topics=topics

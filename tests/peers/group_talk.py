@@ -35,7 +35,6 @@ from tidelog.protocol.messages.classic_groups import (
     ListGroupsRequest,
     MemberIdentity,
     OffsetFetchGroup,
-    OffsetFetchGroupTopic,
     OffsetFetchRequest,
     OffsetFetchTopic,
     SyncGroupRequest,
@@ -273,7 +272,7 @@ class Talk:
             asked = OffsetFetchRequest(group_id=self.group, topics=named if topics else None)
         else:
             group_topics = [
-                OffsetFetchGroupTopic(
+                OffsetFetchTopic(
                     name=TOPIC,
                     topic_id=self.topic_id if version >= 10 else NO_UUID,
                     partition_indexes=[0, 1, 7],
@@ -289,9 +288,7 @@ class Talk:
             named = [OffsetFetchTopic(name=TOPIC, partition_indexes=[one]) for one in (0, 1, 0)]
             asked = OffsetFetchRequest(group_id=self.group, topics=named)
         else:
-            topics = [
-                OffsetFetchGroupTopic(name=TOPIC, partition_indexes=[one]) for one in (0, 1, 0)
-            ]
+            topics = [OffsetFetchTopic(name=TOPIC, partition_indexes=[one]) for one in (0, 1, 0)]
             asked = OffsetFetchRequest(
                 groups=[OffsetFetchGroup(group_id=self.group, topics=topics)]
             )

@@ -18,7 +18,6 @@ from tidelog.protocol.messages.classic_groups import (
     ListGroupsRequest,
     MemberIdentity,
     OffsetFetchGroup,
-    OffsetFetchGroupTopic,
     OffsetFetchRequest,
     OffsetFetchTopic,
     SyncGroupRequest,
@@ -139,7 +138,7 @@ def _offsets(ids: Mapping[str, UUID]) -> Iterator[Question]:
             yield Question(f"offsets of {wanted is None}", api.OFFSET_FETCH, version, fetching)
     for version in (8, 10):
         some = [
-            OffsetFetchGroupTopic(name=name, topic_id=ids[name], partition_indexes=[0])
+            OffsetFetchTopic(name=name, topic_id=ids[name], partition_indexes=[0])
             for name in TOPICS
         ]
         for each in (some, None):

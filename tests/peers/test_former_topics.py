@@ -13,8 +13,8 @@ from tests.worlds.waiting import until
 from tidelog.protocol.messages import METADATA, OFFSET_COMMIT, OFFSET_FETCH
 from tidelog.protocol.messages.classic_groups import (
     OffsetFetchGroup,
-    OffsetFetchGroupTopic,
     OffsetFetchRequest,
+    OffsetFetchTopic,
 )
 from tidelog.protocol.messages.group_offsets import (
     OffsetCommitRequest,
@@ -57,7 +57,7 @@ def commit(bootstrap: str, version: int, number: int) -> None:
     assert code == 0
 
 
-def fetched(bootstrap: str, version: int, topic: OffsetFetchGroupTopic | None) -> Told:
+def fetched(bootstrap: str, version: int, topic: OffsetFetchTopic | None) -> Told:
     """Return the committed offset and the error code of each partition in the response."""
     group = OffsetFetchGroup(group_id=GROUP, topics=None if topic is None else [topic])
     with RawClient(bootstrap) as client:
@@ -75,8 +75,8 @@ def fetched(bootstrap: str, version: int, topic: OffsetFetchGroupTopic | None) -
 def answers(bootstrap: str) -> tuple[Told, Told, Told]:
     """Return the offsets fetched by name, by topic id, and for all topics of the group."""
     numbers = [*range(5)]
-    named = OffsetFetchGroupTopic(name=TOPIC, partition_indexes=numbers)
-    by_id = OffsetFetchGroupTopic(topic_id=id_of(bootstrap), partition_indexes=numbers)
+    named = OffsetFetchTopic(name=TOPIC, partition_indexes=numbers)
+    by_id = OffsetFetchTopic(topic_id=id_of(bootstrap), partition_indexes=numbers)
     return fetched(bootstrap, 9, named), fetched(bootstrap, 10, by_id), fetched(bootstrap, 10, None)
 
 

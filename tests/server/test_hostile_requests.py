@@ -22,8 +22,8 @@ from tidelog.protocol.messages import (
 from tidelog.protocol.messages.classic_groups import (
     DescribeGroupsRequest,
     OffsetFetchGroup,
-    OffsetFetchGroupTopic,
     OffsetFetchRequest,
+    OffsetFetchTopic,
 )
 from tidelog.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -53,7 +53,7 @@ def test_a_repeated_name_is_described_once(broker: Broker) -> None:
         assert [len(found.configs) > 50 for found in settings.results] == [True]
         groups = client.ask(DESCRIBE_GROUPS, 5, DescribeGroupsRequest(groups=["g"] * TIMES))
         assert [group.group_id for group in groups.groups] == ["g"]
-        topic = OffsetFetchGroupTopic(name="t", partition_indexes=[0] * (TIMES // 5))
+        topic = OffsetFetchTopic(name="t", partition_indexes=[0] * (TIMES // 5))
         group = OffsetFetchGroup(group_id="g", topics=[topic] * 2)
         client.auto_create("t")
         broker.call(lambda node: node.groups)

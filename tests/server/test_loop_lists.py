@@ -26,8 +26,8 @@ from tidelog.protocol.messages.classic_groups import (
     DescribeGroupsRequest,
     FindCoordinatorRequest,
     OffsetFetchGroup,
-    OffsetFetchGroupTopic,
     OffsetFetchRequest,
+    OffsetFetchTopic,
 )
 from tidelog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -188,9 +188,7 @@ def test_lists_below_one_element_are_put_together_again(metered: MeteredBroker) 
         groups = [
             OffsetFetchGroup(
                 group_id=name,
-                topics=[
-                    OffsetFetchGroupTopic(name=each, partition_indexes=numbers) for each in "xy"
-                ],
+                topics=[OffsetFetchTopic(name=each, partition_indexes=numbers) for each in "xy"],
             )
             for name in ("a", "b")
         ]

@@ -16,8 +16,8 @@ from tidelog.protocol.messages import FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FE
 from tidelog.protocol.messages.classic_groups import (
     FindCoordinatorRequest,
     OffsetFetchGroup,
-    OffsetFetchGroupTopic,
     OffsetFetchRequest,
+    OffsetFetchTopic,
 )
 from tidelog.protocol.messages.group_offsets import (
     OffsetCommitRequest,
@@ -157,7 +157,7 @@ def committed_offset(client: RawClient, group: str, topic: str) -> int:
     wanted = OffsetFetchGroup(
         group_id=group,
         member_id=None,
-        topics=[OffsetFetchGroupTopic(name=topic, partition_indexes=[0])],
+        topics=[OffsetFetchTopic(name=topic, partition_indexes=[0])],
     )
     message = OffsetFetchRequest(groups=[wanted], require_stable=False)
     while True:

@@ -21,8 +21,8 @@ from tidelog.protocol.messages import (
 from tidelog.protocol.messages.classic_groups import (
     FindCoordinatorRequest,
     OffsetFetchGroup,
-    OffsetFetchGroupTopic,
     OffsetFetchRequest,
+    OffsetFetchTopic,
 )
 from tidelog.protocol.messages.group_offsets import (
     TxnOffsetCommitRequest,
@@ -255,7 +255,7 @@ def committed(client: RawClient, group: str, topic: str, *, stable: bool) -> tup
     """Return a group's offset of partition 0, and the error code."""
     find_coordinator(client, group, GROUP_KEY)
     wanted = OffsetFetchGroup(
-        group_id=group, topics=[OffsetFetchGroupTopic(name=topic, partition_indexes=[0])]
+        group_id=group, topics=[OffsetFetchTopic(name=topic, partition_indexes=[0])]
     )
     asked = OffsetFetchRequest(groups=[wanted], require_stable=stable)
 

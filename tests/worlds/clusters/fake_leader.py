@@ -338,13 +338,13 @@ class FakeLeader:
         for commit in self.groups[name]:
             topic_id = self.directory.topic(commit.topic).topic_id
             assert topic_id is not None
-            partition = gr.OffsetFetchGroupPartitionResponse(
+            partition = gr.OffsetFetchPartitionResponse(
                 partition_index=commit.partition,
                 committed_offset=commit.offset,
                 metadata=commit.metadata,
             )
             topics.append(
-                gr.OffsetFetchGroupTopicResponse(
+                gr.OffsetFetchTopicResponse(
                     name=commit.topic, topic_id=topic_id, partitions=[partition]
                 )
             )

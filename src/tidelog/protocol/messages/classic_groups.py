@@ -96,19 +96,11 @@ class ListGroupsResponse:
 
 @message
 class OffsetFetchTopic:
-    """Topic in the request (up to version 7), with the numbers of its partitions."""
-
-    name: str = wire(STRING, until=7)
-    partition_indexes: list[int] = wire(array(INT32), until=7)
-
-
-@message
-class OffsetFetchGroupTopic:
     """Topic in the request, by name (up to version 9) or by id, with its partitions' numbers."""
 
-    name: str = wire(STRING, since=8, until=9)
+    name: str = wire(STRING, until=9)
     topic_id: UUID = wire(UUID16, since=10)
-    partition_indexes: list[int] = wire(array(INT32), since=8)
+    partition_indexes: list[int] = wire(array(INT32))
 
 
 @message
@@ -118,8 +110,8 @@ class OffsetFetchGroup:
     group_id: str = wire(STRING, since=8)
     member_id: str | None = wire(nullable_string(since=9), since=9)
     member_epoch: int = wire(INT32, since=9, default=-1)
-    topics: list[OffsetFetchGroupTopic] | None = wire(
-        nullable_array(struct(OffsetFetchGroupTopic), since=8), since=8
+    topics: list[OffsetFetchTopic] | None = wire(
+        nullable_array(struct(OffsetFetchTopic), since=8), since=8
     )
 
 
@@ -137,44 +129,23 @@ class OffsetFetchRequest:
 
 @message
 class OffsetFetchPartitionResponse:
-    """Partition in the response (up to version 7). Without a commit, the offset is -1."""
+    """Partition in the response. Without a commit, the offset is -1."""
 
-    partition_index: int = wire(INT32, until=7)
-    committed_offset: int = wire(INT64, until=7, default=-1)
-    committed_leader_epoch: int = wire(INT32, since=5, until=7, default=-1)
-    metadata: str | None = wire(nullable_string(), until=7, default="")
-    error_code: int = wire(INT16, until=7)
+    partition_index: int = wire(INT32)
+    committed_offset: int = wire(INT64, default=-1)
+    committed_leader_epoch: int = wire(INT32, since=5, default=-1)
+    metadata: str | None = wire(nullable_string(), default="")
+    error_code: int = wire(INT16)
 
 
 @message
 class OffsetFetchTopicResponse:
-    """Topic in the response (up to version 7), with its partitions."""
+    """Topic in the response, by name (up to version 9) or by id, with its partitions."""
 
-    name: str = wire(STRING, until=7)
-    partitions: list[OffsetFetchPartitionResponse] = wire(
-        array(struct(OffsetFetchPartitionResponse)), until=7
-    )
-
-
-@message
-class OffsetFetchGroupPartitionResponse:
-    """Partition in the response (from version 8). Without a commit, the offset is -1."""
-
-    partition_index: int = wire(INT32, since=8)
-    committed_offset: int = wire(INT64, since=8, default=-1)
-    committed_leader_epoch: int = wire(INT32, since=8, default=-1)
-    metadata: str | None = wire(nullable_string(since=8), since=8, default="")
-    error_code: int = wire(INT16, since=8)
-
-
-@message
-class OffsetFetchGroupTopicResponse:
-    """Topic in the response, by name (versions 8 and 9) or by id, with its partitions."""
-
-    name: str = wire(STRING, since=8, until=9)
+    name: str = wire(STRING, until=9)
     topic_id: UUID = wire(UUID16, since=10)
-    partitions: list[OffsetFetchGroupPartitionResponse] = wire(
-        array(struct(OffsetFetchGroupPartitionResponse)), since=8
+    partitions: list[OffsetFetchPartitionResponse] = wire(
+        array(struct(OffsetFetchPartitionResponse))
     )
 
 
@@ -183,9 +154,7 @@ class OffsetFetchGroupResponse:
     """Group in the response, with its topics."""
 
     group_id: str = wire(STRING, since=8)
-    topics: list[OffsetFetchGroupTopicResponse] = wire(
-        array(struct(OffsetFetchGroupTopicResponse)), since=8
-    )
+    topics: list[OffsetFetchTopicResponse] = wire(array(struct(OffsetFetchTopicResponse)), since=8)
     error_code: int = wire(INT16, since=8)
 
 

@@ -175,22 +175,12 @@ class IncrementalAlterConfigsRequest:
 
 
 @message
-class IncrementalAlterConfigsResourceResponse:
-    """Result for one resource."""
-
-    error_code: int = wire(INT16)
-    error_message: str | None = wire(nullable_string())
-    resource_type: int = wire(INT8)
-    resource_name: str = wire(STRING)
-
-
-@message
 class IncrementalAlterConfigsResponse:
     """Response with a result for each resource."""
 
     throttle_time_ms: int = wire(INT32)
-    responses: list[IncrementalAlterConfigsResourceResponse] = wire(
-        array(struct(IncrementalAlterConfigsResourceResponse))
+    responses: list[AlterConfigsResourceResponse] = wire(
+        array(struct(AlterConfigsResourceResponse))
     )
 
 

@@ -63,7 +63,10 @@ class OffsetCommitResponsePartition:
 
 @message
 class OffsetCommitResponseTopic:
-    """Topic in the response, with its partitions. Version 10 names the topic by its id."""
+    """Topic in the response of all three APIs, with its partitions.
+
+    Version 10 of OffsetCommit names the topic by its id. The other APIs have no version 10.
+    """
 
     name: str = wire(STRING, until=9)
     topic_id: UUID = wire(UUID16, since=10)
@@ -106,30 +109,12 @@ class OffsetDeleteRequest:
 
 
 @message
-class OffsetDeleteResponsePartition:
-    """Result for one partition."""
-
-    partition_index: int = wire(INT32)
-    error_code: int = wire(INT16)
-
-
-@message
-class OffsetDeleteResponseTopic:
-    """Topic in the response, with its partitions."""
-
-    name: str = wire(STRING)
-    partitions: list[OffsetDeleteResponsePartition] = wire(
-        array(struct(OffsetDeleteResponsePartition))
-    )
-
-
-@message
 class OffsetDeleteResponse:
     """Response with a result for each partition, or an error for the whole request."""
 
     error_code: int = wire(INT16)
     throttle_time_ms: int = wire(INT32)
-    topics: list[OffsetDeleteResponseTopic] = wire(array(struct(OffsetDeleteResponseTopic)))
+    topics: list[OffsetCommitResponseTopic] = wire(array(struct(OffsetCommitResponseTopic)))
 
 
 @message
@@ -167,26 +152,11 @@ class TxnOffsetCommitRequest:
 
 
 @message
-class TxnOffsetCommitResponsePartition:
-    """Result for one partition. The offset is committed only when the transaction commits."""
-
-    partition_index: int = wire(INT32)
-    error_code: int = wire(INT16)
-
-
-@message
-class TxnOffsetCommitResponseTopic:
-    """Topic in the response, with its partitions."""
-
-    name: str = wire(STRING)
-    partitions: list[TxnOffsetCommitResponsePartition] = wire(
-        array(struct(TxnOffsetCommitResponsePartition))
-    )
-
-
-@message
 class TxnOffsetCommitResponse:
-    """Response with a result for each partition."""
+    """Response with a result for each partition.
+
+    The offsets are committed only when the transaction commits.
+    """
 
     throttle_time_ms: int = wire(INT32)
-    topics: list[TxnOffsetCommitResponseTopic] = wire(array(struct(TxnOffsetCommitResponseTopic)))
+    topics: list[OffsetCommitResponseTopic] = wire(array(struct(OffsetCommitResponseTopic)))

@@ -54,7 +54,6 @@ from tidelog.protocol.messages.configs import (
     DescribedQuotas,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
-    IncrementalAlterConfigsResourceResponse,
     IncrementalAlterConfigsResponse,
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
@@ -452,14 +451,10 @@ def describe_configs(context: RequestContext, request: DescribeConfigsRequest) -
     If any resource has an unknown type, the whole request is refused.
     """
     if not RESOURCE_KINDS.issuperset(each.resource_type for each in request.resources):
-        refusal = Refusal(
-            ErrorCode.INVALID_REQUEST,
-            "Unknown resource type in the request.",
-        )
+        code, text = ErrorCode.INVALID_REQUEST, "Unknown resource type in the request."
         return DescribeConfigsResponse(
             results=[
-                failed_item(DescribeConfigsResult, each, refusal.error_code, refusal.message)
-                for each in request.resources
+                failed_item(DescribeConfigsResult, each, code, text) for each in request.resources
             ]
         )
     resources = {(each.resource_type, each.resource_name): each for each in request.resources}
@@ -557,48 +552,39 @@ async def list_config_resources(
 
 _AlterResource: TypeAlias = IncrementalAlterConfigsResource | AlterConfigsResource
 
-_Altered = TypeVar(
-    "_Altered", IncrementalAlterConfigsResourceResponse, AlterConfigsResourceResponse
-)
-
 
 async def incremental_alter_configs(
     context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
     """Change the named settings and leave all other settings unchanged."""
-    kind = IncrementalAlterConfigsResourceResponse
-    responses = await _alter(context.node, request.resources, kind, is_trial=request.validate_only)
-    return IncrementalAlterConfigsResponse(responses=responses)
+    return IncrementalAlterConfigsResponse(responses=await _alter(context.node, request))
 
 
 async def alter_configs(
     context: RequestContext, request: AlterConfigsRequest
 ) -> AlterConfigsResponse:
     """For each resource, change the named settings and reset all other settings."""
-    kind = AlterConfigsResourceResponse
-    responses = await _alter(context.node, request.resources, kind, is_trial=request.validate_only)
-    return AlterConfigsResponse(responses=responses)
+    return AlterConfigsResponse(responses=await _alter(context.node, request))
 
 
 async def _alter(
-    node: Node, resources: Sequence[_AlterResource], kind: type[_Altered], *, is_trial: bool
-) -> list[_Altered]:
+    node: Node, request: IncrementalAlterConfigsRequest | AlterConfigsRequest
+) -> list[AlterConfigsResourceResponse]:
     """Change the settings of resources one after the other.
 
     Returns the result of each resource. A resource that the request names twice is refused.
     """
+    resources: Sequence[_AlterResource] = request.resources
     names, responses, slices = _count_names(resources), [], Slices(node.env.clock)
     for resource in resources:
         await slices.rest()
-        refusal = Refusal(ErrorCode.NONE, None)
-        try:
+        result = failed_item(AlterConfigsResourceResponse, resource, ErrorCode.NONE)
+        with errors_in(result):
             config_resource = _find_resource(node, resource, names, RESOURCE_KINDS)
             if config_resource is None:
                 raise _unknown_kind(resource)
-            await config_resource.alter(_changes_of(resource), is_trial=is_trial)
-        except TidelogError as error:
-            refusal = refusal_of(error)
-        responses.append(failed_item(kind, resource, refusal.error_code, refusal.message))
+            await config_resource.alter(_changes_of(resource), is_trial=request.validate_only)
+        responses.append(result)
     return responses
 
 
@@ -770,8 +756,7 @@ def guard_alter_configs(
     access: Access, request: AlterConfigsRequest
 ) -> Guarded[AlterConfigsRequest]:
     """Require ALTER_CONFIGS on each topic and group, and on the cluster for other resources."""
-    kinds, kind = REPLACEABLE_KINDS, AlterConfigsResourceResponse
-    allowed, rows = _split_alterations(access, request.resources, kinds, kind)
+    allowed, rows = _split_alterations(access, request.resources, REPLACEABLE_KINDS)
     return replace(request, resources=allowed), Denied.rows("responses", rows)
 
 
@@ -779,8 +764,7 @@ def guard_incremental_alter_configs(
     access: Access, request: IncrementalAlterConfigsRequest
 ) -> Guarded[IncrementalAlterConfigsRequest]:
     """Require ALTER_CONFIGS on each topic and group, and on the cluster for other resources."""
-    kinds, kind = RESOURCE_KINDS, IncrementalAlterConfigsResourceResponse
-    allowed, rows = _split_alterations(access, request.resources, kinds, kind)
+    allowed, rows = _split_alterations(access, request.resources, RESOURCE_KINDS)
     return replace(request, resources=allowed), Denied.rows("responses", rows)
 
 
@@ -788,8 +772,8 @@ _A = TypeVar("_A", AlterConfigsResource, IncrementalAlterConfigsResource)
 
 
 def _split_alterations(
-    access: Access, resources: Sequence[_A], kinds: frozenset[int], kind: type[_Altered]
-) -> tuple[list[_A], list[_Altered]]:
+    access: Access, resources: Sequence[_A], kinds: frozenset[int]
+) -> tuple[list[_A], list[AlterConfigsResourceResponse]]:
     """Return the resources that the client may alter, and the responses to denied resources.
 
     In Kafka, brokers validate a request before the controller checks rights. So an invalid change
@@ -809,5 +793,6 @@ def _split_alterations(
                 config_resource.check(changes)
         except Refusal as error:
             refusal = error
-        rows.append(failed_item(kind, resource, refusal.error_code, refusal.message))
+        code, text = refusal.error_code, refusal.message
+        rows.append(failed_item(AlterConfigsResourceResponse, resource, code, text))
     return allowed, rows

@@ -13,13 +13,11 @@ from uuid import UUID
 from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages.classic_groups import (
     OffsetFetchGroup,
-    OffsetFetchGroupPartitionResponse,
     OffsetFetchGroupResponse,
-    OffsetFetchGroupTopic,
-    OffsetFetchGroupTopicResponse,
     OffsetFetchPartitionResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
+    OffsetFetchTopic,
     OffsetFetchTopicResponse,
 )
 from tidelog.protocol.messages.group_offsets import (
@@ -30,13 +28,9 @@ from tidelog.protocol.messages.group_offsets import (
     OffsetCommitResponseTopic,
     OffsetDeleteRequest,
     OffsetDeleteResponse,
-    OffsetDeleteResponsePartition,
-    OffsetDeleteResponseTopic,
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
-    TxnOffsetCommitResponsePartition,
-    TxnOffsetCommitResponseTopic,
 )
 from tidelog.protocol.wire import NO_UUID
 from tidelog.server.api.context import MANY, LargeResponse, RequestContext
@@ -76,20 +70,16 @@ async def offset_fetch(
         count = sum(len(topic.partitions) for group in groups for topic in group.topics)
         response = OffsetFetchResponse(groups=groups)
         return LargeResponse(response, groups) if count > MANY else response
-    topics = request.topics
-    group_request = OffsetFetchGroup(
-        group_id=request.group_id,
-        topics=None
-        if topics is None
-        else [
-            OffsetFetchGroupTopic(name=topic.name, partition_indexes=topic.partition_indexes)
-            for topic in topics
-        ],
-    )
+    group_request = OffsetFetchGroup(group_id=request.group_id, topics=request.topics)
     group_response = await _group(context, group_request, is_stable=request.require_stable)
-    response = await _single(context, group_request, group_response)
-    count = sum(len(topic.partitions) for topic in response.topics)
-    return LargeResponse(response, response.topics) if count > MANY else response
+    topics, code = group_response.topics, group_response.error_code
+    if code and context.version < TOP_ERROR_FIRST_VERSION:
+        # The response has no error of its own, so each partition gets the group's error.
+        requested = request.topics or ()
+        topics = [failed_item(OffsetFetchTopicResponse, topic, code) for topic in requested]
+    count = sum(len(topic.partitions) for topic in topics)
+    response = OffsetFetchResponse(error_code=code, topics=topics)
+    return LargeResponse(response, topics) if count > MANY else response
 
 
 class _OffsetSource(NamedTuple):
@@ -145,13 +135,13 @@ async def _group(
     )
 
 
-async def _all(node: Node, source: _OffsetSource) -> list[OffsetFetchGroupTopicResponse]:
+async def _all(node: Node, source: _OffsetSource) -> list[OffsetFetchTopicResponse]:
     """Return all committed offsets of a group.
 
     If topics are named by id, an offset is returned only if its topic exists and has the id for
     which the offset was committed. An offset committed for the zero id matches any topic id.
     """
-    topics: list[OffsetFetchGroupTopicResponse] = []
+    topics: list[OffsetFetchTopicResponse] = []
     slices = Slices(node.env.clock)
     for name in source.offsets.topics():
         info = node.topics.find(name)
@@ -169,14 +159,14 @@ async def _all(node: Node, source: _OffsetSource) -> list[OffsetFetchGroupTopicR
             await slices.rest()
         if partitions:
             topics.append(
-                OffsetFetchGroupTopicResponse(name=name, topic_id=topic_id, partitions=partitions)
+                OffsetFetchTopicResponse(name=name, topic_id=topic_id, partitions=partitions)
             )
     return topics
 
 
-def _named_once(topics: Iterable[OffsetFetchGroupTopic]) -> Iterable[OffsetFetchGroupTopic]:
+def _named_once(topics: Iterable[OffsetFetchTopic]) -> Iterable[OffsetFetchTopic]:
     """Return each topic once, with the partitions of all its entries in the request."""
-    merged: dict[object, OffsetFetchGroupTopic] = {}
+    merged: dict[object, OffsetFetchTopic] = {}
     for each in topics:
         key = each.name, each.topic_id
         merged.setdefault(key, replace(each, partition_indexes=[]))
@@ -185,23 +175,21 @@ def _named_once(topics: Iterable[OffsetFetchGroupTopic]) -> Iterable[OffsetFetch
 
 
 def _requested_topic(
-    node: Node, source: _OffsetSource, topic: OffsetFetchGroupTopic
-) -> OffsetFetchGroupTopicResponse:
+    node: Node, source: _OffsetSource, topic: OffsetFetchTopic
+) -> OffsetFetchTopicResponse:
     info = node.topics.find_by_id(topic.topic_id) if source.by_id else None
     if source.by_id and info is None:
-        return failed_item(OffsetFetchGroupTopicResponse, topic, ErrorCode.UNKNOWN_TOPIC_ID)
+        return failed_item(OffsetFetchTopicResponse, topic, ErrorCode.UNKNOWN_TOPIC_ID)
     name = topic.name if info is None else info.name
     numbers = dict.fromkeys(topic.partition_indexes)
     topic_id = topic.topic_id if source.by_id else NO_UUID
     partitions = [_partition(source, name, topic_id, number) for number in numbers]
-    return OffsetFetchGroupTopicResponse(
-        name=topic.name, topic_id=topic.topic_id, partitions=partitions
-    )
+    return OffsetFetchTopicResponse(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
 
 
 def _partition(
     source: _OffsetSource, topic: str, topic_id: UUID, number: int
-) -> OffsetFetchGroupPartitionResponse:
+) -> OffsetFetchPartitionResponse:
     """Return a partition's committed offset.
 
     The offset is -1 in these cases:
@@ -217,49 +205,12 @@ def _partition(
     )
     if commit is None or is_unstable or commit.is_of_another(topic_id):
         code = ErrorCode.UNSTABLE_OFFSET_COMMIT if is_unstable else ErrorCode.NONE
-        return failed_item(OffsetFetchGroupPartitionResponse, number, code)
-    return OffsetFetchGroupPartitionResponse(
+        return failed_item(OffsetFetchPartitionResponse, number, code)
+    return OffsetFetchPartitionResponse(
         partition_index=number,
         committed_offset=commit.offset,
         committed_leader_epoch=commit.leader_epoch,
         metadata=commit.metadata,
-    )
-
-
-async def _single(
-    context: RequestContext,
-    group_request: OffsetFetchGroup,
-    group_response: OffsetFetchGroupResponse,
-) -> OffsetFetchResponse:
-    """Return the response in the form of versions that name only one group.
-
-    Before version 2 the response has no error of its own, so each partition gets the group's error.
-    """
-    if group_response.error_code and context.version < TOP_ERROR_FIRST_VERSION:
-        return OffsetFetchResponse(
-            topics=[
-                failed_item(OffsetFetchTopicResponse, topic, group_response.error_code)
-                for topic in group_request.topics or ()
-            ]
-        )
-    response = OffsetFetchResponse(error_code=group_response.error_code)
-    slices = Slices(context.node.env.clock)
-    for topic in group_response.topics:
-        topic_response = OffsetFetchTopicResponse(name=topic.name)
-        for each in topic.partitions:
-            topic_response.partitions.append(_in_old_form(each))
-            await slices.rest()
-        response.topics.append(topic_response)
-    return response
-
-
-def _in_old_form(partition: OffsetFetchGroupPartitionResponse) -> OffsetFetchPartitionResponse:
-    return OffsetFetchPartitionResponse(
-        partition_index=partition.partition_index,
-        committed_offset=partition.committed_offset,
-        committed_leader_epoch=partition.committed_leader_epoch,
-        metadata=partition.metadata,
-        error_code=partition.error_code,
     )
 
 
@@ -276,15 +227,15 @@ def guard_offset_fetch(access: Access, request: OffsetFetchRequest) -> Guarded[O
     names = [group.group_id for group in request.groups]
     denied = dict.fromkeys(access.split_groups(names, Operation.DESCRIBE)[1])
     groups: list[OffsetFetchGroup] = []
-    refusals: dict[str, list[OffsetFetchGroupTopicResponse]] = {}
+    refusals: dict[str, list[OffsetFetchTopicResponse]] = {}
     for group in request.groups:
         if group.group_id not in denied:
-            allowed, refusals[group.group_id] = _split_topics(access, group)
-            groups.append(allowed)
+            allowed, refusals[group.group_id] = _split_topics(access, group.topics)
+            groups.append(replace(group, topics=allowed))
 
     def change(response: OffsetFetchResponse) -> None:
         for group in response.groups:
-            group.topics = [t for t in group.topics if _may_show(access, t.name, t.topic_id)]
+            group.topics = _visible(access, group.topics)
             if not group.error_code:
                 group.topics.extend(refusals.get(group.group_id, ()))
         response.groups.extend(
@@ -295,25 +246,26 @@ def guard_offset_fetch(access: Access, request: OffsetFetchRequest) -> Guarded[O
     return replace(request, groups=groups), Denied.changed(change)
 
 
-def _may_show(access: Access, name: str, topic_id: UUID) -> bool:
-    """Whether the client may see a topic's offsets.
+def _visible(
+    access: Access, topics: Iterable[OffsetFetchTopicResponse]
+) -> list[OffsetFetchTopicResponse]:
+    """Return the topics that the client may describe, and the unknown topic ids.
 
-    The result is True for an unknown topic id, because an unknown id has no offsets.
+    An unknown topic id has no offsets.
     """
-    topic = name or access.name_of(topic_id)
-    return not topic or access.may_topic(Operation.DESCRIBE, topic)
+    names = ((topic, topic.name or access.name_of(topic.topic_id)) for topic in topics)
+    return [topic for topic, name in names if not name or access.may_describe(name)]
 
 
 def _split_topics(
-    access: Access, group: OffsetFetchGroup
-) -> tuple[OffsetFetchGroup, list[OffsetFetchGroupTopicResponse]]:
-    """Return a group with its allowed topics, and the refusals of its denied topics."""
-    if group.topics is None:
-        return group, []
-    allowed, denied = access.split_topics(group.topics, Operation.DESCRIBE)
+    access: Access, topics: list[OffsetFetchTopic] | None
+) -> tuple[list[OffsetFetchTopic] | None, list[OffsetFetchTopicResponse]]:
+    """Return a group's allowed topics, and the refusals of its denied topics."""
+    if topics is None:
+        return None, []
+    allowed, denied = access.split_topics(topics, Operation.DESCRIBE)
     code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    refusals = [failed_item(OffsetFetchGroupTopicResponse, topic, code) for topic in denied]
-    return replace(group, topics=allowed), refusals
+    return allowed, [failed_item(OffsetFetchTopicResponse, topic, code) for topic in denied]
 
 
 def _guard_single(access: Access, request: OffsetFetchRequest) -> Guarded[OffsetFetchRequest]:
@@ -322,17 +274,10 @@ def _guard_single(access: Access, request: OffsetFetchRequest) -> Guarded[Offset
         # Before version 2 the response has no error of its own, so each partition gets the error.
         topics = request.topics or [] if access.context.version < 2 else []
         return None, denied_whole(access, ErrorCode.GROUP_AUTHORIZATION_FAILED, topics)
-    refusals: list[OffsetFetchTopicResponse] = []
-    allowed = request.topics
-    if allowed is not None:
-        allowed, denied = access.split_topics(allowed, Operation.DESCRIBE)
-        code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        refusals = [failed_item(OffsetFetchTopicResponse, topic, code) for topic in denied]
+    allowed, refusals = _split_topics(access, request.topics)
 
     def change(response: OffsetFetchResponse) -> None:
-        may = access.may_topic
-        response.topics = [t for t in response.topics if may(Operation.DESCRIBE, t.name)]
-        response.topics.extend(refusals)
+        response.topics = [*_visible(access, response.topics), *refusals]
 
     return replace(request, topics=allowed), Denied.changed(change)
 
@@ -347,12 +292,12 @@ class _Codes:
     """Error codes of partitions by topic, in the order in which topics got their first code."""
 
     def __init__(self) -> None:
-        self.by_topic: dict[tuple[str, UUID], list[tuple[int, int]]] = {}
+        self._by_topic: dict[tuple[str, UUID], list[tuple[int, int]]] = {}
 
     def put(self, named_partition: NamedPartition, code: int) -> None:
         """Add the error code of one partition."""
         name, topic_id, partition = named_partition
-        self.by_topic.setdefault((name, topic_id), []).append((partition, code))
+        self._by_topic.setdefault((name, topic_id), []).append((partition, code))
 
     def put_all(
         self, commits: Sequence[tuple[NamedPartition, Commit]], codes: Sequence[int]
@@ -360,6 +305,20 @@ class _Codes:
         """Add the error code that the coordinator returned for each commit of `commits`."""
         for (named_partition, _), code in zip(commits, codes, strict=True):
             self.put(named_partition, code)
+
+    def topics(self) -> list[OffsetCommitResponseTopic]:
+        """Return the topics of a response, with the result of each partition."""
+        return [
+            OffsetCommitResponseTopic(
+                name=name,
+                topic_id=topic_id,
+                partitions=[
+                    OffsetCommitResponsePartition(partition_index=partition, error_code=code)
+                    for partition, code in partitions
+                ],
+            )
+            for (name, topic_id), partitions in self._by_topic.items()
+        ]
 
 
 def offset_commit(
@@ -440,19 +399,7 @@ def _commit_response(
 ) -> OffsetCommitResponse:
     """Add the coordinator's error codes, and return the complete response."""
     codes.put_all(commits, outcome)
-    return OffsetCommitResponse(
-        topics=[
-            OffsetCommitResponseTopic(
-                name=name,
-                topic_id=topic_id,
-                partitions=[
-                    OffsetCommitResponsePartition(partition_index=partition, error_code=code)
-                    for partition, code in partitions
-                ],
-            )
-            for (name, topic_id), partitions in codes.by_topic.items()
-        ]
-    )
+    return OffsetCommitResponse(topics=codes.topics())
 
 
 async def offset_delete(
@@ -473,13 +420,10 @@ async def offset_delete(
     codes = dict.fromkeys(keys, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     outcome = await deleted
     codes |= zip(existing, outcome, strict=True)
-    topics: dict[str, OffsetDeleteResponseTopic] = {}
+    results = _Codes()
     for (name, partition), each in codes.items():
-        topic = topics.setdefault(name, OffsetDeleteResponseTopic(name=name))
-        topic.partitions.append(
-            OffsetDeleteResponsePartition(partition_index=partition, error_code=each)
-        )
-    return OffsetDeleteResponse(topics=list(topics.values()))
+        results.put((name, NO_UUID, partition), each)
+    return OffsetDeleteResponse(topics=results.topics())
 
 
 # First version in which a client knows the error TRANSACTION_ABORTABLE.
@@ -499,18 +443,7 @@ async def txn_offset_commit(
     ]
     if commits:
         codes.put_all(commits, await _commit(context, request, [commit for _, commit in commits]))
-    return TxnOffsetCommitResponse(
-        topics=[
-            TxnOffsetCommitResponseTopic(
-                name=name,
-                partitions=[
-                    TxnOffsetCommitResponsePartition(partition_index=partition, error_code=code)
-                    for partition, code in partitions
-                ],
-            )
-            for (name, _), partitions in codes.by_topic.items()
-        ]
-    )
+    return TxnOffsetCommitResponse(topics=codes.topics())
 
 
 async def _commit(

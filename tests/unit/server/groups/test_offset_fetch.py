@@ -12,9 +12,9 @@ from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages import OFFSET_FETCH
 from tidelog.protocol.messages.classic_groups import (
     OffsetFetchGroup,
-    OffsetFetchGroupTopic,
     OffsetFetchRequest,
     OffsetFetchResponse,
+    OffsetFetchTopic,
 )
 from tidelog.protocol.wire import NO_UUID
 from tidelog.server.api.context import RequestContext
@@ -55,7 +55,7 @@ async def broker_with_commits(path: Path) -> AsyncIterator[Node]:
 
 
 async def fetched(
-    node: Node, version: int, topic: OffsetFetchGroupTopic | None
+    node: Node, version: int, topic: OffsetFetchTopic | None
 ) -> dict[tuple[UUID, int], tuple[int, int, str | None, int]]:
     """Send OffsetFetch; return offset, epoch, metadata and error by topic id and partition."""
     context = RequestContext(node, OFFSET_FETCH, version, "test", ClientInfo(9, "127.0.0.1"))
@@ -81,7 +81,7 @@ async def fetched(
 async def test_a_new_topic_has_no_offsets_of_the_former_one(tmp_path: Path) -> None:
     async with broker_with_commits(tmp_path) as node:
         topic_id = id_of(node)
-        asked = OffsetFetchGroupTopic(topic_id=topic_id, partition_indexes=[*range(4)])
+        asked = OffsetFetchTopic(topic_id=topic_id, partition_indexes=[*range(4)])
         assert await fetched(node, 10, asked) == {
             (topic_id, FORMER): (-1, -1, "", 0),
             (topic_id, UNKNOWN): (8, -1, "", 0),
@@ -105,7 +105,7 @@ async def test_all_offsets_of_a_group_are_those_of_the_topics_they_were_committe
 @on_a_loop
 async def test_a_fetch_by_name_returns_all_offsets_of_that_name(tmp_path: Path) -> None:
     async with broker_with_commits(tmp_path) as node:
-        asked = OffsetFetchGroupTopic(name=TOPIC, partition_indexes=[FORMER, PRESENT])
+        asked = OffsetFetchTopic(name=TOPIC, partition_indexes=[FORMER, PRESENT])
         told = await fetched(node, 9, asked)
         assert [*told.values()] == [(7, 3, "old", 0), (9, -1, "", 0)]
         told = await fetched(node, 9, None)
