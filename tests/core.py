@@ -51,6 +51,7 @@ CASES: Final[Mapping[str, int]] = {
     "tests/unit/storage/tiers/test_faults.py::test_power_loss_at_every_call_of_the_disk": 1,
     "tests/unit/test_choices.py": 40,
     "tests/unit/test_frames.py": 9,
+    "tests/unit/test_timespec.py": 300,
 }
 # Tests or files that only `./run test all` runs; the value is what the core runs instead.
 LEFT_OUT: Final[Mapping[str, str]] = {
