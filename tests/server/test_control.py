@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -318,24 +319,73 @@ def test_a_client_that_reads_no_responses_is_not_read_further(broker: Broker) ->
         assert holder.status()["pid"] == os.getpid()
 
 
-def test_a_connection_beyond_the_limit_closes_the_oldest_silent_one(broker: Broker) -> None:
-    with contextlib.ExitStack() as opened, channel.address(broker.data) as address:
+STATUS = encode_frame({"version": 1, "verb": "status", "arguments": {}})
+REOPEN = encode_frame(
+    {"version": 1, "verb": "reopen", "arguments": {"topic": TOPIC, "partition": None}}
+)
 
-        def connection() -> socket.socket:
-            link = opened.enter_context(socket.socket(socket.AF_UNIX))
+
+@contextlib.contextmanager
+def connections(broker: Broker, count: int) -> Iterator[list[socket.socket]]:
+    """Open connections to the control channel, in order; close them at the end."""
+    with contextlib.ExitStack() as opened, channel.address(broker.data) as address:
+        links = [opened.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(count)]
+        for link in links:
             link.settimeout(TIMEOUT_S)
             link.connect(address)
-            return link
+        yield links
 
-        oldest, second, *_ = [connection() for _ in range(channel.CONNECTIONS_MAX)]
-        last = connection()
-        last.sendall(encode_frame({"version": 1, "verb": "status", "arguments": {}}))
-        assert last.recv(1)
-        second.setblocking(False)
-        with pytest.raises(BlockingIOError):
-            second.recv(1)
+
+@contextlib.contextmanager
+def waiting_requests(broker: Broker) -> Iterator[None]:
+    """Let requests to reopen partitions wait until the end."""
+    broker.call(lambda node: node.topics.create(TOPIC))
+    lock, loop = broker.call(lambda node: (node.topics.changing, asyncio.get_running_loop()))
+    asyncio.run_coroutine_threadsafe(lock.acquire(), loop).result(TIMEOUT_S)
+    try:
+        yield
+    finally:
+        broker.call(lambda _: lock.release())
+
+
+def ask(link: socket.socket, frame: bytes) -> bytes:
+    """Send a request; return the first byte of the response, or b"" if the connection is closed."""
+    link.sendall(frame)
+    return link.recv(1)
+
+
+def test_a_connection_beyond_the_limit_closes_the_oldest_silent_one(broker: Broker) -> None:
+    with (
+        connections(broker, channel.CONNECTIONS_MAX) as (oldest, second, *_),
+        connections(broker, 1) as (last,),
+    ):
+        assert ask(last, STATUS)
+        assert ask(second, STATUS)
         oldest.settimeout(BLOCKED_S)
         assert oldest.recv(1) == b""
+
+
+def test_at_the_limit_a_connection_with_a_running_request_stays(broker: Broker) -> None:
+    with connections(broker, channel.CONNECTIONS_MAX) as (busy, silent, third, *_):
+        with waiting_requests(broker):
+            busy.sendall(REOPEN)
+            assert ask(third, STATUS)
+            with connections(broker, 1) as (last,):
+                assert ask(last, STATUS)
+                assert silent.recv(1) == b""
+        assert busy.recv(1)
+        assert ask(third, STATUS)
+
+
+def test_if_all_connections_have_a_running_request_the_oldest_is_closed(broker: Broker) -> None:
+    with connections(broker, channel.CONNECTIONS_MAX) as (oldest, *others):
+        with waiting_requests(broker):
+            for link in (oldest, *others):
+                link.sendall(REOPEN)
+            with connections(broker, 1) as (last,):
+                assert ask(last, STATUS)
+                assert oldest.recv(1) == b""
+        assert all(link.recv(1) for link in others)
 
 
 def test_the_channels_threads_end_with_the_broker(tmp_path: Path) -> None:
