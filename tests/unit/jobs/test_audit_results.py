@@ -1,5 +1,6 @@
 """The results of an audit's tasks, as far as its driver keeps them."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -124,6 +125,44 @@ def test_time_spans_of_runs_are_compared_at_the_longest_of_them() -> None:
         for each in audited(plan, outcome).buckets
     ]
     assert spans == [(0, 20, (3, 3), True), (20, 20, (2, 2), False)]
+
+
+@pytest.mark.parametrize(
+    ("b", "are_equal"),
+    [
+        (((3, 0),), True),
+        (((2, -(2**63)), (1, -(2**63))), True),
+        (((3, 1),), False),
+        (((2, 0),), False),
+    ],
+)
+def test_sums_of_records_without_a_key_are_compared_modulo_2_to_the_64(
+    b: Sequence[tuple[int, int]], are_equal: bool
+) -> None:
+    """The sides divide the same records differently into runs; a run's sum has 64 bits."""
+    a = ((1, 2**62), (1, 2**62), (1, 2**63 - 1), (0, 1))
+    runs = [
+        dataclasses.replace(run(side, 10), unkeyed=count, unkeyed_sum=total)
+        for side, parts in (("a", a), ("b", b))
+        for count, total in parts
+    ]
+    results = audited(*audit_of(TopicResult(history=True), runs))
+    assert [each.unkeyed_equal for each in results.topics] == [are_equal]
+    count = sum(count for count, _ in b)
+    differ = f"t: records without a key differ: 3 on A, {count} on B"
+    assert (differ in results.notes) is not are_equal
+
+
+def test_sums_of_a_time_span_are_compared_modulo_2_to_the_64() -> None:
+    high = 2**62
+    runs = (
+        *(run("a", 10, (0, 1, high)) for _ in range(4)),
+        run("b", 10, (0, 4, 0)),
+        run("a", 10, (1, 1, -1)),
+        run("b", 10, (1, 1, 1)),
+    )
+    buckets = audited(*audit_of(TopicResult(history=True), runs)).buckets
+    assert [(each.records, each.is_equal) for each in buckets] == [((4, 4), True), ((1, 1), False)]
 
 
 @pytest.mark.parametrize(
