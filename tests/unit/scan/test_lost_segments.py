@@ -325,9 +325,34 @@ def test_offsets_that_are_lost_below_the_log_start_are_no_concern(tmp_path: Path
     lose(tmp_path, bases[2])
     with LogDir.open(str(tmp_path), options=LogDirOptions(create=True)) as log_dir:
         log_dir.log(TOPIC, 0).delete_records(bases[3])
+    assert searches(tmp_path) == [bases[3], 59, bases[3], 59]
     mend(tmp_path)
+    assert searches(tmp_path) == [bases[3], 59, bases[3], 59]
     assert [read(str(tmp_path)) for read in READERS] == [60 - bases[3]] * len(READERS)
     assert not [one for one in check(tmp_path) if one.counts]
+
+
+def searches(root: Path) -> list[int]:
+    """Return the offsets that searches by time find: the earliest, the last, the latest."""
+    name = TopicPartition(TOPIC, 0)
+    with tidelog.open(str(root)) as log:
+        latest = log.partition(TOPIC, 0).max_timestamp()
+        found = [
+            log.offsets_at(TOPIC, 0)[name],
+            log.offsets_at(TOPIC, 59)[name],
+            log.offsets_at(TOPIC, 0, clock="append")[name],
+            latest,
+        ]
+    return [one.offset for one in found if one is not None]
+
+
+def test_searches_fail_if_the_last_lost_offset_is_the_log_start(tmp_path: Path) -> None:
+    bases = make(tmp_path, DELETE)
+    lose(tmp_path, bases[2])
+    with LogDir.open(str(tmp_path), options=LogDirOptions(create=True)) as log_dir:
+        log_dir.log(TOPIC, 0).delete_records(bases[3] - 1)
+    with pytest.raises(OffsetsGone, match=f"offsets {bases[2]} to {bases[3] - 1}"):
+        searches(tmp_path)
 
 
 @pytest.mark.parametrize("read", READERS)
