@@ -228,6 +228,16 @@ def test_passwords_are_in_no_page() -> None:
     assert "hunter2" not in bootstrap_page().html()
 
 
+@pytest.mark.parametrize("option", ["--store-option", "--to-store-option", "--option", "--conf"])
+def test_values_of_settings_are_in_no_page(option: str) -> None:
+    """A setting's name doesn't show whether its value is secret."""
+    for words in ([option, "sas_key=hunter2=x"], [f"{option}=sas_key=hunter2=x"]):
+        kept = without_secrets(["spark", *words, "flights"])
+        assert "hunter2" not in " ".join(kept)
+        assert kept[-1] == "flights"
+        assert "sas_key=..." in kept[-2]
+
+
 def test_a_long_key_of_digits_is_laid_out_at_once() -> None:
     began = process_time()
     page = Table(["key"], [["1" * 5_000 + "!"]]).html()

@@ -327,6 +327,29 @@ def test_names_that_differ_in_dot_and_underscore_only_are_refused(
         create(registry, twin, 1, {}, source=Random(1))
 
 
+def test_topics_of_one_call_are_compared_with_each_other(disk: DamageFileSystem) -> None:
+    registry = TopicRegistry(disk, ROOT)
+    new = [NewTopic(name) for name in ("a.b", "a_b", "a.b", "a..b", "a._b")]
+    outcomes = registry.create(new, source=Random(1))
+    errors = [each if isinstance(each, Exception) else None for each in outcomes]
+    assert list(map(type, errors)) == [
+        type(None),
+        InvalidTopic,
+        TopicExists,
+        type(None),
+        InvalidTopic,
+    ]
+    assert "a_b differs from a.b" in str(errors[1])
+    assert list(registry.topics) == ["a..b", "a.b"]
+
+
+def test_the_name_of_a_refused_topic_stays_free_in_its_call(disk: DamageFileSystem) -> None:
+    registry = TopicRegistry(disk, ROOT)
+    new = [NewTopic("a.b", 0), NewTopic("a.b", 1, {"retention.ms": "soon"}), NewTopic("a_b")]
+    registry.create(new, source=Random(1))
+    assert list(registry.topics) == ["a_b"]
+
+
 @pytest.mark.parametrize("count", [0, -1, PARTITION_COUNT_LIMIT + 1])
 def test_bad_partition_counts_are_refused(disk: DamageFileSystem, count: int) -> None:
     with pytest.raises(InvalidPartitions):
