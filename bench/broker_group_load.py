@@ -177,8 +177,8 @@ class ClassicMember(Member):
                 self._joined(answer)
             case SyncGroupResponse(error_code=0):
                 self.epoch = self._generation
-                # The number of partitions follows version, number of topics, and length and text of
-                # the name.
+                # In the encoded assignment, the version, the number of topics, and the topic's name
+                # with its length come before the number of partitions.
                 at = 2 + 4 + 2 + len(self.topic)
                 self.count = struct.unpack_from(">i", answer.assignment, at)[0]
             case HeartbeatResponse(error_code=0) | LeaveGroupResponse(error_code=0):

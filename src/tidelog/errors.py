@@ -560,11 +560,11 @@ class DirectoryLocked(TidelogError):
 
 
 class ClockJump(TidelogError):
-    """The wall clock jumped ahead by more than an hour.
+    """The wall clock jumped ahead by more than `tidelog.max.clock.jump.ms` (default: an hour).
 
     Appends are refused until a user accepts the clock's time.
 
-    Also raised if the last append time on disk is more than an hour ahead of the clock. Clients get
+    Also raised if the last append time on disk is that far ahead of the clock. Clients get
     Kafka's POLICY_VIOLATION with the reason as message. Producers don't retry after this error.
 
     Attributes:

@@ -116,7 +116,7 @@ class FrontDoor(Closing):
     def max_timestamps(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return for each partition the record with the largest record time.
+        """Return the record of each partition with the largest record time.
 
         If several records of a partition have the largest time, the first of these records is
         returned. The result is None if no record of the partition has a time. After records were

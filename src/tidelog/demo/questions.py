@@ -104,7 +104,7 @@ def _millis(column: object) -> Longs:
 
 
 def expected_answers(flights: Flights, partitions: Ints, at_ms: int) -> list[tuple[int, int]]:
-    """Return for each partition the expected offsets on both clocks, computed from the flights."""
+    """Return the expected offsets of each partition on both clocks, computed from the flights."""
     offsets = []
     for number in np.unique(partitions).tolist():
         mine = partitions == number

@@ -412,7 +412,7 @@ def _titled(table: Table, title: str) -> Table:
 
 
 def departure_panels(day: pd.DataFrame) -> Mapping[str, Sequence[Series]]:
-    """Return for each airport the departed and canceled flights, by scheduled hour."""
+    """Return the departed and canceled flights of each airport, by scheduled hour."""
     return {
         airport: [
             Series("departed", _values(rows, "departures")),
@@ -423,7 +423,7 @@ def departure_panels(day: pd.DataFrame) -> Mapping[str, Sequence[Series]]:
 
 
 def lateness_panels(day: pd.DataFrame) -> Mapping[str, Sequence[Series]]:
-    """Return for each airport the median and 90th percentile of lateness, by scheduled hour."""
+    """Return the median and 90th percentile of lateness at each airport, by scheduled hour."""
     return {
         airport: [
             Series("median", _values(rows, "late_p50")),

@@ -32,9 +32,9 @@ class LagSum:
             is known.
         offsets_per_s: Offsets consumed per second in all partitions; None if unknown for a
             partition.
-        catch_up_s: Seconds until the group has reached the end of all partitions. Infinite if the
-            group does not come closer to the end of some partition. Otherwise None if the time is
-            unknown for some partition.
+        catch_up_s: Seconds until the group has reached the end of all partitions. Infinite if there
+            is a partition whose end the group does not approach. Otherwise None if there is a
+            partition whose time is unknown.
         states: Number of partitions in each state other than `OK`.
     """
 

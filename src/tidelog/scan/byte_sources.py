@@ -23,8 +23,8 @@ from tidelog.storage.open_files import typed_reads
 from tidelog.storage.tier.tier_files import TierFiles, is_tier_path, tier_files_of
 from tidelog.types import Buffer
 
-# Number of bytes to read at once from a file that is copied, not mapped. A file is copied if its
-# writer may still truncate it, or if it is small. This number of bytes stays in the CPU caches
+# Number of bytes that one call reads from a file that is copied, not mapped. A file is copied if
+# its writer may still truncate it, or if it is small. This number of bytes stays in the CPU caches
 # while the bytes are decoded.
 READ_BYTES: Final = 1 << 20
 

@@ -502,7 +502,7 @@ def lateness(
     append_range: tuple[int, int] | None = None,
     env: Env | None = None,
 ) -> Mapping[str, TopicLateness]:
-    """Return for each topic how late its records are, and how many records a watermark would drop.
+    """Return how late the records of each topic are, and how many of them a watermark would drop.
 
     Args:
         source: A directory of topics, by path or open.

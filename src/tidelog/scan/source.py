@@ -178,13 +178,13 @@ class RecordSource(ABC):
 
     @abstractmethod
     def compacted_to(self, names: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return by partition the offset below which records may be compacted, 0 if unknown."""
+        """Return each partition's offset below which records may be compacted; 0 if unknown."""
 
     @abstractmethod
     def compacted_parts(
         self, ranges: Mapping[TopicPartition, RequestedRange], clock: ClockName
     ) -> "dict[TopicPartition, CompactedPart]":
-        """Return for each compacted partition the part of its range that may have lost records.
+        """Return the part of each compacted partition's range that may have lost records.
 
         Raises UnknownTopic, ClusterFailure.
         """

@@ -188,7 +188,7 @@ class LatestByKey:
         return self._map.offsets[side, : self.count]
 
     def living(self, side: int = 0) -> "npt.NDArray[np.bool_]":
-        """Return for each key whether it has a winner that is not a tombstone."""
+        """Return whether each key has a winner that is not a tombstone."""
         is_living: npt.NDArray[np.bool_] = (self.offsets(side) >= 0) & (
             self._map.is_dead[side, : self.count] == 0
         )

@@ -331,7 +331,7 @@ class DirectoryBackend(Closing):
         requested: "Mapping[TopicPartition, RequestedRange]",
         bounds: Mapping[TopicPartition, tuple[int, int]],
     ) -> tuple[EmptyRange, ...]:
-        """Return for each requested range the reason why nothing is read from it.
+        """Return the reasons why nothing is read from requested ranges.
 
         A range that is read can have a reason, too. For example, a range is read although the log
         starts after the time range, because out-of-order records can match.

@@ -62,7 +62,7 @@ def left_over(
 
 
 def seconds_behind(first_offsets: Mapping[TopicPartition, int], times: Times, now_ms: int) -> Json:
-    """Return for each of the two clocks the largest age of the partitions' first unread records.
+    """Return the largest age of the partitions' first unread records, on each of the two clocks.
 
     Args:
         first_offsets: Result of `left_over`.
@@ -140,7 +140,7 @@ def start_offsets(
     Args:
         start: Start of a new query, from the options.
         snapshot: Existing partitions and their offsets.
-        offsets_for_times: Function that returns for each partition the offset of the first record
+        offsets_for_times: Function that returns, by partition, the offset of the first record
             at or after the partition's time; None if there is no such record.
 
     Raises:

@@ -315,7 +315,7 @@ class Router:
         self._turn = task
 
     def route(self, batch: pa.RecordBatch) -> "Iterator[tuple[str, Numbers, pa.RecordBatch]]":
-        """Yield for each topic its name, its rows' partitions, and its rows' record columns.
+        """Yield the name of each topic, its rows' partitions, and its rows' record columns.
 
         Topics are in the order in which they first appear in the batch. Rows keep their order.
 

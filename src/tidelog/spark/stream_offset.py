@@ -225,7 +225,7 @@ EpochEnds: TypeAlias = Callable[
     [Mapping[TopicPartition, int]], Mapping[TopicPartition, tuple[int, int]]
 ]
 
-# Function that returns for each given partition and offset the leader epoch of the last batch
+# Function that takes an offset for each partition, and returns the leader epoch of the last batch
 # before this offset; -1 if unknown.
 LeaderEpochs: TypeAlias = Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, int]]
 

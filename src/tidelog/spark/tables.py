@@ -148,8 +148,9 @@ class TableTask:
         """Yield the rows of the table. Log a warning for records without a key.
 
         Raises:
-            InexactTable: Inexact tables are refused, and one of two conditions applies: records
-                without a time exist, or compaction or retention has removed records since the plan.
+            InexactTable: The option `inexact` is `refuse`, and the table is inexact: there are
+                records without a time, or compaction or retention has removed records since the
+                plan.
             OffsetsGone: Records were compacted or deleted during the read.
             CorruptData: A batch is damaged.
             ClusterFailure: A broker refuses a request, or can't be reached.

@@ -356,7 +356,7 @@ def walk_file(
         path: Path of the file, for errors.
         start: Position of the first batch.
         end: Position to stop at, exclusive; a batch that crosses `end` is not returned.
-        chunk_bytes: Number of bytes of one read. A larger batch is read at once.
+        chunk_bytes: Number of bytes of one read. A larger batch is read with one call.
 
     Raises:
         CorruptBatch: A frame is invalid; the error has its position.

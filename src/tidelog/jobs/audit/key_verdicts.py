@@ -180,7 +180,7 @@ def _difference_rows(kinds: "Longs", left: "Longs", right: "Longs") -> "Longs":
 
 
 def _kinds(left: "Longs", right: "Longs", *, history: bool) -> "Longs":
-    """Return for each key the index in `KINDS` of its kind; -1 if the key is equal."""
+    """Return the index in `KINDS` of each key's kind; -1 if the key is equal."""
     a_ms, b_ms = left[:, key_rows.TIME], right[:, key_rows.TIME]
     knows_both = (a_ms != NO_TIMESTAMP) & (b_ms != NO_TIMESTAMP)
     older, newer = knows_both & (b_ms < a_ms), knows_both & (b_ms > a_ms)

@@ -67,7 +67,7 @@ class StampedLog(Protocol):
     """Reader of append times and create times of records in LogAppendTime topics."""
 
     def records(self, partition: TopicPartition, start: int, end: int) -> Iterable[StampedRecord]:
-        """Yield both times of the records with offsets in [start, end)."""
+        """Yield the append time and create time of the records with offsets in [start, end)."""
         ...
 
 
@@ -90,7 +90,7 @@ class BrokerLog:
         self._leader = Leader(host.strip("[]"), int(port), connect)
 
     def records(self, partition: TopicPartition, start: int, end: int) -> Iterator[StampedRecord]:
-        """Yield both times of the records with offsets in [start, end).
+        """Yield the append time and create time of the records with offsets in [start, end).
 
         Records whose batches don't have both times are left out. No further response is fetched
         after the count of yielded records has reached `_RECORDS_MAX`.
@@ -198,7 +198,7 @@ class MeasuredCluster:
         name: Name of the cluster, A or B.
         view: Calls to the cluster.
         tail: Reader of records that are appended from now on.
-        stamped: Reader of both times in batches; None if batches can't be fetched.
+        stamped: Reader of append and create times in batches; None if batches can't be fetched.
     """
 
     name: str

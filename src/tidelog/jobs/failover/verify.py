@@ -151,7 +151,7 @@ class DigestCounts(Closing):
                 yield digest, _unpacked(packed)
 
     def tally(self) -> dict[Counts, int]:
-        """Return for each combination of counts that occurs how many digests have it."""
+        """Return how many digests have each combination of counts."""
         tallies: Counter[int] = Counter()
         for bucket in range(len(self._buffers)):
             tallies.update(self._counted(bucket).values())

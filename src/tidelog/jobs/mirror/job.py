@@ -92,7 +92,7 @@ def summary_rows(started: Mirror, env: Env) -> list[SummaryRow]:
 
 
 def lags_by_batch(query: "StreamingQuery") -> dict[int, int]:
-    """Return for each recent batch, by id, how many offsets of all sources were not copied yet."""
+    """Return, by id of each recent batch, how many offsets of all sources were not copied yet."""
     lag_sums: dict[int, int] = {}
     for progress in query.recentProgress:
         fields = json.loads(progress.json)

@@ -634,7 +634,7 @@ def with_topics(plan: MirrorPlan, env: Env) -> MirrorPlan:
 
 
 def _counts(plan: MirrorPlan, env: Env) -> list[Mapping[str, int]]:
-    """Return for each source the number of partitions by topic."""
+    """Return the numbers of partitions by topic, for each source."""
     return [partition_counts(source.place, env) for source in plan.sources]
 
 

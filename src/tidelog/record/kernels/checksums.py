@@ -46,7 +46,7 @@ _X86: Final = ("x86_64", "AMD64")
 
 
 def _has_instruction() -> bool:
-    """Return whether Numba compiles for this machine's CPU, and the CPU has the instruction."""
+    """Return whether Numba compiles for this CPU, and this CPU has the CRC-32C instruction."""
     if getattr(config, "CPU_NAME", None) or getattr(config, "CPU_FEATURES", None):
         return False  # Numba is configured for another CPU.
     try:

@@ -139,7 +139,7 @@ class Sources(NamedTuple):
 
 @kernel
 def count_remaining(counts: Longs, numbers: Longs, superseded: Bytes, out: Longs) -> None:
-    """Count for each batch the records that are not superseded.
+    """Count the records of each batch that are not superseded.
 
     Shape:
         counts: int64[batches], number of records of each batch.

@@ -289,7 +289,7 @@ def _starts(segments: Iterable[Segment], start: int) -> list[tuple[int, int]]:
 async def offset_for_leader_epoch(
     context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
-    """Return for each partition the largest epoch <= the requested epoch, and its end offset.
+    """Return, by partition, the largest epoch <= the requested epoch, and its end offset.
 
     The epoch and the offset are -1 if the requested epoch is later than all known epochs, or if no
     epoch is known. If the requested epoch is earlier than all known epochs, return the requested

@@ -260,7 +260,7 @@ class SegmentBytes:
             raise ColdRead
 
 
-# Number of bytes that are read at once to find batches by their headers: the default distance of
+# Number of bytes that one call reads to find batches by their headers: the default distance of
 # two index entries, plus one header.
 WINDOW_BYTES: Final = 4096 + HEADER_SIZE
 

@@ -221,8 +221,9 @@ def _drop_derived(context: SegmentContext, base: int) -> None:
 def find_parting(partition: CheckedPartition) -> tuple[DamagedLog, Parting] | None:
     """Return why a partition can't be opened for writing, and the plan to split its damaged file.
 
-    Returns None if the partition can be opened. A writer may be active, so None is also returned if
-    a second read finds other damage or no damage. No file is written.
+    Returns None if the partition can be opened. A writer may be active, so damage is confirmed by a
+    second read; None is also returned if that read does not find the same damage. No file is
+    written.
     """
     with partition.open_context(Env(files=partition.fs)) as context:
         begun = _find_begun(context)

@@ -435,7 +435,7 @@ class ZoneMap:
             yield from self._zones_of(entry)
 
     def blocks(self) -> Iterator[Zone]:
-        """Yield for each block a zone that covers the block. Only the footer is read."""
+        """Yield a zone for each block, which covers the block. Only the footer is read."""
         return (entry.total for entry in self._entries)
 
     def select(self, is_enough: Callable[[Zone], bool]) -> Iterator[Zone]:

@@ -142,7 +142,7 @@ class CleanerOptions:
 
     Attributes:
         dedupe_buffer_bytes: Memory of the offset map in bytes (`log.cleaner.dedupe.buffer.size`).
-        load_factor: Maximum part of the map's slots that is used
+        load_factor: Maximum fraction of the map's slots that is used
             (`log.cleaner.io.buffer.load.factor`).
         is_asked: Clean even if no cleaning is due.
         hold: Returns a context that is entered while segments are swapped in. Within this context,

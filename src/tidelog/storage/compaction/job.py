@@ -63,7 +63,7 @@ class CompactionRules:
         verify_keys: Whether the offset map also stores the keys, to distinguish different keys with
             equal hashes. Half of the map's memory is then for keys.
         dedupe_buffer_bytes: Memory of the offset map, keys included.
-        load_factor: Maximum part of the map's slots that is used; 0.9 or less.
+        load_factor: Maximum fraction of the map's slots that is used; 0.9 or less.
         index_interval_bytes: The topic's `index.interval.bytes`.
         segment_index_bytes: The topic's `segment.index.bytes`.
     """

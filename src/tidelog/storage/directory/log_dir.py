@@ -483,7 +483,7 @@ class LogDir(Closing):
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int], *, clock: ClockName = ClockName.RECORD
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return for each partition the first record at or after the given time.
+        """Return the first record of each partition that is at or after the partition's time.
 
         Args:
             times: Time in ms for each partition.

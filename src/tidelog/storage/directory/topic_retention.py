@@ -456,7 +456,7 @@ def _counts(segment: Segment, start: int) -> tuple[int | None, int]:
 
 
 def _kinds(segment: Segment, start: int, end: int) -> Iterator[bool]:
-    """Yield for each record of offsets [start, end) whether it is a marker of a transaction."""
+    """Yield whether each record with an offset in [start, end) is a marker of a transaction."""
     for part in slices([segment], start, end):
         for position, batch in part.batches():
             for record in checked_records(segment, position, batch):

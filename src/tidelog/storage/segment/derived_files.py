@@ -109,10 +109,10 @@ def ordered_batches(
 
 
 def close_time_index(index: TimeIndex, timestamp: int, offset: int) -> None:
-    """Add the closing entry in its reserved slot.
+    """Add the closing entry, for which the index reserves a slot.
 
-    No-op if an earlier close has used the slot, or if `timestamp` is not larger than the timestamp
-    of the last entry.
+    No-op if all slots are used, or if `timestamp` is not larger than the timestamp of the last
+    entry.
     """
     if timestamp > index.last_entry[0] and index.entry_count < index.entry_limit:
         index.maybe_append(timestamp, offset, ignore_full=True)

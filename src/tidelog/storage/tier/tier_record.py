@@ -304,7 +304,7 @@ def note_deleted(fs: FileSystem, directory: str, folders: Iterable[DeletedFolder
 def note_partitions(
     fs: FileSystem, directory: str, names: Iterable[str], report: Callable[[str], None]
 ) -> None:
-    """Add the folders of partitions that will be deleted to the list of deleted folders.
+    """Before partitions are deleted, add their folders to the list of deleted folders.
 
     A partition with an unreadable record is skipped: a folder that can't be identified is not
     removed.

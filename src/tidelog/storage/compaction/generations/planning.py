@@ -385,8 +385,8 @@ ERROR_MAX: Final = 0.1
 # live.
 COUNT_FROM: Final = 0.005
 
-# Maximum part of the map that a plan fills with expected keys, so that more keys than expected fit,
-# too.
+# A plan fills at most this fraction of the map with expected keys, so that more keys than expected
+# fit, too.
 COUNT_FILL: Final = 0.9
 
 
