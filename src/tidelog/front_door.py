@@ -18,6 +18,7 @@ from tidelog.closing import Closing
 from tidelog.display import Offsets
 from tidelog.env import Env
 from tidelog.errors import InvalidRequest
+from tidelog.record.partitioner import partition_of
 from tidelog.record.record import Record, with_append_time
 from tidelog.storage.log.log_reader import unknown_times_note
 from tidelog.timespec import OPEN_END, OPEN_START, parse_point, parse_range
@@ -544,6 +545,7 @@ class FrontDoor(Closing):
         before: When,
         after: When | None = None,
         *,
+        key: str | bytes | None = None,
         clock: str = ClockName.RECORD,
         inexact: str = "refuse",
     ) -> "Diff":
@@ -553,15 +555,24 @@ class FrontDoor(Closing):
             topic: Name of the topic, or one of its partitions.
             before: The earlier time, inclusive: records of that time are in the first table.
             after: The later time, inclusive; None for the whole log.
+            key: Only this key; text is encoded as UTF-8. All keys if None. For a key of a topic,
+                `refuse` applies only to the partition to which Kafka's default partitioner sends
+                the key, and to partitions in which the key has changed.
             clock: Clock of both times: `record` or `append`.
             inexact: `refuse` or `mark`, as in `table`.
 
         Raises:
             InvalidTime, InvalidRequest: An argument is invalid as for `table`, or `after` is
                 earlier than `before`.
+            UnknownTopic, ClusterFailure: A key is given, and the topic doesn't exist, or the
+                cluster doesn't respond.
         """
         from tidelog.keyed import Diff
 
+        chosen, home = bytes_of("key", key), None
+        if chosen is not None and isinstance(topic, str):
+            names = self.partitions(topic)
+            home = names[partition_of(chosen, len(names))]
         return Diff(
             source=self.source,
             topic=topic,
@@ -569,4 +580,6 @@ class FrontDoor(Closing):
             after_ms=self._maybe_point(after),
             clock=ClockName(clock),
             inexact=inexact,
+            key=chosen,
+            home=home,
         )

@@ -7,6 +7,7 @@ is exact.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tidelog.amounts import bytes_text, plural
@@ -16,6 +17,7 @@ from tidelog.frames import ArrowSource, columns_of, first_rows, needs_arrow, sch
 from tidelog.lazy_dataclass import dataclass
 from tidelog.report import html_table
 from tidelog.scan import RequestedRange
+from tidelog.scan.record_filter import RecordFilter
 from tidelog.scan.source import RecordSource
 from tidelog.scan.table_rules import MARK, REFUSE, Doubt, Ranking, refuse, without_time_doubt
 from tidelog.timespec import format_ms, time_text
@@ -298,6 +300,10 @@ class Diff(ArrowSource):
         inexact: `refuse` or `mark`, as in `Table`. If the earlier table is exact, the later table
             is exact, too.
         memory_bytes: Approximate limit in bytes for the keys of a partition in memory.
+        key: Only this key; all keys if None.
+        home: Partition to which Kafka's default partitioner sends `key`. `refuse` applies only to
+            this partition, and to partitions in which the key has changed. If None, `refuse`
+            applies to all partitions.
     """
 
     source: RecordSource
@@ -307,6 +313,8 @@ class Diff(ArrowSource):
     clock: ClockName = ClockName.RECORD
     inexact: str = REFUSE
     memory_bytes: int = MEMORY_BYTES
+    key: bytes | None = None
+    home: TopicPartition | None = None
 
     def __post_init__(self) -> None:
         """Check the arguments; raises InvalidRequest."""
@@ -362,7 +370,7 @@ class Diff(ArrowSource):
 
         names = self._partitions()
         how = fold_of(self.source, names, self.clock, self.memory_bytes)
-        check_doubts(self.source, names, self.before_ms, self.clock, self.inexact)
+        self._check_doubts(names)
         rows = self._diff_rows(names, how, stats or TableStats())
         return pa.RecordBatchReader.from_batches(schema, rows)
 
@@ -371,18 +379,27 @@ class Diff(ArrowSource):
     ) -> "Iterator[pa.RecordBatch]":
         from tidelog.scan.keyed_table import TIME_COLUMNS, TableStats, diff_rows
 
+        chosen = RecordFilter(key=self.key).rows
         splits = self.source.table_splits(
             names, self.after_ms, self.clock, (TIME_COLUMNS[self.clock],)
         )
         for name in names:
             mine = TableStats()
-            rows = diff_rows(self.source, splits[name], how, self.before_ms, mine)
-            yield from checked(self, name, splits[name], rows, mine)
+            every = map(chosen, diff_rows(self.source, splits[name], how, self.before_ms, mine))
+            rows = (batch for batch in every if batch.num_rows)
+            if self.home in (None, name):
+                yield from checked(self, name, splits[name], rows, mine)
+            elif (first := next(rows, None)) is not None:
+                yield from checked(self, name, splits[name], chain([first], rows), mine)
             stats.add(mine)
 
     def _check(self) -> None:
         needs_arrow()
-        check_doubts(self.source, self._partitions(), self.before_ms, self.clock, self.inexact)
+        self._check_doubts(self._partitions())
+
+    def _check_doubts(self, names: Sequence[TopicPartition]) -> None:
+        checked_names = [name for name in names if self.home in (None, name)]
+        check_doubts(self.source, checked_names, self.before_ms, self.clock, self.inexact)
 
     def _partitions(self) -> list[TopicPartition]:
         return self.source.partitions(self.topic)

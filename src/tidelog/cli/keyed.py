@@ -1,7 +1,7 @@
 """`tidelog read --table`: each key's last record as of a time. `tidelog diff`: changed keys."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 from operator import eq
 from typing import TYPE_CHECKING, Final, TypedDict, cast
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
     from tidelog.keyed import Diff, Table
     from tidelog.scan.keyed_table import TableStats
+    from tidelog.scan.table_rules import Doubt
 
 
 _DIFF_COLUMNS: Final = output.columns(
@@ -104,7 +105,8 @@ def read_table(surroundings: Surroundings, options: ReadOptions) -> None:
             write_columns(surroundings, reader.schema, rows, options.limit, options.kind)
         else:
             _print_table(surroundings, table, stats, options)
-        _say(surroundings, table, stats, options.zone, whole=options.limit is None)
+        _note_doubts(surroundings, table.doubts(), options.zone)
+        _say(surroundings, table, stats, whole=options.limit is None)
 
 
 def _refuse_ranges(options: ReadOptions) -> None:
@@ -150,29 +152,35 @@ def _print_table(
     out.close()
 
 
+def _note_doubts(
+    surroundings: Surroundings, doubts: "Sequence[Doubt]", zone: str | None, when: str = ""
+) -> None:
+    """Print why the result may be inexact, with times in a zone; `when` is a condition."""
+    from tidelog.scan.table_rules import by_reason
+
+    times_ms = [doubt.exact_since_ms for doubt in doubts]
+    for text in by_reason(doubts):
+        surroundings.note(f"not exact{when}: {in_zone(text, times_ms, zone)}")
+
+
 def _say(
     surroundings: Surroundings,
     result: "Table | Diff",
     stats: "TableStats",
-    zone: str | None,
     *,
     whole: bool,
     effect: tuple[str, str] = ("has no key and was left out", "have no key and were left out"),
 ) -> None:
-    """Print why the result may be inexact. With `whole`, also print how many records have no key.
+    """Print how many records have no time or no key, if `whole`.
 
     Args:
         surroundings: Its stderr gets the notes.
         result: The table or the difference.
         stats: Statistics of the whole read.
-        zone: Zone of times in the notes.
         whole: Whether all records were read.
         effect: Words that say which records have no key, and what happened to them, as singular
             and plural.
     """
-    for doubt in result.doubts():
-        text = in_zone(str(doubt), [doubt.exact_since_ms], zone)
-        surroundings.note(f"not exact: {text}")
     if not whole:
         return
     if stats.without_time:
@@ -230,8 +238,6 @@ def diff(surroundings: Surroundings, options: DiffOptions) -> None:
 
     A table leaves out a long equal beginning of both values; --wide shows it.
     """
-    from tidelog.scan.record_filter import RecordFilter
-
     key = None if options.key is None else cells.typed_bytes(options.key, options.key_as)
     before_ms = times.read_point(surroundings, options.start, options.zone)
     end = options.end
@@ -241,24 +247,28 @@ def diff(surroundings: Surroundings, options: DiffOptions) -> None:
             parse_choice(options.target, options.partition),
             before_ms,
             after_ms,
+            key=key,
             clock=options.clock,
             inexact=options.inexact,
         )
         stats = _new_stats()
         reader = difference.to_arrow(stats=stats)
-        rows = map(RecordFilter(key=key).rows, reader)
+        # with `refuse`, doubts are left only about partitions to which the key does not belong
+        is_elsewhere = difference.home is not None and options.inexact is Inexact.REFUSE
         if options.kind.is_columns:
-            write_columns(surroundings, reader.schema, rows, None, options.kind)
+            write_columns(surroundings, reader.schema, reader, None, options.kind)
         else:
-            changes = _print_changes(surroundings, rows, options)
-            is_exact = not difference.doubts()
+            changes = _print_changes(surroundings, reader, options)
+            is_exact = is_elsewhere or not difference.doubts()
             verdict = _diff_verdict(changes, options, (before_ms, after_ms), is_exact=is_exact)
             surroundings.say(verdict)
         effect = (
             "up to the later time has no key and is not compared",
             "up to the later time have no key and are not compared",
         )
-        _say(surroundings, difference, stats, options.zone, whole=True, effect=effect)
+        when = f" if key {options.key} was ever outside {difference.home}" if is_elsewhere else ""
+        _note_doubts(surroundings, difference.doubts(), options.zone, when)
+        _say(surroundings, difference, stats, whole=True, effect=effect)
 
 
 def _print_changes(

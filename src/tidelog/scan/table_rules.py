@@ -25,7 +25,7 @@ from tidelog.timespec import format_ms
 from tidelog.types import INT64_MIN, ClockName, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from tidelog.storage.directory.log_dir import LogDir
     from tidelog.storage.log.log_reader import LogView
@@ -46,11 +46,13 @@ class Doubt:
         reason: What is missing or unknown.
         exact_since_ms: Earliest time on the chosen clock as of which the table is exact; None if
             unknown.
+        kind: The reason without the partition's offset and time; empty if it has none.
     """
 
     partition: TopicPartition
     reason: str
     exact_since_ms: int | None = None
+    kind: str = ""
 
     def __str__(self) -> str:
         return f"{self.partition}: {self.reason}"
@@ -58,14 +60,8 @@ class Doubt:
 
 def refuse(doubts: "Sequence[Doubt]", at_ms: int) -> InexactTable:
     """Return the error for an inexact table."""
-    listed = "; ".join(map(str, doubts[:_DOUBTS_MAX]))
-    more = (
-        f"; and {plural(len(doubts) - _DOUBTS_MAX, 'reason')} more"
-        if len(doubts) > _DOUBTS_MAX
-        else ""
-    )
     error = InexactTable(
-        f"can't determine the table as of {_time(at_ms)} exactly: {listed}{more}."
+        f"can't determine the table as of {_time(at_ms)} exactly: {'; '.join(by_reason(doubts))}."
         " Choose a later time, or allow an inexact table (inexact=mark, --inexact mark)",
         exact_since_ms=_since(doubts),
     )
@@ -73,7 +69,34 @@ def refuse(doubts: "Sequence[Doubt]", at_ms: int) -> InexactTable:
     return with_times(error, at_ms, *(ms for ms in since_times if ms is not None))
 
 
-_DOUBTS_MAX: Final = 3
+def by_reason(doubts: "Iterable[Doubt]") -> list[str]:
+    """Return one text for each kind of reason, with all its partitions, which have one topic."""
+    kinds: dict[str, list[Doubt]] = {}
+    for doubt in doubts:
+        kinds.setdefault(doubt.kind or doubt.reason, []).append(doubt)
+    return [_text_of(kind, group) for kind, group in kinds.items()]
+
+
+def _text_of(kind: str, group: "Sequence[Doubt]") -> str:
+    # All tables of a group are exact from the latest of their times on.
+    latest = max(group, key=lambda doubt: doubt.exact_since_ms or 0)
+    if len(group) == 1:
+        return str(latest)
+    is_common = _since(group) is not None or all(one.reason == latest.reason for one in group)
+    numbers = _ranges_text(doubt.partition.partition for doubt in group)
+    reason = latest.reason if is_common else kind
+    return f"{latest.partition.topic}, partitions {numbers}: {reason}"
+
+
+def _ranges_text(numbers: "Iterable[int]") -> str:
+    """Return numbers as ascending ranges, with both ends inclusive: `0-3, 7`."""
+    ranges: list[list[int]] = []
+    for number in sorted(numbers):
+        if ranges and number == ranges[-1][-1] + 1:
+            ranges[-1][1:] = [number]
+        else:
+            ranges.append([number])
+    return ", ".join("-".join(map(str, one)) for one in ranges)
 
 
 def _since(doubts: "Sequence[Doubt]") -> int | None:
@@ -86,11 +109,12 @@ def deleted_doubt(name: TopicPartition, log_start_offset: int) -> Doubt | None:
     """Return a doubt if the start of a log was deleted; None if no record was deleted there."""
     if not log_start_offset:
         return None
-    return Doubt(
-        name,
-        f"records below offset {log_start_offset} were deleted (retention, DeleteRecords),"
-        " possibly all records of some keys; without a time, the table shows the current log",
+    effect = (
+        "were deleted (retention, DeleteRecords), possibly all records of some keys; without a"
+        " time, the table shows the current log"
     )
+    reason = f"records below offset {log_start_offset} {effect}"
+    return Doubt(name, reason, kind=f"records at the start {effect}")
 
 
 def without_time_doubt(name: TopicPartition, count: int, clock: ClockName) -> Doubt | None:
@@ -146,8 +170,9 @@ def _before(
         )
     if at_ms >= since_ms:
         return None
+    kind = "records were compacted or erased"
     since = f"the table is exact from {_time(since_ms)} on ({clock} clock)"
-    return Doubt(name, f"records were compacted or erased; {since}", since_ms)
+    return Doubt(name, f"{kind}; {since}", since_ms, kind)
 
 
 def compacted_to(log_dir: "LogDir", name: TopicPartition) -> int:

@@ -7,6 +7,8 @@ import pytest
 from tests.worlds.command_line import NOW, Cli, at
 
 from tidelog.cli.surroundings import ExitCode
+from tidelog.record.partitioner import partition_of
+from tidelog.scan.table_rules import Doubt, by_reason
 from tidelog.storage import files, text_files
 from tidelog.types import TopicPartition
 
@@ -124,10 +126,16 @@ def test_a_diff_the_wrong_way_round_is_refused(flights: Cli) -> None:
     assert "from 2023-11-14T17:13:20.000-05:00 to 2023-11-14T17:13:19.901-05:00: the" in zoned
 
 
+def delete_starts(cli: Cli, starts: dict[int, int]) -> None:
+    """Set the log starts of partitions of `flights`, as retention does."""
+    log_starts = {TopicPartition("flights", number): start for number, start in starts.items()}
+    checkpoint = text_files.encode_offset_checkpoint(log_starts)
+    (cli.data / files.LOG_START_CHECKPOINT_FILE).write_bytes(checkpoint)
+
+
 def test_a_past_that_was_deleted_is_refused_or_marked(flights: Cli) -> None:
     append_two_keys(flights)
-    with_start = text_files.encode_offset_checkpoint({TopicPartition("flights", 0): 1})
-    (flights.data / files.LOG_START_CHECKPOINT_FILE).write_bytes(with_start)
+    delete_starts(flights, {0: 1})
     past = ("read", "flights", "--table", "--at", str(NOW - 99))
     refused = flights.run(*past)
     assert refused.code == 1
@@ -143,6 +151,59 @@ def test_a_past_that_was_deleted_is_refused_or_marked(flights: Cli) -> None:
     assert "1 deleted; not exact, because records are missing;" in flights.ok(*marked_diff).err
     nothing = flights.ok(*marked_diff, "--key", "c").err
     assert nothing.startswith("0 known differences of key c of flights, but records are missing;")
+
+
+@pytest.fixture
+def spread(cli: Cli) -> Cli:
+    """Append twice ten keys to five partitions, and delete the starts of all but partition 3."""
+    cli.ok("create", "flights", "--partitions", "5", "--config", "retention.ms=-1")
+    for turn in range(2):
+        for number in range(10):
+            key = b"k%d" % number
+            cli.append(at(NOW + turn, key, b"%d" % turn), partition=partition_of(key, 5))
+    delete_starts(cli, {0: 1, 1: 1, 2: 1, 4: 1})
+    return cli
+
+
+DELETED = "were deleted (retention, DeleteRecords), possibly all"
+
+
+def test_a_refusal_groups_partitions_by_reason(spread: Cli) -> None:
+    past = ("diff", "flights", "--from", str(NOW))
+    refused = spread.run(*past)
+    expected = f"exactly: flights, partitions 0-2, 4: records below offset 1 {DELETED}"
+    assert (refused.code, expected in refused.err) == (1, True)
+    delete_starts(spread, {0: 1, 1: 2, 2: 1, 4: 1})
+    expected = f"flights, partitions 0-2, 4: records at the start {DELETED}"
+    assert f"exactly: {expected}" in spread.run(*past).err
+    marked = spread.ok(*past, "--inexact", "mark", "-o", "csv").err
+    assert [line for line in marked.splitlines() if line.startswith(f"note: not exact: {expected}")]
+
+
+def test_tables_with_one_reason_are_exact_from_the_latest_of_their_times_on() -> None:
+    doubts = [
+        Doubt(TopicPartition("t", number), f"erased; exact from {ms}", ms, "erased")
+        for number, ms in ((7, 1), (2, 3), (1, 2), (3, 3))
+    ]
+    doubts.append(Doubt(TopicPartition("t", 1), "other"))
+    assert by_reason(doubts) == ["t, partitions 1-3, 7: erased; exact from 3", "t-1: other"]
+
+
+def test_a_diff_of_one_key_is_refused_only_for_partitions_of_this_key(spread: Cli) -> None:
+    past = ("diff", "flights", "--from", str(NOW), "-o", "json", "--key")
+    found = spread.ok(*past, "k2")
+    assert [(row["partition"], row["change"]) for row in found.objects] == [(3, "changed")]
+    assert "1 key of flights: 0 added, 1 changed, 0 deleted; from the table" in found.err
+    outside = "not exact if key k2 was ever outside flights-3: flights, partitions 0-2, 4"
+    assert f"note: {outside}: records below offset 1" in found.err
+    refused = spread.run(*past, "k3")
+    assert (refused.code, "exactly: flights-1: records below offset 1" in refused.err) == (1, True)
+    spread.append(at(NOW + 2, b"k2", b"stray"), partition=0)
+    refused = spread.run(*past, "k2")
+    assert (refused.code, "exactly: flights-0: records below offset 1" in refused.err) == (1, True)
+    marked = spread.ok(*past, "k2", "--inexact", "mark")
+    assert [row["partition"] for row in marked.objects] == [0, 3]
+    assert "note: not exact: flights, partitions 0-2, 4: records below" in marked.err
 
 
 @pytest.mark.parametrize(
