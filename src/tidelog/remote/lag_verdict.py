@@ -91,8 +91,13 @@ def _longest(times: Sequence[float | None]) -> float | None:
 
 
 def lag_verdict(group: str, lags: Iterable[PartitionLag]) -> str:
-    """Return a sentence: how far a group is behind, and how many partitions are in a bad state."""
-    total = lag_sum(lags)
+    """Return a sentence: how far a group is behind, and how many partitions are in a bad state.
+
+    If the group is behind on several partitions, the sentence names the partition with the oldest
+    unread record; among equally old records, the partition with the most unread records.
+    """
+    every = list(lags)
+    total = lag_sum(every)
     if not total.partitions:
         return f"group {group} has no partition"
     if not total.behind:
@@ -100,7 +105,7 @@ def lag_verdict(group: str, lags: Iterable[PartitionLag]) -> str:
     else:
         age = "" if total.behind_ms is None else f" and {duration_text(total.behind_ms / 1000)}"
         first = f"group {group} is {total.unread}{age} behind on {_where(total)}"
-    parts = [first]
+    parts = [first, *_worst_part(every, total)]
     if total.catch_up_s is not None and total.behind:
         parts.append(
             "it does not catch up"
@@ -108,6 +113,16 @@ def lag_verdict(group: str, lags: Iterable[PartitionLag]) -> str:
             else f"it catches up in {duration_text(total.catch_up_s)}"
         )
     return "; ".join([*parts, *_state_parts(total.states)])
+
+
+def _worst_part(lags: Sequence[PartitionLag], total: LagSum) -> list[str]:
+    """Return words for the partition furthest behind; empty unless several partitions are."""
+    if len(total.behind) <= 1:
+        return []
+    sums = [lag_sum([lag]) for lag in lags if lag.seen.left.records]
+    worst = max(sums, key=lambda one: (one.behind_ms or 0, one.records))
+    age = "" if worst.behind_ms is None else f", {duration_text(worst.behind_ms / 1000)}"
+    return [f"worst: {worst.behind[0]}, {worst.unread}{age}"]
 
 
 # Maximum numbers of partitions and of topics that a sentence names.

@@ -273,7 +273,7 @@ def test_without_a_group_all_are_compared(crowd: Desk) -> None:
     verdict, heading, *rest = crowd.out.getvalue().splitlines()
     assert verdict == (
         "2 of 3 groups are behind, the furthest: group far is at most 5 records and 50s behind on"
-        " flights-0 and ships-0 (2 of 2 partitions)"
+        " flights-0 and ships-0 (2 of 2 partitions); worst: ships-0, at most 1 record, 50s"
     )
     assert heading.split()[:2] == ["GROUP", "PARTITIONS"]
     assert [line.split()[:5] for line in rest] == [

@@ -53,14 +53,25 @@ def test_one_record() -> None:
 def test_many_records() -> None:
     lags = [lag(0, left=1_000, age_ms=192_000), lag(1, left=240, age_ms=60_000), lag(2), lag(3)]
     assert lag_verdict("billing", lags) == (
-        "group billing is 1,240 records and 3m12s behind on t-0 and t-1 (2 of 4 partitions)"
+        "group billing is 1,240 records and 3m12s behind on t-0 and t-1 (2 of 4 partitions);"
+        " worst: t-0, 1,000 records, 3m12s"
     )
+
+
+def test_the_worst_partition_has_the_oldest_unread_record() -> None:
+    few_old = lag(0, left=2, age_ms=90_000, is_exact=False)
+    many_old, new = lag(1, left=5, age_ms=90_000), lag(2, left=99, age_ms=1_000)
+    assert "; worst: t-1, 5 records, 1m30s" in lag_verdict("g", [few_old, many_old, new])
+    assert "; worst: t-0, at most 2 records, 1m30s" in lag_verdict("g", [new, few_old])
+    ageless = [lag(3, left=1, age_ms=None), lag(4, left=2, age_ms=None)]
+    assert lag_verdict("g", ageless).endswith("; worst: t-4, 2 records")
 
 
 def test_a_few_partitions_are_named_and_topics_of_more() -> None:
     lags = [lag(number, left=1, age_ms=1_000) for number in range(5)]
-    assert lag_verdict("g", lags[:3]).endswith("behind on t-0, t-1 and t-2 (3 of 3 partitions)")
-    assert lag_verdict("g", lags).endswith("behind on 5 of 5 partitions (topic t)")
+    few, more = lag_verdict("g", lags[:3]), lag_verdict("g", lags)
+    assert "behind on t-0, t-1 and t-2 (3 of 3 partitions); worst" in few
+    assert "behind on 5 of 5 partitions (topic t); worst" in more
 
 
 def test_an_inexact_lag_is_an_upper_bound() -> None:
@@ -79,8 +90,9 @@ def test_positions_that_are_wrong() -> None:
     ]
     assert [one.state for one in lags[1:]] == [State.NO_COMMIT, State.LOST, State.BEYOND_END]
     assert lag_verdict("g", lags) == (
-        "group g is 10 records and 1s behind on t-0 and t-1 (2 of 4 partitions); 2 partitions have"
-        " no commit; 1 partition has lost records; 1 partition is committed beyond the end"
+        "group g is 10 records and 1s behind on t-0 and t-1 (2 of 4 partitions); worst: t-0, 5"
+        " records, 1s; 2 partitions have no commit; 1 partition has lost records; 1 partition is"
+        " committed beyond the end"
     )
     assert lag_sum(lags).state == "2 no commit, 1 records lost, 1 beyond the end"
 
