@@ -243,6 +243,7 @@ class CountOptions:
     "count",
     epilog=examples(
         "tidelog count flights --during '2013-02-08 12:00..13:00 America/New_York'",
+        "tidelog count flights --during 2013-02-08..+7d --zone America/New_York",
         "tidelog count flights --by day --during 2013-02 --zone America/New_York",
         "tidelog count flights:0 --from -6h --clock append -o json",
         "tidelog count flights --isolation read_committed",

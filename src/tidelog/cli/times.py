@@ -32,7 +32,8 @@ during_option: Final = click.option(
     "--during",
     metavar="RANGE",
     help="Both ends in one option: a whole day or month in a zone (2013-02-08Z, 2013-02Z,"
-    " 'yesterday UTC'), or a range A..B ('2013-02-08 12:00..13:00 America/New_York')."
+    " 'yesterday UTC'), or a range A..B ('2013-02-08 12:00..13:00 America/New_York',"
+    " 2013-02-08Z..+7d)."
     " Default: no limit.",
 )
 

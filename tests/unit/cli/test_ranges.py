@@ -18,6 +18,17 @@ def topic(cli: Cli) -> Cli:
     return cli
 
 
+def test_a_range_of_a_start_and_a_length_is_an_example_of_the_help(
+    topic: Cli, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic.ok("count", "--help")
+    text = capsys.readouterr().out
+    assert "tidelog count flights --during 2013-02-08..+7d --zone America/New_York" in text
+    assert "08Z..+7d)" in text
+    result = topic.ok("count", "flights", "--during", "2023-11-14..+7d", *ZURICH, "-o", "json")
+    assert sum(int(str(row["records"])) for row in result.objects) == 6
+
+
 class TestCountBy:
     """NOW is 22:13:20 UTC on Tuesday, November 14, which is 23:13:20 in Zurich."""
 
