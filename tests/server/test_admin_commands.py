@@ -15,8 +15,9 @@ from tidelog.cli.app import run
 from tidelog.cli.surroundings import ExitCode, Surroundings
 from tidelog.config.broker import STANDARD_AUTHORIZER
 from tidelog.remote.administration import accepts_passwords
+from tidelog.remote.view import Committed
 from tidelog.server.embedded import Broker
-from tidelog.types import HOUR_MS, NewRecord
+from tidelog.types import HOUR_MS, NewRecord, TopicPartition
 
 DAY_MS = 86_400_000
 broker = broker_fixture(
@@ -242,6 +243,54 @@ def test_a_refused_connection_is_no_time_out() -> None:
         "error: 127.0.0.1:1: could not connect: 127.0.0.1:1 refuses connections"
         " (no broker runs there?)"
     )
+
+
+def commit(broker: Broker, *groups: str) -> None:
+    """Commit offset 1 of both partitions of a new topic for each group."""
+    with tidelog.connect(broker.bootstrap_servers) as remote:
+        remote.create_topic("flights", partitions=2, config={"retention.ms": "-1"})
+        for number in range(2):
+            remote.append("flights", records(3), partition=number)
+        remote.flush()
+        for group in groups:
+            commits = {TopicPartition("flights", number): Committed(1) for number in range(2)}
+            remote.cluster.commit(group, commits)
+
+
+def test_lag_of_all_groups_requests_each_partition_and_each_group_once(
+    broker: Broker, shell: Shell
+) -> None:
+    commit(broker, "a", "b", "c")
+
+    def requests() -> dict[str, int]:
+        return broker.call(
+            lambda node: {name: sum(of.seconds.counts) for name, of in node.metrics.apis.items()}
+        )
+
+    before = requests()
+    assert [row["group"] for row in shell.rows("lag")] == ["a", "a", "b", "b", "c", "c"]
+    sent = {name: count - before.get(name, 0) for name, count in requests().items()}
+    assert sent["ListOffsets"] == 2  # one for log starts, and one for log ends
+    assert sent["ListGroups"] == 1
+    assert [sent[name] for name in ("DescribeGroups", "OffsetFetch")] == [3, 3]
+
+
+def test_lag_of_all_groups_names_a_refused_group(
+    broker: Broker, shell: Shell, tmp_path: Path
+) -> None:
+    commit(broker, "a", "b")
+    assert shell.run("users add alice", TIDELOG_PASSWORD="secret")[0] == ExitCode.OK
+    for resource in ("--topic flights", "--group a", "--cluster"):
+        add = f"acls add --principal User:alice --operation describe {resource}"
+        assert shell.run(add)[0] == ExitCode.OK, shell.err
+    settings = tmp_path / "client.properties"
+    settings.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-512\n"
+        "sasl.username=alice\nsasl.password=secret\n"
+    )
+    secured = Shell(f"127.0.0.1:{broker.ports['SASL_PLAINTEXT']}")
+    assert secured.run(f"lag --command-config {settings}")[0] == ExitCode.ERROR
+    assert "could not describe group b: GROUP_AUTHORIZATION_FAILED" in secured.err
 
 
 def test_partitions_and_deleted_records_of_a_broker(broker: Broker, shell: Shell) -> None:

@@ -23,17 +23,16 @@ from tidelog.cli.options import (
 from tidelog.cli.output import Cell
 from tidelog.cli.places import Access, cluster_options, own_data_option, topics_option
 from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem
-from tidelog.errors import ClusterFailure, OffsetOutOfRange, UnknownGroup
+from tidelog.errors import ClusterFailure, OffsetOutOfRange
 from tidelog.lazy_dataclass import dataclass
-from tidelog.types import IsolationLevel
+from tidelog.types import IsolationLevel, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from tidelog.remote.group_lag import History, Observation, PartitionLag
     from tidelog.remote.own_logs import OwnLogs
-    from tidelog.remote.view import ClusterView
-    from tidelog.types import TopicPartition
+    from tidelog.remote.view import ClusterView, GroupOffsets
 
 Lags: TypeAlias = "dict[str, list[PartitionLag]]"
 Observe: TypeAlias = "Callable[[], dict[str, list[Observation]]]"
@@ -179,56 +178,65 @@ def _observer(
     """
     from tidelog.remote import group_lag as work
     from tidelog.remote import own_logs
+    from tidelog.remote.group_rewind import chosen_partitions
+    from tidelog.remote.view import GroupOffsets
 
-    named: set[str] = set()
-    chosen = None if options.group is None else _partitions(surroundings, cluster, options, named)
     counter = own_logs.counter(cluster, own, by_reading=options.count, isolation=options.isolation)
+    requested, group = places.parse_topics(options.topics), options.group
+    chosen = [] if group is None else chosen_partitions(cluster, group, requested)
+    named: set[str] = set()
 
     def observe() -> "dict[str, list[Observation]]":
-        observations = {}
-        groups = chosen or _partitions(surroundings, cluster, options, named)
-        for group, partitions in groups.items():
-            try:
-                observations[group] = work.observe(
-                    cluster,
-                    group,
-                    partitions,
-                    clock=surroundings.env.clock,
-                    counter=counter,
-                    own=own,
-                    isolation=options.isolation,
-                )
-            except UnknownGroup:
-                if options.group is not None:
-                    raise
-        return observations
+        if group is not None:
+            partitions = {group: chosen}
+            offsets = {group: GroupOffsets(cluster.group(group), cluster.committed(group, chosen))}
+        else:
+            offsets = cluster.group_offsets(cluster.groups())
+            partitions = _partitions(surroundings, cluster, requested, offsets, named)
+        return work.observe_groups(
+            cluster,
+            partitions,
+            offsets,
+            clock=surroundings.env.clock,
+            counter=counter,
+            own=own,
+            isolation=options.isolation,
+        )
 
     return observe
 
 
 def _partitions(
-    surroundings: Surroundings, cluster: "ClusterView", options: LagOptions, named: set[str]
+    surroundings: Surroundings,
+    cluster: "ClusterView",
+    requested: list[tuple[str, int | None]],
+    offsets: "Mapping[str, GroupOffsets]",
+    named: set[str],
 ) -> "dict[str, list[TopicPartition]]":
-    """Return the partitions to observe for each group.
+    """Return the partitions to observe for each group that exists.
 
-    Without GROUP, groups without committed offsets in the chosen topics are left out. A note
-    reports the left-out groups that are not in `named`. These groups are then added to `named`.
+    Groups without committed offsets in the requested topics are left out. A note reports the
+    left-out groups that are not in `named`. These groups are then added to `named`.
     """
-    from tidelog.remote.group_rewind import chosen_partitions
+    from tidelog.remote.group_rewind import choice_partitions
 
-    requested = places.parse_topics(options.topics)
-    if options.group is not None:
-        return {options.group: chosen_partitions(cluster, options.group, requested)}
+    counts = cluster.topics()
+
+    def existing(topic: str) -> "list[TopicPartition]":
+        if not counts.get(topic):
+            return cluster.partitions(topic)  # raises UnknownTopic
+        return [TopicPartition(topic, number) for number in range(counts[topic])]
+
     for topic, _ in requested:
-        cluster.partitions(topic)  # raises UnknownTopic
+        existing(topic)
     chosen, without = {}, []
-    for group, commits in cluster.committed_by_group(cluster.groups()).items():
-        committed = {name.topic for name in commits}
+    for group, of_group in offsets.items():
+        committed = {name.topic for name in of_group.committed}
         topics = requested or [(topic, None) for topic in sorted(committed)]
         topics = [one for one in topics if one[0] in committed]
-        if topics:
-            chosen[group] = chosen_partitions(cluster, group, topics)
-        elif group not in named:
+        if topics and of_group.group is not None:
+            chosen[group] = choice_partitions(topics, existing)
+        elif not topics and group not in named:
             without.append(group)
     named.update(without)
     if without:

@@ -381,8 +381,8 @@ def _next_offsets(
     else:
         cluster = cast("RemoteDirectory", directory).cluster
         positions = {
-            group: {name: commit.offset for name, commit in commits.items() if commit is not None}
-            for group, commits in cluster.committed_by_group(cluster.groups(), names).items()
+            group: {name: one.offset for name, one in offsets.committed.items() if one is not None}
+            for group, offsets in cluster.group_offsets(cluster.groups(), names).items()
         }
     chosen = {
         group: {name: offset for name, offset in offsets.items() if name in names}

@@ -32,6 +32,7 @@ from tidelog.remote.view import (
     Committed,
     Group,
     GroupListing,
+    GroupOffsets,
     Member,
     RemoteRecord,
     Watermarks,
@@ -82,6 +83,13 @@ def _member(member: "MemberDescription") -> Member:
     assigned = member.assignment.topic_partitions
     partitions = sorted(TopicPartition(p.topic, p.partition) for p in assigned)
     return Member(member.member_id, member.client_id, member.host, tuple(partitions))
+
+
+def _group(name: str, described: "ConsumerGroupDescription | None") -> Group | None:
+    if described is None or described.state.name == _DEAD:
+        return None
+    members = tuple(_member(member) for member in described.members)
+    return Group(name, _words(described.state.name), members)
 
 
 def _partition(partition: "ck.TopicPartition") -> TopicPartition:
@@ -509,16 +517,13 @@ class Cluster(Closing, Client):
 
     def group(self, name: str) -> Group:
         """Return a consumer group with its members; raises UnknownGroup, ClusterFailure."""
-        described = self._describe_groups([name])[name]
-        if described is None or described.state.name == _DEAD:
+        group = self._describe_groups([name])[name]
+        if group is None:
             raise self._unknown_group(name)
-        members = tuple(_member(member) for member in described.members)
-        return Group(name, _words(described.state.name), members)
+        return group
 
-    def _describe_groups(
-        self, names: Sequence[str]
-    ) -> "dict[str, ConsumerGroupDescription | None]":
-        """Return the coordinators' descriptions of groups; None for an unknown group."""
+    def _describe_groups(self, names: Sequence[str]) -> dict[str, Group | None]:
+        """Return groups with their members, by concurrent requests; None for an unknown group."""
 
         def request() -> "dict[str, ConsumerGroupDescription | None]":
             described: dict[str, ConsumerGroupDescription | None] = dict.fromkeys(names)
@@ -533,7 +538,8 @@ class Cluster(Closing, Client):
                         raise
             return described
 
-        return self.retry(request, unready=codes.COORDINATOR_COMES)
+        described = self.retry(request, unready=codes.COORDINATOR_COMES)
+        return {name: _group(name, one) for name, one in described.items()}
 
     def _unknown_group(self, name: str) -> UnknownGroup:
         """Return the error for an unknown group, with the most similar existing name."""
@@ -547,11 +553,11 @@ class Cluster(Closing, Client):
         self, group: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, Committed | None]:
         """Return a group's committed offsets, by default for all partitions; None for no commit."""
-        return self.committed_by_group([group], partitions)[group]
+        return dict(self.group_offsets([group], partitions)[group].committed)
 
-    def committed_by_group(
+    def group_offsets(
         self, groups: Sequence[str], partitions: Iterable[TopicPartition] | None = None
-    ) -> dict[str, dict[TopicPartition, Committed | None]]:
+    ) -> dict[str, GroupOffsets]:
         """See `ClusterView`. At most `_GROUPS_AT_ONCE` groups are requested at the same time."""
         from confluent_kafka import ConsumerGroupTopicPartitions
         from confluent_kafka import TopicPartition as CkPartition
@@ -559,10 +565,10 @@ class Cluster(Closing, Client):
         requested = (
             None if partitions is None else [CkPartition(p.topic, p.partition) for p in partitions]
         )
-        if requested is not None and not requested:
-            return {group: {} for group in groups}
 
         def request(chosen: Sequence[str]) -> dict[str, dict[TopicPartition, Committed | None]]:
+            if requested == []:  # librdkafka would return the commits of all partitions
+                return {group: {} for group in chosen}
             futures = {
                 group: self.admin().list_consumer_group_offsets(
                     [ConsumerGroupTopicPartitions(group, requested)],
@@ -577,14 +583,15 @@ class Cluster(Closing, Client):
                 results[group] = {_partition(p): self._committed(operation, p) for p in committed}
             return results
 
-        results: dict[str, dict[TopicPartition, Committed | None]] = {}
+        results: dict[str, GroupOffsets] = {}
         for at in range(0, len(groups), _GROUPS_AT_ONCE):
             chosen = groups[at : at + _GROUPS_AT_ONCE]
             # Without a coordinator, a request for offsets crashes the process (librdkafka 2.16
             # dereferences a null pointer). So the groups' descriptions are requested first. This
             # request fails without a crash if there is no coordinator.
-            self._describe_groups(chosen)
-            results |= self.retry(partial(request, chosen), unready=codes.COORDINATOR_COMES)
+            described = self._describe_groups(chosen)
+            committed = self.retry(partial(request, chosen), unready=codes.COORDINATOR_COMES)
+            results |= {name: GroupOffsets(described[name], committed[name]) for name in chosen}
         return results
 
     def _committed(self, operation: str, partition: "ck.TopicPartition") -> Committed | None:

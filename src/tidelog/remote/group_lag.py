@@ -26,7 +26,15 @@ from tidelog.env import Clock, Env
 from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol.wire import NO_UUID
 from tidelog.remote.own_logs import Counter, OwnLogs, TimedRecord, first_record
-from tidelog.remote.view import ClusterView, Committed, Count, RemoteRecord, Watermarks
+from tidelog.remote.view import (
+    ClusterView,
+    Committed,
+    Count,
+    Group,
+    GroupOffsets,
+    RemoteRecord,
+    Watermarks,
+)
 from tidelog.server.coordinator.java_hash import partition_for
 from tidelog.server.groups.replay import LoadedGroup, Replay
 from tidelog.storage.directory.broker_files import read_group_offsets
@@ -38,6 +46,10 @@ if TYPE_CHECKING:
 
 
 SAMPLES_MAX: Final = 20
+
+# Maximum number of partitions from which one consumer reads the first unread records, because its
+# timeout applies to all of them.
+_UNREAD_AT_ONCE: Final = 1000
 
 
 class AgeClock(StrEnum):
@@ -167,35 +179,78 @@ def observe(  # noqa: PLR0913 - what is read, and how
         UnknownGroup, ClusterFailure: The group does not exist, or the cluster can't be reached.
         InvalidRequest: `own` has another topic of the same name, with a different id.
     """
-    members = _assignments(cluster, group)
-    committed = cluster.committed(group, partitions)
-    marks = cluster.watermarks(partitions, isolation=isolation)
-    next_offsets = {p: _next_offset(committed.get(p), marks[p]) for p in partitions}
-    ahead = [p for p, offset in next_offsets.items() if offset > marks[p].end]
-    log_ends = cluster.watermarks(ahead) if ahead else {}
-    behind = {p: offset for p, offset in next_offsets.items() if offset < marks[p].end}
-    unread = _first_unread(cluster, own, behind, isolation)
+    offsets = GroupOffsets(cluster.group(group), cluster.committed(group, partitions))
+    observations = observe_groups(
+        cluster,
+        {group: partitions},
+        {group: offsets},
+        clock=clock,
+        counter=counter,
+        own=own,
+        isolation=isolation,
+    )
+    return observations[group]
+
+
+def observe_groups(  # noqa: PLR0913 - what is read, and how
+    cluster: ClusterView,
+    partitions: Mapping[str, Sequence[TopicPartition]],
+    offsets: Mapping[str, GroupOffsets],
+    *,
+    clock: Clock,
+    counter: Counter,
+    own: OwnLogs | None = None,
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+) -> dict[str, list[Observation]]:
+    """Observe the lag of several groups once; the groups share requests for the same partition.
+
+    Args:
+        cluster: The cluster.
+        partitions: For each group, the partitions to observe.
+        offsets: Each of these groups, with its committed offsets.
+        clock: See `observe`, also for `counter`, `own`, `isolation` and the errors.
+        counter: See `observe`.
+        own: See `observe`.
+        isolation: See `observe`.
+    """
+    marks = cluster.watermarks(
+        dict.fromkeys(name for names in partitions.values() for name in names), isolation=isolation
+    )
+    next_offsets = {
+        (group, name): _next_offset(offsets[group].committed.get(name), marks[name])
+        for group, names in partitions.items()
+        for name in names
+    }
+    ahead = {name for (_, name), offset in next_offsets.items() if offset > marks[name].end}
+    log_ends = cluster.watermarks(sorted(ahead)) if ahead else {}
+    behind = {
+        (name, offset) for (_, name), offset in next_offsets.items() if offset < marks[name].end
+    }
+    unread = _unread_at(cluster, own, behind, isolation)
+    members = {group: _assignments(offsets[group].group) for group in partitions}
     now_ms, monotonic_ms = clock.now_ms(), clock.monotonic_ms()
-    return [
-        Observation(
-            partition=p,
+
+    def observation(group: str, name: TopicPartition) -> Observation:
+        offset = next_offsets[group, name]
+        return Observation(
+            partition=name,
             now_ms=now_ms,
             monotonic_ms=monotonic_ms,
-            committed=_offset(committed.get(p)),
-            start=marks[p].start,
-            end=marks[p].end,
-            left=_left(counter, p, next_offsets[p], marks[p].end, unread.get(p)),
-            unread=unread.get(p),
-            member=members.get(p),
-            log_end=log_ends[p].end if p in log_ends else None,
+            committed=_offset(offsets[group].committed.get(name)),
+            start=marks[name].start,
+            end=marks[name].end,
+            left=_left(counter, name, offset, marks[name].end, unread.get((name, offset))),
+            unread=unread.get((name, offset)),
+            member=members[group].get(name),
+            log_end=log_ends[name].end if name in log_ends else None,
         )
-        for p in partitions
-    ]
+
+    return {group: [observation(group, name) for name in partitions[group]] for group in partitions}
 
 
-def _assignments(cluster: ClusterView, group: str) -> dict[TopicPartition, str]:
-    members = cluster.group(group).members
-    return {partition: member.client_id for member in members for partition in member.partitions}
+def _assignments(group: Group | None) -> dict[TopicPartition, str]:
+    members = () if group is None else group.members
+    return {name: member.client_id for member in members for name in member.partitions}
 
 
 def _offset(committed: Committed | None) -> int | None:
@@ -216,6 +271,32 @@ def _left(
     if unread is None:
         return Count(0, is_exact=True)
     return counter(partition, max(start, unread.offset), end)
+
+
+def _unread_at(
+    cluster: ClusterView,
+    own: OwnLogs | None,
+    offsets: Iterable[tuple[TopicPartition, int]],
+    isolation: IsolationLevel,
+) -> dict[tuple[TopicPartition, int], Unread | None]:
+    """Return the first unread record at or after each offset; None or no entry without a record.
+
+    A consumer reads from one offset of a partition, so further offsets need further consumers.
+    """
+    unread: dict[tuple[TopicPartition, int], Unread | None] = {}
+    waiting = sorted(offsets)
+    while waiting:
+        chosen: dict[TopicPartition, int] = {}
+        further = []
+        for name, offset in waiting:
+            if name in chosen or len(chosen) == _UNREAD_AT_ONCE:
+                further.append((name, offset))
+            else:
+                chosen[name] = offset
+        records = _first_unread(cluster, own, chosen, isolation)
+        unread |= {(name, chosen[name]): record for name, record in records.items()}
+        waiting = further
+    return unread
 
 
 def _first_unread(

@@ -8,7 +8,7 @@ unchanged. Exception: `forward` and the target LATEST allow such a move.
 Source: KIP-79; the rewind of a group is its first use case.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from typing import Final
@@ -134,9 +134,25 @@ def chosen_partitions(
                 f"{cluster.bootstrap}: group {group} has no committed offsets; give --topic"
             )
         choices = [(topic, None) for topic in topics]
+    return choice_partitions(choices, cluster.partitions)
+
+
+def choice_partitions(
+    choices: Iterable[tuple[str, int | None]],
+    partitions: Callable[[str], Sequence[TopicPartition]],
+) -> list[TopicPartition]:
+    """Return the chosen partitions.
+
+    Args:
+        choices: Topics, each with a partition number or None for all its partitions.
+        partitions: Function that returns all partitions of a topic.
+
+    Raises:
+        InvalidRequest: A partition does not exist. Errors of `partitions` are passed on.
+    """
     chosen: set[TopicPartition] = set()
     for topic, number in choices:
-        existing = cluster.partitions(topic)
+        existing = partitions(topic)
         if number is None:
             chosen.update(existing)
         elif TopicPartition(topic, number) in existing:

@@ -102,6 +102,19 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupOffsets:
+    """A consumer group with its committed offsets.
+
+    Attributes:
+        group: The group, None if the cluster has no such group.
+        committed: The group's commit for each partition, None for no commit.
+    """
+
+    group: Group | None
+    committed: Mapping[TopicPartition, Committed | None]
+
+
+@dataclass(frozen=True, slots=True)
 class GroupListing:
     """A consumer group in a listing, with its state and type as Kafka names them."""
 
@@ -120,6 +133,10 @@ class ClusterView(Protocol):
     @property
     def bootstrap(self) -> str:
         """Bootstrap servers as `host:port[,...]`."""
+        ...
+
+    def topics(self) -> dict[str, int]:
+        """Return all topics, each with its count of partitions."""
         ...
 
     def partitions(self, topic: str) -> list[TopicPartition]:
@@ -190,10 +207,10 @@ class ClusterView(Protocol):
         """Return a group's committed offsets, by default for all partitions; None for no commit."""
         ...
 
-    def committed_by_group(
+    def group_offsets(
         self, groups: Sequence[str], partitions: Iterable[TopicPartition] | None = None
-    ) -> dict[str, dict[TopicPartition, Committed | None]]:
-        """Return the result of `committed` for each group, with concurrent requests."""
+    ) -> dict[str, GroupOffsets]:
+        """Return each group with the result of `committed`, with concurrent requests."""
         ...
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, Committed]) -> None:

@@ -27,7 +27,6 @@ from tidelog.errors import (
     UnknownGroup,
     UnknownTopic,
 )
-from tidelog.remote import group_rewind
 from tidelog.remote.view import Committed, Member
 from tidelog.types import ClockName, IsolationLevel, TopicPartition
 
@@ -339,17 +338,12 @@ def test_a_group_that_is_new_between_samples(crowd: Desk) -> None:
     ]
 
 
-def test_a_group_that_is_deleted_while_its_partitions_are_chosen(
+def test_a_group_that_is_deleted_after_it_was_listed(
     crowd: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    choose = group_rewind.chosen_partitions
-
-    def choose_late(cluster: FakeCluster, group: str, wanted: object) -> object:
-        if group == "far":
-            crowd.cluster.offsets.pop("far", None)
-        return choose(cluster, group, wanted)  # type: ignore[arg-type] # passed on
-
-    monkeypatch.setattr(group_rewind, "chosen_partitions", choose_late)
+    names = crowd.cluster.groups()
+    crowd.cluster.offsets.pop("far")
+    monkeypatch.setattr(FakeCluster, "groups", lambda _: names)
     assert crowd.lag(group=None) is ExitCode.OK
     assert [row["group"] for row in crowd.rows] == [GROUP, "done"]
 

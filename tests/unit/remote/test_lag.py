@@ -1,6 +1,7 @@
 """How lag is computed from observations, and what is observed of a simulated cluster."""
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ from tests.worlds.clusters.fake_cluster import FLIGHTS_0, FakeCluster, FakeLog, 
 from tidelog.env import ManualClock
 from tidelog.remote import group_lag, own_logs
 from tidelog.remote.group_lag import AgeClock, History, Observation, PartitionLag, State, Unread
-from tidelog.remote.view import Count, Member
+from tidelog.remote.view import Count, Member, RemoteRecord, Watermarks
 from tidelog.types import IsolationLevel, TopicPartition
 
 GROUP = "planes"
@@ -228,3 +229,48 @@ def test_a_commit_after_an_open_transactions_start_is_not_beyond_the_end(
     assert ["above the log end offset 5:" in line for line in lines] == [True] * (
         state is not State.OK
     )
+
+
+def test_groups_share_the_requests_for_a_partition() -> None:
+    """The third group reads from another offset of a partition, so it needs a second consumer."""
+
+    class CountingCluster(FakeCluster):
+        def __init__(self) -> None:
+            super().__init__()
+            self.listed: list[TopicPartition] = []
+            self.consumers: list[dict[TopicPartition, int]] = []
+
+        def watermarks(
+            self,
+            partitions: Iterable[TopicPartition],
+            *,
+            isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        ) -> dict[TopicPartition, Watermarks]:
+            self.listed += partitions
+            return super().watermarks(partitions, isolation=isolation)
+
+        def first_records(
+            self,
+            offsets: Mapping[TopicPartition, int],
+            *,
+            isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        ) -> dict[TopicPartition, RemoteRecord | None]:
+            self.consumers.append(dict(offsets))
+            return super().first_records(offsets, isolation=isolation)
+
+    cluster = CountingCluster()
+    cluster.with_log(FLIGHTS_0, NOW - 9, NOW - 5, NOW - 7).with_log(FLIGHTS_1, NOW - 3)
+    both = [FLIGHTS_0, FLIGHTS_1]
+    for group, offset in {"a": 1, "b": 1, "c": 2, "d": 3}.items():
+        cluster.put(group, {FLIGHTS_0: offset})
+    found = group_lag.observe_groups(
+        cluster,
+        dict.fromkeys("abcd", both),
+        cluster.group_offsets("abcd"),
+        clock=ManualClock(NOW),
+        counter=own_logs.by_offsets,
+    )
+    assert cluster.listed == both
+    assert cluster.consumers == [{FLIGHTS_0: 1, FLIGHTS_1: 0}, {FLIGHTS_0: 2}]
+    unread = {group: [one.unread and one.unread.offset for one in found[group]] for group in found}
+    assert unread == {"a": [1, 0], "b": [1, 0], "c": [2, 0], "d": [None, 0]}

@@ -1,10 +1,11 @@
 """Fake cluster with logs and groups in memory, to test code that uses a `ClusterView`."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tidelog.errors import GroupActive, OffsetOutOfRange, UnknownGroup, UnknownTopic
-from tidelog.remote.view import Committed, Group, Member, RemoteRecord, Watermarks
+from tidelog.remote.view import Committed, Group, GroupOffsets, Member, RemoteRecord, Watermarks
 from tidelog.types import (
     IsolationLevel,
     OffsetAndTimestamp,
@@ -78,6 +79,9 @@ class FakeCluster:
         told = {p: Committed(offset) for p, offset in offsets.items()}
         self.offsets.setdefault(group, {}).update(told)
 
+    def topics(self) -> dict[str, int]:
+        return dict(Counter(partition.topic for partition in self.logs))
+
     def partitions(self, topic: str) -> list[TopicPartition]:
         found = sorted(p for p in self.logs if p.topic == topic)
         if not found:
@@ -148,10 +152,16 @@ class FakeCluster:
         known = self.offsets.get(group, {})
         return {p: known.get(p) for p in (known if partitions is None else partitions)}
 
-    def committed_by_group(
+    def group_offsets(
         self, groups: Sequence[str], partitions: Iterable[TopicPartition] | None = None
-    ) -> dict[str, dict[TopicPartition, Committed | None]]:
-        return {group: self.committed(group, partitions) for group in groups}
+    ) -> dict[str, GroupOffsets]:
+        return {
+            name: GroupOffsets(
+                self.group(name) if name in self.offsets or name in self.members else None,
+                self.committed(name, partitions),
+            )
+            for name in groups
+        }
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, Committed]) -> None:
         if self.members.get(group):

@@ -1,11 +1,12 @@
 """A cluster in memory (`ClusterView` on lists), and records for two such clusters."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tidelog.errors import GroupActive, OffsetOutOfRange, UnknownGroup, UnknownTopic
 from tidelog.jobs.failover.measure import Arrival, MeasuredCluster
-from tidelog.remote.view import Committed, Group, Member, RemoteRecord, Watermarks
+from tidelog.remote.view import Committed, Group, GroupOffsets, Member, RemoteRecord, Watermarks
 from tidelog.types import (
     IsolationLevel,
     OffsetAndTimestamp,
@@ -75,6 +76,9 @@ class MemoryCluster:
 
     # -- ClusterView -------------------------------------------------------------------------
 
+    def topics(self) -> dict[str, int]:
+        return dict(Counter(partition.topic for partition in self.logs))
+
     def partitions(self, topic: str) -> list[TopicPartition]:
         found = sorted(partition for partition in self.logs if partition.topic == topic)
         if not found:
@@ -142,10 +146,16 @@ class MemoryCluster:
         found = self.offsets.get(group, {})
         return {p: found.get(p) for p in (found if partitions is None else partitions)}
 
-    def committed_by_group(
+    def group_offsets(
         self, groups: Sequence[str], partitions: Iterable[TopicPartition] | None = None
-    ) -> dict[str, dict[TopicPartition, Committed | None]]:
-        return {group: self.committed(group, partitions) for group in groups}
+    ) -> dict[str, GroupOffsets]:
+        existing = self.groups()
+        return {
+            name: GroupOffsets(
+                self.group(name) if name in existing else None, self.committed(name, partitions)
+            )
+            for name in groups
+        }
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, Committed]) -> None:
         if self.members.get(group):
