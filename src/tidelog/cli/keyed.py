@@ -259,9 +259,10 @@ def diff(surroundings: Surroundings, options: DiffOptions) -> None:
             write_columns(surroundings, reader.schema, reader, None, options.kind)
         else:
             changes = _print_changes(surroundings, reader, options)
-            is_exact = is_elsewhere or not difference.doubts()
-            verdict = _diff_verdict(changes, options, (before_ms, after_ms), is_exact=is_exact)
-            surroundings.say(verdict)
+            gap = "" if is_elsewhere or not difference.doubts() else "records are missing"
+            if stats.without_time and not is_elsewhere and not gap:
+                gap = f"records have no time on the {options.clock} clock"
+            surroundings.say(_diff_verdict(changes, options, (before_ms, after_ms), gap))
         effect = (
             "up to the later time has no key and is not compared",
             "up to the later time have no key and are not compared",
@@ -291,21 +292,23 @@ def _diff_verdict(
     changes: Counter[str],
     options: DiffOptions,
     times_ms: tuple[int, int | None],
-    *,
-    is_exact: bool,
+    gap: str,
 ) -> str:
-    """Return how many keys were added, changed and deleted between which tables, in a sentence."""
+    """Return how many keys were added, changed and deleted between which tables, in a sentence.
+
+    `gap` is the reason why the tables are not exact; empty if they are.
+    """
     parts = (f"{output.count_text(changes[one])} {one}" for one in _CHANGES)
     keys = f"{plural(changes.total(), 'key')} of {options.target}: {', '.join(parts)}"
-    if changes and not is_exact:
-        keys += "; not exact, because records are missing"
-    elif not is_exact:
+    if changes and gap:
+        keys += f"; not exact, because {gap}"
+    elif gap:
         of = "of keys" if options.key is None else f"of key {options.key}"
-        keys = f"0 known differences {of} of {options.target}, but records are missing"
+        keys = f"0 known differences {of} of {options.target}, but {gap}"
     elif not changes and options.key is None:
         keys = f"0 differences: no key of {options.target} was added, changed or deleted"
     elif not changes:
-        same = "has the same record in both tables, or is in neither"
+        same = "has the same value in both tables, or is in neither"
         keys = f"0 differences: key {options.key} of {options.target} {same}"
     before_ms, after_ms = times_ms
     before = output.time_text(before_ms, options.zone)

@@ -83,7 +83,7 @@ def test_a_diff_of_one_key_shows_only_this_key(flights: Cli) -> None:
     assert pa.ipc.open_stream(raw).read_all()["key"].to_pylist() == [b"a"]
     nothing = flights.ok("diff", "flights", *start, "--key", "c").err
     assert nothing.startswith(
-        "0 differences: key c of flights has the same record in both tables, or is in neither;"
+        "0 differences: key c of flights has the same value in both tables, or is in neither;"
     )
 
 
@@ -91,6 +91,19 @@ def test_a_diff_counts_the_records_without_a_key_that_it_does_not_compare(flight
     append_two_keys(flights)
     note = "note: 1 record up to the later time has no key and is not compared\n"
     assert note in flights.ok("diff", "flights", "--from", str(NOW - 99)).err
+
+
+def test_a_diff_is_not_called_exact_if_records_have_no_time(flights: Cli) -> None:
+    append_two_keys(flights)
+    (flights.data / "flights-0" / f"{0:020d}.appendtime").unlink()
+    end = "; from the table as of"
+    lacking = "records have no time on the append clock"
+    for key, of in (((), "of keys"), (("--key", "a"), "of key a")):
+        span = ("--from", "2001Z", "--clock", "append", "--inexact", "mark")
+        found = flights.ok("diff", "flights", *span, "--to", "2002Z", *key).err
+        assert found.startswith(f"0 known differences {of} of flights, but {lacking}{end}")
+        changed = flights.ok("diff", "flights", *span, *key).err
+        assert f"; not exact, because {lacking}{end}" in changed
 
 
 def test_a_diff_shows_where_two_long_values_differ(flights: Cli) -> None:
