@@ -222,6 +222,36 @@ def other_defaults(kind: type, theirs: Theirs, version: int, at: Path = ()) -> I
                 yield path
 
 
+def test_the_same_fields_may_be_null_as_in_kafka() -> None:
+    found = set[tuple[str, int, str]]()
+    for name, versions in MESSAGES.items():
+        for version in versions:
+            theirs = load(version)
+            if theirs is not None:
+                paths = other_nulls(version.kind, theirs, version.number)
+                found |= {(name, version.number, ".".join(path)) for path in paths}
+    assert found == set()
+
+
+def other_nulls(kind: type, theirs: Theirs, version: int, at: Path = ()) -> Iterator[Path]:
+    """Yield the paths of the fields that may be null only here or only in kio.
+
+    Numbers and ids are left out: for some of their values kio's value is None.
+    """
+    for mine, other in pairs(kind, theirs, version):
+        path = (*at, mine.name)
+        inner, item = inner_class(other.type), mine.kind.item or mine.kind
+        if inner is not None:
+            assert item.struct is not None
+            yield from other_nulls(item.struct, inner, version, path)
+        is_theirs = type(None) in get_args(other.type)
+        if mine.kind.form in NULLABLE and mine.kind.may_be_null(version) is not is_theirs:
+            yield path
+
+
+NULLABLE = {Form.STRING, Form.BYTES, Form.ARRAY, Form.STRUCT}
+
+
 def first_of(kind: type) -> int:
     """Return the first version of a message in Kafka 4."""
     return next(api.first for api, _ in every_version() if kind in (api.request, api.response))
