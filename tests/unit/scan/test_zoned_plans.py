@@ -8,6 +8,7 @@ import pytest
 from tests.worlds.directories.random_logs import T0, TOPIC
 from tests.worlds.directories.zoning import add_zones, gaps_up_to
 
+import tidelog
 from tidelog import scan
 from tidelog.env import Env, ManualClock
 from tidelog.errors import InvalidRequest, MissingTimestamps
@@ -231,3 +232,33 @@ def test_batches_ruled_out_by_their_header_are_opened_for_records_without_a_time
     assert (stats.rows, stats.without_time) == (1, 1)
     found = scan.count(root, TOPIC, requested_range=wanted, isolation=level)
     assert (found.records, found.without_time) == (1, 1)
+
+
+@pytest.mark.parametrize("is_one_segment", [True, False])
+@pytest.mark.parametrize("has_zones", [True, False])
+def test_counts_are_the_rows_if_append_times_are_unknown_in_between(
+    tmp_path: Path, is_one_segment: bool, has_zones: bool
+) -> None:
+    """A plan reads known and unknown append times in separate pieces, with overlapping bytes."""
+    segment_bytes = "100000" if is_one_segment else "700"
+    with tidelog.open(str(tmp_path), writable=True) as log:
+        log.create_topic("t", partitions=1, config={"internal.segment.bytes": segment_bytes})
+        for number in range(30):
+            enabled = "true" if number // 3 % 2 == 0 else "false"
+            log.alter_config("t", {"tidelog.append.time.enable": enabled})
+            log.append("t", [NewRecord(value=b"v", timestamp=number) for _ in range(2)])
+    if not has_zones:
+        for path in tmp_path.glob("t-0/*.zones"):
+            path.unlink()
+    known = [offset for offset in range(60) if offset // 6 % 2 == 0]
+    for start, end in ((0, 60), (1, 59), (5, 6), (5, 7), (11, 31), (13, 60)):
+        for clock, timed in ((ClockName.RECORD, range(60)), (ClockName.APPEND, known)):
+            wanted = scan.RequestedRange(
+                start_offset=start, end_offset=end, start_ms=0, end_ms=2**60
+            )
+            counted = scan.count(str(tmp_path), "t", requested_range=wanted, clock=clock)
+            planned = scan.plan(str(tmp_path), "t", requested_range=wanted, clock=clock)
+            offsets = scan.to_table(planned, ["offset"])["offset"].to_pylist()
+            assert offsets == [each for each in timed if start <= each < end]
+            assert counted.records == len(offsets)
+            assert counted.without_time == end - start - len(offsets)
