@@ -134,7 +134,7 @@ def write_segment(
 ) -> SourceSegment:
     """Write one segment with append times; the time of a batch is computed from its last offset."""
     data = b"".join(batches)
-    _put(env, base, files.LOG_SUFFIX, data)
+    put(env, base, files.LOG_SUFFIX, data)
     env.files.set_mtime(path(base, files.LOG_SUFFIX), mtime_ms)
     times = AppendTimes(base, TOPIC_ID)
     last = 0
@@ -142,7 +142,7 @@ def write_segment(
         last = batch.last_offset + 1
         times.note(batch.base_offset, append_ms(batch), fingerprint(batch))
     times.close(last)
-    _put(env, base, files.APPEND_TIME_SUFFIX, times.encode())
+    put(env, base, files.APPEND_TIME_SUFFIX, times.encode())
     return SourceSegment(
         base_offset=base,
         end_offset=end,
@@ -162,8 +162,10 @@ def path(base: int, suffix: str) -> str:
     return f"{DIRECTORY}/{files.file_name(base, suffix)}"
 
 
-def _put(env: SeededEnv, base: int, suffix: str, data: bytes) -> None:
+def put(env: SeededEnv, base: int, suffix: str, data: bytes) -> None:
+    """Write a file, or replace its content."""
     file = env.files.open(path(base, suffix), create=True)
+    file.truncate(0)
     files.write_fully(file, data, 0)
     file.close()
 

@@ -16,6 +16,7 @@ from tests.unit.storage.compaction.segments import (
     names,
     new_env,
     path,
+    put,
     read,
     record,
     small_rules,
@@ -140,6 +141,37 @@ def test_append_times_stay_with_their_batches() -> None:
     by_offset = {b.base_offset: b for b in walk(read(env, 0, ".log.cleaned"))}
     rows = [row for row in times.rows() if row.append_ms >= 0]
     assert all(row.batch_crc == fingerprint(by_offset[row.offset]) for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("second", "expected"),
+    [
+        ([5000, 5000], [5000, 5000]),
+        ([5000, 5001], [5000, 5001]),
+        ([4999, 5000], [None, 5000]),
+        ([4998, 4999], [None, None]),
+    ],
+)
+def test_times_after_unknown_ones_are_kept_unless_the_append_clock_would_go_back(
+    second: list[int], expected: list[int | None]
+) -> None:
+    env, log = new_env(), Log()
+    for number in range(4):
+        log.data([record(number)])
+    sources = write_log(env, log, [2])
+    for source, times_ms in zip(sources, ([5000, 5000], second), strict=True):
+        times = AppendTimes(source.base_offset, TOPIC_ID)
+        for batch, time_ms in zip(
+            views(log.batches)[source.base_offset : source.end_offset], times_ms, strict=True
+        ):
+            times.note(batch.base_offset, time_ms, fingerprint(batch))
+        times.close(source.end_offset)
+        put(env, source.base_offset, files.APPEND_TIME_SUFFIX, times.encode())
+    sources[0] = replace(sources[0], append_end=1)
+    clean(make_job(sources), env)
+    times, damage = AppendTimes.decode(read(env, 0, ".appendtime.cleaned"), 0, TOPIC_ID)
+    assert damage is None
+    assert [times.time_at(offset) for offset in range(4)] == [5000, None, *expected]
 
 
 def test_a_group_starts_at_the_offset_of_its_first_source() -> None:
