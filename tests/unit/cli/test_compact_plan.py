@@ -108,6 +108,20 @@ def test_a_generational_plan_is_due_after_the_largest_compaction_lag(tmp_path: P
     assert {row["decision"] for row in rows} == {"clean"}
 
 
+@pytest.mark.parametrize(
+    ("changes", "decision"),
+    [({}, "keep"), ({"min.compaction.lag.ms": "86400000"}, "wait")],
+)
+def test_segments_of_a_generational_plan_that_is_not_due_are_kept_or_wait(
+    tmp_path: Path, changes: dict[str, str], decision: str
+) -> None:
+    _fill(tmp_path, "generational")
+    _set(tmp_path, {"tidelog.compaction.space.factor": "100", **changes})
+    rows, told = _show(tmp_path)
+    assert "t-0: not due" in told
+    assert [row["decision"] for row in rows] == [decision] * len(rows)
+
+
 def test_keys_of_a_topic_with_versions_are_reported_with_a_reserve(tmp_path: Path) -> None:
     _fill(tmp_path, "brute-force")
     _set(tmp_path, {"tidelog.compaction.strategy": "timestamp"})
