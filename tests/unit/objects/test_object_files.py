@@ -12,6 +12,7 @@ from tests.worlds.directories.random_logs import SPAN_MS, T0, TOPIC, make_log_di
 from tidelog.env import Env, ManualClock, OsFileSystem
 from tidelog.errors import InvalidRequest, OffsetsGone, ReadOnly
 from tidelog.objects import ObjectFiles, open_store
+from tidelog.objects.object_files import SMALL_BYTES
 from tidelog.scan import ReadOptions, RequestedRange, ScanStats, plan, read, to_table
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.types import ClockName, IsolationLevel, NewRecord
@@ -231,6 +232,33 @@ def test_a_refresh_sees_new_records(copied: Path, store: CountingStore) -> None:
         with LogDir.open(str(other)) as here:
             assert there.reader(TOPIC, 0).log_end_offset == here.reader(TOPIC, 0).log_end_offset
             assert there.topic(TOPIC).topic_id == here.topic(TOPIC).topic_id
+
+
+def test_a_prefetch_caches_small_objects_and_missing_ones_and_no_part_of_a_large_one(
+    store: CountingStore,
+) -> None:
+    contents = {
+        f"{size}/x": bytes(range(251)) * (size // 251) + bytes(size % 251)
+        for size in (0, 1, SMALL_BYTES, SMALL_BYTES + 1, 2 * SMALL_BYTES)
+    }
+    for key, data in contents.items():
+        store.put(key, data)
+    files = ObjectFiles(store, local=OsFileSystem())
+    files.prefetch(f"{store.url}/{key}" for key in (*contents, "missing/x"))
+    store.reset()
+    with pytest.raises(FileNotFoundError):
+        files.open(f"{store.url}/missing/x")
+    for key, data in contents.items():
+        is_cached = len(data) <= SMALL_BYTES
+        file = files.open(f"{store.url}/{key}")
+        assert file.size() == len(data)
+        assert file.pread(len(data), 0) == data
+        assert bytes(files.map(f"{store.url}/{key}")) == data
+        assert (store.requests == 0) is is_cached
+    store.delete("1/x")
+    files.forget(store.url)
+    with pytest.raises(FileNotFoundError):
+        files.open(f"{store.url}/1/x")
 
 
 def test_a_large_map_is_no_memory(store: CountingStore) -> None:
