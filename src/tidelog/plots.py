@@ -854,7 +854,7 @@ def time_texts(ticks: Sequence[datetime]) -> list[str]:
 
 
 def _forms(ticks: Sequence[datetime]) -> tuple[str, str]:
-    """Return the formats, for strftime, of a tick's first line and of its second line."""
+    """Return the strftime formats of a tick's first line and of its second line."""
     if any((at.hour, at.minute) != (0, 0) for at in ticks):
         return "%H:%M", "%d %b %Y"
     if any(at.day != 1 for at in ticks):

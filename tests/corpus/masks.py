@@ -33,7 +33,7 @@ _CLOSED: Final = re.compile(
     r"(?:SSL handshake failed: )?Disconnected: SSL connection closed by peer"
     rf"(?:{re.escape(_NO_TLS_HINT)})?"
 )
-# Two reasons that librdkafka gives, by chance, for a request that found no controller.
+# For a request that found no controller, librdkafka gives one of two reasons, by chance.
 _CONTROLLER: Final = re.compile(r"(?:Failed while waiting|Timed out waiting) for controller")
 # The time that a broker took to open its logs.
 _OPENED: Final = re.compile(r"opened in \d+\.\d s")

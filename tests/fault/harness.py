@@ -16,7 +16,7 @@ Promise = TypeVar("Promise")
 
 
 class Story(Generic[Promise]):
-    """The promises of a workload: after each step, the promise and the journal's count of calls."""
+    """Each step's promise, which holds after the step, and the journal's length at that time."""
 
     def __init__(self, files: DamageFileSystem, start: Promise) -> None:
         self._files = files

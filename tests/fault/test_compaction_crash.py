@@ -136,7 +136,7 @@ def check(found: Seen, before: Seen) -> None:
 
 
 def done_once(make_worker: MakeWorker = PlainWorker) -> tuple[SeededEnv, Seen]:
-    """Clean a log; return the disk, whose journal has the cleaning's calls, and the old content."""
+    """Clean a log; return the disk (its journal has the cleaning's calls) and the old content."""
     env = seeded_env(1)
     make(env)
     before = seen(env)
@@ -177,7 +177,7 @@ class PowerLoss(BaseException):
 def test_a_reopened_partition_has_no_old_swap_that_a_later_start_would_repeat(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The disk fails after a published swap; the next cleaning loses power before its swap."""
+    """The disk fails after a swap is published. Later, power is lost before the next swap."""
     env = seeded_env(1)
     make(env)
     before = seen(env)

@@ -59,7 +59,7 @@ class DamageFileSystem(Machine):
     def crash_states(
         self, seeds: Iterable[int], *, prefix: int | None = None
     ) -> Iterator[CrashState]:
-        """Yield one disk after a crash per seed, ordered by the call after which the crash happens.
+        """Yield the disk after a crash for each seed, in the order in which the crashes happen.
 
         A seed decides when the crash happens (unless `prefix` gives this call) and the fate of each
         unsynced change. So the same journal and seed give the same disk.

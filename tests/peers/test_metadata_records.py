@@ -97,7 +97,7 @@ def alteration(values: dict[str, float | None], **parts: str | None) -> QuotaAlt
 
 
 def change_users(client: RawClient) -> None:
-    """Create two users; add a mechanism to one and delete its first; change the other user.
+    """Create two users; give one a second mechanism, delete its first one; change the other user.
 
     Each change is a separate request, because Kafka processes the users of one request in the order
     of a hash table.

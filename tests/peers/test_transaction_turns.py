@@ -46,7 +46,7 @@ def write(bootstrap: str, name: str, word: str) -> None:
 
 
 def check_kafkas_records(kafka: Broker) -> None:
-    """Assert that tidelog would encode the records that Kafka has written to the same bytes."""
+    """Assert that tidelog encodes the records that Kafka has written, and gets the same bytes."""
     count = 0
     with LogDir.open(str(kafka.log_dir)) as directory:
         for number in range(directory.topic(TRANSACTIONS_TOPIC).partitions):

@@ -1,4 +1,4 @@
-"""A log and its model run the same steps; everything is compared after each.
+"""A log and its model run the same steps; everything is compared after each step.
 
 After each step the log, and a reader of its files, must have the model's records at their offsets.
 On each clock, lookups by time and reads of a time range must have the result of a full scan of the

@@ -38,7 +38,7 @@ def read(spark: SparkSession, path: str, topic: str, **options: str) -> DataFram
 
 
 def summary(rows: DataFrame) -> list[int]:
-    """Return counts and sums by which rows can be compared with those of another topic.
+    """Return counts and sums of rows, to compare the rows with another topic's rows.
 
     Times of 2020 or later are left out, because rows without a time got the time of their write.
     """

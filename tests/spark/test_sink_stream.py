@@ -57,7 +57,7 @@ class Stream:
         writer.trigger(availableNow=True).start().awaitTermination()
 
     def again(self) -> None:
-        """Repeat the last batch, as after a crash between the sink's commit and Spark's own."""
+        """Repeat the last batch, as if Spark crashed after the sink's commit and before its own."""
         commits = self._work / "checkpoint/commits"
         last = max(int(found.name) for found in commits.glob("[0-9]*"))
         (commits / str(last)).unlink()

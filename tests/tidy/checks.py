@@ -229,7 +229,7 @@ class CodeNames:
         self.everywhere = frozenset[str]().union(*(names for names, _ in parsed))
 
     def stale_names(self, path: Path) -> list[str]:
-        """Return the names in backticks, in a file's docstrings and comments, that don't exist."""
+        """Return the names in backticks that a file's text has, but the code does not have."""
         module = _module_of(path, self.package)
         names, texts = names_and_texts(path.read_text(encoding="utf-8"))
         return [

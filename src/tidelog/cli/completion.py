@@ -1,6 +1,6 @@
 """Shell completion of topics, partitions and settings.
 
-For each completion the shell starts a separate process, in which click calls these functions.
+The shell starts a separate process for each completion, in which click calls these functions.
 `topics` and `targets` read the directory of `--data` or TIDELOG_DATA without a lock. If the
 directory can't be read, nothing is completed, because an error message would appear in the middle
 of the command line. Directories in object stores are not read.

@@ -123,7 +123,7 @@ def _find_target(surroundings: Surroundings, target: str | None, data: str | Non
 def _directory(surroundings: Surroundings, path: str) -> _Target:
     """Return the target for the path of a directory.
 
-    For a partition's directory, the target is the parent directory, of which only that partition is
+    For a partition's directory, the target is the parent directory, but only that partition is
     checked.
     """
     from tidelog.storage import files

@@ -582,7 +582,7 @@ def _print_late(
 def delay_table(
     topics: "Mapping[str, TopicLateness]",
 ) -> tuple[output.Columns, list[list[Cell]]]:
-    """Return columns and rows, for people, of how many records each watermark delay loses.
+    """Return a table for people: how many records each watermark delay loses.
 
     Delays that lose the same number of records share a row.
     """

@@ -164,7 +164,7 @@ def _time_text(
 
 
 def _listed(texts: Iterable[str]) -> str:
-    """Return texts about partitions as one list, of which only the first `_NAMED_MAX` are named."""
+    """Return texts about partitions as one list; only the first `_NAMED_MAX` texts are included."""
     every = list(texts)
     more = len(every) - _NAMED_MAX
     rest = [f"and {plural(more, 'more partition')}"] if more > 0 else []

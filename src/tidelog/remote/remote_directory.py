@@ -82,7 +82,7 @@ def _ensure_count(topic: str, count: int) -> None:
 
 @reads_arguments()
 class RemoteDirectory(FrontDoor):
-    """Topics of a cluster, with the methods of `FrontDoor`, which `tidelog.Directory` also has."""
+    """Topics of a cluster. The class shares the methods of `FrontDoor` with `tidelog.Directory`."""
 
     loads_are_atomic = False
 

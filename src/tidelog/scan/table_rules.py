@@ -70,7 +70,7 @@ def refuse(doubts: "Sequence[Doubt]", at_ms: int) -> InexactTable:
 
 
 def by_reason(doubts: "Iterable[Doubt]") -> list[str]:
-    """Return one text for each kind of reason, with all its partitions, which have one topic."""
+    """Return one text for each kind of reason, with all its partitions. All have the same topic."""
     kinds: dict[str, list[Doubt]] = {}
     for doubt in doubts:
         kinds.setdefault(doubt.kind or doubt.reason, []).append(doubt)

@@ -1,4 +1,4 @@
-"""A separate driver, to be killed, that runs a continuous mirror.
+"""Runs a continuous mirror in a separate driver, which a test kills.
 
     python mirror_child.py '{"source": ..., "target": ..., "checkpoint": ..., "calls": N}'
 
@@ -56,7 +56,7 @@ class DyingFiles(OsFileSystem):
 
 
 def main(given: dict[str, object], conf: dict[str, str]) -> None:
-    """Mirror until the process is killed, or with `once` only the existing records."""
+    """Mirror until the process is killed; with `once`, mirror only the existing records."""
     spark = open_session("local[2]", conf)
     env = Env(files=DyingFiles(Countdown(int(str(given.get("calls", 0))))))
     # Only the driver, which attaches segments, uses this `Env`; workers are separate processes.

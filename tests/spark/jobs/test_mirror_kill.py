@@ -1,4 +1,4 @@
-"""A mirror whose driver is killed at a random moment loses and repeats no record.
+"""A mirror whose driver is killed at a random moment neither loses nor repeats a record.
 
 After every kill the target has whole batches, in order, with their times.
 """

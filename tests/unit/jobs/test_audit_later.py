@@ -1,4 +1,4 @@
-"""Of the records after the compared ones, an audit reads only those of compacted partitions."""
+"""An audit reads records after the compared ranges only in compacted partitions."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Power loss at each call to the disk while a mirror writes a batch, and the batch's repetition.
+"""Power is lost at each disk call while a mirror writes a batch; then the batch is repeated.
 
 The tests run without Spark: they call the functions that Spark's driver calls, on a disk that loses
 unsynced data. Afterwards each record exists once, and the map has its offset.

@@ -33,7 +33,7 @@ class FakeQuery:
 
 
 def starting(*ends: str | None) -> "tuple[Callable[[], StreamingQuery], list[FakeQuery]]":
-    """Return a function that starts queries with these ends in turn, and the started queries."""
+    """Return a function that starts a query for each of `ends`, and the list of started queries."""
     left, started = list(ends), list[FakeQuery]()
 
     def start() -> "StreamingQuery":

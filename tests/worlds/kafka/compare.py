@@ -1,4 +1,4 @@
-"""Compares, field by field, the batches that tidelog and Kafka read in the same bytes."""
+"""Compares the batches that tidelog and Kafka read in the same bytes, field by field."""
 
 from collections.abc import Sequence
 from pathlib import Path

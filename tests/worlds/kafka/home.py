@@ -167,7 +167,7 @@ def kafka_home() -> KafkaHome:
 
 
 def required_connector() -> Path:
-    """Return the folder of Spark's own Kafka connector; without it skip or fail the test."""
+    """Return the folder of Spark's own Kafka connector; skip or fail the test if it is missing."""
     fetch = functools.partial(_fetch_jars, pom=CONNECTOR_POM)
     try:
         _tool("java")

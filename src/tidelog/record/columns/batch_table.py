@@ -186,7 +186,7 @@ class DecodeStats:
     records: int = 0
 
     def add(self, walked: "Longs", opened: int) -> None:
-        """Count consecutive sound batches, of which `opened` batches are opened."""
+        """Count consecutive sound batches; `opened` is how many of them are opened."""
         self.batches += len(walked)
         self.batches_opened += opened
         if len(walked):

@@ -103,7 +103,7 @@ def order_of(context: RequestContext, request: FetchRequest) -> ReadOrder:
 
 
 def _max_bytes(context: RequestContext, request: FetchRequest, *, is_copy: bool = False) -> int:
-    """Return the maximum size, in bytes, of the records of all partitions together.
+    """Return the maximum total size in bytes of the records of all partitions.
 
     The client's quota also limits this size, but not for a follower.
     """

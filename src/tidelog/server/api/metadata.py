@@ -67,8 +67,8 @@ TOPIC_OPERATIONS: Final = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
 
 CLUSTER_OPERATIONS: Final = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
 
-# Maximum number of topics in a response that is made at once. A longer response to a request for
-# all topics is made in slices. A request that names more topics is answered in parts
+# Maximum number of topics in a response that is made in one step. A longer response to a request
+# for all topics is made in slices. A request that names more topics is answered in parts
 # (`long_requests`).
 TOPICS_AT_ONCE: Final = 1000
 

@@ -186,7 +186,7 @@ class PendingOffsets:
         return group_id in self._groups
 
     def partitions(self, group_id: str) -> Sequence[tuple[str, int]]:
-        """Return the partitions, as topic and number, for which a group has pending offsets."""
+        """Return topic and number of each partition for which a group has pending offsets."""
         return tuple(self._groups.get(group_id, ()))
 
     def groups_of(self, topic: str) -> Sequence[str]:

@@ -127,7 +127,7 @@ MESSAGE_BYTES_MAX: Final = 8192
 
 SALT_BYTES: Final = 24
 
-# Shape, with its weight, of all unknown users if no credentials are stored.
+# If no credentials are stored, all unknown users have this shape. The value is its weight.
 _FIRST_SHAPE: Final = {Shape(ITERATIONS_MIN, SALT_BYTES): 1}
 
 _BARE_EQUALS: Final = re.compile("=(?!2C|3D)")

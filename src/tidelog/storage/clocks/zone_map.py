@@ -420,7 +420,7 @@ class ZoneMap:
 
     @cached_property
     def siblings(self) -> Mapping[str, FileSum]:
-        """Length and checksum, by suffix, of each file beside the log when the map was built."""
+        """Length and checksum of each file beside the log when the map was built, by suffix."""
         return _decode_siblings(self._sections.get(SIBLINGS_SECTION, b""))
 
     @cached_property

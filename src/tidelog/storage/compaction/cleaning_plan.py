@@ -544,7 +544,7 @@ def horizons_of(
 def plan_cleaning(
     log_dir: "DirectoryAccess", state: CleaningState, options: CleanerOptions
 ) -> CleaningPlan:
-    """Return the plan, with the job, for a cleaning that is due.
+    """Return the plan for a cleaning that is due; the plan contains the job.
 
     Raises:
         ConfigError: Settings conflict.

@@ -59,7 +59,7 @@ class LogDirOptions(NamedTuple):
             directory is only read.
         create: Whether to create the directory if it is missing (implies `writable`).
         body_check: Function by which the validator checks records: plain Python, or the kernel.
-        topic_defaults: Values of settings that a topic does not have itself, by the names of broker
+        topic_defaults: Values of settings that a topic does not set, by the names of broker
             settings. If None, the values that a broker stored in the directory apply.
         prepare: Called under the lock before any partition is opened, to repair damage that would
             prevent the opening.

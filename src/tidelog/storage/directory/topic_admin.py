@@ -106,7 +106,7 @@ class TopicAdmin:
         Args:
             context: Shared state of the directory's parts.
             detach: Gives up the open logs of topics that are deleted.
-            defaults: Values of settings that a topic does not have itself, by the names of broker
+            defaults: Values of settings that a topic does not set, by the names of broker
                 settings; None for the values that a broker stored in the directory.
             keeps_notes: Whether new partitions store from the start why each segment was rolled.
             leaves_set_aside: Whether `remove_deleted` lists directories in `set_aside` instead of
@@ -122,7 +122,7 @@ class TopicAdmin:
         self._dirs = PartitionDirs(self._fs, self._path, keeps_notes=keeps_notes)
         # Held while a thread changes the registry.
         self._changing = threading.Lock()
-        # For a reader: the topics, and the values of settings that a topic does not have itself.
+        # For a reader: the topics, and the values of settings that a topic does not set.
         self._topics: Mapping[str, TopicInfo] | None = None
         self._defaults: Mapping[str, str] = {}
 

@@ -231,8 +231,7 @@ def find_topics(
     Args:
         files: File system of the directory.
         directory: Path of the directory.
-        defaults: Values of settings that a topic does not have itself, by the names of broker
-            settings.
+        defaults: Values of settings that a topic does not set, by the names of broker settings.
 
     Returns:
         The topics, sorted by name, and one line for each inconsistency.
@@ -521,7 +520,7 @@ class TopicRegistry:
 
     @property
     def defaults(self) -> Mapping[str, str]:
-        """Values of settings that a topic does not have itself, by names of broker settings."""
+        """Values of settings that a topic does not set, by the names of broker settings."""
         return self._defaults
 
     def get(self, name: str) -> TopicInfo:

@@ -602,7 +602,7 @@ def leaves_doubt(failure: StorageFailure) -> bool:
 
 
 def mark_unsynced(context: SegmentContext) -> None:
-    """Mark in the partition's directory, for other processes, that the disk has failed.
+    """Mark the partition's directory, so that other processes know that the disk has failed.
 
     The mark is not synced. A power loss may remove the mark, but also clears the operating system's
     cache: the next opening then reads what is really on disk, and needs no mark. If the disk can't

@@ -249,7 +249,7 @@ class ClosedSegment(Segment):
         return batches
 
     def set_whole(self, size_bytes: int) -> None:
-        """Store, for the segment's writer, that batches fill the segment up to its end."""
+        """Store that batches fill the segment up to its end, which only its writer knows."""
         self.loaded_last_batches, self.is_whole = (
             LastBatches(self.end_offset, size_bytes, None),
             True,

@@ -60,7 +60,7 @@ PATIENT_LIMIT: Final = 1_000_000
 
 CHECKED_LIMIT_BYTES: Final = 1 << 32
 _HIGH_SIZE: Final = 4
-_LEGACY_HEADS: Final = (18, 26)  # size, by magic, of the fields before the key's length
+_LEGACY_HEADS: Final = (18, 26)  # size of the fields before the key's length, by magic
 _KEY_LENGTH: Final = 4
 
 

@@ -177,7 +177,7 @@ _NOT_LOADED: Final = "given"
 
 
 class Segment(ABC):
-    """Interface of a log's segment, in any state, for lookups and reads.
+    """Interface for lookups and reads of a log's segment in any state.
 
     Attributes:
         context: Shared state of the partition's segments.

@@ -176,7 +176,7 @@ class KeySamples:
         return self._latest
 
     def thinned(self, shift: int) -> dict[int, tuple[int, int]]:
-        """Return the samples, in the form of `latest`, that remain at a larger or equal shift."""
+        """Return the samples that remain at a larger or equal shift, in the form of `latest`."""
         mask = (1 << shift) - 1
         return {h: last for h, last in self._latest.items() if h & mask == 0}
 
