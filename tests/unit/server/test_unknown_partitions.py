@@ -26,6 +26,7 @@ from tidelog.server.api.context import RequestContext
 from tidelog.server.api.node import ClientInfo, Node
 from tidelog.server.api.produce import produce
 from tidelog.server.api.topics import delete_records
+from tidelog.server.partitions.partition import TransactionEnd
 from tidelog.server.runtime.reply import start
 from tidelog.types import NewRecord, TopicPartition
 
@@ -83,14 +84,8 @@ def test_delete_records_of_an_unknown_topic(node: Node) -> None:
 
 def test_markers_for_an_unknown_topic(node: Node) -> None:
     place = TopicPartition("flihgts", 0)
-    write = node.markers.write(
-        [place],
-        producer_id=1,
-        producer_epoch=0,
-        coordinator_epoch=0,
-        commit=True,
-        transaction_version=0,
-    )
+    end = TransactionEnd(producer_id=1, producer_epoch=0, coordinator_epoch=0, commit=True)
+    write = node.markers.write([place], end)
     assert asyncio.run(_of(write)) == {place: UNKNOWN}
 
 

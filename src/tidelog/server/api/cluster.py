@@ -66,7 +66,7 @@ from tidelog.server.api.guards import Access, Denied, Guarded, failed_item
 from tidelog.server.api.metadata import FEATURES
 from tidelog.server.api.node import Node
 from tidelog.server.partitions.partitions import numbers_of
-from tidelog.server.runtime.errors import Refusal, errors_in, set_error
+from tidelog.server.runtime.errors import NOT_HOSTED, Refusal, errors_in, set_error
 from tidelog.server.security.operations import Operation
 from tidelog.storage import files
 from tidelog.storage.directory.topic_registry import TopicInfo
@@ -74,7 +74,6 @@ from tidelog.storage.files import CLUSTER_METADATA_TOPIC
 from tidelog.types import TopicPartition
 
 METADATA_VERSION: Final = "metadata.version"
-_NOT_HERE: Final = "This server does not host this topic-partition."
 
 # The usual name of the controllers' listener. This broker has no such listener.
 _LISTENER: Final = "CONTROLLER"
@@ -102,7 +101,7 @@ def describe_quorum(
             error_message="",
             topics=[
                 failed_item(
-                    DescribedQuorumTopic, topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _NOT_HERE
+                    DescribedQuorumTopic, topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NOT_HOSTED
                 )
                 for topic in request.topics
             ],
@@ -348,7 +347,7 @@ def _reassign(node: Node, topic: str, partition: ReassignablePartition) -> Reass
     result = ReassignedPartition(partition_index=partition.partition_index)
     with errors_in(result):
         if not _exists(node, topic, partition.partition_index):
-            raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _NOT_HERE)
+            raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NOT_HOSTED)
         if partition.replicas is None:
             raise Refusal(
                 ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress."

@@ -64,7 +64,7 @@ from tidelog.record.header import (
 from tidelog.server.api.context import RequestContext, RowAnswers, RowFunctions, TopicRows
 from tidelog.server.api.guards import Access, Denied, Guarded, failed_item
 from tidelog.server.partitions.partition import Guard, Partition, append_in_transaction
-from tidelog.server.runtime.errors import UnansweredRequest
+from tidelog.server.runtime.errors import NOT_SERVED, UnansweredRequest
 from tidelog.server.runtime.loop import Timers
 from tidelog.server.runtime.reply import Reply
 from tidelog.server.security.operations import Operation
@@ -90,14 +90,7 @@ ADMIN_CLIENT_ID: Final = "__admin_client"
 
 # Errors from which old producers would not recover. Every producer gets the retriable error
 # NOT_ENOUGH_REPLICAS instead.
-_RETRIED: Final = frozenset(
-    {
-        ErrorCode.CONCURRENT_TRANSACTIONS,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-    }
-)
+_RETRIED: Final = NOT_SERVED | {ErrorCode.CONCURRENT_TRANSACTIONS}
 
 # Errors for which Kafka's response has no log start offset.
 _WITHOUT_START: Final = frozenset(

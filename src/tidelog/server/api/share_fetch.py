@@ -14,8 +14,9 @@ Source: Kafka's protocol guide, APIs 78 and 79; KIP-932, KIP-1206, KIP-1222; Kaf
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import TidelogError
@@ -34,12 +35,15 @@ from tidelog.protocol.messages.share_fetch import (
     ShareFetchTopic,
     SharePartitionData,
 )
-from tidelog.server.api.context import LargeResponse, RequestContext
+from tidelog.server.api.context import LargeResponse, RequestContext, may_topic
+from tidelog.server.api.guards import DENIED_TEXT, Access
 from tidelog.server.partitions.fetch import log_failure
 from tidelog.server.partitions.fetch_sessions import FIRST_EPOCH, LAST_EPOCH
 from tidelog.server.partitions.partition import Partition
+from tidelog.server.runtime.errors import ID_NOT_HOSTED, NOT_HOSTED
 from tidelog.server.runtime.loop import Slices
 from tidelog.server.runtime.reply import Reply
+from tidelog.server.security.operations import Operation
 from tidelog.server.shares.record_runs import (
     Acknowledgement,
     AckType,
@@ -64,25 +68,18 @@ if TYPE_CHECKING:
 RENEW_SINCE: Final = 2
 MEMBER_CHARACTERS_MAX: Final = 36
 
-TEXTS: Final[dict[int, str]] = {
+TEXTS: Final[dict[int, str]] = DENIED_TEXT | {
     ErrorCode.UNKNOWN_SERVER_ERROR: "The broker could not process the request.",
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "This server does not host this topic-partition.",
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: NOT_HOSTED,
     ErrorCode.COORDINATOR_NOT_AVAILABLE: "The state of the share group is temporarily unavailable.",
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Topic authorization failed.",
-    ErrorCode.GROUP_AUTHORIZATION_FAILED: "Group authorization failed.",
     ErrorCode.INVALID_REQUEST: "The request has an invalid value or combination of values.",
     ErrorCode.KAFKA_STORAGE_ERROR: "The disk of the partition has failed.",
-    ErrorCode.UNKNOWN_TOPIC_ID: "This server does not host this topic ID.",
+    ErrorCode.UNKNOWN_TOPIC_ID: ID_NOT_HOSTED,
     ErrorCode.INVALID_RECORD_STATE: "The record is not (or no longer) acquired by this member.",
     ErrorCode.SHARE_SESSION_NOT_FOUND: "The member has no share session.",
     ErrorCode.INVALID_SHARE_SESSION_EPOCH: "The share session epoch is invalid.",
     ErrorCode.SHARE_SESSION_LIMIT_REACHED: "The number of share sessions has reached its limit.",
 }
-
-
-def text_of(code: int) -> str | None:
-    """Return the message of an error code; None if the code has no message."""
-    return TEXTS.get(code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +100,9 @@ class Member:
         info = node.topics.find_by_id(named.topic_id)
         if info is None:
             return ErrorCode.UNKNOWN_TOPIC_ID
-        if not self._may_read(info.name):
+        if not may_topic(node, self.context.connection, Operation.READ, info.name):
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
         return node.partitions.find(info.name, named.number)
-
-    def _may_read(self, topic: str) -> bool:
-        return _may(self.context, "TOPIC", topic)
 
     def names_of(self, named: Iterable[SharedPartition]) -> list[tuple[str, int]]:
         """Return topic name and number of each partition whose topic id is known."""
@@ -123,21 +117,12 @@ def member_of(
     """Return the member that sent a request, or an error code."""
     if group_id is None:
         return ErrorCode.INVALID_REQUEST
-    if not _may(context, "GROUP", group_id):
+    has_rights = context.node.authorizer is not None
+    if has_rights and not Access(context).may_group(Operation.READ, group_id):
         return ErrorCode.GROUP_AUTHORIZATION_FAILED
     if not member_id or len(member_id) > MEMBER_CHARACTERS_MAX:
         return ErrorCode.INVALID_REQUEST
     return Member(context, group_id, member_id)
-
-
-def _may(context: RequestContext, kind: str, name: str) -> bool:
-    authorizer, connection = context.node.authorizer, context.connection
-    if authorizer is None:
-        return True
-    from tidelog.server.security.operations import Client, Operation, ResourceType
-
-    client = Client(connection.principal, connection.host)
-    return authorizer.may(client, Operation.READ, ResourceType[kind], name)
 
 
 # -- acknowledgements ----------------------------------------------------------------------------
@@ -209,6 +194,7 @@ def _can_be(batches: Iterable[AcknowledgementBatch], most: int, *, is_renewal: b
     return True
 
 
+_Read = TypeVar("_Read")
 Responses = dict[SharedPartition, SharePartitionData]
 
 # Maximum number of partitions whose logs are looked up without yielding the event loop. Logs among
@@ -240,7 +226,7 @@ class ShareOrder:
 def refusal(named: SharedPartition, code: int) -> SharePartitionData:
     """Return a partition's response with an error."""
     return SharePartitionData(
-        partition_index=named.number, error_code=code, error_message=text_of(code)
+        partition_index=named.number, error_code=code, error_message=TEXTS.get(code)
     )
 
 
@@ -281,14 +267,16 @@ class ShareFetching:
             return self._responses
         timer = self._node.timers.after(max(self._order.max_wait_ms, 0), self._end_wait)
         try:
-            self._join()
+            for live in self._live.values():
+                live.join(self)
             is_over = await self._acquire_available(self._live)
             while not is_over:
                 await self._changed.wait()
                 is_over = await self._acquire_available(self._take_woken())
         finally:
             timer.cancel()
-            self._leave()
+            for live in self._live.values():
+                live.leave(self)
         return self._responses
 
     async def _open(
@@ -338,14 +326,6 @@ class ShareFetching:
     def _end_wait(self) -> None:
         self._is_over = True
         self._changed.set()
-
-    def _join(self) -> None:
-        for live in self._live.values():
-            live.join(self)
-
-    def _leave(self) -> None:
-        for live in self._live.values():
-            live.leave(self)
 
     def _take_woken(self) -> Iterable[SharedPartition]:
         """Return the partitions that woke the fetch.
@@ -407,28 +387,22 @@ class ShareFetching:
         acquirable_end = records.acquirable_end(self._order.options.records_max)
         part = Part(records.fetch_offset, acquirable_end, records.end, share)
 
-        def find(*, may_block: bool) -> ShareRead | None:
-            return read(live.partition, part, isolation, may_block=may_block)
-
-        return await self._read_or_refuse(
-            named, lambda: find(may_block=False), lambda: find(may_block=True)
-        )
+        return await self._read_or_refuse(named, partial(read, live.partition, part, isolation))
 
     async def _read_or_refuse(
         self,
         named: SharedPartition,
-        now: "Callable[[], ShareRead | None]",
-        later: "Callable[[], ShareRead | None]",
-    ) -> ShareRead | None:
-        """Call `now` to read; if the data is not in memory, call `later` in a thread instead.
+        read_now: "Callable[..., _Read | None]",
+    ) -> "_Read | None":
+        """Call `read_now(may_block=False)`; if data is not in memory, let a thread block instead.
 
         On failure, the error becomes the partition's response, and None is returned.
         """
         try:
             try:
-                return now()
+                return read_now(may_block=False)
             except ColdRead:
-                return await self._node.reads.run(later)
+                return await self._node.reads.run(partial(read_now, may_block=True))
         except (OSError, TidelogError) as error:
             log_failure(self._live[named].partition.log, error)
             self._respond(named, refusal(named, _code_of(error)))
@@ -441,11 +415,7 @@ class ShareFetching:
             live = self._live[named]
             if live.is_closed or records_max <= 0:
                 continue
-            options = AcquireOptions(
-                records_max=records_max,
-                batch_records=self._order.options.batch_records,
-                is_strict=self._order.options.is_strict,
-            )
+            options = replace(self._order.options, records_max=records_max)
             before = live.records.position
             acquired = live.acquire(self._member.member_id, batches.offered, options)
             records_max -= sum(each.size for each in acquired)
@@ -459,13 +429,10 @@ class ShareFetching:
     async def _respond_records(
         self, named: SharedPartition, batches: ShareRead, acquired: Sequence[AcquiredRange]
     ) -> None:
-        try:
-            records = await self._records(batches, acquired)
-        except (OSError, TidelogError) as error:
-            # The acquired records become available again when their lock expires.
-            log_failure(self._live[named].partition.log, error)
-            self._respond(named, refusal(named, _code_of(error)))
-            return
+        find_records = partial(batches.records, acquired)
+        records: Buffer | FilePiece | None = await self._read_or_refuse(named, find_records)
+        if records is None:
+            return  # the acquired records become available again when their lock expires
         data = SharePartitionData(
             partition_index=named.number,
             # The encoder needs only the lengths. The connection reads a `FilePiece` when sending.
@@ -483,15 +450,6 @@ class ShareFetching:
         if not partition.is_deleted:
             count = sum(each.size for each in acquired)
             self._node.metrics.fetched(partition.name.topic, count, len(records))
-
-    async def _records(
-        self, batches: ShareRead, acquired: Sequence[AcquiredRange]
-    ) -> "Buffer | FilePiece":
-        try:
-            return batches.records(acquired, may_block=False)
-        except ColdRead:
-            read_rest = partial(batches.records, acquired, may_block=True)
-            return await self._node.reads.run(read_rest)
 
     def _respond(self, named: SharedPartition, data: SharePartitionData) -> None:
         """Remember a partition's response, which ends the wait."""
@@ -564,7 +522,7 @@ async def _refuse_later(context: RequestContext, wait_ms: int) -> ShareFetchResp
 
 
 def _fetch_error(code: ErrorCode) -> ShareFetchResponse:
-    return ShareFetchResponse(error_code=code, error_message=text_of(code))
+    return ShareFetchResponse(error_code=code, error_message=TEXTS.get(code))
 
 
 def _fetch_session(member: Member, request: ShareFetchRequest) -> ShareSession | ErrorCode:
@@ -645,7 +603,7 @@ async def _fetched(
     for named, reply in replies.items():
         code = await reply
         data = responses.setdefault(named, SharePartitionData(partition_index=named.number))
-        data.acknowledge_error_code, data.acknowledge_error_message = code, text_of(code)
+        data.acknowledge_error_code, data.acknowledge_error_message = code, TEXTS.get(code)
     response = ShareFetchResponse(
         acquisition_lock_timeout_ms=_lock_ms(member), responses=_fetched_topics(responses)
     )
@@ -771,7 +729,7 @@ def share_acknowledge(
 
 
 def _acknowledge_error(code: ErrorCode) -> ShareAcknowledgeResponse:
-    return ShareAcknowledgeResponse(error_code=code, error_message=text_of(code))
+    return ShareAcknowledgeResponse(error_code=code, error_message=TEXTS.get(code))
 
 
 def _acknowledge_session(member: Member, epoch: int) -> ShareSession | ErrorCode:
@@ -793,7 +751,7 @@ async def _acknowledged(member: Member, replies: Replies) -> ShareAcknowledgeRes
             named.topic_id, ShareAcknowledgeTopicResponse(topic_id=named.topic_id)
         )
         partition = ShareAcknowledgedPartition(
-            partition_index=named.number, error_code=code, error_message=text_of(code)
+            partition_index=named.number, error_code=code, error_message=TEXTS.get(code)
         )
         topic.partitions.append(partition)
     return ShareAcknowledgeResponse(

@@ -44,13 +44,12 @@ from tidelog.server.api.guards import (
 )
 from tidelog.server.api.node import Node
 from tidelog.server.groups.modern_group import SharedTopic, ShareGroup
-from tidelog.server.runtime.errors import Refusal
+from tidelog.server.runtime.errors import NOT_HOSTED, Refusal
 from tidelog.server.runtime.loop import Slices
 from tidelog.server.runtime.reply import Reply
 from tidelog.server.security.operations import Operation
 from tidelog.server.shares.state_topic import UNKNOWN_COUNT, UNKNOWN_START, PersistedState, ShareKey
 
-_UNKNOWN: Final = "This server does not host this topic-partition."
 _BELOW: Final = "The start offset is below 0."
 _NOTHING: Final = "There is no offset information to delete."
 
@@ -234,7 +233,7 @@ async def _reset_offset(
     """
     info = node.topics.find(name)
     if info is None or info.topic_id is None or not 0 <= number < info.partitions:
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _UNKNOWN
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NOT_HOSTED
     if start < UNKNOWN_START:
         return ErrorCode.INVALID_REQUEST, _BELOW
     return await node.shares.reset(ShareKey(group_id, info.topic_id, number), start), ""
@@ -297,7 +296,7 @@ async def _forgotten(
             topic_name=name,
             topic_id=NO_UUID,
             error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            error_message=_UNKNOWN if _id_of(node, name) is None else _NOTHING,
+            error_message=NOT_HOSTED if _id_of(node, name) is None else _NOTHING,
         )
     code = await _first_failure(replies)
     return DeleteShareGroupOffsetsResponseTopic(topic_name=name, topic_id=topic_id, error_code=code)

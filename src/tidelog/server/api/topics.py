@@ -60,7 +60,14 @@ from tidelog.server.api.guards import (
 )
 from tidelog.server.api.node import Node
 from tidelog.server.partitions.partition import Partition
-from tidelog.server.runtime.errors import Refusal, errors_in, refusal_of, set_error
+from tidelog.server.runtime.errors import (
+    ID_NOT_HOSTED,
+    NOT_HOSTED,
+    Refusal,
+    errors_in,
+    refusal_of,
+    set_error,
+)
 from tidelog.server.runtime.loop import Slices
 from tidelog.server.security.operations import Operation
 from tidelog.storage.directory.topic_registry import NewTopic, TopicInfo
@@ -71,9 +78,7 @@ from tidelog.storage.log.deletion import HIGH_WATERMARK
 # encoding takes long, because the response has all settings of each new topic.
 AT_ONCE: Final = 8
 
-NOT_HOSTED: Final = "This server does not host this topic-partition."
 _NAMED_TWICE: Final = "The provided topic name maps to an ID that was already supplied."
-_ID_NOT_HOSTED: Final = "This server does not host this topic ID."
 
 
 # -- CreateTopics --------------------------------------------------------------------------------
@@ -245,7 +250,7 @@ def _to_delete(
         raise Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic id.")
     info = node.topics.find_by_id(state.topic_id)
     if info is None:
-        raise Refusal(ErrorCode.UNKNOWN_TOPIC_ID, _ID_NOT_HOSTED)
+        raise Refusal(ErrorCode.UNKNOWN_TOPIC_ID, ID_NOT_HOSTED)
     if info.name in names:
         raise Refusal(ErrorCode.INVALID_REQUEST, _NAMED_TWICE)
     return info

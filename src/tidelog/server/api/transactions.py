@@ -57,8 +57,9 @@ from tidelog.server.admin.topic_rules import ensure_name
 from tidelog.server.api.context import MANY, LargeResponse, RequestContext, large_if_many
 from tidelog.server.api.guards import Access, Denied, Guarded, denied_whole, failed_item
 from tidelog.server.api.node import LOGGER, Node
+from tidelog.server.partitions.partition import TransactionEnd
 from tidelog.server.regexes import UnusableRegex, find_matches
-from tidelog.server.runtime.errors import Refusal
+from tidelog.server.runtime.errors import NOT_HOSTED, Refusal
 from tidelog.server.runtime.loop import Slices, in_slices
 from tidelog.server.security.operations import Operation
 from tidelog.server.transactions.coordinator import TransactionCoordinator
@@ -84,9 +85,9 @@ FENCED_FIRST_VERSION: Final = 2
 EPOCH_BUMP_FIRST_VERSION: Final = 5
 
 
-def fenced(version: int, code: int) -> int:
+def fenced(version: int, code: int, since: int = FENCED_FIRST_VERSION) -> int:
     """Return `code`, but for old versions INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED."""
-    is_unknown = code == ErrorCode.PRODUCER_FENCED and version < FENCED_FIRST_VERSION
+    is_unknown = code == ErrorCode.PRODUCER_FENCED and version < since
     return ErrorCode.INVALID_PRODUCER_EPOCH if is_unknown else code
 
 
@@ -393,14 +394,14 @@ async def _write(node: Node, marker: WritableTxnMarker) -> Mapping[TopicPartitio
         for topic in marker.topics
         for number in topic.partition_indexes
     )
-    return await node.markers.write(
-        list(partitions),
-        producer_id=marker.producer_id,
-        producer_epoch=marker.producer_epoch,
-        coordinator_epoch=marker.coordinator_epoch,
-        commit=marker.transaction_result,
-        transaction_version=marker.transaction_version,
+    end = TransactionEnd(
+        marker.producer_id,
+        marker.producer_epoch,
+        marker.coordinator_epoch,
+        marker.transaction_result,
+        marker.transaction_version,
     )
+    return await node.markers.write(list(partitions), end)
 
 
 def _topics(codes: Mapping[TopicPartition, ErrorCode]) -> list[WritableTxnMarkerTopicResult]:
@@ -451,10 +452,7 @@ async def _init(
     )
     result = await context.node.transactions.init_producer_id(init_request)
     if result.code:
-        is_unknown = (
-            result.code == ErrorCode.PRODUCER_FENCED and context.version < INIT_FENCED_FIRST_VERSION
-        )
-        return _refused(ErrorCode.INVALID_PRODUCER_EPOCH if is_unknown else result.code)
+        return _refused(fenced(context.version, result.code, INIT_FENCED_FIRST_VERSION))
     return InitProducerIdResponse(
         producer_id=result.producer_id, producer_epoch=result.producer_epoch
     )
@@ -474,9 +472,6 @@ def _response(producer_id: int) -> InitProducerIdResponse:
 
 def _refused(code: int) -> InitProducerIdResponse:
     return InitProducerIdResponse(error_code=code, producer_id=NONE, producer_epoch=NONE)
-
-
-NO_TOPIC: Final = "This server does not host this topic-partition."
 
 
 async def describe_producers(
@@ -528,7 +523,7 @@ def _no_topic(topic: str) -> Refusal:
         ensure_name(topic)
     except Refusal as refusal:
         return refusal
-    return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NO_TOPIC)
+    return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NOT_HOSTED)
 
 
 def _producer(entry: ProducerEntry) -> ProducerState:

@@ -16,9 +16,8 @@ markers).
 """
 
 from collections import deque
-from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import (
@@ -45,10 +44,12 @@ class TransactionEnd(NamedTuple):
 
     Attributes:
         producer_id: Id of the producer.
-        producer_epoch: Epoch of the marker.
+        producer_epoch: Epoch of the marker. With `transaction_version` 2 it is the epoch of the
+            records plus one. Otherwise it is the epoch of the records or a later epoch.
         coordinator_epoch: Epoch of the coordinator.
         commit: True to commit, False to abort.
-        transaction_version: 2 if each transaction raises the producer's epoch; otherwise 0 or 1.
+        transaction_version: 2 if each transaction raises the producer's epoch; 0 or 1 for
+            transactions of older clients.
     """
 
     producer_id: int
@@ -490,42 +491,3 @@ def end_transaction(partition: Partition, end: TransactionEnd) -> AppendResult:
         )
     partition.advance()
     return result
-
-
-class Markers(Protocol):
-    """Writes markers, which end transactions, to the logs of partitions."""
-
-    def write(
-        self,
-        partitions: Sequence[TopicPartition],
-        *,
-        producer_id: int,
-        producer_epoch: int,
-        coordinator_epoch: int,
-        commit: bool,
-        transaction_version: int,
-    ) -> Awaitable[Mapping[TopicPartition, ErrorCode]]:
-        """Append a marker to each partition, and return when it is durable.
-
-        In `__consumer_offsets` the group offsets of the transaction are also committed or dropped.
-        A marker may be written twice. The second marker is no error, and ends no other transaction.
-
-        Args:
-            partitions: Partitions of the transaction, each once.
-            producer_id: The transaction's producer.
-            producer_epoch: Epoch of the marker. With `transaction_version` 2 it is the epoch of the
-                records plus one. Otherwise it is the epoch of the records or a later epoch.
-            coordinator_epoch: Epoch of the coordinator. A log that has seen a later epoch refuses
-                the marker.
-            commit: True to commit, False to abort.
-            transaction_version: 2 if each transaction raises the epoch; 0 or 1 for transactions of
-                older clients.
-
-        Returns:
-            A code for each partition. The coordinator has finished with a partition whose code is
-            NONE, UNKNOWN_TOPIC_OR_PARTITION (it was deleted), INVALID_PRODUCER_EPOCH (a producer
-            with a later epoch has written there) or TRANSACTION_COORDINATOR_FENCED (a coordinator
-            with a later epoch has written there). The coordinator retries all other partitions
-            later.
-        """
-        ...

@@ -11,6 +11,19 @@ from tidelog.errors import TidelogError
 # protocol has at most 32,767 bytes.
 _MESSAGE_MAX: Final = 8_000
 
+# Texts of UNKNOWN_TOPIC_OR_PARTITION and UNKNOWN_TOPIC_ID, as in Kafka.
+NOT_HOSTED: Final = "This server does not host this topic-partition."
+ID_NOT_HOSTED: Final = "This server does not host this topic ID."
+
+# Errors of a coordinator that has not loaded the state of a key. Clients retry.
+NOT_SERVED: Final = frozenset(
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+
 
 class UnansweredRequest(TidelogError):
     """A request that gets no response (acks=0) was refused.

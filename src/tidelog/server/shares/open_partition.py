@@ -18,6 +18,7 @@ from tidelog.env import Clock
 from tidelog.error_codes import ErrorCode
 from tidelog.lazy_dataclass import dataclass
 from tidelog.server.partitions.partition import Partition
+from tidelog.server.runtime.errors import NOT_SERVED
 from tidelog.server.runtime.loop import Timer, Timers
 from tidelog.server.runtime.reply import Reply
 from tidelog.server.shares.record_runs import (
@@ -26,6 +27,7 @@ from tidelog.server.shares.record_runs import (
     AcquireOptions,
     Limits,
     ReadBatches,
+    StateBatch,
 )
 from tidelog.server.shares.share_partition import Change, SharePartition
 from tidelog.server.shares.state_topic import ShareKey, ShareStates, Update
@@ -157,15 +159,6 @@ class FetchQueue:
             waiter.wake(self.key)
 
 
-_UNAVAILABLE: Final = frozenset(
-    {
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    }
-)
-
-
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """Dependencies of open share partitions."""
@@ -280,12 +273,12 @@ class OpenSharePartition(FetchQueue):
             reply.complete(_share_code(code))
 
         self._writing += 1
-        self._around.states.write(self.key, self._update(change)).then(written)
+        self._around.states.write(self.key, self._update(change.batches)).then(written)
         return reply
 
-    def _update(self, change: Change) -> Update:
+    def _update(self, batches: Sequence[StateBatch]) -> Update:
         records, epoch = self.records, self.partition.log.leader_epoch
-        return Update(records.start, records.complete_count, change.batches, epoch)
+        return Update(records.start, records.complete_count, batches, epoch)
 
     def _settle(self, change: Change, *, is_written: bool) -> None:
         if self.is_closed:
@@ -320,9 +313,7 @@ class OpenSharePartition(FetchQueue):
         if batches:
             # The timeout applies even if the write fails. In this case a reload loses only delivery
             # counts.
-            records, epoch = self.records, self.partition.log.leader_epoch
-            update = Update(records.start, records.complete_count, batches, epoch)
-            self._around.states.write(self.key, update)
+            self._around.states.write(self.key, self._update(batches))
             self.notify()
         self._arm()
 
@@ -331,6 +322,6 @@ def _share_code(code: ErrorCode) -> ErrorCode:
     """Convert the result of a write to the error code for a member."""
     if code is ErrorCode.NONE:
         return ErrorCode.NONE
-    if code in _UNAVAILABLE:
+    if code in NOT_SERVED:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     return ErrorCode.UNKNOWN_SERVER_ERROR

@@ -417,13 +417,6 @@ class SharePartitions:
 
     async def reset(self, key: ShareKey, start: int) -> ErrorCode:
         """Reset a share partition to an offset; returns when the reset is durable."""
-        return await self._changed(key, start)
-
-    async def forget(self, key: ShareKey) -> ErrorCode:
-        """Delete the state of a share partition; returns when the deletion is durable."""
-        return await self._changed(key, None)
-
-    async def _changed(self, key: ShareKey, start: int | None) -> ErrorCode:
         if not await self.is_ready(key):
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         return await self.change_now(key, start)

@@ -8,11 +8,10 @@ from typing import Final, NamedTuple
 
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import TidelogError
-from tidelog.server.partitions.partition import Markers
 from tidelog.server.partitions.services import Services
 from tidelog.server.runtime.loop import Timer
 from tidelog.server.runtime.reply import Reply
-from tidelog.server.transactions.markers import MarkerWriter
+from tidelog.server.transactions.markers import MarkerWriter, PartitionMarkers
 from tidelog.server.transactions.metadata import (
     LOGGER,
     SERVER_VERSION,
@@ -57,7 +56,7 @@ class TransactionCoordinator:
         table: States of the transactional ids.
     """
 
-    def __init__(self, services: Services, markers: Markers) -> None:
+    def __init__(self, services: Services, markers: PartitionMarkers) -> None:
         self._config = services.config
         self._clock = services.env.clock
         self._timers = services.timers

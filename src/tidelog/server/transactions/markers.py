@@ -18,11 +18,11 @@ from tidelog.error_codes import ErrorCode
 from tidelog.errors import TidelogError
 from tidelog.server.partitions.partition import (
     ALL_REPLICAS,
-    Markers,
     TransactionEnd,
     end_transaction,
 )
 from tidelog.server.partitions.services import Services
+from tidelog.server.runtime.errors import NOT_SERVED
 from tidelog.server.runtime.loop import Timers
 from tidelog.server.runtime.reply import Reply
 from tidelog.server.transactions.metadata import LOGGER, Transaction, TransactionState
@@ -49,7 +49,7 @@ class MarkerWriter:
     """Completion of decided transactions. Used only in the event loop's thread."""
 
     def __init__(
-        self, table: TransactionStates, markers: Markers, timers: Timers, clock: Clock
+        self, table: TransactionStates, markers: "PartitionMarkers", timers: Timers, clock: Clock
     ) -> None:
         self._table = table
         self._markers = markers
@@ -91,34 +91,25 @@ class MarkerWriter:
 
     async def _write(
         self, transaction: Transaction, partitions: list[TopicPartition]
-    ) -> dict[TopicPartition, ErrorCode]:
+    ) -> Mapping[TopicPartition, ErrorCode]:
         metadata = transaction.metadata
         try:
-            written = await self._markers.write(
-                partitions,
-                producer_id=metadata.producer_id,
-                producer_epoch=metadata.producer_epoch,
-                coordinator_epoch=transaction.coordinator_epoch,
-                commit=metadata.state is TransactionState.PREPARE_COMMIT,
-                transaction_version=metadata.client_version,
+            end = TransactionEnd(
+                metadata.producer_id,
+                metadata.producer_epoch,
+                transaction.coordinator_epoch,
+                metadata.state is TransactionState.PREPARE_COMMIT,
+                metadata.client_version,
             )
+            codes = await self._markers.write(partitions, end)
         except Exception:  # noqa: BLE001 - retried: the decision is final
             LOGGER.exception("markers of %s can't be written", metadata.transactional_id)
             return {}
-        codes = dict(written)
-        self._log_failures(transaction, codes)
-        return codes
-
-    @staticmethod
-    def _log_failures(transaction: Transaction, codes: dict[TopicPartition, ErrorCode]) -> None:
         for partition, code in codes.items():
             if code is not ErrorCode.NONE:
-                LOGGER.warning(
-                    "%s: marker of %s: %s",
-                    partition,
-                    transaction.metadata.transactional_id,
-                    code.name,
-                )
+                name = metadata.transactional_id
+                LOGGER.warning("%s: marker of %s: %s", partition, name, code.name)
+        return codes
 
     async def _pause(self, delay_ms: int) -> None:
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -145,15 +136,7 @@ class MarkerWriter:
 
 
 # Errors of a partition of `__consumer_offsets` that is not served now. The marker is retried.
-_NOT_SERVED: Final = frozenset(
-    {
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-    }
-)
 
-# Result of a marker, known at once or when the marker is durable.
 _Ended: TypeAlias = ErrorCode | Reply[ErrorCode]
 
 
@@ -169,19 +152,25 @@ class PartitionMarkers:
         self._groups = groups
 
     async def write(
-        self,
-        partitions: Sequence[TopicPartition],
-        *,
-        producer_id: int,
-        producer_epoch: int,
-        coordinator_epoch: int,
-        commit: bool,
-        transaction_version: int,
+        self, partitions: Sequence[TopicPartition], end: TransactionEnd
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """End a producer's transaction in these partitions, as `Markers.write` describes."""
-        end = TransactionEnd(
-            producer_id, producer_epoch, coordinator_epoch, commit, transaction_version
-        )
+        """End a producer's transaction in partitions, and return when each marker is durable.
+
+        In `__consumer_offsets` the group offsets of the transaction are also committed or dropped.
+        A marker may be written twice. The second marker is no error, and ends no other transaction.
+
+        Args:
+            partitions: Partitions of the transaction, each once.
+            end: The end of the transaction. A log that has seen a later coordinator epoch refuses
+                the marker.
+
+        Returns:
+            A code for each partition. The coordinator has finished with a partition whose code is
+            NONE, UNKNOWN_TOPIC_OR_PARTITION (it was deleted), INVALID_PRODUCER_EPOCH (a producer
+            with a later epoch has written there) or TRANSACTION_COORDINATOR_FENCED (a coordinator
+            with a later epoch has written there). The coordinator retries all other partitions
+            later.
+        """
         opened = self._services.partitions
         missing = opened.unopened((each.topic, each.partition) for each in partitions)
         if missing:
@@ -220,4 +209,4 @@ class PartitionMarkers:
 
 
 def _of_group(code: ErrorCode) -> ErrorCode:
-    return ErrorCode.NOT_LEADER_OR_FOLLOWER if code in _NOT_SERVED else code
+    return ErrorCode.NOT_LEADER_OR_FOLLOWER if code in NOT_SERVED else code

@@ -78,7 +78,7 @@ async def test_a_deleted_state_stays_deleted(path: Path) -> None:
         one = it.member()
         await one.fetch(0)
         await one.say(said(0, 9, ACCEPT))
-        assert await it.node.shares.forget(it.key()) is ErrorCode.NONE
+        assert await it.node.shares.change_now(it.key(), None) is ErrorCode.NONE
     async with world(path) as it:
         assert await it.node.shares.is_ready(it.key())
         assert it.node.shares.states.of_group(GROUP) == []
@@ -154,10 +154,10 @@ async def come_and_go(path: Path, durability: str) -> None:
             for number in range(100):
                 key = it.key(group=f"short {number}")
                 assert await shares.reset(key, 3) is ErrorCode.NONE
-                assert await shares.forget(key) is ErrorCode.NONE
+                assert await shares.change_now(key, None) is ErrorCode.NONE
         assert log.log_start_offset > 150
         assert log.log_end_offset - log.log_start_offset < 60
-        assert await shares.forget(it.key()) is ErrorCode.NONE
+        assert await shares.change_now(it.key(), None) is ErrorCode.NONE
     async with world(path) as it:
         assert await it.node.shares.is_ready(it.key())
         assert it.node.shares.states.of_group(GROUP) == []
@@ -171,10 +171,10 @@ async def test_the_log_start_also_moves_if_all_groups_are_deleted(path: Path) ->
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(state_topic, "USELESS_MAX", 20)
             for _ in range(20):
-                assert await it.node.shares.forget(it.key()) is ErrorCode.NONE
+                assert await it.node.shares.change_now(it.key(), None) is ErrorCode.NONE
                 assert await it.node.shares.reset(it.key(), 3) is ErrorCode.NONE
             for _ in range(30):
-                assert await it.node.shares.forget(it.key()) is ErrorCode.NONE
+                assert await it.node.shares.change_now(it.key(), None) is ErrorCode.NONE
         assert log.log_start_offset > 40
     async with world(path) as it:
         assert await it.node.shares.is_ready(it.key())
