@@ -199,9 +199,18 @@ class DiffOptions:
 
     target: str = declared_by(target_argument)
     place: Place = declared_by(place_options)
-    start: str = option("--from", required=True, metavar="TIME", help=f"Earlier time. {TIME_HELP}.")
+    start: str | None = option(
+        "--from", metavar="TIME", help=f"Earlier time (inclusive). {TIME_HELP}."
+    )
     end: str | None = option(
         "--to", metavar="TIME", help="Later time (inclusive). Default: all records."
+    )
+    during: str | None = option(
+        "--during",
+        metavar="RANGE",
+        help="Instead of --from and --to: show what the records of a range changed, such as a whole"
+        " day or month in a zone (2013-02-08Z, 2013-02Z, 'yesterday UTC') or a range A..B (B is not"
+        " included).",
     )
     clock: ClockName = declared_by(clock_option)
     key: str | None = option(
@@ -223,7 +232,7 @@ class DiffOptions:
     "diff",
     epilog=examples(
         "tidelog diff flights --from -1d",
-        "tidelog diff flights --from 2013-02-08 --to 2013-02-09 --zone America/New_York -o json",
+        "tidelog diff flights --during 2013-02-08 --zone America/New_York -o json",
         "tidelog diff flights --from 2013-03-01Z --to 2013-04-01Z --key N14228",
         "tidelog diff flights --from -1h --clock append --bootstrap broker:9092",
     ),
@@ -233,15 +242,13 @@ def diff(surroundings: Surroundings, options: DiffOptions) -> None:
     """Show keys added, changed and deleted between two times.
 
     Compares the topic's tables as of both times (see `tidelog read --table`). Such a table has the
-    records up to and including its time. So --from 2013-02-08 and --to 2013-02-09 compare the
-    beginnings of both days, and show what changed on the 8th.
+    records up to and including its time. --during 2013-02-08 compares the tables before the
+    beginning and before the end of this day, and so shows what changed on the 8th.
 
     A table leaves out a long equal beginning of both values; --wide shows it.
     """
     key = None if options.key is None else cells.typed_bytes(options.key, options.key_as)
-    before_ms = times.read_point(surroundings, options.start, options.zone)
-    end = options.end
-    after_ms = None if end is None else times.read_point(surroundings, end, options.zone)
+    before_ms, after_ms = _read_cuts(surroundings, options)
     with open_topics(surroundings, options.place) as directory:
         difference = directory.diff(
             parse_choice(options.target, options.partition),
@@ -270,6 +277,20 @@ def diff(surroundings: Surroundings, options: DiffOptions) -> None:
         when = f" if key {options.key} was ever outside {difference.home}" if is_elsewhere else ""
         _note_doubts(surroundings, difference.doubts(), options.zone, when)
         _say(surroundings, difference, stats, whole=True, effect=effect)
+
+
+def _read_cuts(surroundings: Surroundings, options: DiffOptions) -> tuple[int, int | None]:
+    """Return the times of both tables in ms, inclusive; the later one is None for all records."""
+    start, end, during = options.start, options.end, options.during
+    if during is not None:
+        start_ms, end_ms = times.read_bounds(surroundings, start, end, options.zone, during=during)
+        if start_ms is None:
+            raise UsageProblem(f"--during {during}: give a start, at which the earlier table ends")
+        return start_ms - 1, None if end_ms is None else end_ms - 1  # times are whole ms
+    if start is None:
+        raise UsageProblem("give the earlier time with --from, or both times with --during")
+    before_ms = times.read_point(surroundings, start, options.zone)
+    return before_ms, None if end is None else times.read_point(surroundings, end, options.zone)
 
 
 def _print_changes(
@@ -310,14 +331,17 @@ def _diff_verdict(
     elif not changes:
         same = "has the same value in both tables, or is in neither"
         keys = f"0 differences: key {options.key} of {options.target} {same}"
-    before_ms, after_ms = times_ms
-    before = output.time_text(before_ms, options.zone)
-    after = "all records"
-    if after_ms is not None:
-        after = f"the table as of {output.time_text(after_ms, options.zone)}"
+    is_range = options.during is not None
+    before, after = (
+        "all records"
+        if ms is None
+        else f"the table {'before' if is_range else 'as of'}"
+        f" {output.time_text(ms + is_range, options.zone)}"
+        for ms in times_ms
+    )
     return (
-        f"{keys}; from the table as of {before} to {after}"
-        f" ({options.zone or 'UTC'}, {options.clock} clock, times inclusive)"
+        f"{keys}; from {before} to {after} ({options.zone or 'UTC'}, {options.clock} clock, times"
+        f" {'exclusive' if is_range else 'inclusive'})"
     )
 
 

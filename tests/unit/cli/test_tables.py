@@ -129,6 +129,40 @@ def test_an_empty_diff_is_one_sentence(flights: Cli) -> None:
     assert [line.partition(",")[0] for line in csv.lines] == ["topic"]
 
 
+def test_a_diff_during_a_range_shows_the_changes_of_its_records(flights: Cli) -> None:
+    append_two_keys(flights)
+    ranges = {
+        f"{NOW - 100}..{NOW - 98}": [("a", "added", "1"), ("b", "added", "2")],
+        f"{NOW - 99}..{NOW - 98}": [("b", "added", "2")],
+        f"{NOW - 98}..": [("a", "changed", "3"), ("b", "deleted", None)],
+        "2023-11-14Z": [("a", "added", "3")],
+    }
+    for during, changes in ranges.items():
+        result = flights.ok("diff", "flights", "--during", during, "-o", "json")
+        rows = [(row["key"], row["change"], row["after"]) for row in result.objects]
+        assert rows == changes
+    in_tokyo = ("--during", "2023-11-15", "--zone", "Asia/Tokyo", "-o", "csv")
+    assert flights.ok("diff", "flights", *in_tokyo).err.startswith(
+        "1 key of flights: 1 added, 0 changed, 0 deleted; from the table before 2023-11-15 00:00:00"
+        " to the table before 2023-11-16 00:00:00 (Asia/Tokyo, record clock, times exclusive)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ((), "give the earlier time with --from, or both times with --during"),
+        (("--during", "2013Z", "--from", "-1d"), "leave --from and --to out"),
+        (("--during", "2013Z", "--to", "now"), "leave --from and --to out"),
+        (("--during", "..2013-02-08Z"), "give a start, at which the earlier table ends"),
+        (("--during", "2013"), "the time zone is missing"),
+    ],
+)
+def test_a_diff_needs_one_start(flights: Cli, options: tuple[str, ...], reason: str) -> None:
+    result = flights.run("diff", "flights", *options)
+    assert (result.code, reason in result.err) == (ExitCode.USAGE, True)
+
+
 def test_a_diff_the_wrong_way_round_is_refused(flights: Cli) -> None:
     append_two_keys(flights)
     span = ("--from", str(NOW), "--to", str(NOW - 99))
