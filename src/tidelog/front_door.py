@@ -557,7 +557,9 @@ class FrontDoor(Closing):
             after: The later time, inclusive; None for the whole log.
             key: Only this key; text is encoded as UTF-8. All keys if None. For a key of a topic,
                 `refuse` applies only to the partition to which Kafka's default partitioner sends
-                the key, and to partitions in which the key has changed.
+                the key, and to partitions in which the key has changed. It applies to all
+                partitions if a directory has gaps in their numbers, because their number is then
+                unknown.
             clock: Clock of both times: `record` or `append`.
             inexact: `refuse` or `mark`, as in `table`.
 
@@ -572,7 +574,8 @@ class FrontDoor(Closing):
         chosen, home = bytes_of("key", key), None
         if chosen is not None and isinstance(topic, str):
             names = self.partitions(topic)
-            home = names[partition_of(chosen, len(names))]
+            if names[-1].partition == len(names) - 1:  # else their number is unknown
+                home = names[partition_of(chosen, len(names))]
         return Diff(
             source=self.source,
             topic=topic,

@@ -1,6 +1,7 @@
 """`read --table`, `diff`, and serializers of keys and values by name."""
 
 import struct
+from shutil import rmtree
 
 import pyarrow as pa
 import pytest
@@ -251,6 +252,18 @@ def test_a_diff_of_one_key_is_refused_only_for_partitions_of_this_key(spread: Cl
     marked = spread.ok(*past, "k2", "--inexact", "mark")
     assert [row["partition"] for row in marked.objects] == [0, 3]
     assert "note: not exact: flights, partitions 0-2, 4: records below" in marked.err
+
+
+def test_a_diff_of_one_key_is_refused_for_all_partitions_if_their_number_is_unknown(
+    spread: Cli,
+) -> None:
+    # a copy of one broker's directory of Apache Kafka, which has some of the partitions
+    for number in (0, 2):
+        rmtree(spread.data / f"flights-{number}")
+    (spread.data / files.TOPICS_FILE).unlink()
+    key = next(f"x{n}" for n in range(99) if partition_of(b"x%d" % n, 3) == 1)
+    refused = spread.run("diff", "flights", "--from", str(NOW), "--key", key)
+    assert (refused.code, "exactly: flights, partitions 1, 4: rec" in refused.err) == (1, True)
 
 
 @pytest.mark.parametrize(
