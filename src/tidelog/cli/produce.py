@@ -63,7 +63,7 @@ _columns: Final = bundled(
     click.option(
         "--key",
         metavar="COL",
-        help="Column of the key; without --from the key itself. Default: no key.",
+        help="Column of the key. Without --from: the key itself. Default: no key.",
     ),
     click.option(
         "--key-separator",
@@ -73,13 +73,13 @@ _columns: Final = bundled(
     click.option(
         "--time",
         metavar="COL",
-        help=f"Column of the create time; without --from the time itself: {TIME_HELP}. Default:"
-        " now.",
+        help="Column of the create time. Without --from: the create time itself,"
+        f" {TIME_HELP}. Default: now.",
     ),
     click.option(
         "--value",
         metavar="COL",
-        help="Column of the value; without --from the value itself. Default: the row as JSON, or"
+        help="Column of the value. Without --from: the value itself. Default: the row as JSON, or"
         " a line of stdin.",
     ),
     click.option(
