@@ -347,7 +347,7 @@ class Client:
 
         Args:
             group: Consumer group. None for a consumer to which the caller assigns partitions, and
-                which never commits.
+                which never commits. Such a consumer needs no rights on a group.
             more: Settings of librdkafka, with underscores instead of dots. By default the consumer
                 reports the ends of partitions, doesn't commit by itself, and raises an error for an
                 offset outside the log. If the offsets of records don't increase, the consumer
@@ -371,7 +371,10 @@ class Client:
         settings |= {key.replace("_", "."): value for key, value in more.items()}
         with self._typed_config():
             return OrderedConsumer(
-                self.bootstrap, self._settings() | settings, error_cb=self._store_error
+                self.bootstrap,
+                self._settings() | settings,
+                has_group=group is not None,
+                error_cb=self._store_error,
             )
 
     def producer(self, settings: Mapping[str, object]) -> "ck.Producer":

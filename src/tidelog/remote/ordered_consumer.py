@@ -5,6 +5,10 @@ record must have a higher offset than the previous record of its partition. If i
 next offset, its offset must also be below the high watermark of its response. A list of records is
 checked completely before it is returned.
 
+librdkafka looks for the coordinator of `group.id` even if partitions are assigned and nothing is
+committed. A consumer without a group of the user therefore ignores that its placeholder group is
+refused: it only needs rights to read its topics.
+
 One kind of damage is not detected: a flipped bit that moves a batch below the requested offset. In
 this case librdkafka drops the batch, and the missing offsets look like a gap from compaction.
 Readers of batches (`remote.partition_fetch`) detect this error.
@@ -15,6 +19,7 @@ from typing import Final
 
 import confluent_kafka as ck
 
+from tidelog.error_codes import ErrorCode
 from tidelog.errors import CorruptBatch
 from tidelog.record.offset_order import bad_order
 from tidelog.types import INT64_MAX
@@ -23,11 +28,22 @@ _NO_TIMEOUT: Final = -1
 
 
 class OrderedConsumer(ck.Consumer):
-    """Consumer that raises CorruptBatch if a partition's offsets do not increase."""
+    """Consumer that raises CorruptBatch if a partition's offsets do not increase.
 
-    def __init__(self, bootstrap: str, config: Mapping[str, object], **more: object) -> None:
+    Args:
+        bootstrap: Bootstrap servers, for errors.
+        config: Settings of librdkafka.
+        has_group: Whether the user chose the group. If false, `group.id` is a placeholder, and a
+            refusal of this group is ignored.
+        more: Arguments of `confluent_kafka.Consumer`.
+    """
+
+    def __init__(
+        self, bootstrap: str, config: Mapping[str, object], *, has_group: bool, **more: object
+    ) -> None:
         super().__init__(dict(config), **more)
         self._bootstrap = bootstrap
+        self._has_group = has_group
         # For each partition: the offset after the partition's last record, and its last known high
         # watermark.
         self._nexts: dict[tuple[str | None, int | None], int] = {}
@@ -41,6 +57,8 @@ class OrderedConsumer(ck.Consumer):
     def poll(self, timeout: float = _NO_TIMEOUT) -> ck.Message | None:
         """Return the next message, None at the timeout; raises CorruptBatch for a wrong offset."""
         message = super().poll(timeout)
+        while message is not None and self._is_ignored(message):
+            message = super().poll(timeout)
         if message is not None:
             self._check([message])
         return message
@@ -49,7 +67,12 @@ class OrderedConsumer(ck.Consumer):
         """Return at most `num_messages` messages; raises CorruptBatch for a wrong offset."""
         messages = super().consume(num_messages, timeout)
         self._check(messages)
-        return messages
+        return [message for message in messages if not self._is_ignored(message)]
+
+    def _is_ignored(self, message: ck.Message) -> bool:
+        error = message.error()
+        is_refusal = error is not None and error.code() == ErrorCode.GROUP_AUTHORIZATION_FAILED
+        return is_refusal and not self._has_group
 
     def _check(self, messages: Iterable[ck.Message]) -> None:
         nexts = self._nexts
