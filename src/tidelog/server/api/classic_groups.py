@@ -39,8 +39,7 @@ from tidelog.protocol.messages.classic_groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from tidelog.protocol.schema import NO_OPERATIONS
-from tidelog.server.api.context import MANY, LargeResponse, RequestContext, large_if_many
+from tidelog.server.api.context import LargeResponse, RequestContext, large_if_many
 from tidelog.server.api.guards import (
     DENIED_TEXT,
     Access,
@@ -439,9 +438,8 @@ async def describe_groups(
         for group in described:
             if not group.error_code:
                 group.authorized_operations = GROUP_OPERATIONS
-    response = DescribeGroupsResponse(groups=described)
     members = sum(len(group.members) for group in described)
-    return LargeResponse(response, described) if members > MANY else response
+    return large_if_many(DescribeGroupsResponse(groups=described), described, members)
 
 
 async def _describe(context: RequestContext, group_id: str) -> DescribedGroup:
@@ -461,7 +459,6 @@ async def _describe(context: RequestContext, group_id: str) -> DescribedGroup:
         protocol_type=group.protocol_type or "",
         protocol_data=(group.protocol_name or "") if is_stable else "",
         members=await in_slices(context.node.env.clock, described),
-        authorized_operations=NO_OPERATIONS,
     )
 
 

@@ -106,9 +106,15 @@ class LargeResponse:
 _ResponseT = TypeVar("_ResponseT", bound="DataclassInstance")
 
 
-def large_if_many(response: _ResponseT, items: _Items) -> "_ResponseT | LargeResponse":
-    """Return the response, wrapped as a `LargeResponse` if its list has more than `MANY` items."""
-    return LargeResponse(response, items) if len(items) > MANY else response
+def large_if_many(
+    response: _ResponseT, items: _Items, count: int | None = None
+) -> "_ResponseT | LargeResponse":
+    """Return the response, wrapped as a `LargeResponse` if its list has more than `MANY` items.
+
+    `count` is the number of elements in the list's items, if these elements determine the size.
+    """
+    is_large = (len(items) if count is None else count) > MANY
+    return LargeResponse(response, items) if is_large else response
 
 
 class EncodedResponse:

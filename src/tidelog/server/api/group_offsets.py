@@ -33,7 +33,7 @@ from tidelog.protocol.messages.group_offsets import (
     TxnOffsetCommitResponse,
 )
 from tidelog.protocol.wire import NO_UUID
-from tidelog.server.api.context import MANY, LargeResponse, RequestContext
+from tidelog.server.api.context import LargeResponse, RequestContext, large_if_many
 from tidelog.server.api.guards import Access, Denied, Guarded, denied_whole, failed_item
 from tidelog.server.api.node import Node
 from tidelog.server.api.produce import reported_error
@@ -68,8 +68,7 @@ async def offset_fetch(
             if number % GROUPS_AT_ONCE == 0:
                 await asyncio.sleep(0)
         count = sum(len(topic.partitions) for group in groups for topic in group.topics)
-        response = OffsetFetchResponse(groups=groups)
-        return LargeResponse(response, groups) if count > MANY else response
+        return large_if_many(OffsetFetchResponse(groups=groups), groups, count)
     group_request = OffsetFetchGroup(group_id=request.group_id, topics=request.topics)
     group_response = await _group(context, group_request, is_stable=request.require_stable)
     topics, code = group_response.topics, group_response.error_code
@@ -78,8 +77,7 @@ async def offset_fetch(
         requested = request.topics or ()
         topics = [failed_item(OffsetFetchTopicResponse, topic, code) for topic in requested]
     count = sum(len(topic.partitions) for topic in topics)
-    response = OffsetFetchResponse(error_code=code, topics=topics)
-    return LargeResponse(response, topics) if count > MANY else response
+    return large_if_many(OffsetFetchResponse(error_code=code, topics=topics), topics, count)
 
 
 class _OffsetSource(NamedTuple):
@@ -101,23 +99,17 @@ class _OffsetSource(NamedTuple):
 async def _group(
     context: RequestContext, group_request: OffsetFetchGroup, *, is_stable: bool
 ) -> OffsetFetchGroupResponse:
-    coordinator = context.node.groups
-    code = coordinator.shards.error_for(group_request.group_id)
-    if code is ErrorCode.NONE:
-        code = await coordinator.shards.settled(group_request.group_id)
-    if code is ErrorCode.NONE:
-        code = coordinator.shards.error_for(
-            group_request.group_id
-        )  # the group may have been unloaded meanwhile
-    if code is not ErrorCode.NONE:
-        return OffsetFetchGroupResponse(group_id=group_request.group_id, error_code=code)
-    group = coordinator.find(group_request.group_id)
-    if group is not None and context.version >= MEMBERS_FIRST_VERSION:
+    coordinator, group_id = context.node.groups, group_request.group_id
+    shards = coordinator.shards
+    code = shards.error_for(group_id) or await shards.settled(group_id)
+    code = code or shards.error_for(group_id)  # the group may have been unloaded meanwhile
+    group = coordinator.find(group_id)
+    if not code and group is not None and context.version >= MEMBERS_FIRST_VERSION:
         code = group.fetch_error(group_request.member_id, group_request.member_epoch)
-        if code is not ErrorCode.NONE:
-            return OffsetFetchGroupResponse(group_id=group_request.group_id, error_code=code)
+    if code:
+        return OffsetFetchGroupResponse(group_id=group_id, error_code=code)
     source = _OffsetSource(
-        group_request.group_id,
+        group_id,
         GroupOffsets() if group is None else group.offsets,
         coordinator.pending if is_stable else None,
         context.version >= TOPIC_IDS_FIRST_VERSION,
@@ -130,9 +122,7 @@ async def _group(
             for topic in _named_once(group_request.topics)
         ]
     )
-    return OffsetFetchGroupResponse(
-        group_id=group_request.group_id, topics=topics, error_code=ErrorCode.NONE
-    )
+    return OffsetFetchGroupResponse(group_id=group_id, topics=topics)
 
 
 async def _all(node: Node, source: _OffsetSource) -> list[OffsetFetchTopicResponse]:

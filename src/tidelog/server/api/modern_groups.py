@@ -35,7 +35,7 @@ from tidelog.protocol.messages.modern_groups import (
     ShareGroupHeartbeatResponse,
 )
 from tidelog.server.api.classic_groups import GROUP_OPERATIONS
-from tidelog.server.api.context import MANY, LargeResponse, RequestContext, sees_topics
+from tidelog.server.api.context import LargeResponse, RequestContext, large_if_many, sees_topics
 from tidelog.server.api.guards import DENIED_TEXT, Access, Denied, Guarded
 from tidelog.server.groups.assignors import SIMPLE
 from tidelog.server.groups.group_updates import Heartbeats
@@ -176,8 +176,7 @@ async def consumer_group_describe(
     """Describe consumer groups, their members, and each member's current and target assignment."""
     described = await _describe_all(context, request, _describe_consumers, _refused_consumer)
     members = sum(len(group.members) for group in described)
-    response = ConsumerGroupDescribeResponse(groups=described)
-    return LargeResponse(response, described) if members > MANY else response
+    return large_if_many(ConsumerGroupDescribeResponse(groups=described), described, members)
 
 
 async def share_group_describe(
@@ -186,8 +185,7 @@ async def share_group_describe(
     """Describe share groups, their members, and each member's assignment."""
     described = await _describe_all(context, request, _describe_sharers, _refused_share)
     members = sum(len(group.members) for group in described)
-    response = ShareGroupDescribeResponse(groups=described)
-    return LargeResponse(response, described) if members > MANY else response
+    return large_if_many(ShareGroupDescribeResponse(groups=described), described, members)
 
 
 async def _describe_all(

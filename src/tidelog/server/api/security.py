@@ -45,7 +45,7 @@ from tidelog.protocol.messages.security import (
     ScramCredentialUpsertion,
 )
 from tidelog.server.admin.security_store import ACLS_MAX, USERS_MAX
-from tidelog.server.api.context import MANY, LargeResponse, RequestContext, large_if_many
+from tidelog.server.api.context import LargeResponse, RequestContext, large_if_many
 from tidelog.server.api.guards import Access, Guarded, denied_whole
 from tidelog.server.runtime.errors import Refusal, errors_in, refusal_of, set_error
 from tidelog.server.runtime.loop import Slices
@@ -83,7 +83,7 @@ async def describe_acls(
     acls, acl_filter = authorizer.acls, _filter_of(request)
     resources = await context.node.work.run_long(len(acls), _resources, acls, acl_filter)
     response = DescribeAclsResponse(error_message=None, resources=resources)
-    return LargeResponse(response, resources) if len(acls) > MANY else response
+    return large_if_many(response, resources, len(acls))
 
 
 def _resources(acls: Iterable[Acl], acl_filter: AclFilter | None) -> list[DescribeAclsResource]:
@@ -268,7 +268,7 @@ async def delete_acls(
                 set_error(result, error)
                 result.matching_acls = []
     response = DeleteAclsResponse(filter_results=results)
-    return LargeResponse(response, results) if sum(map(len, going)) > MANY else response
+    return large_if_many(response, results, sum(map(len, going)))
 
 
 def _removed(

@@ -54,7 +54,7 @@ from tidelog.protocol.messages.transactions import (
     WriteTxnMarkersResponse,
 )
 from tidelog.server.admin.topic_rules import ensure_name
-from tidelog.server.api.context import MANY, LargeResponse, RequestContext, large_if_many
+from tidelog.server.api.context import LargeResponse, RequestContext, large_if_many
 from tidelog.server.api.guards import Access, Denied, Guarded, denied_whole, failed_item
 from tidelog.server.api.node import LOGGER, Node
 from tidelog.server.partitions.partition import TransactionEnd
@@ -493,9 +493,8 @@ async def describe_producers(
         )
         for topic in request.topics
     ]
-    response = DescribeProducersResponse(topics=topics)
     count = sum(len(each.active_producers) for topic in topics for each in topic.partitions)
-    return LargeResponse(response, topics) if count > MANY else response
+    return large_if_many(DescribeProducersResponse(topics=topics), topics, count)
 
 
 async def _partition(

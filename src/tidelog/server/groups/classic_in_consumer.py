@@ -9,7 +9,6 @@ Source: Kafka 4.3's group coordinator; KIP-848 (online migration).
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import CorruptMessage, UnsupportedVersion
@@ -54,9 +53,6 @@ from tidelog.server.groups.requests import (
 from tidelog.server.groups.topic_regexes import Regexes, RegexStatus
 from tidelog.server.runtime.errors import Refusal
 from tidelog.server.runtime.reply import Reply
-
-if TYPE_CHECKING:
-    from uuid import UUID
 
 
 class ClassicInConsumer:
@@ -107,7 +103,7 @@ class ClassicInConsumer:
         status = self._regexes.change(update, match, new)
         names_changed = new.subscription.topics != match.member.subscription.topics
         has_changed = names_changed or status is not RegexStatus.SAME
-        owned = self._owned(written_subscription)
+        owned = self._updates.facts.by_id(written_subscription.owned_partitions)
         if downgrades and static_member is not None:
             return self._downgrade(update, match, new, owned, has_changed=has_changed)
         moved = self._updates.move(
@@ -159,17 +155,6 @@ class ClassicInConsumer:
 
         update.actions.append(await_sync)
         return _joined_after(self._updates.write(update), member)
-
-    def _owned(self, written_subscription: ConsumerProtocolSubscription) -> Owned:
-        topics = self._updates.topics.all()
-        owned: dict[UUID, frozenset[int]] = {}
-        for part in written_subscription.owned_partitions:
-            info = topics.get(part.topic)
-            if info is not None and info.topic_id is not None:
-                owned[info.topic_id] = frozenset(part.partitions)
-        return owned
-
-    # -- syncing -----------------------------------------------------------------------------
 
     def sync(self, group: ConsumerGroup, request: SyncRequest) -> Reply[SyncResult]:
         """Return the member's assignment, which the coordinator has already computed."""

@@ -16,6 +16,7 @@ from uuid import UUID
 
 from tidelog.error_codes import ErrorCode
 from tidelog.lazy_dataclass import dataclass
+from tidelog.protocol.messages.group_records import AssignedPartitions, OwnedPartitions
 from tidelog.server.coordinator.state_topic import KeyValue, is_accepted
 from tidelog.server.groups.modern_group import (
     JOINING,
@@ -88,6 +89,18 @@ class TopicFacts:
             self._characters += sum(map(len, requested))
             topic_ids = self._ids[requested] = frozenset(each for each in ids if each is not None)
         return topic_ids
+
+    def by_id(
+        self, parts: Iterable[AssignedPartitions | OwnedPartitions]
+    ) -> Mapping[UUID, frozenset[int]]:
+        """Return the partitions of existing topics, by the topics' ids."""
+        topics = self.topics.all()
+        infos = ((topics.get(part.topic), part.partitions) for part in parts)
+        return {
+            info.topic_id: frozenset(numbers)
+            for info, numbers in infos
+            if info is not None and info.topic_id is not None
+        }
 
     def metadata_hash(self, names: Iterable[str]) -> int:
         """Hash these topics' names, ids and partition counts; 0 if none of them exists."""

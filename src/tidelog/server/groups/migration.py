@@ -157,13 +157,7 @@ class Migration:
         written = ASSIGNMENT.read(data)[1]
         if written.user_data:
             raise self._refusal(classic, "its assignor stores user data in assignments")
-        topics = self._updates.topics.all()
-        target: dict[UUID, frozenset[int]] = {}
-        for part in written.assigned_partitions:
-            info = topics.get(part.topic)
-            if info is not None and info.topic_id is not None:
-                target[info.topic_id] = frozenset(part.partitions)
-        return target
+        return self._updates.facts.by_id(written.assigned_partitions)
 
     def _dismiss(self, classic: ClassicGroup, group: ConsumerGroup) -> None:
         """Unload the classic group.
