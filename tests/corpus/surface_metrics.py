@@ -70,7 +70,7 @@ def _use(bootstrap: str, data: str, sasl_port: int) -> None:
     assert len(consumer.consume(10, WAIT_S)) == 10
     consumer.commit(offsets=[TopicPartition("t", 0, 3)], asynchronous=False)
     compacted = run("compact", "c", "--roll", "--data", data)
-    assert compacted.code == 0, compacted.err
+    assert compacted.code == 0, compacted
     producer.begin_transaction()
     producer.produce("c", b"value", b"key", timestamp=still.now_ms())
     producer.commit_transaction(WAIT_S)
