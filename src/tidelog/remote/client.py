@@ -289,9 +289,10 @@ class Client:
         pause = self._pause
         if pause is None:
             return
+        left_s = self.deadline()
         refusal = self._refusal()
         for _ in range(_ATTEMPTS - 1):
-            if refusal is None:
+            if refusal is None or left_s() <= 0:  # a slow name server may use up the timeout
                 break
             pause(min(_ATTEMPT_PAUSE_S, self.timeout_s / _ATTEMPTS))
             refusal = self._refusal()

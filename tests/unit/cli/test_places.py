@@ -12,6 +12,8 @@ from tests.worlds.kafka.broker import free_port
 from tidelog.cli.app import app, run
 from tidelog.cli.places import Place, place_options
 from tidelog.cli.surroundings import ExitCode, Surroundings
+from tidelog.env import ManualClock
+from tidelog.errors import ClusterFailure
 from tidelog.remote.cluster import Cluster, connect
 
 
@@ -140,6 +142,24 @@ def test_a_command_fails_soon_if_no_host_name_can_be_resolved(
         "error: broker.invalid:9092: could not connect: can't resolve the host name of"
         " broker.invalid:9092 (Name or service not known)"
     )
+
+
+def test_slow_failures_to_resolve_a_name_end_at_the_timeout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, hosts = ManualClock(), list[str]()
+
+    def fail_slowly(host: str, *_: object, **__: object) -> None:
+        hosts.append(host)
+        clock.advance(15_000)
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail_slowly)
+    with connect("broker.invalid:9092", timeout_s=20, clock=clock) as cluster:
+        cluster.fail_if_refused(lambda _: None)
+        with pytest.raises(ClusterFailure, match="can't resolve the host name"):
+            cluster.admin()
+    assert hosts == ["broker.invalid"] * 2
 
 
 @pytest.mark.parametrize("command", ["read flights --follow", "lag readers --watch"])
