@@ -308,15 +308,19 @@ def test_partitions_and_deleted_records_of_a_broker(broker: Broker, shell: Shell
 
 def check_unread(shell: Shell) -> None:
     """Check the note of `delete-records` on groups that would lose unread records."""
-    for group, day in (("behind", 3), ("current", 5), ("new", 2), ("slow", 2), ("late", 2)):
+    days = {"behind": 3, "current": 5, "late": 2, "new": 2, "old": 2, "slow": 2, "torpid": 2}
+    for group, day in days.items():
         to = "latest" if day == 5 else f"1970-01-0{day}Z"
         rewind = f"rewind --group {group} --topic flights --to {to} --execute"
         assert shell.run(rewind)[0] == ExitCode.OK, shell.err
-    assert shell.run("delete-records flights --before 1970-01-04Z")[0] == ExitCode.OK
-    assert shell.err.splitlines()[1] == (
-        "note: 4 of 5 consumer groups that committed offsets of flights would lose unread records:"
-        " late at most 2, new at most 2, slow at most 2, ..."
+    (row,) = shell.rows("delete-records flights --before 1970-01-04Z")
+    assert shell.err.splitlines()[2] == (
+        "note: 6 of 7 consumer groups that committed offsets of flights would lose unread records:"
+        " late at most 2, new at most 2, old at most 2, slow at most 2, torpid at most 2, and 1"
+        " more"
     )
+    unread = {group: 4 - day for group, day in days.items() if day < 4}
+    assert row["unread_by_group"] == unread
     code, out = shell.run("delete-records flights:0 --offset 1")
     assert code == ExitCode.OK
     assert out.startswith("dry run: would delete 1 offset, at most as many records; --yes")
@@ -333,9 +337,10 @@ def check_unread(shell: Shell) -> None:
 def check_deletions(shell: "Shell | LocalShell") -> None:
     """Check `delete-records` on a topic with one record a day, from 1970-01-02 on."""
     before = "delete-records flights --before 1970-01-03T12:00Z"
-    assert shell.rows(before) == [
-        {"partition": 0, "start": 0, "new_start": 2, "end": 4, "offsets_deleted": 2}
-    ]
+    (row,) = shell.rows(before)
+    assert (row.pop("unread_by_group") is None) is shell.knows_counts
+    offsets = {"partition": 0, "start": 0, "new_start": 2, "end": 4, "offsets_deleted": 2}
+    assert row == {**offsets, "records_deleted": 2}
     newest = "the newest record that would be deleted is of 1970-01-03T00:00:00.000Z (record clock)"
     verdict = "dry run: would delete 2 records; --yes deletes them"
     assert shell.err.splitlines()[:2] == [verdict, f"note: {newest}"]

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 Ranges: TypeAlias = Mapping[TopicPartition, tuple[int, int]]
 Counts: TypeAlias = Mapping[TopicPartition, int]
+# Number of unread records of each partition, by group. Groups without unread records are left out.
+Unread: TypeAlias = Mapping[TopicPartition, Mapping[str, int]]
 
 
 @click.command(
@@ -100,7 +102,9 @@ class DeleteRecordsOptions:
 
 
 _COLUMNS: Final = output.columns(
-    output.number("partition", "start", "new_start", "end", "offsets_deleted")
+    output.number("partition", "start", "new_start", "end", "offsets_deleted"),
+    output.minor(output.count("records_deleted")),
+    output.detail("unread_by_group"),
 )
 
 
@@ -121,9 +125,10 @@ def delete_records(surroundings: Surroundings, options: DeleteRecordsOptions) ->
     time on the clock, unless --untimed is given; in a cluster, the records are fetched to check
     this. Retention deletes the files later.
 
-    Without --yes, shows what would be deleted, the newest record of it, and whether consumer groups
-    have read it. The number of records is exact in a directory; in a cluster it is exact if the
-    records are fetched to check their times, otherwise the number of offsets is an upper bound.
+    Without --yes, shows what would be deleted, the newest record of it, and which consumer groups
+    have not read it; JSON and CSV have each group's unread records by partition. The number of
+    records is exact in a directory; in a cluster it is exact if the records are fetched to check
+    their times, otherwise the number of offsets is an upper bound.
     """
     topic, number = _checked_target(options)
     with open_topics(surroundings, options.place, writable=options.yes) as directory:
@@ -136,17 +141,23 @@ def delete_records(surroundings: Surroundings, options: DeleteRecordsOptions) ->
             if moved[name] > ends[name]:
                 raise UsageProblem(f"--offset {moved[name]}: {name} ends at {ends[name]}")
         deleted = {name: (starts[name], to) for name, to in moved.items() if to > starts[name]}
-        amount = _amount(directory, options.place, deleted, fetched)
+        counts = _counts(directory, options.place, deleted, fetched)
+        amount = _amount(deleted, counts)
         notes: list[str] = []
+        unread: Unread | None = None
         if options.yes:
             moved |= directory.delete_records({name: to for name, (_, to) in deleted.items()})
             verdict = f"deleted {amount} of {options.target}"
         else:
             verdict = _dry_run(directory, topic, deleted, amount)
-            notes = _dry_run_notes(surroundings, directory, options, deleted)
+            notes, unread = _dry_run_notes(surroundings, directory, options, deleted)
     output.print_verdict(surroundings, verdict, options.kind)
     rows: list[list[Cell]] = [
-        [name.partition, starts[name], moved[name], ends[name], moved[name] - starts[name]]
+        [
+            *(name.partition, starts[name], moved[name], ends[name], moved[name] - starts[name]),
+            counts.get(name) if name in deleted else 0,
+            None if unread is None else {**unread.get(name, {})},
+        ]
         for name in names
     ]
     output.print_rows(surroundings, _COLUMNS, rows, options.kind)
@@ -166,10 +177,10 @@ def _checked_target(options: DeleteRecordsOptions) -> tuple[str, int | None]:
     return topic, number
 
 
-def _amount(
+def _counts(
     directory: "Directory | RemoteDirectory", place: Place, deleted: Ranges, fetched: Counts
-) -> str:
-    """Return the number of deleted records as text; if unknown, the number of offsets.
+) -> Counts:
+    """Return the number of deleted records of each partition, without partitions of unknown number.
 
     Args:
         directory: The directory, in which records are counted, or the cluster.
@@ -188,6 +199,11 @@ def _amount(
                 for name, (start, end) in deleted.items()
                 if name not in counts
             }
+    return counts
+
+
+def _amount(deleted: Ranges, counts: Counts) -> str:
+    """Return the number of deleted records as text; the number of offsets if a count is unknown."""
     if counts.keys() == deleted.keys():
         return plural(sum(counts.values()), "record")
     offsets = sum(end - start for start, end in deleted.values())
@@ -199,16 +215,16 @@ def _dry_run_notes(
     directory: "Directory | RemoteDirectory",
     options: DeleteRecordsOptions,
     deleted: Ranges,
-) -> list[str]:
-    """Return notes on the ranges [start, end) of offsets that `--yes` would delete."""
+) -> tuple[list[str], Unread | None]:
+    """Return notes on the ranges [start, end) of offsets that `--yes` would delete.
+
+    Also return the records in these ranges that groups have not read; None if unknown.
+    """
     if not deleted:
-        return []
+        return [], {}
     stay = _earlier_records(surroundings, directory, options, deleted)
-    return [
-        _newest(directory, options, deleted),
-        *([stay] if stay else []),
-        _groups_note(surroundings, directory, options.place, deleted),
-    ]
+    groups, unread = _groups_note(surroundings, directory, options.place, deleted)
+    return [_newest(directory, options, deleted), *([stay] if stay else []), groups], unread
 
 
 def _dry_run(
@@ -287,7 +303,7 @@ def _earlier_records(
 
 
 # Maximum number of groups that a note names.
-_GROUPS_NAMED: Final = 3
+_GROUPS_NAMED: Final = 5
 _BOTH: Final = 2
 
 
@@ -296,26 +312,38 @@ def _groups_note(
     directory: "Directory | RemoteDirectory",
     place: Place,
     deleted: Ranges,
-) -> str:
-    """Return a note on whether consumer groups have read these ranges [start, end) of offsets."""
+) -> tuple[str, Unread | None]:
+    """Return a note on whether consumer groups have read these ranges [start, end) of offsets.
+
+    Also return the records in the ranges that groups have not read; None if unknown.
+    """
     topic = next(iter(deleted)).topic
     names = set(directory.partitions(topic))
     try:
         read = _next_offsets(surroundings, directory, place, names)
     except (TidelogError, OSError) as error:
-        return f"not checked whether consumer groups have read these records: {error}"
+        return f"not checked whether consumer groups have read these records: {error}", None
     if read is None:
-        return (
+        note = (
             "not checked whether consumer groups have read these records, because this directory"
             " has no committed offsets; --bootstrap HOST:PORT checks the groups of a cluster"
         )
+        return note, None
     if not read:
-        return f"no consumer group has committed offsets of {topic}"
-    return _groups_text(topic, read, deleted)
+        return f"no consumer group has committed offsets of {topic}", {}
+    unread = {
+        name: {
+            group: count
+            for group, offsets in sorted(read.items())
+            if (count := end - max(offsets.get(name, start), start)) > 0
+        }
+        for name, (start, end) in deleted.items()
+    }
+    return _groups_text(topic, read, unread), unread
 
 
 def _groups_text(
-    topic: str, read: Mapping[str, Mapping[TopicPartition, int]], deleted: Ranges
+    topic: str, read: Mapping[str, Mapping[TopicPartition, int]], unread: Unread
 ) -> str:
     """Return a sentence on whether groups have read the ranges.
 
@@ -323,15 +351,9 @@ def _groups_text(
 
     If a group has no commit in a partition, it counts as not having read the partition.
     """
-    unread = {
-        group: sum(
-            max(end - max(offsets.get(name, start), start), 0)
-            for name, (start, end) in deleted.items()
-        )
-        for group, offsets in read.items()
-    }
+    counts = {group: sum(one.get(group, 0) for one in unread.values()) for group in read}
     committed = f"that committed offsets of {topic}"
-    losses = sorted((-count, group) for group, count in unread.items() if count)
+    losses = sorted((-count, group) for group, count in counts.items() if count)
     if len(read) == 1:
         group = f"consumer group {next(iter(read))}, the only one {committed},"
         if losses:
@@ -339,7 +361,8 @@ def _groups_text(
         return f"{group} has read these records"
     if losses:
         texts = [f"{group} at most {-count:,}" for count, group in losses[:_GROUPS_NAMED]]
-        more = ", ..." if len(losses) > _GROUPS_NAMED else ""
+        unnamed = len(losses) - _GROUPS_NAMED
+        more = f", and {unnamed} more" if unnamed > 0 else ""
         return (
             f"{len(losses)} of {len(read)} consumer groups {committed} would lose unread records:"
             f" {', '.join(texts)}{more}"
