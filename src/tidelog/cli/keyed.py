@@ -1,5 +1,6 @@
 """`tidelog read --table`: each key's last record as of a time. `tidelog diff`: changed keys."""
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
@@ -61,6 +62,15 @@ _DIFF_COLUMNS: Final = output.columns(
     output.minor(output.number("before_offset", "after_offset")),
     output.minor(output.time("before_time", "after_time")),
 )
+
+# Columns of the fields of one key's records.
+_FIELD_COLUMNS: Final = output.columns(
+    output.minor(output.number("partition")), "field", output.value("before", "after")
+)
+# Text for a field that only the other value has.
+_MISSING: Final = "(missing)"
+# Maximum depth of inner objects whose fields are compared separately.
+_DEPTH_MAX: Final = 20
 
 _CHANGES: Final = ("added", "changed", "deleted")
 # Number of equal characters that a table shows before the first difference between two values.
@@ -245,7 +255,9 @@ def diff(surroundings: Surroundings, options: DiffOptions) -> None:
     records up to and including its time. --during 2013-02-08 compares the tables before the
     beginning and before the end of this day, and so shows what changed on the 8th.
 
-    A table leaves out a long equal beginning of both values; --wide shows it.
+    A table leaves out a long equal beginning of both values; --wide shows it. With --key, a table
+    has a line for each field of the record that has changed, and for a value that is a JSON object
+    a line for each of its changed fields; --wide shows whole records.
     """
     key = None if options.key is None else cells.typed_bytes(options.key, options.key_as)
     before_ms, after_ms = _read_cuts(surroundings, options)
@@ -298,12 +310,17 @@ def _print_changes(
 ) -> Counter[str]:
     """Print the rows of a diff; return the number of keys by kind of change."""
     kind = Format(options.kind)
-    out = output.writer(surroundings, _DIFF_COLUMNS, kind, zone=options.zone)
     changes: Counter[str] = Counter()
     is_short = kind is Format.TABLE and not surroundings.is_wide
+    is_by_field = is_short and options.key is not None
+    columns = _FIELD_COLUMNS if is_by_field else _DIFF_COLUMNS
+    out = output.writer(surroundings, columns, kind, zone=options.zone)
     for batch in batches:
         changes.update(cast("list[str]", batch["change"].to_pylist()))
-        out.write(_diff_rows(batch, options, is_short=is_short))
+        if is_by_field:
+            out.write(_field_rows(batch, options))
+        else:
+            out.write(_diff_rows(batch, options, is_short=is_short))
     if changes or kind is not Format.TABLE:
         out.close()
     return changes
@@ -366,6 +383,57 @@ def _diff_rows(
             row["beforeTimestamp"],
             row["afterTimestamp"],
         ]
+
+
+def _field_rows(batch: "pa.RecordBatch", options: DiffOptions) -> Iterator[list[Cell]]:
+    """Yield a row for each changed field of each record of one key."""
+    value, zone = cells.decoders(options.kind)(options.value_as), options.zone
+    for row in cast("list[_DiffRow]", plain_rows(batch)):
+        offsets = [row["beforeOffset"], row["afterOffset"]]
+        before, after = ("-" if one is None else one for one in offsets)
+        times_ms = (row["beforeTimestamp"], row["afterTimestamp"])
+        first, last = (output.time_text(ms, zone) for ms in times_ms)
+        fields: list[tuple[str, Cell, Cell]] = [
+            ("offset", before, after),
+            (f"time ({zone or 'UTC'})", first, last),
+            *_changed_fields("", value(row["before"]), value(row["after"])),
+        ]
+        for field, old, new in fields:
+            yield [row["partition"], field, old, new]
+
+
+def _changed_fields(
+    name: str, before: Cell, after: Cell, depth: int = 0
+) -> Iterator[tuple[str, Cell, Cell]]:
+    """Yield name, earlier and later content of each changed field of two JSON objects.
+
+    The name of a field of an inner object follows the outer name after a dot. If a value is no
+    object, or an object at the maximum depth, the whole value is one field.
+    """
+    first, last = _json_object(before), _json_object(after)
+    if first is None or last is None or first == last or depth == _DEPTH_MAX:
+        yield name or "value", *_without_equal_start(before, after)
+        return
+    for field in {**first, **last}:
+        old, new = first.get(field, _MISSING), last.get(field, _MISSING)
+        if repr(old) == repr(new):  # `==` does not distinguish true, 1 and 1.0
+            continue
+        full = f"{name}.{field}" if name else field
+        if isinstance(old, dict) and isinstance(new, dict) and old != new:
+            yield from _changed_fields(full, old, new, depth + 1)
+        else:
+            yield full, old, new
+
+
+def _json_object(value: Cell) -> dict[str, Cell] | None:
+    """Return the JSON object that a value is or that its text contains; None for other values."""
+    content: object = value
+    if isinstance(value, str):
+        try:
+            content = json.loads(value)
+        except (ValueError, RecursionError):
+            return None
+    return cast("dict[str, Cell]", content) if isinstance(content, dict) else None
 
 
 def _without_equal_start(before: Cell, after: Cell) -> tuple[Cell, Cell]:

@@ -119,6 +119,40 @@ def test_a_diff_shows_where_two_long_values_differ(flights: Cli) -> None:
     assert [row["before"], row["after"]] == values
 
 
+def test_a_diff_of_one_key_shows_only_changed_fields(flights: Cli) -> None:
+    one = b'{"tail": "N1", "seats": 95, "at": {"gate": "A1", "field": "EWR"}, "old": 0}'
+    other = b'{"tail": "N1", "seats": 110, "at": {"gate": "B7", "field": "EWR"}, "new": null}'
+    flights.append(at(NOW - 99, b"a", one), at(NOW - 98, b"b", b"1"))
+    flights.append(at(NOW - 50, b"a", other), at(NOW - 49, b"b", b"2"))
+    diff = ("diff", "flights", "--from", str(NOW - 98), "--key")
+    lines = flights.ok(*diff, "a").lines
+    assert [" ".join(line.split()) for line in lines] == [
+        "PARTITION FIELD BEFORE AFTER",
+        "0 offset 0 2",
+        "0 time (UTC) 2023-11-14 22:13:19.901 2023-11-14 22:13:19.950",
+        "0 seats 95 110",
+        "0 at.gate A1 B7",
+        "0 old 0 (missing)",
+        "0 new (missing) (null)",
+    ]
+    assert flights.ok(*diff, "b").lines[-1].split() == ["0", "value", "1", "2"]
+    assert flights.ok(*diff, "a", "--wide").lines[0].split()[:2] == ["TOPIC", "CHANGE"]
+    added = flights.ok("diff", "flights", "--from", str(NOW - 200), "--key", "b").lines
+    assert added[1].split() == ["0", "offset", "-", "3"]
+    assert added[-1].split() == ["0", "value", "(null)", "2"]
+
+
+def test_a_diff_of_one_key_distinguishes_true_and_1_and_shows_deep_objects(flights: Cli) -> None:
+    depth = 500
+    one = b'{"a": true, "n": ' + b'{"n": ' * depth + b"1" + b"}" * depth + b"}"
+    other = one.replace(b"true", b"1").replace(b"1}", b"2}")
+    flights.append(at(NOW - 99, b"a", one), at(NOW - 50, b"a", other))
+    result = flights.ok("diff", "flights", "--from", str(NOW - 98), "--key", "a")
+    changed, deep = (line.split() for line in result.lines[3:])
+    assert changed == ["0", "a", "true", "1"]
+    assert deep[1].startswith("n.n.n.")
+
+
 def test_an_empty_diff_is_one_sentence(flights: Cli) -> None:
     append_two_keys(flights)
     result = flights.ok("diff", "flights", "--from", str(NOW))
