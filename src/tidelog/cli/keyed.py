@@ -179,7 +179,10 @@ def _say(
     stats: "TableStats",
     *,
     whole: bool,
-    effect: tuple[str, str] = ("has no key and was left out", "have no key and were left out"),
+    effect: tuple[str, str] | None = (
+        "has no key and was left out",
+        "have no key and were left out",
+    ),
 ) -> None:
     """Print how many records have no time or no key, if `whole`.
 
@@ -189,13 +192,13 @@ def _say(
         stats: Statistics of the whole read.
         whole: Whether all records were read.
         effect: Words that say which records have no key, and what happened to them, as singular
-            and plural.
+            and plural. If None, records without a key are not mentioned.
     """
     if not whole:
         return
     if stats.without_time:
         surroundings.note(f"not exact: {left_out_text(stats.without_time, result.clock)}")
-    if stats.without_key:
+    if stats.without_key and effect is not None:
         count = stats.without_key
         surroundings.note(f"{plural(count, 'record')} {verb(count, *effect)}")
 
@@ -288,7 +291,7 @@ def diff(surroundings: Surroundings, options: DiffOptions) -> None:
         )
         when = f" if key {options.key} was ever outside {difference.home}" if is_elsewhere else ""
         _note_doubts(surroundings, difference.doubts(), options.zone, when)
-        _say(surroundings, difference, stats, whole=True, effect=effect)
+        _say(surroundings, difference, stats, whole=True, effect=effect if key is None else None)
 
 
 def _read_cuts(surroundings: Surroundings, options: DiffOptions) -> tuple[int, int | None]:

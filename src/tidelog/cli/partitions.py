@@ -304,7 +304,6 @@ def _earlier_records(
 
 # Maximum number of groups that a note names.
 _GROUPS_NAMED: Final = 5
-_BOTH: Final = 2
 
 
 def _groups_note(
@@ -367,8 +366,11 @@ def _groups_text(
             f"{len(losses)} of {len(read)} consumer groups {committed} would lose unread records:"
             f" {', '.join(texts)}{more}"
         )
-    groups = "both" if len(read) == _BOTH else f"all {len(read)}"
-    return f"{groups} consumer groups {committed} have read these records"
+    names = sorted(read)[:_GROUPS_NAMED]
+    if len(read) > len(names):
+        names.append(f"{len(read) - len(names)} more")
+    groups = f"{', '.join(names[:-1])} and {names[-1]}"
+    return f"{groups}, the only consumer groups {committed}, have read these records"
 
 
 def _next_offsets(

@@ -310,14 +310,19 @@ class _Reading:
         self._surroundings.note(f"--limit ended the reading after {shown}; {more}")
 
     def _say_none(self) -> None:
-        """Print that no record matches, and the newest time: the range may begin after it."""
+        """Print that no record matches. With a range, print the newest time; it may be earlier."""
         options, bounds = self._options, self._reads.bounds()
         target = options.topic if options.number is None else f"{options.topic}:{options.number}"
+        bounded = (options.start, options.end, options.during, options.offset) != (None,) * 4
+        named = {"--key": options.key, "--contains": options.contains}
+        conditions = [f"{name} {text}" for name, text in named.items() if text is not None]
+        conditions += (f"--match {text}" for text in options.match)
         if all(first >= end for first, end in bounds.values()):
             self._surroundings.say(f"0 records; {target} is empty")
+        elif conditions and not bounded:
+            self._surroundings.say(f"0 records of {target} match {' and '.join(conditions)}")
         else:
             self._surroundings.say(f"0 records; {self._newest(target)}")
-        conditions = options.key is not None or options.contains is not None or options.match
         if options.offset is not None and "-" in options.offset and conditions:
             self._surroundings.note(
                 f"--offset {options.offset} counts all records of a partition, whether they match"

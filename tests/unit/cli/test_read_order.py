@@ -152,8 +152,18 @@ def test_without_a_match_the_newest_time_is_reported(hours: Cli, place: tuple[st
     assert "0 records; the newest of flights is 2023-11-14T21:13:20.000Z (record clock)\n" in said
     said = hours.ok("read", "flights", *late, "--clock", "append", *place).err
     assert "0 records; the newest of flights is 2023-11-15T07:13:20.000Z (append clock)" in said
-    said = hours.ok("read", "flights", "--key", "nobody", "-o", "csv", *place).err
+    said = hours.ok("read", "flights", "--key", "nobody", *late, "-o", "csv", *place).err
     assert "0 records; the newest of flights is" in said
+
+
+def test_without_a_match_of_all_records_the_conditions_are_reported(
+    hours: Cli, place: tuple[str, ...]
+) -> None:
+    read = ("read", "flights", "--key", "nobody")
+    assert "0 records of flights match --key nobody\n" in hours.ok(*read, *place).err
+    said = hours.ok(*read, "--contains", "x", "--match", "a=1", "--match", "b=2", *place).err
+    conditions = "--key nobody and --contains x and --match a=1 and --match b=2"
+    assert f"0 records of flights match {conditions}\n" in said
 
 
 def test_without_a_match_deleted_offsets_are_reported(hours: Cli, place: tuple[str, ...]) -> None:

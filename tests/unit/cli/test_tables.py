@@ -92,6 +92,7 @@ def test_a_diff_counts_the_records_without_a_key_that_it_does_not_compare(flight
     append_two_keys(flights)
     note = "note: 1 record up to the later time has no key and is not compared\n"
     assert note in flights.ok("diff", "flights", "--from", str(NOW - 99)).err
+    assert "no key" not in flights.ok("diff", "flights", "--from", str(NOW - 99), "--key", "a").err
 
 
 def test_a_diff_is_not_called_exact_if_records_have_no_time(flights: Cli) -> None:
