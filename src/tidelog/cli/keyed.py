@@ -213,7 +213,9 @@ class DiffOptions:
     target: str = declared_by(target_argument)
     place: Place = declared_by(place_options)
     start: str | None = option(
-        "--from", metavar="TIME", help=f"Earlier time (inclusive). {TIME_HELP}."
+        "--from",
+        metavar="TIME",
+        help=f"Earlier time (inclusive). Required without --during. {TIME_HELP}.",
     )
     end: str | None = option(
         "--to", metavar="TIME", help="Later time (inclusive). Default: all records."
@@ -223,7 +225,7 @@ class DiffOptions:
         metavar="RANGE",
         help="Instead of --from and --to: show what the records of a range changed, such as a whole"
         " day or month in a zone (2013-02-08Z, 2013-02Z, 'yesterday UTC') or a range A..B (B is not"
-        " included).",
+        " included). Default: compare the tables of --from and --to.",
     )
     clock: ClockName = declared_by(clock_option)
     key: str | None = option(
