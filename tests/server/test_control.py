@@ -7,7 +7,7 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -214,12 +214,15 @@ def test_flush_and_a_tier_run_beside_clients(broker: Broker, tmp_path: Path) -> 
 def test_the_report_of_a_tier_move_names_a_segment_left_behind(
     broker: Broker, tmp_path: Path
 ) -> None:
-    make_two_segments(broker)
     log = Path(broker.data) / f"{TOPIC}-0" / f"{0:020}.log"
-    content = bytearray(log.read_bytes())
-    content[-1] ^= 1
-    with log.open("r+b") as file:
-        file.write(content)
+
+    def flip_last_byte() -> None:
+        content = bytearray(log.read_bytes())
+        content[-1] ^= 1
+        with log.open("r+b") as file:
+            file.write(content)
+
+    make_two_segments(broker, flip_last_byte)
     with holder_of(broker) as holder:
         options = MoveOptions(url=f"file://{tmp_path}/store", grace_ms=0)
         report = read_tier_report(
@@ -230,8 +233,11 @@ def test_the_report_of_a_tier_move_names_a_segment_left_behind(
     assert str(log) in report.stopped
 
 
-def make_two_segments(broker: Broker) -> None:
-    """Create a finished segment of four batches with one record each, and an active one."""
+def make_two_segments(broker: Broker, then: Callable[[], None] = lambda: None) -> None:
+    """Create a finished segment of four batches with one record each, and an active one.
+
+    `then` runs on the broker's loop before a flush can build the zone map of the finished segment.
+    """
 
     def append(node: Node) -> None:
         partition = node.partitions.get(TOPIC, 0)
@@ -240,6 +246,7 @@ def make_two_segments(broker: Broker) -> None:
             if number == 3:
                 partition.log.roll()
         partition.advance()
+        then()
 
     broker.call(lambda node: node.topics.create(TOPIC))
     broker.call(append)
