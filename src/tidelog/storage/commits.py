@@ -174,7 +174,7 @@ def decode_marks(data: bytes) -> dict[str, Mark]:
 
 
 def read_marks(fs: FileSystem, directory: str) -> dict[str, Mark]:
-    """Read the marks of a directory; none if the file is missing.
+    """Read the marks of a directory; return no marks if the file is missing.
 
     Raises the errors of `decode_marks`, with the path, and OSError.
     """
@@ -185,7 +185,8 @@ def note(fs: FileSystem, directory: str, marks: Mapping[str, Mark]) -> None:
     """Store marks durably; a mark that is not newer than the writer's stored mark is ignored.
 
     Raises:
-        CorruptFile, UnsupportedVersion: Raised by `read_marks`; nothing was changed.
+        CorruptFile, UnsupportedVersion: `read_marks` can't read the stored marks; nothing was
+            changed.
         OSError: The disk failed.
     """
     stored = read_marks(fs, directory)
@@ -463,7 +464,7 @@ def _drop_staged(fs: FileSystem, directory: str) -> list[str]:
 class CommitRecords:
     """The commit records of a directory, cached for opening many of its partitions.
 
-    Not thread-safe. Exception: `under_way`. The records are read again if the directory has changed
+    Not thread-safe, except for `under_way`. The records are read again if the directory has changed
     (`files.settled_stamp`), so that each partition is opened with the current records.
 
     Attributes:
@@ -480,7 +481,7 @@ class CommitRecords:
         self._stamp: files.FolderStamp | None = None
 
     def overlay(self, partition: TopicPartition) -> dict[str, str]:
-        """Return the result of `commits.overlay` from the cached records."""
+        """Return the current names of a partition's files; like `commits.overlay`, but cached."""
         return _overlay(self._env.files, self._directory, partition, self._read())
 
     def _read(self) -> tuple[Commit, ...]:

@@ -661,8 +661,8 @@ def purge_tier(
     """Rewrite the tier's segments without the records in `hits`, and drop copies of local segments.
 
     Args:
-        log_dir: Log directory, open for writing. Meanwhile no other job may move this partition's
-            segments.
+        log_dir: Log directory, open for writing. During the call, no other job may move this
+            partition's segments.
         name: The partition.
         hits: Offsets of records to remove, by the base offset of their segment. If some of these
             segments are local, the tier's copies are dropped from the first of these local segments
@@ -706,7 +706,8 @@ def remove_unnamed(log_dir: "DirectoryAccess", name: TopicPartition) -> list[str
     Raises:
         StorageFailure: The store failed. Some objects may already be removed; a repeated erasure
             removes the rest.
-        TierConflict, CorruptFile, UnsupportedVersion: See `tier_partition`.
+        TierConflict: Another directory or a copy of this directory has written the manifest.
+        CorruptFile, UnsupportedVersion: The manifest can't be read.
     """
     mover = Mover.open(log_dir, name, MoveOptions())
     manifest = mover.settle()

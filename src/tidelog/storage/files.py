@@ -273,8 +273,8 @@ def settled_stamp(env: Env, folder: str) -> FolderStamp | None:
     before the entries are read.
     """
     status = env.files.stat(folder)
-    # If the clock of the file system differs, the time may look recent or be in the future; then
-    # the result is None, too.
+    # If the file system's clock is ahead of `env.clock`, the time may look recent or be in the
+    # future. Then the result is None, too.
     age_ms = SETTLED_FINE_MS if status.mtime_ms % 1_000 else SETTLED_MS
     if 0 < status.mtime_ms <= env.clock.now_ms() - age_ms:
         return status.mtime_ms, status.identity
@@ -380,8 +380,8 @@ def read_decoded(
     """Read and decode a small file; return `missing` if there is no such file.
 
     Raises:
-        CorruptFile: Raised by `read_file` or `decode`; the error has the path. Other errors of
-            `decode` are raised unchanged.
+        CorruptFile: `read_file` or `decode` refuses the file; the error has the path. Other errors
+            of `decode` are raised unchanged.
         MissingFile: The path names an object of a tier that the store does not have.
         OSError: A call failed.
     """

@@ -3,8 +3,8 @@
 This module owns the file handles that stay open between calls. `FilePool` has the files that are
 read or written by position (active segments), and `MapCache` has the maps of finished segments. An
 evicted file is reopened when it is next used, so 10,000 segments work with a limit of 1,024
-descriptors. Maps need no descriptor (see `tidelog.env`), but the kernel limits the number of maps,
-too (65,530 per process on Linux).
+descriptors. Maps need no descriptor (see `tidelog.env`), but the operating system limits the number
+of maps, too (65,530 per process on Linux).
 
 The parsed content of a file stays valid as long as the file's size, time and identity are
 unchanged. This check suffices, because writers hold the directory's lock, update this cache, and

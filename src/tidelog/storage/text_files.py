@@ -307,14 +307,17 @@ class Fields(NamedTuple):
         return self.content.get(name)
 
     def integer(self, name: str) -> int:
-        """Return a whole number of 64 bits."""
+        """Return a field that must be a whole number of 64 bits; else raise CorruptFile."""
         value = self.maybe_integer(name)
         if value is None:
             raise self._problem(name, "a whole number")
         return value
 
     def maybe_integer(self, name: str) -> int | None:
-        """Return a whole number of 64 bits, None if the field is null or missing."""
+        """Return a field that must be a whole number of 64 bits, null or missing.
+
+        Return None if the field is null or missing; raise CorruptFile if it has another value.
+        """
         value = self.content.get(name)
         if value is None:
             return None
@@ -323,14 +326,14 @@ class Fields(NamedTuple):
         return value
 
     def text(self, name: str) -> str:
-        """Return a text."""
+        """Return a field that must be a text; else raise CorruptFile."""
         value = self.content.get(name)
         if not isinstance(value, str):
             raise self._problem(name, "a text")
         return value
 
     def items(self, name: str) -> list[object]:
-        """Return a list."""
+        """Return a field that must be a list; else raise CorruptFile."""
         value = self.content.get(name)
         if not isinstance(value, list):
             raise self._problem(name, "a list")
@@ -350,7 +353,7 @@ class Fields(NamedTuple):
             )
 
     def mapping(self, name: str) -> "Fields":
-        """Return a nested object."""
+        """Return a field that must be an object; else raise CorruptFile."""
         return Fields.of(self.content.get(name), f"`{name}` of {self.what}")
 
     def _problem(self, name: str, expected: str) -> CorruptFile:

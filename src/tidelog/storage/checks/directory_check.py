@@ -320,7 +320,7 @@ class DirectoryCheck:
         try:
             return text_files.read_partition_metadata(self.fs, directory)
         except CorruptFile:
-            return None  # the partition's check reports it
+            return None  # the partition's check reports the damage
 
     def _was_clean(self) -> bool:
         return self.fs.exists(f"{self.path}/{files.CLEAN_SHUTDOWN_FILE}")
@@ -330,7 +330,7 @@ class DirectoryCheck:
         try:
             return text_files.read_offset_checkpoint(self.fs, path)
         except CorruptFile:
-            return {}  # the file's own check reports it
+            return {}  # the check of this file reports the damage
 
     def _unknown(self, names: list[TopicPartition]) -> UnknownTopic:
         topic, number = self.selection.topic, self.selection.partition
@@ -340,7 +340,7 @@ class DirectoryCheck:
             return unknown_topic(topic, {name.topic for name in names})
         if here == [*range(len(here))]:
             text = f"topic {topic} has partitions 0 to {here[-1]}, not {number}"
-        else:  # other partitions may be in other directories of the broker
+        else:  # the missing partitions may be in other directories of the broker
             listed = ", ".join(map(str, here))
             text = f"topic {topic} has no partition {number} here, only {listed}"
         return UnknownTopic(f"{self.path}: {text}")

@@ -422,7 +422,8 @@ class PartitionCheck:
         problem = check_snapshot_bytes(path, data)
         if problem is not None:
             if not replay.is_exact:
-                # The batches of the snapshot's producers may be damaged, or no longer in the log.
+                # The log does not show the right content of the snapshot, because batches of its
+                # producers may be damaged or deleted.
                 remedy = (
                     "opening uses an older snapshot; producer states that only the damaged one"
                     " had are lost"

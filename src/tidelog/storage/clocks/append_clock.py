@@ -163,7 +163,7 @@ class AppendClock:
         return self.next_and_now_ms()[0]
 
     def next_and_now_ms(self, moment: Moment | None = None) -> tuple[int, int]:
-        """Return the result of `next_ms` and the wall time, in ms; raises ClockJump."""
+        """Return the next append time and the wall time, in ms; raises ClockJump like `next_ms`."""
         if moment is None:
             now = self._watch.now_ms(self._limit_ms)
         else:

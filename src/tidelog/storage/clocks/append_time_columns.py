@@ -57,7 +57,7 @@ def sound_rows(data: bytes, base_offset: int, topic_id: UUID) -> "tuple[Longs, L
 
 
 def fingerprints(crcs: "Longs", epochs: "Longs", bases: "Longs") -> "Longs":
-    """Return the result of `segment.append_time_trust.fingerprint_of` for each batch."""
+    """Return each batch's fingerprint, as `segment.append_time_trust.fingerprint_of` defines it."""
     rows = np.empty(len(crcs), _NAMED)
     rows["crc"], rows["epoch"], rows["base"] = crcs, epochs, bases
     out: Longs = np.empty(len(crcs), np.int64)
@@ -66,7 +66,7 @@ def fingerprints(crcs: "Longs", epochs: "Longs", bases: "Longs") -> "Longs":
 
 
 def encode(times: AppendTimes) -> bytes:
-    """Return the result of `AppendTimes.encode`, computed by a kernel."""
+    """Encode the whole file with a kernel; the result is the same as of `AppendTimes.encode`."""
     header = times.encode_header()
     relative, append_ms, batch_crcs = (np.asarray(column) for column in times.rows().columns)
     return header + _sealed(int.from_bytes(header[-4:], "big"), relative, append_ms, batch_crcs)[0]

@@ -410,8 +410,8 @@ class AppendTimes:
             data: The file's bytes.
             base_offset: The segment's base offset. A file of another segment is not used.
             topic_id: The topic's id. A file of another topic is not used (see `owner_of`).
-            open_end: Whether it is certain that no row is missing at the file's end. It is certain
-                if a writer has the log open, and the caller read the log end offset before it read
+            open_end: Whether it is certain that no row is missing at the file's end. This is
+                certain if a writer has the log open, and the caller read the log end offset before
                 this file. If False, a file without an end row counts as damaged, because a hard
                 stop may have lost rows.
             proven: Number of rows and checksum of the last row, from an earlier check of rows. The

@@ -158,7 +158,7 @@ class LatencyHistogram:
         return self.percentiles((percent,))[0]
 
     def percentiles(self, percents: Sequence[float]) -> list[int | None]:
-        """Return the result of `percentile` for each value, faster than by separate calls."""
+        """Return the percentile for each of `percents`; one call is faster than several."""
         assert all(0 <= percent <= 100 for percent in percents)
         if not self.count:
             return [None] * len(percents)

@@ -439,7 +439,10 @@ class ZoneMap:
         return (entry.total for entry in self._entries)
 
     def select(self, is_enough: Callable[[Zone], bool]) -> Iterator[Zone]:
-        """Yield each block as one zone if `is_enough` accepts it, else its zones; ascending."""
+        """Yield one zone for each block that `is_enough` accepts, and all zones of other blocks.
+
+        The zones are in ascending order.
+        """
         for entry in self._entries:
             if is_enough(entry.total):
                 yield entry.total

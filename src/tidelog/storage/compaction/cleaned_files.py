@@ -283,7 +283,7 @@ class CleanedFiles:
         self._env.files.set_mtime(self.path(files.LOG_SUFFIX), modified_ms)
 
     def add_zones(self) -> None:
-        """Write the zone map; write none if a record is damaged or its codec is undefined."""
+        """Write the zone map, unless a record is damaged or a batch's codec is undefined."""
         try:
             data = build_zones(
                 self._job,
@@ -501,7 +501,7 @@ def build_zones(
         base_offset: Base offset of the segment.
         end_offset: Offset after the segment's last offset.
         times: Append times of the segment.
-        env: Access to the segment's files. Only the zone map is not written yet.
+        env: Access to the segment's files, which are written except for the zone map.
 
     Raises:
         CorruptData: A record is damaged.

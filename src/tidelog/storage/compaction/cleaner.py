@@ -400,7 +400,7 @@ class PartitionTarget(ABC):
 
     @property
     def goes_on(self) -> bool:
-        """See `CleaningTarget`. The scheduler determines the value."""
+        """Whether further passes follow at once, according to the scheduler of the inspection."""
         assert self._inspected is not None
         return self._inspected.scheduler.goes_on
 
@@ -470,13 +470,13 @@ def clean_partition(
         options: Options of the cleaning.
 
     Raises:
-        UnknownTopic, ReadOnly, InvalidRequest, ConfigError, MissingDependency: From `inspect_log`;
-            nothing was changed.
+        UnknownTopic, ReadOnly, InvalidRequest, ConfigError, MissingDependency: `inspect_log` can't
+            inspect the partition; nothing was changed.
         CleaningAborted: The partition was changed meanwhile; the caller may retry at once.
         CorruptData: A batch is damaged (the error contains its position); groups before this batch
             may have been compacted.
-        CleaningFailed, OffsetOverflow, UnsupportedCompression: From the worker; the groups swapped
-            in by earlier passes stay compacted.
+        CleaningFailed, OffsetOverflow, UnsupportedCompression: The worker failed; the groups that
+            earlier passes swapped in stay compacted.
         StorageFailure: The disk failed.
     """
     return clean(LogTarget(log_dir, name, options, worker), is_asked=options.is_asked)

@@ -236,8 +236,8 @@ class Scheduler(Protocol):
 
         Raises:
             CorruptData: A batch that is read for a segment's times is damaged.
-            ConfigError, MissingDependency: Only from `SpaceBound`: settings conflict, or numpy or
-                numba is not installed.
+            ConfigError, MissingDependency: Only `SpaceBound` raises these errors: settings
+                conflict, or numpy or numba is not installed.
             OSError: The disk failed.
         """
 
@@ -421,7 +421,8 @@ def inspect_log(
         options: Options of the cleaning; the defaults if None.
 
     Raises:
-        UnknownTopic, ReadOnly: From `LogDir.log`.
+        UnknownTopic: There is no such partition.
+        ReadOnly: The directory was opened for reading.
         InvalidRequest: The partition has a tier.
         ConfigError, MissingDependency: The topic is cleaned generationally, and settings conflict,
             or numpy or numba is not installed.
@@ -453,7 +454,8 @@ def inspect_tier(
         options: Options of the cleaning.
 
     Raises:
-        UnknownTopic, ReadOnly: From `LogDir.log`.
+        UnknownTopic: There is no such partition.
+        ReadOnly: The directory was opened for reading.
         CorruptData: A batch that is read for a segment's times is damaged.
         StorageFailure: The disk or the object store failed.
     """

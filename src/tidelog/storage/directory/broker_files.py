@@ -101,7 +101,8 @@ def stored_defaults(state: ClusterState) -> Mapping[str, str]:
     numbers = state.settings.keys() - {ALL_BROKERS}
     if len(numbers) > 1 or not state.settings:
         return {}
-    from tidelog.config.broker import TOPIC_DEFAULTS  # most callers return above
+    # Imported here, because most calls have returned by now.
+    from tidelog.config.broker import TOPIC_DEFAULTS
 
     settings = settings_of(state, int(next(iter(numbers), 0)))
     return {name: text for name, text in settings.items() if name in TOPIC_DEFAULTS}
@@ -183,7 +184,7 @@ def read_cluster(fs: FileSystem, directory: str) -> ClusterState:
     """Read a directory's cluster file; return an empty state if there is no file.
 
     Raises:
-        CorruptFile, UnsupportedVersion: From `decode_cluster`, with the path.
+        CorruptFile, UnsupportedVersion: `decode_cluster` refuses the text; the error has the path.
         OSError: A system call failed.
     """
     path = f"{directory}/{CLUSTER_FILE}"
@@ -193,7 +194,7 @@ def read_cluster(fs: FileSystem, directory: str) -> ClusterState:
 def read_stored_defaults(
     fs: FileSystem, directory: str, report: Callable[[str], None]
 ) -> Mapping[str, str]:
-    """Return a directory's `stored_defaults`, or none, with a report, if the file is invalid.
+    """Return a directory's `stored_defaults`; if the file is invalid, report this and return none.
 
     Without stored defaults, a topic without an age limit of its own keeps records of any age.
 
@@ -300,7 +301,8 @@ def read_group_offsets(files: FileSystem, directory: str) -> GroupOffsets | None
     """Read the groups' commits in a directory; None if the directory has no groups file.
 
     Raises:
-        CorruptFile, UnsupportedVersion: From `decode_group_offsets`, with the path.
+        CorruptFile, UnsupportedVersion: `decode_group_offsets` refuses the text; the error has the
+            path.
         OSError: A system call failed.
     """
     path = posixpath.join(directory, GROUPS_FILE)

@@ -89,7 +89,7 @@ def reach(path: str, env: Env | None) -> tuple[str, Env]:
     """
     if "://" not in path:
         return path, os_env() if env is None else env
-    from tidelog.objects import env_for, local_path  # not imported at a start without a store
+    from tidelog.objects import env_for, local_path  # imported here: most directories need no store
 
     path = local_path(path)
     return path, env_for(path, env)
@@ -497,7 +497,9 @@ class LogDir(Closing):
         Raises:
             ValueError: A negative time; nothing was looked up.
             UnknownTopic: No such topic or partition.
-            CorruptData, OffsetsGone, StorageFailure: From `LogReader.offset_for_time`.
+            CorruptData: A batch that a search reads is damaged.
+            OffsetsGone: Offsets before a result are lost.
+            StorageFailure: The disk failed.
         """
         for name, timestamp_ms in times.items():
             if timestamp_ms < 0:
@@ -583,7 +585,7 @@ class LogDir(Closing):
         See `files.RESERVE_FILE`. Any thread may call this.
 
         Raises:
-            StorageFailure: The disk failed; a full disk is no error.
+            StorageFailure: The disk failed. A full disk does not raise an error.
         """
         try:
             files.keep_reserve(self.env.files, self.path)

@@ -344,7 +344,7 @@ class OpenPartitions:
                 self._context.report(f"{path}: finished a commit that a failure had interrupted")
 
     def detach(self, topics: Collection[str]) -> Callable[[], None]:
-        """Give up the open and opening logs of topics that will be deleted.
+        """Give up the logs of topics that will be deleted, including logs that are being opened.
 
         Returns:
             A function that cancels openings that have not begun, waits until no thread works on any
@@ -376,7 +376,7 @@ class OpenPartitions:
         return max((log.last_append_ms for log in self._logs.values()), default=NO_TIMESTAMP)
 
     def damage(self) -> DamagedLog | None:
-        """Return damage because of which one of the open logs takes no appends; None if none."""
+        """Return the damage because of which an open log takes no appends, None without damage."""
         failures = (log.failure for log in self._logs.values())
         return next((each.again() for each in failures if isinstance(each, DamagedLog)), None)
 

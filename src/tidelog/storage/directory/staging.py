@@ -268,8 +268,8 @@ class StagedWriter:
         """Finish the last segment, check all segments against the topic's rules, and return them.
 
         Raises:
-            MessageTooLarge, RecordListTooLarge, InvalidRecord, InvalidTimestamp: From
-                `check_staged`; call `discard`.
+            MessageTooLarge, RecordListTooLarge, InvalidRecord, InvalidTimestamp: The topic's rules
+                refuse a segment (`check_staged`); call `discard`.
             OSError: The disk failed; call `discard`.
         """
         self._finish_segment()

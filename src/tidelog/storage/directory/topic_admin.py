@@ -153,7 +153,7 @@ class TopicAdmin:
         return read_stored_defaults(self._fs, self._path, self._context.report)
 
     def remove_leftovers(self) -> None:
-        """Remove directories of deleted topics that kept their names, and forget these names."""
+        """Remove directories of deleted topics that were not renamed, and forget these topics."""
         deleted = self._registry.deleted - self._registry.topics.keys()
         if deleted:
             for partition in self._registry.leftovers:

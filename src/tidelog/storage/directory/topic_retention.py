@@ -57,7 +57,7 @@ class Keeping:
     """Time until which a policy keeps a segment.
 
     Attributes:
-        counted: The time of the segment from which the policy counts.
+        counted: The segment's time from which the policy counts.
         own_until_ms: Last time in ms at which the segment's own time keeps the segment; None if the
             topic has no age limit.
         until_ms: Last time in ms at which the segment is kept, including the wait for earlier

@@ -111,7 +111,7 @@ class AppendContext:
         leader_epoch: Epoch that every batch gets, except in a copy of a leader's batches.
         now_ms: Wall time in ms, which create times are compared with.
         append_ms: Append time in ms; -1 if the time is unknown or the append clock is off.
-        stamp_ms: Timestamp in ms for batches of LogAppendTime. The timestamp never decreases from
+        stamp_ms: Timestamp in ms that batches get on LogAppendTime topics. It never decreases from
             one data batch to the next; in Kafka it may decrease.
     """
 
@@ -295,7 +295,7 @@ def build_batches(
         InvalidRequest: There is no record, or `batch_bytes` is below 1.
         MessageTooLarge: The records of one batch are so large that readers would refuse to
             decompress them.
-        TidelogError: Raised by `build_batch`.
+        TidelogError: `build_batch` refuses the records of a batch.
     """
     if batch_bytes < 1:
         raise InvalidRequest(f"batch_bytes must be at least 1, got {batch_bytes}")

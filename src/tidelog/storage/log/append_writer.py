@@ -45,7 +45,7 @@ from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.roll import RollReason
 from tidelog.types import UNKNOWN_MS
 
-_REPLICATION: Final = AppendOrigin.REPLICATION  # a constant is faster than an enum member
+_REPLICATION: Final = AppendOrigin.REPLICATION  # faster to read than the enum's member
 
 
 class SegmentRoller(LogPart):
@@ -78,7 +78,7 @@ class SegmentRoller(LogPart):
         self.configure(context.config)
 
     def make_room(self, active: ActiveSegment, append: PendingAppend) -> None:
-        """Roll if the active segment can't take an append; raises the errors of `end_segment`."""
+        """Roll the active segment if it can't take `append`; raises the errors of `end_segment`."""
         reason = roll.should_roll(
             roll.RollFacts(
                 size_bytes=active.size_bytes,
@@ -157,11 +157,13 @@ class SegmentRoller(LogPart):
             closed.set_whole(active.size_bytes)
         self._segments.replace_active(closed, created)
         if new_base > active.end_offset:
-            self._guard.settle()  # without the segment's note, recovery treats the gap as a loss
-            self._guard.ensure_writable()  # no append may follow the gap if the roll failed
+            # Wait until the old segment's note is written, because without the note, recovery
+            # treats the gap as a loss. If the roll failed, no append may follow the gap.
+            self._guard.settle()
+            self._guard.ensure_writable()
         self._flusher.began_segment()
         self.draw_jitter()
-        if reason is not RollReason.RETENTION:  # retention deletes this segment
+        if reason is not RollReason.RETENTION:  # a segment that retention deletes needs no map
             self._map_zones(closed)
 
     def _rolled(self, sealed: ActiveSegment, new_base: int, failure: StorageFailure | None) -> None:
@@ -219,9 +221,9 @@ def _write_zones(segment: ClosedSegment, *, by_kernels: bool) -> None:
 
 
 def _last_ms(times: AppendTimes) -> int:
-    """Return a segment's last append time in ms.
+    """Return a segment's last append time in ms, the minimum of the next segment's append times.
 
-    The next segment's append times must not be rounded down to an earlier time.
+    The append times of the next segment must not be rounded down to an earlier time.
     """
     last_known_ms = times.last_known_ms
     return times.floor_ms if last_known_ms is None else max(last_known_ms, times.floor_ms)

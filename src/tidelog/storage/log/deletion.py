@@ -78,7 +78,7 @@ class Deleter(LogPart):
             offset: First offset to keep; -1 means the log end (in Kafka, the high watermark).
 
         Raises:
-            PolicyViolation, OffsetOutOfRange: Raised by `ensure_allowed`.
+            PolicyViolation, OffsetOutOfRange: `ensure_allowed` refuses the deletion.
             StorageFailure: The disk failed; the partition is offline.
         """
         segments, context = self._segments, self._segments.context
@@ -216,7 +216,8 @@ class Deleter(LogPart):
         going, staying = self._segments.all[:count], self._segments.all[count:]
         if staying[0].base_offset > self._segments.start_offset:
             self._move_start(staying[0].base_offset)
-        self._segments.keep(staying)  # hidden first: readers must not use deleted segments
+        # First hide the segments, because readers must not use segments whose files are renamed.
+        self._segments.keep(staying)
         # Segments in the tier are removed with the next change of the manifest.
         self._discard(going, now_ms)
 

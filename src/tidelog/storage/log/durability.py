@@ -2,8 +2,8 @@
 
 - `FailureGuard` handles the failures of changes. After a failed system call the partition is
   offline until it is reopened with recovery. An offline partition serves reads of acknowledged
-  records, but refuses appends. A failed sync is never repeated: the kernel may have dropped the
-  unwritten pages, and the next sync would report success.
+  records, but refuses appends. A failed sync is never repeated: the operating system may have
+  dropped the unwritten pages, and the next sync would report success.
 - `Deferral` runs work that may be done later: the syncs, snapshots and zone maps of a roll, a
   flush, an unlink. Work of one log runs in the order in which it was deferred, because later work
   depends on earlier work. `AtOnce`, the default, runs the work immediately. A server's
@@ -248,7 +248,8 @@ class FailureGuard:
                 _run_typed(path, operation, work)
             except StorageFailure as failure:
                 self._is_broken = True
-                self.mark(failure)  # here, because the partition may be offline or abandoned by now
+                # `finish` does not mark a partition that is offline or abandoned by then.
+                self.mark(failure)
                 raise
 
         def finish(error: Exception | None) -> None:

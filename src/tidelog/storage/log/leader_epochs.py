@@ -165,7 +165,7 @@ class EpochCheckpoint:
     """
 
     def __init__(self, context: SegmentContext, settle: Callable[[], None]) -> None:
-        """Start without epochs; see `load`.
+        """Start without epochs; `load` reads them from the file.
 
         Args:
             context: The partition's files.

@@ -363,7 +363,9 @@ class Log(LogAccess):
         return UNKNOWN_MS, now_ms, self._clock.next_ms() if self._stamps_alone else now_ms
 
     def check_append(self, data: Buffer) -> Buffer:
-        """Check a client's batch as `append_batches` does, in any thread; nothing is appended.
+        """Check a client's batch as `append_batches` does, but append nothing.
+
+        Any thread may call this method.
 
         Returns:
             The batch: `data`, possibly changed in place, or a rewritten copy. The caller appends
@@ -377,7 +379,9 @@ class Log(LogAccess):
         return self._rules.validator.validate(data, context).data
 
     def check_set(self, data: Buffer) -> PreparedSet:
-        """Check a message set of magic 0 or 1 for `append_set`, in any thread; append nothing.
+        """Check a message set of magic 0 or 1 for `append_set`; append nothing.
+
+        Any thread may call this method.
 
         Raises:
             TidelogError: The set is refused, with the errors of `append_batches`.

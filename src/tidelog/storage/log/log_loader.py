@@ -356,7 +356,7 @@ class _Loading:
             return
         rebuilt = dict(zip(suffixes, segment.rebuild_indexes(), strict=True))
         if segment.hides_records:
-            return  # half an index on disk would look complete
+            return  # the index ends at the damage, but its file would look complete
         for suffix in missing:
             self._restore(base, suffix, rebuilt[suffix].encoded)
         zone_map_files.drop_unfit(self._context, base)

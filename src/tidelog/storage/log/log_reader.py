@@ -304,7 +304,7 @@ class LogView(ABC):
         failures = 0
         while True:
             segments = log.all
-            try:  # faster than `_typed_read`, which costs as much as a search
+            try:  # instead of the decorator `_typed_read`, which would take as long as the search
                 time_ms = timestamp_ms
                 if clock is ClockName.APPEND:
                     log.trusted_end()
@@ -492,8 +492,8 @@ class LogView(ABC):
         for segment in self._list.all:
             if segment.end_offset <= first:
                 continue
-            # A transaction's entry is in the segment of its marker, and the marker may be far after
-            # `end`.
+            # A transaction's entry is in the segment of its marker, which may be far after `end`.
+            # So the search also reads segments after `end`, until `collect` reports completeness.
             entries, is_complete = segment.txn_index.collect(first, last)
             aborted += entries
             if is_complete:

@@ -108,7 +108,10 @@ def _recall_start(segments: Sequence[Segment], offset: int) -> int:
 
 
 def _indexed_offset(segment: Segment, position: int) -> int:
-    """Return the offset of the last index entry at or before a position, or the base offset."""
+    """Return the offset of the last index entry at or before a position.
+
+    Return the segment's base offset if there is no such entry.
+    """
     slot = segment.offset_index.slot_at_or_before_position(position)
     return segment.base_offset if slot < 0 else segment.offset_index.entry(slot)[0]
 
@@ -297,8 +300,8 @@ def abort_markers(segment: Segment, offset: int) -> dict[int, int]:
     start = position_floor(segment, offset)
     for position, batch in iterate_batches(segment, start, segment.size_bytes):
         try:
-            # The base offset of a compressed message of format 0 or 1 is known only when it is
-            # decompressed.
+            # Reading the base offset of a compressed message of format 0 or 1 decompresses the
+            # message, and may raise CorruptData.
             if batch.is_control and batch.base_offset >= offset and is_abort_marker(batch):
                 markers[batch.base_offset] = batch.producer_id
         except CorruptData as error:

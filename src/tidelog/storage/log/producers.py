@@ -671,7 +671,7 @@ class ProducerStates:
         self._open = dict(sorted({**self._open, first: producer_id}.items()))
 
     def take_ends(self, snapshot: "ProducerStates") -> None:
-        """End each open transaction that is not open in a snapshot at the same offset.
+        """End each open transaction, unless a snapshot has it open with the same first offset.
 
         If the producer of an ended transaction has a later open transaction in the snapshot, this
         later transaction is open afterwards.

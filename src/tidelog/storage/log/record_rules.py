@@ -85,7 +85,10 @@ class RecordRules:
         )
 
     def flagged(self, count: int) -> InvalidTimestamp:
-        """Return the error for a producer's batch of `count` records with a LogAppendTime flag."""
+        """Return the error for a batch in which a producer has set the LogAppendTime flag.
+
+        The error lists the batch's `count` records, at most `RECORD_ERROR_LIMIT` of them.
+        """
         reason = "producers must not set LogAppendTime, the log sets it"
         return InvalidTimestamp(
             f"{self.where}: {reason}",

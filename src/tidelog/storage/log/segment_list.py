@@ -240,8 +240,8 @@ class SegmentList:
         """Read the current state from disk if finished segments changed; return whether they did.
 
         The segments have changed if another process has replaced, removed, rolled or tiered
-        segments. Appends are no change. If the topic was deleted and created again under the same
-        name, return False and read nothing.
+        segments. An append does not count as a change. If the topic was deleted and created again
+        under the same name, return False and read nothing.
         """
         if self._is_other_topic():
             return False
@@ -260,7 +260,7 @@ class SegmentList:
         try:
             now = read_partition_metadata(context.env.files, context.directory)
         except CorruptFile:
-            return False  # torn by a power loss
+            return False  # a power loss has torn the file, so it does not show another topic
         return context.topic_id.int != 0 and now not in (None, context.topic_id)
 
     def _renew_overlay(self, names: Sequence[str]) -> None:
@@ -275,7 +275,7 @@ class SegmentList:
 
     def _read_segments(self, names: Sequence[str]) -> None:
         by_base = {segment.base_offset: segment for segment in self.all}
-        for segment in self.all:  # forgets files that may have been replaced
+        for segment in self.all:
             segment.forget_stale_files()
         self._named = bases_among(self.context, names)
         bases = self.tier.load(self._named, self.context)
@@ -415,5 +415,6 @@ class SegmentList:
                 named = last.base_offset, fingerprint(last)
                 return AppendTimeCheckpoint(self.end_offset, *named, last_ms)
             if segment.size_bytes:
-                return AppendTimeCheckpoint(0, -1, 0, last_ms)  # damaged, so it proves nothing
+                # The segment is damaged, so this checkpoint proves nothing but the last time.
+                return AppendTimeCheckpoint(0, -1, 0, last_ms)
         return AppendTimeCheckpoint(self.end_offset, -1, 0, last_ms)

@@ -203,7 +203,7 @@ class SegmentSwaps(LogPart):
             self._notes.exchanged([segment.base_offset for segment in swap.old], new)
         else:
             self._put_behind_end(new, swap.end_offset)
-        # Writing the zone maps is deferred, because it reads every byte.
+        # The zone maps are written later, because building them reads every byte of the segments.
         self._guard.defer(context.directory, "map zones", lambda: _map_zones(new))
         if not swap.keeps_old:
             return aside

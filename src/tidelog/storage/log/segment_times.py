@@ -194,7 +194,8 @@ class _Arrivals:
     def _bound(self, zone: "Zone") -> int:
         """Return an upper bound of the capped record times in a zone, in ms."""
         arrival_ms = self.at(zone.last_offset).ms
-        is_known = self._times.is_append_known  # True for the segment, so also for each zone
+        # If the append times of the whole segment are known, so are the append times of each zone.
+        is_known = self._times.is_append_known
         if not is_known and self._rows.unknown_in(zone.first_offset, zone.last_offset + 1):
             arrival_ms = max(self._times.largest_append_ms, self._fallback.ms)
         # Transaction markers also have timestamps, but a zone's times don't include them.
@@ -334,7 +335,7 @@ def append_range(log: LogView, start_offset: int = 0, end_offset: int = INT64_MA
             continue
         is_whole = (start, end) == (segment.base_offset, segment.end_offset)
         span = segment.append_span if is_whole else None
-        if span is not None:  # the tier's manifest has the times, without a request
+        if span is not None:  # from the tier's manifest, so the store gets no request
             times.take(*span)
             continue
         rows = log.append_times_of(segment)

@@ -250,7 +250,7 @@ class Validator:
         return self._append_of(out, (RecordBatch(out),), context)
 
     def _validate_any(self, view: memoryview, context: AppendContext) -> PendingAppend:
-        """Validate batches of any number and format; arguments and errors as in `validate`."""
+        """Validate any number of batches of any format; arguments and errors as in `validate`."""
         terms = context.terms
         batches = self._views(view, terms)
         if terms.origin is _REPLICATION:

@@ -185,7 +185,7 @@ class TailSegment(Segment):
 
     @property
     def has_txn_index(self) -> bool:
-        """Whether the index is in memory or can be read from its file without reading batches."""
+        """Whether the index of aborted transactions can be returned without reading batches."""
         return self._txn_index is not None or self.find_aborted is None
 
     def read_txn_index(self) -> TxnIndex:
@@ -250,7 +250,10 @@ class TailSegment(Segment):
         return recorded._replace(recovery_point=sound_part.end_offset)
 
     def _proves(self, jump: Jump | None) -> bool:
-        """Return whether a compaction, an index entry or a row proves a batch's offsets."""
+        """Return whether a compaction, an index entry or an append-time row proves the offsets.
+
+        The offsets are those of the batch in `jump`.
+        """
         assert jump is not None
         batch, context = jump.batch, self.context
         if batch.next_offset <= cleaned_end(context.env.files, context.directory):

@@ -249,7 +249,10 @@ class ClosedSegment(Segment):
         return batches
 
     def set_whole(self, size_bytes: int) -> None:
-        """Store that batches fill the segment up to its end, which only its writer knows."""
+        """Store that batches fill the segment up to its end; only the segment's writer knows this.
+
+        `size_bytes` is the size of these batches.
+        """
         self.loaded_last_batches, self.is_whole = (
             LastBatches(self.end_offset, size_bytes, None),
             True,
@@ -318,9 +321,10 @@ class ClosedSegment(Segment):
         return self._knowing(self.zones, clock)
 
     def passing_zones_on(self, clock: ClockName) -> ZoneMap | None:
-        """Return the result of `zones_on` for one of very many segments.
+        """Return the zone map if its times on `clock` equal the segment's times; else None.
 
-        A map that was not in memory before is not kept, and the log is not mapped.
+        For a caller that visits very many segments: in contrast to `zones_on`, a map that was not
+        in memory before is not kept, and the log is not mapped.
         """
         if self._zones_loaded:
             return self.zones_on(clock)

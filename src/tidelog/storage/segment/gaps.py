@@ -163,7 +163,7 @@ def ensure_reaches(segment: ClosedSegment, offset: int) -> None:
         reason = f"offsets {loss.start} to {loss.end - 1}: {loss.reason}"
     elif last.next_offset > (first := max(offset, segment.base_offset)):
         for _ in iterate_batches(segment, 0, segment.size_bytes):
-            pass  # this usually raises at the damage
+            pass  # the walk usually raises an error at the damage
         reason = f"offsets {first} to {last.next_offset - 1} existed, but are missing now"
     else:
         return

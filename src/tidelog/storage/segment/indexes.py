@@ -148,7 +148,9 @@ class Index:
         """
         size, read = self.ENTRY_SIZE, (self._KEY if key is None else key).unpack_from
         low, high = 0, self.size_bytes // size - 1
-        data = self._data  # read after the size: a writer stores an entry before it counts it
+        # `_data` is read after `size_bytes`, because a writer stores an entry before it increases
+        # `size_bytes`.
+        data = self._data
         if high < 0 or target < (low_key := read(data, 0)[0]):
             return -1
         if target >= (high_key := read(data, high * size)[0]):

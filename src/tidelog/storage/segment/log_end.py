@@ -71,7 +71,11 @@ class TooManyPositions(Exception):
 def next_sound_batch(
     file: File, start: int, size: int, *, base_offset: int, next_offset: int
 ) -> int | None:
-    """Run `find_sound_batch` with `PATIENT_LIMIT`; also return None if the search is given up."""
+    """Return the position of the first sound batch at or after `start`, as `find_sound_batch` does.
+
+    The search tries at most `PATIENT_LIMIT` positions. The result is None if there is no sound
+    batch, or if the search is given up.
+    """
     try:
         return find_sound_batch(
             file,

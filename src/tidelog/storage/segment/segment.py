@@ -463,9 +463,10 @@ class Segment(ABC):
 
     @abstractmethod
     def passing_zones_on(self, clock: ClockName) -> ZoneMap | None:
-        """Return the result of `zones_on`; don't keep a map that this call loads.
+        """Return the zone map if its times on `clock` equal the segment's times; else None.
 
-        This method is for a caller that goes through very many segments.
+        For a caller that visits very many segments: in contrast to `zones_on`, a map that this call
+        loads is not kept.
         """
 
 

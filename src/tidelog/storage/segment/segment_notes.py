@@ -149,7 +149,7 @@ def begin_notes(fs: FileSystem, directory: str) -> None:
 class NotesFile:
     """The notes of a partition that is open for writing; `add` is durable on return.
 
-    Not thread-safe. Exception: the callbacks that `prepare` returns.
+    Not thread-safe, but any thread may call the callbacks that `prepare` returns.
     """
 
     def __init__(self, context: SegmentContext) -> None:

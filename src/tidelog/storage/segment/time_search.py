@@ -64,7 +64,7 @@ def open_batch(
     """Return the records of a batch.
 
     Raises:
-        CorruptData: Raised by `checked_records`.
+        CorruptData: The batch is damaged; the error has the batch's position.
         ColdRead: Opening the batch takes long, and the search must not block.
     """
     if not may_block:

@@ -188,7 +188,8 @@ def build(segment: Segment, *, by_kernels: bool | None = None, check_crc: bool =
     """
     siblings = sum_siblings(segment.context, segment.base_offset)
     if by_kernels is None:
-        is_loaded = "numba" in sys.modules  # only affects the duration
+        # Both ways of building give the same map, so this only affects the duration.
+        is_loaded = "numba" in sys.modules
         by_kernels = segment.size_bytes > (LOADED_BYTES if is_loaded else UNLOADED_BYTES)
     built = _build_by_kernels(segment, siblings, check_crc) if by_kernels else None
     return build_plain(segment, siblings) if built is None else built
@@ -196,7 +197,7 @@ def build(segment: Segment, *, by_kernels: bool | None = None, check_crc: bool =
 
 def has_kernels() -> bool:
     """Return whether numpy and numba are installed, without loading them."""
-    from importlib.util import find_spec  # this module is not needed when a broker starts
+    from importlib.util import find_spec  # imported here, because a broker's start does not need it
 
     return all(find_spec(name) is not None for name in ("numpy", "numba"))
 

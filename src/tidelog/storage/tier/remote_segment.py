@@ -253,7 +253,7 @@ class RemoteSegment(ClosedSegment):
         return self.zones if clock is ClockName.RECORD or self.row.zones_know_append else None
 
     def passing_zones_on(self, clock: ClockName) -> ZoneMap | None:
-        """Return the result of `zones_on`, but keep no map in memory that was not loaded before."""
+        """Return the zone map like `zones_on`, but drop a map that was not loaded before."""
         before, zones = self.loaded_zones, self.zones_on(clock)
         if before is None and zones is not None:
             self.use_zones(None, loaded=False)
@@ -315,7 +315,7 @@ class RemoteZones(ZoneMap):
 
     @cached_property
     def is_readable(self) -> bool:
-        """Whether the object exists and its footer is undamaged; reported if not."""
+        """Whether the object exists and its footer is undamaged; if not, this is reported."""
         try:
             self.read_entries()
         except CorruptData as error:

@@ -126,7 +126,9 @@ class TierOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> "TierOptions":
-        """Parse a user's options: options of the cache begin with `tier_`, others are a store's.
+        """Parse a user's options.
+
+        Options that begin with `tier_` are options of the cache; all others are options of stores.
 
         Raises:
             ConfigError: An option is unknown, or a size is no whole number of bytes.
@@ -173,7 +175,8 @@ class TierFiles(LayeredFiles):
         """Return the store at a URL; the first call for a URL opens the store.
 
         Raises:
-            InvalidRequest, ConfigError, MissingDependency: From `tidelog.objects.open_store`.
+            InvalidRequest, ConfigError, MissingDependency: `tidelog.objects.open_store` can't open
+                the store.
         """
         with self._lock:
             opened = self._stores.get(url)

@@ -195,7 +195,7 @@ class _Decoded:
         self._lock = threading.Lock()
 
     def decode(self, data: bytes) -> TierRecord:
-        """Return the result of `decode_record`."""
+        """Return the record, decoded by `decode_record` or from the cache."""
         name = hashlib.blake2b(data, digest_size=20).digest()
         with self._lock:
             record = self._records.get(name)

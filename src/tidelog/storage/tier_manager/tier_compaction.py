@@ -371,7 +371,8 @@ class TierCleaner:
             ]
         except CorruptData as error:
             if error.path is not None:
-                error.path = aliases.get(error.path, error.path)  # no local file is damaged
+                # The damage is in an object of the tier, not in the local file with this path.
+                error.path = aliases.get(error.path, error.path)
             raise
         finally:
             for group in job.groups:

@@ -326,8 +326,9 @@ class Generations:
 
         If the log was rolled since the last plan, the active segment has grown to its current size
         between two checks. If a cleaning waits for the next check, the active segment may be full
-        by then, and the segment after it may have grown by as much. The estimate includes at least
-        the batch that causes the next roll. If the log was not rolled, the estimate is 0.
+        by then, and the segment after it may have the active segment's current size. The estimate
+        includes at least the batch that causes the next roll. If the log was not rolled, the
+        estimate is 0.
         """
         is_first = self._statistics.planned_to != demand.cleanable_end
         has_rolled = self._segments and self._segments[-1].end_offset == demand.cleanable_end
@@ -544,7 +545,7 @@ class SpaceBound:
         return 0 if self._memory is None else self._memory.bytes_written
 
     def limits(self, config: TopicConfig) -> TopicConfig:
-        """Return settings that limit only the head's age, as the space bound replaces the ratio."""
+        """Return settings that limit only the head's age; the space bound replaces the ratio."""
         return replace(
             config, min_cleanable_dirty_ratio=1.0, tidelog_compaction_min_dirty_bytes=NEVER_BYTES
         )

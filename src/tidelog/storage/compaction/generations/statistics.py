@@ -63,7 +63,8 @@ class SegmentRow:
         end_offset: Offset after the segment's last offset.
         size_bytes: Size of the segment's log file.
         last_modified_ms: Modification time of the segment's log file.
-        cleaned_to: See `SegmentFacts`.
+        cleaned_to: Offset below which no record supersedes a record of the segment; see
+            `SegmentFacts`.
         records: Number of the segment's records; -1 if they have not been counted.
         record_bytes: Size of the records in bytes, uncompressed; -1 if they have not been counted.
             After a rewrite, this size is an estimate.
@@ -409,8 +410,9 @@ class StoredStatistics:
 def read_statistics(
     fs: FileSystem, directory: str, cache: DecodedFiles | None = None
 ) -> tuple[StoredStatistics | None, str]:
-    """Return a partition's statistics, and a text on what is wrong with the file, empty if nothing.
+    """Return a partition's statistics, and a text on what is wrong with the file.
 
+    The text is empty if nothing is wrong.
     The statistics are None if the file is missing or its snapshot can't be decoded.
 
     Args:
@@ -454,7 +456,9 @@ def _weight(stored: StoredStatistics) -> int:
 
 
 def decode_statistics(data: bytes) -> tuple[StoredStatistics, str]:
-    """Return the contents of a file, and what is wrong with its changes (empty if nothing is).
+    """Return the contents of a file, and a text on what is wrong with its changes.
+
+    The text is empty if nothing is wrong.
 
     Raises:
         CorruptFile: The snapshot is damaged.
