@@ -208,7 +208,7 @@ class ObjectFiles(LayeredFiles):
                     del self._fetched[name]
 
     def prefetch(self, paths: Iterable[str]) -> None:
-        """Read small files in parallel, and cache for `open` their contents or their absence."""
+        """Read small files in parallel, and cache their contents or their absence for `open`."""
         keys = [self.key_of(path) for path in paths if self.is_remote(path)][:_FETCHED_MAX]
         with self._lock:
             keys = [key for key in keys if key not in self._fetched]
@@ -465,7 +465,8 @@ def env_for(path: str, env: Env | None = None, options: Mapping[str, str] | None
             read the path.
 
     Raises:
-        InvalidRequest, ConfigError, MissingDependency, StorageFailure: Raised by `open_store`.
+        InvalidRequest, ConfigError, MissingDependency, StorageFailure: `open_store` can't create
+            the store.
     """
     result = env or os_env()
     if options:

@@ -288,7 +288,7 @@ class ObstoreStore:
         at = len(self._prefix) + 1 if self._prefix else 0
         etag = meta["e_tag"] or f"{meta['size']}-{meta['last_modified'].timestamp()}"
         if self._family == "az" and not etag.startswith(('"', "W/")):
-            etag = f'"{etag}"'  # conditions need quotes around the etag, which listings omit
+            etag = f'"{etag}"'  # listings omit the quotes around the etag, but conditions need them
         modified_ms = int(meta["last_modified"].timestamp() * 1000)
         return ObjectInfo(
             meta["path"][at:] if key is None else key, meta["size"], etag, modified_ms

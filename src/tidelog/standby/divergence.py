@@ -267,7 +267,7 @@ def _ensure_other(copy: Copy, data: PartitionData, at: int) -> None:
         raise ClusterFailure(str(copy.name), "compare the logs", reason)
     own_batch = copy.batch_reaching(max(theirs.base_offset, at))
     if own_batch is None:
-        return  # the leader's batch begins after the end of the local log
+        return  # the standby has no record at the leader's batch, so the logs diverge
     own_batch.ensure_valid()
     if not is_other_batch(own_batch, theirs) and own_batch.leader_epoch == theirs.leader_epoch:
         reason = (

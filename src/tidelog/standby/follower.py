@@ -173,7 +173,8 @@ class Follower(Closing):
                 needed version of a request.
             InconsistentTopicId: The directory has another topic of the same name.
             UnknownTopic: A requested topic does not exist.
-            DirectoryLocked, StorageFailure: See `LogDir.open`.
+            DirectoryLocked: A process has the directory open for writing already.
+            StorageFailure: The disk failed.
         """
         seams = seams or Seams()
         leader = Leader(host, port, seams.connect)
@@ -457,7 +458,7 @@ class Follower(Closing):
         """Run the rounds of `catch_up`, and yield the number of bytes copied by each round.
 
         Raises:
-            ClusterFailure: See `round`. Also raised if the leader repeatedly reports that it has
+            ClusterFailure: A round raised this error, or the leader repeatedly reports that it has
                 more records but sends none.
             InconsistentTopicId, UnknownTopic, StorageFailure: See `sync`.
         """
@@ -492,7 +493,8 @@ class Follower(Closing):
         try:
             self._directory.close()
         finally:
-            # other processes conclude from the end of the connection that the lock is free
+            # The connection is closed last, because other processes conclude from its end that the
+            # lock is free.
             if self._control is not None:
                 self._control.close()
 

@@ -110,7 +110,7 @@ def check_marks(marks: Mapping[str, Mark]) -> None:
 
 def topic_writer(writer: str, topic: str) -> str:
     """Return the name of a writer's mark for one topic, if the writer counts versions by topic."""
-    return f"topic/{topic}/{writer}"  # a topic's name has no slash
+    return f"topic/{topic}/{writer}"  # unambiguous, because a topic's name has no slash
 
 
 def find_topic_mark(
@@ -481,7 +481,11 @@ class CommitRecords:
         self._stamp: files.FolderStamp | None = None
 
     def overlay(self, partition: TopicPartition) -> dict[str, str]:
-        """Return the current names of a partition's files; like `commits.overlay`, but cached."""
+        """Return the result of the function `overlay`, computed from the cached records.
+
+        The result has the current names of the files that published commits move or remove in the
+        partition.
+        """
         return _overlay(self._env.files, self._directory, partition, self._read())
 
     def _read(self) -> tuple[Commit, ...]:

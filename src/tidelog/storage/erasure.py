@@ -600,7 +600,7 @@ class _Purger:
             file_name = one.path.rpartition("/")[2]
             is_staged = file_name.startswith(_STAGED) and file_name.endswith(STAGING_SUFFIX)
             if one.offsets and (is_staged or one.path.endswith(files.DELETED_SUFFIX)):
-                if self._fs.exists(one.path):  # a segment's exchange may have removed it
+                if self._fs.exists(one.path):  # a segment's exchange may have removed the file
                     self._fs.remove(one.path)
                 self._work.removed.append(one.path)
 

@@ -1,4 +1,4 @@
-"""Checks the selected partitions of a directory; if all are selected, also the files at its top.
+"""Checks the selected partitions of a directory, and if all are selected, the files at its top.
 
 If a file can't be read (permissions, a failing disk), the check raises OSError, or adds the failure
 to `DirectoryCheck.unseen`. So a directory is sound if the check raises no error, every finding is a

@@ -477,8 +477,8 @@ class LogCheck:
     def _leads_to(self, behind: int, position: int, first_behind: int) -> bool:
         """Return whether the headers from `position` on lead to the sound batch at `behind`.
 
-        If so, a reader finds the sound batch, because it skips the damaged batches by the sizes and
-        last offsets in their headers.
+        If so, a reader finds the sound batch, because the reader skips the damaged batches by the
+        sizes and last offsets in their headers.
         """
         next_offset = self.facts.next_offset
         with suppress(CorruptData):

@@ -242,7 +242,7 @@ def check_append_times(
     for slot, row in enumerate(times.rows()):
         yield from _check_row(path, slot, row, facts)
         if row.offset > facts.next_offset and facts.is_whole:
-            return  # all later rows also name missing batches
+            return  # all later rows also name missing batches, but one finding suffices
 
 
 def _row_position(damage: str, data: bytes) -> int:
@@ -266,7 +266,7 @@ def _check_row(path: str, slot: int, row: AppendTimeRow, facts: LogFacts) -> Ite
     batch = facts.slot_starting_with(row.offset)
     is_there = batch is not None and facts.fingerprints[batch] == row.batch_crc
     if is_there or facts.has_gaps or not facts.is_whole:
-        return  # compaction removes batches, but keeps their rows
+        return  # a missing batch is no damage: compaction removes batches, but keeps their rows
     damage = (
         f"row {slot} names a batch at offset {row.offset} that the log does not have: another"
         " program truncated and rewrote the log, or the batch's offset, epoch or checksum was"

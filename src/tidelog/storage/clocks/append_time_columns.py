@@ -66,7 +66,7 @@ def fingerprints(crcs: "Longs", epochs: "Longs", bases: "Longs") -> "Longs":
 
 
 def encode(times: AppendTimes) -> bytes:
-    """Encode the whole file with a kernel; the result is the same as of `AppendTimes.encode`."""
+    """Encode the whole file with a kernel; the result equals the result of `AppendTimes.encode`."""
     header = times.encode_header()
     relative, append_ms, batch_crcs = (np.asarray(column) for column in times.rows().columns)
     return header + _sealed(int.from_bytes(header[-4:], "big"), relative, append_ms, batch_crcs)[0]

@@ -25,7 +25,7 @@ returned bytes.
 
 Header, 28 bytes: magic `TLAT`, int16 version, int16 row size, 16 bytes topic id, uint32 CRC-32C.
 Row, 20 bytes: int64 ms, int32 offset relative to the base offset, uint32 fingerprint of the batch
-that starts at this offset (in an unknown row: of the batch that ends before it, or 0), uint32
+that starts at this offset (in an unknown row: of the batch that ends at this offset, or 0), uint32
 CRC-32C. Big-endian.
 
 Source: docs/format.md#append-times.
@@ -132,8 +132,8 @@ def gaps(spans: list[tuple[int, int]], start: int, end: int) -> Iterator[tuple[i
 def owner_of(data: Buffer, topic_id: UUID) -> UUID:
     """Return the topic id that the header of this topic's file must have.
 
-    If a file was written before the topic got its id, its header has zeros. For such a file the
-    result is zeros.
+    A file that was written before the topic got its id has zeros in its header. For such a file
+    the result is an id of zeros.
     """
     is_without = bytes(data[_TOPIC_ID_AT]) == _NO_TOPIC_ID.bytes
     return _NO_TOPIC_ID if is_without else topic_id
@@ -205,7 +205,8 @@ class AppendTimes:
         self._times = array("q")
         self._floors = array("q")  # the last known time at each row, for binary search
         self._batch_crcs = array("I")
-        self._crc = self._header_crc()  # checksum of the last row; without rows, of the header
+        # Checksum of the last row, or of the header if there are no rows.
+        self._crc = self._header_crc()
         self._unknown_slots: list[int] = []
 
     @property
@@ -278,7 +279,8 @@ class AppendTimes:
         self._floors.extend(times)
         self._times.extend(times)
         self._batch_crcs.extend(batch_crcs)
-        self._relatives.extend(relatives)  # added last, as in `_append`
+        # Added last, because a search in another thread reads this column first.
+        self._relatives.extend(relatives)
         self._crc = crc
 
     def mark_unknown(self, offset: int, batch_crc: int = 0) -> bytes:
@@ -484,7 +486,8 @@ class AppendTimes:
             self._batch_crcs = array("I", batch_crcs)
             self._relatives = array("i", relatives)
             self._unknown_slots = _unknown_slots_of(data[: valid * ROW_SIZE])
-            self._floors = self._times[:]  # known times never decrease
+            # Known times never decrease, so each known time is its own floor.
+            self._floors = self._times[:]
             for slot in self._unknown_slots:
                 self._floors[slot] = self._floors[slot - 1]
             self._crc = crcs[-1]

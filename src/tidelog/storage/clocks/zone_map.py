@@ -416,7 +416,7 @@ class ZoneMap:
     @property
     def is_readable(self) -> bool:
         """Whether the footer is undamaged. A `RemoteZones` reads its footer at the first use."""
-        return True  # the constructor has checked it
+        return True  # the constructor has checked the footer
 
     @cached_property
     def siblings(self) -> Mapping[str, FileSum]:

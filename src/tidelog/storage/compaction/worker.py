@@ -174,7 +174,7 @@ class CleanerProcess:
 
 
 def _end(process: "subprocess.Popen[str]") -> None:
-    """Close the process's pipes, which makes it exit; kill it if it has not exited in time."""
+    """Close the process's pipes, so that the process exits; if it doesn't exit in time, kill it."""
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             with suppress(OSError, ValueError):

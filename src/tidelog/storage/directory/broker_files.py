@@ -194,7 +194,7 @@ def read_cluster(fs: FileSystem, directory: str) -> ClusterState:
 def read_stored_defaults(
     fs: FileSystem, directory: str, report: Callable[[str], None]
 ) -> Mapping[str, str]:
-    """Return a directory's `stored_defaults`; if the file is invalid, report this and return none.
+    """Return a directory's `stored_defaults`; report an invalid file, and return no defaults then.
 
     Without stored defaults, a topic without an age limit of its own keeps records of any age.
 
@@ -387,7 +387,7 @@ _BATCH_RECORDS: Final = 1_000
 _MAGIC: Final = 2
 
 # Maximum size of a file that is read. The maximum number of users and rules needs far less than
-# half of it.
+# half of this size.
 LIMIT_BYTES: Final = 1 << 30
 
 # Type, name, pattern, principal, host, operation, permission; the numbers are Kafka's codes.

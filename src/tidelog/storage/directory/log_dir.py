@@ -426,7 +426,8 @@ class LogDir(Closing):
         """Create a topic and its partition directories; return the topic, and notes on settings.
 
         Raises:
-            InvalidTopic, TopicExists, InvalidPartitions, ConfigError: Refused; nothing changed.
+            InvalidTopic, TopicExists, InvalidPartitions, ConfigError: The topic can't be created;
+                nothing was changed.
             ReadOnly: The directory was opened for reading.
             StorageFailure: The disk failed.
         """
@@ -440,7 +441,8 @@ class LogDir(Closing):
         """Increase a topic's number of partitions to `partitions`.
 
         Raises:
-            UnknownTopic, InvalidPartitions, ReadOnly: Refused; nothing changed.
+            UnknownTopic, InvalidPartitions, ReadOnly: The number can't be changed; nothing was
+                changed.
             StorageFailure: The disk failed.
         """
         (grown,) = self.topic_admin.grow({name: partitions})
@@ -495,8 +497,8 @@ class LogDir(Closing):
             records before this record whose append time is unknown. Source: KIP-79.
 
         Raises:
-            ValueError: A negative time; nothing was looked up.
-            UnknownTopic: No such topic or partition.
+            ValueError: A time is negative; nothing was looked up.
+            UnknownTopic: A topic or partition does not exist.
             CorruptData: A batch that a search reads is damaged.
             OffsetsGone: Offsets before a result are lost.
             StorageFailure: The disk failed.

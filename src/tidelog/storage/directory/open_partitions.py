@@ -105,7 +105,7 @@ class OpenPartitions:
     # -- opening -----------------------------------------------------------------------------
 
     def reader(self, name: TopicPartition) -> LogView:
-        """Return a partition's log for reading; if the directory is writable, the open log itself.
+        """Return a partition's log for reading; in a writable directory, this is the open log.
 
         Raises:
             UnknownTopic: No such topic or partition.

@@ -128,7 +128,7 @@ def publish(
         log_dir: The directory, open for writing.
         changes: One change for each partition.
         operation: Name of the operation, for errors.
-        commit_id: See `draw_commit_id`; a random id if None.
+        commit_id: 32 hexadecimal digits; a random id if None.
         marks: The writers' new versions.
 
     Raises:

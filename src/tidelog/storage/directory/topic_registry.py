@@ -262,7 +262,7 @@ class RegistryContents(NamedTuple):
     Attributes:
         topics: Topics by name, sorted.
         notes: Inconsistencies between the file and the directories, one line each.
-        deleted: See `TopicsText`.
+        deleted: Ids, by name, of deleted topics whose directories may still have their old names.
         leftovers: Partitions of deleted topics whose directories still have their old names.
     """
 
@@ -342,7 +342,8 @@ def _take_leftovers(
             if topic_id in theirs
         ]
         leftovers += stale
-        if len(stale) < len(partitions):  # another program has created a topic with that name
+        # The other directories belong to a topic that another program created with that name.
+        if len(stale) < len(partitions):
             present[name] = tuple(
                 partition.partition for partition in partitions if partition not in stale
             )

@@ -50,8 +50,8 @@ class Deferral(Protocol):
         """Run `work` in any thread, then call `done` on the owner's thread.
 
         Raises:
-            OSError, StorageFailure: The work's error, if the work ran immediately; then `done` is
-                not called.
+            OSError, StorageFailure: The work ran immediately and raised this error; `done` is not
+                called.
         """
         ...
 
@@ -131,8 +131,10 @@ class FailureGuard:
         self.deferred_calls: list[Callable[[], None]] | None = None
         self.is_closed = False
         self.is_changed = is_changed
-        self._is_broken = False  # deferred work failed; the owner's thread may not know it yet
-        self._is_in_doubt = False  # the disk may lack data that was written
+        # Whether deferred work has failed, which the owner's thread may not know yet; and whether
+        # the disk may lack data that was written.
+        self._is_broken = False
+        self._is_in_doubt = False
 
     def call_on_failure(self, call: Callable[[], None]) -> None:
         """Set the callback that runs on the owner's thread when the partition goes offline.
@@ -313,7 +315,7 @@ class Flusher:
         Args:
             segments: Segments of the log.
             guard: Runs the syncs.
-            leaves_flushes: See `LogOptions`.
+            leaves_flushes: Whether the caller of an append makes the flush; see `LogOptions`.
         """
         self._segments = segments
         self._guard = guard

@@ -318,7 +318,8 @@ class _Loading:
                 self._epochs.epochs.clear()
                 bases, active = [], None
             else:
-                zone_map_files.drop(context, active.base_offset)  # outdated after a truncation
+                # If this segment was finished before a truncation, its zone map is outdated.
+                zone_map_files.drop(context, active.base_offset)
         if active is None:
             active = ActiveSegment.create(context, max(start, tier_end))
             context.env.files.sync_dir(context.directory)

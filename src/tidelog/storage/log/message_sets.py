@@ -379,7 +379,7 @@ class MessageSets:
         if facts.refused_count:
             raise self._refusal(facts, context)
         # As in Kafka, a wrapper may always have offset 0, because old versions of librdkafka write
-        # it.
+        # this offset.
         is_wrapper = message_set.codec is not Codec.NONE
         if is_wrapper and outer.magic == 1 and 0 != outer.last_offset < facts.last_offset:
             raise self._invalid(
@@ -526,7 +526,7 @@ def _has_key(message: LegacyBatch) -> bool:
         (value_size,) = LENGTH.unpack_from(view, value_at)
         is_whole = value_size >= -1 and value_at + LENGTH.size + max(value_size, 0) == end
     if not is_whole:
-        next(message.records(check_crc=False))  # raises, with the reason
+        next(message.records(check_crc=False))  # raises an error that contains the reason
     return bool(key_size != -1)
 
 

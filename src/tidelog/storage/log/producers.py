@@ -458,7 +458,7 @@ class ProducerStates:
             for entry in self._producers.values()
             if entry.txn_first_offset is not None
         )
-        self._open = dict(sorted(open_txns))  # first offset -> producer; sorted
+        self._open = dict(sorted(open_txns))  # producer id by first offset, in order of offsets
 
     def hide_from(self, offset: int) -> None:
         """Treat the offsets from `offset` on as unstable until `replace` is called.

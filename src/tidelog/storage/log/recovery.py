@@ -676,6 +676,6 @@ def _rewrite(context: SegmentContext, path: str) -> None:
     try:
         copy_range(context, path, path, 0, fs.stat(path).size)
     except OSError:
-        with suppress(OSError):  # a partial copy must not fill the disk
+        with suppress(OSError):  # remove the partial copy, because it takes space on the disk
             fs.remove(path + files.TMP_SUFFIX)
         raise

@@ -194,7 +194,7 @@ class SegmentSwaps(LogPart):
     def _show(self, swap: Swap, commit: Commit) -> list[str]:
         context = self._segments.context
         for segment in swap.old:
-            _ = segment.txn_index, segment.append_times  # loaded before their names change
+            _ = segment.txn_index, segment.append_times  # load them before their files are renamed
         aside = self._rename(swap, commit.of(files.partition_dir_name(context.topic_partition)))
         spans = itertools.pairwise([*swap.bases, swap.end_offset])
         new = [ClosedSegment(context, base, end) for base, end in spans]

@@ -392,7 +392,7 @@ def _between_batches(
             return None
         last = next(part for zone in reversed(some) for part in reversed(parts(zone)))
     except CorruptData:
-        return span  # readers report the damage
+        return span  # the batches are unknown; readers report the damage
     return first[0], last[1]
 
 

@@ -209,7 +209,7 @@ class Truncator(LogPart):
         if offset < 0:
             raise InvalidRequest(f"{context.topic_partition}: can't truncate to offset {offset}")
         if offset < segments.end_offset:
-            self._guard.ensure_writable()  # a failed truncation may have left no segment
+            self._guard.ensure_writable()  # after a failed truncation there may be no segment
             self._guard.settle()  # the truncation may need snapshots whose writes are deferred
             with typed_failures(context.directory, "truncate"):
                 aborted = self._remaining_aborted(offset)

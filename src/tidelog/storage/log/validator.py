@@ -340,7 +340,7 @@ class Validator:
         these limits, and raises InvalidTimestamp for a time outside them.
         """
         if not is_kept:
-            return False  # the batch is rewritten with another codec
+            return False  # the records have to be read, to rewrite them with another codec
         if context.terms.origin is AppendOrigin.COORDINATOR:
             return True  # internal records always comply with the rules
         if self._needs_keys or (self._before_ms < INT64_MAX and not self._stamps):

@@ -174,7 +174,8 @@ class TailSegment(Segment):
                 if start == first > 0:
                     if batch.last_offset > first_key:
                         self._misfit = misfit(self.log_path, first_key, first)
-                    sound_part.end_offset = first_known_offset(batch)  # earlier batches are unread
+                    # The scan reads no earlier batches, so it begins with this batch's offset.
+                    sound_part.end_offset = first_known_offset(batch)
                 sound_part.take(batch, start)
                 self._take(batch, start)
         except CorruptData as error:
@@ -429,7 +430,8 @@ class ActiveSegment(TailSegment):
         self._time_index_written = 0
         self._must_rewrite = False
         self._times_written = 0
-        self._has_new_name = False  # the append-time file was created after the directory's sync
+        # Whether the append-time file was created after the last sync of the directory.
+        self._has_new_name = False
         self._interval_bytes = context.config.index_interval_bytes
         self._log_file = PooledFile(context.pool, self.log_path)
         self._times_file = self._pooled_file(files.APPEND_TIME_SUFFIX)
@@ -478,7 +480,7 @@ class ActiveSegment(TailSegment):
             context: The partition.
             base_offset: The segment's base offset.
             recorded: Recorded end of the log.
-            is_refused: Whether the partition takes no appends for another reason.
+            is_refused: Whether the partition takes no appends because of earlier findings.
         """
         segment, is_damaged = judge_tail(lambda: cls.empty(context, base_offset), recorded)
         is_refused |= is_damaged

@@ -82,7 +82,9 @@ def fingerprint(batch: Batch) -> int:
     """
     try:
         first = batch.base_offset
-    except CorruptData:  # an undecodable old wrapper, or a batch with a flipped magic
+    except CorruptData:
+        # The batch is an old wrapper that can't be decoded, or its magic has a flipped bit. Its
+        # last offset is in the header.
         first = batch.last_offset
     return fingerprint_of(batch.crc, batch.leader_epoch, first)
 

@@ -126,7 +126,8 @@ class ClosedSegment(Segment):
         """Return all bytes of the log file."""
         if self.is_mapped:
             return self.view(0, self.size_bytes)
-        return open_log(self, self.context.env.files.map)  # not cached: freed after its last use
+        # This map is not cached, so it is freed after its last use.
+        return open_log(self, self.context.env.files.map)
 
     @property
     def is_mapped(self) -> bool:
@@ -285,7 +286,7 @@ class ClosedSegment(Segment):
                     return False
                 next_offset = batch.last_offset + 1
         except CorruptData:
-            return False  # reads raise an error at the damage
+            return False  # the rest is unknown; reads raise an error at the damage
         return True
 
     def _walk(self, start: int, end: int) -> Iterator[tuple[int, Batch]]:

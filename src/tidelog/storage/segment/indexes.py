@@ -49,9 +49,9 @@ def used_size(data: Buffer, entry_size: int) -> int:
 
     The keys of both indexes strictly increase, so only the first entry can be valid and consist of
     zeros. If the file has only one entry, this entry is kept. If a tail of zeros follows, a first
-    entry of zeros counts as part of the tail, because it has no more information than an empty
-    index. If an entry of zeros is between nonzero entries, the result may be the end of any nonzero
-    entry; `check` detects such an index.
+    entry of zeros counts as part of the tail, because an index with only this entry has no more
+    information than an empty index. If an entry of zeros is between nonzero entries, the result may
+    be the end of any nonzero entry; `check` detects such an index.
     """
     count = len(data) // entry_size
     if count <= 1 or any(data[(count - 1) * entry_size : count * entry_size]):

@@ -156,7 +156,7 @@ def _candidates(file: File, start: int, size: int, base_offset: int) -> Iterator
     for chunk_start in range(start, size, CHUNK_BYTES):
         data = file.pread(CHUNK_BYTES + FRAME_PREFIX_SIZE - 1, chunk_start)
         if not data.strip(b"\0"):
-            continue  # preallocated zeros
+            continue  # preallocated zeros contain no frame
         rest_bytes = size - chunk_start
         positions = {at for half in patterns for at in _find_all(data, half)}
         yield from (
@@ -341,7 +341,8 @@ def find_damage(
             behind = find_sound_batch(
                 file, position + 1, size, base_offset=base_offset, next_offset=expected
             )
-        except TooManyPositions:  # a position that was not tried may have a sound batch
+        except TooManyPositions:
+            # A position that was not tried may have a sound batch, so the bytes count as damage.
             proof.append("too many later positions look like batches")
             end = max(end, expected)
         if behind is not None:

@@ -222,7 +222,7 @@ class Segment(ABC):
     @property
     @abstractmethod
     def size_bytes(self) -> int:
-        """Size of the whole batches in the log file; for a finished segment, of the whole file."""
+        """Size of the whole batches in the log file; for a finished segment, size of the file."""
 
     @property
     @abstractmethod
@@ -274,7 +274,7 @@ class Segment(ABC):
         return self.context.env.files.stat(self.log_path).mtime_ms
 
     def stat(self) -> FileStat:
-        """Return the status of the log file; for a finished segment, as of its first use."""
+        """Return the status of the log file; of a finished segment, the status at its first use."""
         return self.context.env.files.stat(self.log_path)
 
     @abstractmethod

@@ -126,7 +126,8 @@ def _collect_orphans(
     for info in tier.store.list(tier.folder):
         name = info.key.removeprefix(f"{tier.folder}/")
         folder_name = name.partition("/")[0]
-        if _FOLDER.fullmatch(folder_name):  # other objects: the manifest, and objects of users
+        # The manifest, and objects that users have put here, are no orphans.
+        if _FOLDER.fullmatch(folder_name):
             folders[folder_name].append((name, info.size, info.modified_ms))
     named = (mover.settled() if dry_run else mover.settle()).folders()
     for folder, objects in sorted(folders.items()):
@@ -180,7 +181,7 @@ def _check_writer(log_dir: "DirectoryAccess", deleted: DeletedFolder) -> None:
     tier = PartitionTier(log_dir.tier_files.store(deleted.url), deleted.folder)
     manifest, _ = tier.read()
     if manifest is None:
-        return  # an earlier run has begun to remove the folder
+        return  # an earlier run of this directory has begun to remove the folder
     if manifest.writer != writer_of(log_dir) or manifest.change not in deleted.changes:
         raise TierConflict(
             "the topic was deleted here, but another directory, possibly a copy of this one, wrote"

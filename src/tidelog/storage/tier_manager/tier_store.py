@@ -362,7 +362,7 @@ def remove_garbage(tier: PartitionTier, manifest: Manifest, before_ms: int) -> s
     due = [one.segment for one in manifest.garbage if one.since_ms <= before_ms]
     removed = set()
     for row in due:
-        if row.folder in live:  # a truncated row still uses the folder
+        if row.folder in live:  # a truncated segment still uses the folder, so its objects stay
             removed.add(row.folder)
             continue
         remove_all(tier, (row.key(suffix) for suffix in sorted(row.objects, key=_log_first)))

@@ -262,10 +262,10 @@ class MappedKeys:
     """The number of keys in a cleaning's map, compared with the sample.
 
     Attributes:
-        shift: Sampling rate at that time (`KeySamples.shift`).
+        shift: Sampling rate when the map was counted (`KeySamples.shift`).
         keys: Number of different keys in the map.
         sampled: Number of these keys that were in the sample.
-        lost: Number of keys that have left the sample since that time.
+        lost: Number of keys that have left the sample since the map was counted.
     """
 
     shift: int

@@ -351,10 +351,10 @@ def with_drops(
 ) -> Iterator[Group]:
     """Yield groups, and whether each may drop tombstones and markers past their horizon.
 
-    A group may drop them if, when the group is swapped in, every segment up to the group's last one
-    is cleaned to the group's end. An earlier cleaning may have cleaned a segment to this end.
-    Otherwise this cleaning must do so, in the group itself or in a group that is swapped in
-    earlier.
+    A group may drop tombstones and markers if every segment up to the group's last segment is
+    cleaned to the group's end when the group is swapped in. An earlier cleaning may have cleaned a
+    segment to this end. Otherwise this cleaning must do so, in the group itself or in a group that
+    is swapped in earlier.
 
     Args:
         segments: All finished segments of the partition, in order; no older data exists elsewhere.
@@ -616,7 +616,7 @@ class _Planning:
         return self._make(bases, bases, first, reason, is_full=True)
 
     def clean(self, reason: str) -> GenerationPlan:
-        """Plan to rewrite the segments with the most garbage per cost, if they free enough."""
+        """Plan to rewrite segments with the most garbage per cost, if they free enough bytes."""
         slack = (self.demand.space_factor - 1) * self.space.live_bytes
         batch = max(BATCH_PART * slack, 1.0)
         garbage = sum(each.garbage_bytes for each in self.allowed)

@@ -68,7 +68,8 @@ class SegmentRow:
         records: Number of the segment's records; -1 if they have not been counted.
         record_bytes: Size of the records in bytes, uncompressed; -1 if they have not been counted.
             After a rewrite, this size is an estimate.
-        weight_bytes: See `SegmentEstimate`; -1 if the sample does not cover the segment.
+        weight_bytes: `weight_bytes` of the segment's `SegmentEstimate`; -1 if the sample does not
+            cover the segment.
         due_ms: Latest delete horizon of the segment's batches or tombstones; -1 if none is known.
         runs: How often the segment was rewritten; after a merge, the largest count of its sources,
             plus 1.
