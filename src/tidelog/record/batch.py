@@ -48,7 +48,7 @@ from tidelog.types import (
     TimestampType,
 )
 
-_CODECS: Final = tuple(Codec)  # Codecs by number. Calling the enum would take ten times as long.
+_CODECS: Final = tuple(Codec)  # Codecs by number. `Codec(number)` takes ten times as long.
 
 
 class RecordBatch:
@@ -289,7 +289,7 @@ class RecordBatch:
         *,
         default_timestamp: int = NO_TIMESTAMP,
     ) -> bytearray:
-        """Return a new batch that replaces this batch, with other or fewer records.
+        """Return a new batch with the given records, to replace this batch.
 
         Base offset, last offset, leader epoch, producer, codec, append time and delete horizon are
         kept. The batch must not be a control batch.

@@ -84,8 +84,8 @@ def walk(buffer: Buffer, at: int = 0, end: int | None = None) -> Iterator[Batch]
         end: Position after the last readable byte; None for the buffer's end.
 
     Raises:
-        CorruptBatch: The length or the magic of the batch at the error's `at` is invalid; earlier
-            batches were yielded.
+        CorruptBatch: The length or the magic of a batch is invalid; the error's `at` is the
+            position of this batch. Earlier batches were yielded.
     """
     view = memoryview(buffer)
     end = len(view) if end is None else end

@@ -94,8 +94,8 @@ class BodyBuffer(Scratch):
     def put(self, body: Buffer) -> bool:
         """Add a body; return False, without adding it, if the free memory is too small.
 
-        A body in the memory that `take` returned last is not copied; the body must begin where
-        this memory begins. Any other body is copied.
+        A body is not copied if it is in the memory that `take` returned last; such a body must
+        begin where this memory begins. Any other body is copied.
         """
         end = self.used + len(body)
         if end > len(self._bytes):

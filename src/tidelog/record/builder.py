@@ -179,7 +179,7 @@ def _assemble(
     return batch
 
 
-def build_end_marker(  # noqa: PLR0913 - as above
+def build_end_marker(  # noqa: PLR0913 - one keyword for each field of the marker
     *,
     commit: bool,
     producer_id: int,

@@ -1,10 +1,11 @@
 """Codecs of record batches, with Kafka's framing and a hard limit on the decompressed size.
 
-`compress` writes the form of Kafka's clients, `decompress` reads the forms that these clients read.
+`compress` writes the form that Kafka's clients write. `decompress` reads the forms that they read.
 Lengths in the input are not trusted. Frames of snappy, lz4 and zstd are examined first, so memory
 is allocated only for sizes that the input can really produce. The limit bounds the size of the
-result, and of a copy of it that some libraries make. Two inputs are errors although Kafka's readers
-accept them: bytes after the end of a stream, and more than `GZIP_MEMBER_COUNT_MAX` gzip members.
+result, and the size of the copy of the result that some libraries make. Two inputs are errors
+although Kafka's readers accept them: bytes after the end of a stream, and more than
+`GZIP_MEMBER_COUNT_MAX` gzip members.
 
 The framings of snappy, lz4 and zstd have their own modules (`snappy_stream`, `lz4_frame`,
 `zstd_frame`). Each of these modules, and its library, is imported when the first batch of its codec

@@ -154,8 +154,8 @@ MESSAGE_MAGIC_AT: Final = MESSAGE_CRC_AT + 4
 MESSAGE_ATTRIBUTES_AT: Final = MESSAGE_MAGIC_AT + 1
 MESSAGE_TIMESTAMP_AT: Final = MESSAGE_ATTRIBUTES_AT + 1
 
-# Each pair has a value for magic 0 and a value for magic 1: the position of the key's length, and
-# the minimum valid value of the message's length.
+# Position of the key's length, and minimum valid value of the message's length. Each of the two
+# constants is a pair: the value for magic 0, and the value for magic 1.
 KEY_LENGTH_AT: Final = (MESSAGE_TIMESTAMP_AT, MESSAGE_TIMESTAMP_AT + 8)
 
 MESSAGE_LENGTH_MIN: Final = (14, 22)

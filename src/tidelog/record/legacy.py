@@ -1,7 +1,8 @@
 """Reads and builds messages of magic 0 and 1, and wrapper messages with a compressed message set.
 
 A plain message is a batch of one record. A wrapper is a batch of its inner messages. The offset in
-a wrapper's frame is the offset of its last inner message:
+a wrapper's frame (the outer offset) is the offset of its last inner message. The offsets in the
+frames of inner messages (the inner offsets) depend on the magic:
 
 - magic 0: inner offsets are absolute;
 - magic 1: inner offsets are relative. The absolute offset is outer - last inner + inner. If the
@@ -355,7 +356,7 @@ class LegacyBatch:
         """Return this message as a record.
 
         The timestamp type comes from `wrapper`. With LogAppendTime, the timestamp also comes from
-        it.
+        `wrapper`.
         """
         key, value = self._content()
         kind = wrapper.timestamp_type if self.magic else TimestampType.NO_TIMESTAMP_TYPE

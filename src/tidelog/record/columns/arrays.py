@@ -4,8 +4,8 @@ A -1 that means "missing" in a fixed-width column becomes null. A column without
 validity bitmap.
 
 Fresh pages are expensive, because the system takes as long to zero a page as a kernel takes to fill
-it. Arrow's memory pool often needs fresh pages, because it returns memory to the system if one
-thread allocates it and another thread frees it. This happens with most readers. So this module
+it. Arrow's memory pool often needs fresh pages, because the pool returns memory to the system if
+one thread allocates the memory and another thread frees it, as most readers do. So this module
 keeps freed pages. The most recently freed page is used first, because it is still in a CPU cache.
 At most about `FREE_BYTES_MAX` bytes are kept; further pages are returned to Arrow's pool. A page is
 freed, by any thread, when the last array or buffer over it is deleted.
@@ -47,7 +47,8 @@ FREE_BYTES_MAX: Final = 64 << 20
 # Minimum size of a page in bytes; for smaller memory, an allocation is cheaper than reuse.
 PAGE_BYTES_MIN: Final = 32 << 10
 
-# Page sizes increase by quarters of a power of two, so there are few sizes and little waste.
+# Number of page sizes from one power of two to the next. Few sizes make reuse likely. A page
+# exceeds the requested size by less than a quarter.
 _STEPS: Final = 4
 
 
@@ -310,7 +311,7 @@ def _append_times(chunk: Chunk) -> "Column":
 
 
 def _per_batch(kind: pa.DataType, field: int, chunk: Chunk) -> "Column":
-    """Return, for each row, a field of its batch in the table; null for -1."""
+    """Return a field of the table as a column: each row has its batch's value, null for -1."""
     values = chunk.table[:, field]
     first = int(values[0])
     if not chunk.is_uniform(field):

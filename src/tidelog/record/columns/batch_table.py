@@ -52,8 +52,9 @@ if TYPE_CHECKING:
 
 
 # Decompressed bodies are joined until they have this number of bytes, and are then decoded. This
-# number limits memory, however much the batches grow by decompression. The last of the joined
-# bodies may exceed the number: only the decompression limit of one batch limits its size.
+# number limits memory, however much the batches grow by decompression. The last body is added even
+# if the total then exceeds this number; its size is limited only by the decompression limit of one
+# batch.
 SCRATCH_BYTES: Final = 1 << 20
 
 
@@ -122,7 +123,7 @@ def _open(view: memoryview, batch: "Longs", *, check_crc: bool) -> Iterator[tupl
 
 
 def _record_row(batch: "Longs", record: Record) -> "Longs":
-    """Return the table's row of a magic-2 batch that has only this record and base timestamp 0."""
+    """Return a row for the table, for a magic-2 batch of only this record and base timestamp 0."""
     stamped = record.timestamp_type is TimestampType.LOG_APPEND_TIME
     row = batch.copy()
     row[layout.BASE_OFFSET] = row[layout.LAST_OFFSET] = record.offset
@@ -210,7 +211,7 @@ class Selection:
             needed to count records without a time.
         include_control: Whether to include the records of control batches.
         drop_batch: Function that gets a table of batches (`kernels.layout`), and returns a mask of
-            the batches to leave out. None if no batch is left out by a function.
+            the batches to leave out. None if there is no such function.
         opens_from: Batches that end before this offset are not opened; None for `offset_start`.
         between: Pair of the smallest offset that the first batch may have, and the exclusive upper
             limit of the offsets of all batches.
@@ -290,7 +291,7 @@ def groups(
 
 
 def _parted(table: "Longs", selection: Selection) -> Iterator[tuple["Longs", bool]]:
-    """Yield parts of a table in order, and whether all batches of a part are decoded, in place."""
+    """Yield the parts of a table in order; True with a part if its batches are decoded in place."""
     is_left = is_plain(table) & _select(table, selection)
     changes = np.flatnonzero(is_left[1:] != is_left[:-1]) + 1
     if len(changes) > _CHANGES_MAX:
@@ -376,7 +377,7 @@ def _select(table: "Longs", selection: Selection) -> "Mask":
 
 
 def _may_match(table: "Longs", start_ms: int, end_ms: int) -> "Mask":
-    """Return a mask of the batches that may have a time in [start_ms, end_ms), or have no time."""
+    """Return a mask of the batches that have no time, or may have a time in [start_ms, end_ms)."""
     largest = table[:, layout.MAX_TIMESTAMP]
     is_stamped = table[:, layout.ATTRIBUTES] & TIMESTAMP_TYPE_BIT != 0
     is_open = end_ms == INT64_MAX

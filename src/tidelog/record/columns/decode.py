@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from tidelog.record.kernels.memory import Bytes, Longs
 
 
-# Initial limit in bytes for the keys of a chunk, and the same limit for its values. The limit is
+# Initial limit in bytes for the keys of a chunk, and also for the values of a chunk. The limit is
 # doubled if one record needs more bytes.
 _CAPACITY_BYTES: Final = 8 << 20
 
@@ -395,7 +395,8 @@ def decode(  # noqa: PLR0913 - one keyword for each property of the result
 
     Raises:
         CorruptBatch, CorruptRecord: A frame, an offset, a checksum, a compressed stream or a record
-            is wrong; everything before it was yielded. `at` counts from the buffer's first byte.
+            is wrong; everything before it was yielded. The error's `at` counts from the buffer's
+            first byte.
         UnsupportedCompression: The codec is undefined.
         InvalidRequest: Raised when the first batch is requested: a column is unknown or listed
             twice, or `rows` is out of range.

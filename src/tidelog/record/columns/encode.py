@@ -49,9 +49,9 @@ if TYPE_CHECKING:
 
 Number = TypeVar("Number", bound=np.generic)
 
-# Number of bytes and number of batches that one call of the kernel writes at most. They are large
-# enough to amortize the call, and small enough that the batches are still in the cache when they
-# are checksummed and copied.
+# Maximum number of bytes, and maximum number of batches, that one call of the kernel writes. The
+# numbers are large enough to amortize the call, and small enough that the batches are still in the
+# cache when they are checksummed and copied.
 _OUT_BYTES: Final = 1 << 19
 
 _OUT_BATCHES: Final = 256
@@ -306,7 +306,10 @@ def _cast_binary(column: "Column", name: str) -> "Column":
 
 
 def _frozen(array: "npt.NDArray[Number]") -> "npt.NDArray[Number]":
-    """Make the array read-only, so that all sources have one type and need one compiled kernel."""
+    """Make the array read-only.
+
+    Then all sources have arrays of the same types, so one compiled kernel is enough.
+    """
     array.flags.writeable = False
     return array
 

@@ -123,7 +123,7 @@ def joined(tables: Iterable["Longs"], *, across: bool = False) -> "Longs":
 
     Args:
         tables: Tables of the same partition, in the order of their offsets. With `across`, each
-            table has the rows of another partition.
+            table has the rows of a different partition.
         across: See `KeyTable.add`.
     """
     parts = [part for part in tables if len(part)]

@@ -70,7 +70,7 @@ from tidelog.record.kernels.memory import (
 )
 from tidelog.types import INT64_MAX
 
-# A message of magic 1 also has a timestamp, unlike magic 0.
+# Size in bytes of the timestamp, which messages of magic 1 have, and messages of magic 0 lack.
 _TIMESTAMP_SIZE: Final = 8
 
 _UINT32_MASK: Final = 2**32 - 1
@@ -223,7 +223,7 @@ def read_header(log: Bytes, at: int, size: int, out: Longs, slot: int) -> bool:
 def _read_message(log: Bytes, at: int, out: Longs, slot: int) -> None:
     """Read the fields in the frame of a legacy message.
 
-    The attributes are set to 0, and the other columns of fields that only magic 2 has to -1.
+    The attributes are set to 0. The other columns for fields that only magic 2 has are set to -1.
 
     The message's offset is the offset of its last record. The base offset of a wrapper is known
     only after decompression, so the column is set to 0, which is always a valid lower bound.

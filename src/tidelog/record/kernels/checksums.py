@@ -7,10 +7,10 @@ look-ups, one for each byte of the register, give the new register. Two such ste
 registers. If the CPU lacks the instruction (`HAS_INSTRUCTION` is False), a slow loop computes the
 same checksums. In this case callers with much data use a library instead.
 
-The CRC of A followed by B is the CRC of A, multiplied by x to the power of the number of bits in B,
-plus the CRC of B. A table with a row for each byte of B's length gives this power in at most four
-multiplications. So checksums of parts are combined without reading a byte twice. Compiled functions
-check no bounds, so the caller must check them, as for `memory`.
+The CRC of A followed by B is crc(A) * x^n + crc(B), where n is the number of bits in B. A table
+with a row for each byte of B's length gives x^n in at most four multiplications. So checksums of
+parts are combined without reading a byte twice. Compiled functions check no bounds, so the caller
+must check them, as for `memory`.
 
 Source: RFC 3720 (CRC-32C, Castagnoli, reflected); the instructions CRC32 of SSE 4.2 and CRC32C of
 ARMv8.
@@ -80,7 +80,7 @@ def add_word(crc: int, data: Bytes, at: int) -> int:
 
 
 def _stepper(x86_name, arm_name, bits):
-    """Return an intrinsic for a word of `bits` bits.
+    """Return an intrinsic that adds a word of `bits` bits to the CRC register.
 
     The CRC register is the low half of an int64.
     """

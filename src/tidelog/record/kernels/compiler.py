@@ -85,9 +85,10 @@ _DAMAGE: Final = (
 
 
 class _KernelCache(FunctionCache):
-    """Numba's cache, without its errors. If the disk is full or damaged, the kernel is compiled.
+    """Numba's cache, except that no error is raised if the disk is full or a file is damaged.
 
-    It needs `type: ignore` comments, because the methods of Numba's cache have no types.
+    In these cases the kernel is compiled. The calls of the base class need `type: ignore` comments,
+    because the methods of Numba's cache have no types.
     """
 
     def load_overload(self, sig: object, target_context: object) -> object:

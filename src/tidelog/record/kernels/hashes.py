@@ -274,14 +274,14 @@ def _join_words(low: int, high: int) -> int:
 
 
 # Indices in the secret words of the hashes.
-KEY_SEED: Final = 0  # of keys' hashes
+KEY_SEED: Final = 0  # first of two words: seed of the hashes of keys
 
-VALUE_SEED: Final = 2  # of SipHash over sums
+VALUE_SEED: Final = 2  # first of two words: seed of SipHash over the sums
 MIX_SEED: Final = 4
 SEEDS: Final = 5
 
-# First of the words that are added to values, two for each 16 bytes. They are derived from the
-# seeds.
+# Index of the first of the words that are added to values: two words for each 16 bytes of a value.
+# These words are derived from the seeds.
 PAIR_SEEDS: Final = 5
 
 PAIRS: Final = 16

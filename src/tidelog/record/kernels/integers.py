@@ -103,7 +103,10 @@ def _multiply_wrapping(left, right):  # type: ignore[no-untyped-def] # noqa: ARG
 
 
 def add_product(low: int, high: int, left: int, right: int) -> tuple[int, int]:
-    """Add the product of two unsigned words to a sum of 128 bits, which is two signed words."""
+    """Add the product of two unsigned words to a 128-bit sum; return the new sum.
+
+    The sum is passed and returned as two signed words: the low half, then the high half.
+    """
     total = (int(low) & _WORD_MASK) | (int(high) & _WORD_MASK) << 64
     total += (int(left) & _WORD_MASK) * (int(right) & _WORD_MASK)
     return _signed(total & _WORD_MASK), _signed(total >> 64 & _WORD_MASK)

@@ -4,11 +4,11 @@ Every length is compared with the remaining bytes before it is used, and a recor
 if its fields end exactly where the record ends. Decoding stops when the columns are full. Records
 that the filter does not select are checked too, but left out.
 
-Counting reads only a record's length and its two deltas; the batch's checksum covers the rest.
-Headers are decoded only for records that `decode_batches` has accepted. Reads are always limited by
-`end`, because the bytes can change if a mapped file is truncated. Validation applies the rules of
-`tidelog.storage.log.record_rules`, the plain reference. Storage calls `check_body` instead of that
-reference, because it is faster.
+Counting reads only a record's length and its two deltas, and relies on the batch's checksum for the
+rest of the record. Headers are decoded only for records that `decode_batches` has accepted. Reads
+are always limited by `end`, because the bytes can change if a mapped file is truncated. Validation
+applies the rules of `tidelog.storage.log.record_rules`, the plain reference. Storage calls
+`check_body`, which is faster than that reference.
 
 Source: docs/format.md#record. Plain reference: `tidelog.record.record`.
 """
@@ -163,10 +163,15 @@ def parse_record(data: Bytes, at: int, end: int) -> tuple[int, int, int, int, in
     """Parse the record at `at` of a body that ends at `end`.
 
     Returns:
-        Position after the record, or `INVALID` if the record is damaged; timestamp delta; offset
-        delta; the key's position and size; the value's position and size; position of the header
-        count or `NO_HEADERS`. A size of -1 is null. If the position is `INVALID`, the other values
-        are also invalid.
+        - Position after the record, `INVALID` if the record is damaged. In this case the other
+        values are invalid, too.
+        - Timestamp delta.
+        - Offset delta.
+        - Position of the key.
+        - Size of the key, -1 for null.
+        - Position of the value.
+        - Size of the value, -1 for null.
+        - Position of the header count, `NO_HEADERS` if the record has no headers.
     """
     size, at = read_varint(data, at, end)
     if size < 0 or size > end - at:
@@ -345,7 +350,7 @@ def _keep(column: Longs, row: int, value: int) -> None:
 
 
 @inlined
-def _put(  # noqa: PLR0913 - a value's place, and where it goes
+def _put(  # noqa: PLR0913 - a value's position, and its target
     mode: int, column: Binary, row: int, used: int, data: Bytes, at: int, size: int, start: int
 ) -> int:
     """Set a row of a column, as a copy or as a view; return the column's used bytes."""
@@ -372,9 +377,10 @@ def append_binary(column: Binary, row: int, used: int, data: Bytes, at: int, siz
 def put_view(column: Binary, row: int, data: Bytes, at: int, size: int, start: int) -> None:
     """Set one view, null if `size` is -1.
 
-    A view has the value's size, its first 4 bytes, and then the other 8 bytes of a small value. For
-    a large value these 8 bytes are the index of its buffer, always 0, and its position in that
-    buffer, less than 2^31. The buffer begins at `start` of `data`.
+    A view has 16 bytes: the value's size, the value's first 4 bytes, and 8 more bytes. For a small
+    value, the 8 bytes are the rest of the value. For a large value, they are the index of the
+    value's buffer, which is always 0, and the value's position in this buffer, which is less than
+    2^31. The buffer begins at `start` of `data`.
     """
     word_at = VIEW_WORDS * row
     if size < 0:
@@ -414,9 +420,10 @@ def count_matches(data: Bytes, table: Longs, rows: Filter) -> tuple[int, int, in
         table: int64[batches, BATCH_FIELDS], magic 2, bodies uncompressed.
 
     Returns:
-        A tuple of: the number of selected records; with a filter by time, the number of records in
-            the offset range that have no time; DONE, or a BAD_ status; with a BAD_ status, the
-            position of the damaged record or body.
+        - Number of selected records.
+            - With a filter by time, the number of records in the offset range that have no time.
+            - DONE, or a BAD_ status.
+            - With a BAD_ status, the position of the damaged record or body.
     """
     match_count = without_time = 0
     for slot in range(table.shape[0]):
@@ -471,7 +478,7 @@ class HeaderColumns(NamedTuple):
 
     Shape:
         ends: int32[rows + 1], number of headers up to each row.
-        key: `Binary` of all keys; its bitmap is not used, keys are never null.
+        key: `Binary` of all keys; its bitmap is not used, because keys are never null.
         value: `Binary` of all values.
     """
 
@@ -482,7 +489,7 @@ class HeaderColumns(NamedTuple):
 
 @kernel
 def count_headers(data: Bytes, end: int, headers_at: Longs) -> tuple[int, int, int]:
-    """Return the number of headers of all rows, the bytes of their keys, and of their values."""
+    """Return three totals of all rows: headers, bytes of header keys, bytes of header values."""
     headers, key_bytes, value_bytes = 0, 0, 0
     for row in range(headers_at.size):
         if headers_at[row] == NO_HEADERS:
@@ -554,10 +561,13 @@ def validate_batch_body(
     """Check that `body` consists of exactly `record_count` valid records.
 
     Returns:
-        A status (DONE, BAD_COUNT, BAD_RECORD, BAD_REST) and the position of the damage; the largest
-        timestamp in ms, at least -1; the smallest timestamp other than -1, 2^63-1 if there is no
-        such timestamp; whether any record has no key; whether the offset deltas are 0, 1, 2, ...
-        All values after the position are valid only with status DONE.
+        The last four values are valid only with status DONE.
+        - Status: DONE, BAD_COUNT, BAD_RECORD or BAD_REST.
+        - Position of the damage.
+        - Largest timestamp in ms, at least -1.
+        - Smallest timestamp in ms other than -1, 2^63-1 if there is no such timestamp.
+        - Whether any record has no key.
+        - Whether the offset deltas are 0, 1, 2, ...
     """
     largest, smallest = NO_TIMESTAMP, INT64_MAX
     has_null_key, in_order = False, True
@@ -591,7 +601,7 @@ def check_body(
 
     Raises:
         CorruptRecord: A record breaks its format, the count is impossible, or bytes follow the last
-            record; `at` counts from the body's first byte.
+            record. The error's `at` counts from the body's first byte.
     """
     data = np.frombuffer(memoryview(body).toreadonly(), _BYTE)
     status, at, largest, smallest, has_null_key, in_order = validate_batch_body(

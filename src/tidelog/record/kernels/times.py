@@ -1,8 +1,8 @@
-"""Computes rows' append times, flags overwritten create times, counts latency and lateness.
+"""Computes append times of rows, flags overwritten create times, counts latencies and lateness.
 
-The latencies by hour on both clocks, and the lateness by bucket, are computed from arrays of create
-and append times if zone maps do not have them. Lateness depends on the order of records, so no zone
-map has it. Plain reference: `scan.latency`.
+Latencies by hour on both clocks, and lateness by bucket, are computed from arrays of create and
+append times. Zone maps may already have the latencies, but never the lateness, because lateness
+depends on the order of records. Plain reference: `scan.latency`.
 
 Source: docs/format.md#record.
 """
@@ -191,8 +191,8 @@ def count_times(
         facts: int64[FACTS].
 
     Returns:
-        DONE; FULL if the spans of one clock are full: the caller clears the spans of both clocks
-        and calls again.
+        DONE, or FULL if the spans of one clock are full. After FULL, the caller clears the spans of
+        both clocks and calls again.
     """
     number, largest = facts[AT], facts[LARGEST]
     smallest, timed, both = facts[SMALLEST], 0, 0
