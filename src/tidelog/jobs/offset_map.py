@@ -425,7 +425,9 @@ class OffsetMap:
     def _first(
         self, source: int, rows: Iterable[MapRow], offset: int | None = None
     ) -> dict[TopicPartition, TargetOffset]:
-        """Return each target partition's smallest start in the rows, or its end if it has no row.
+        """Return, for each target partition, the smallest start that the rows have.
+
+        A partition without a row gets the partition's end.
 
         Args:
             source: Index of the source topic.

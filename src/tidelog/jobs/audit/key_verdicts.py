@@ -223,7 +223,7 @@ def _pairs(left: "Longs", right: "Longs") -> "Longs":
 
 
 def differences_of_pairs(pairs: "Longs") -> "Longs":
-    """Return rows of differences for displaced pairs; B's count of records in them is UNKNOWN."""
+    """Return rows of differences for displaced pairs. In them, B's count of records is UNKNOWN."""
     left = np.zeros((len(pairs), key_rows.FIELDS), np.int64)
     right = np.zeros_like(left)
     for fields, rows in ((_PAIR_OF_A, left), (_PAIR_OF_B, right)):

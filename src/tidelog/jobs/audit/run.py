@@ -104,7 +104,7 @@ _NOTHING: Final = (0, 0)
 def read_later_records(
     side: Side, plan: SidePlan, topics: Collection[str], scope: ReadScope, read: Read
 ) -> list[Run]:
-    """Read later records; a key's later record may have let compaction remove a compared record.
+    """Read later records: compaction may have removed compared records in favor of such records.
 
     Later records are the records of one side after the compared offsets, or outside the time range.
 

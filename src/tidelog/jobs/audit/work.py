@@ -285,7 +285,7 @@ class ComparePart:
         return self._limited(np.concatenate(differences), counts)
 
     def _limited(self, differences: "Longs", counts: dict[str, object]) -> "Longs":
-        """Add the count of each kind to `counts`; return at most `keys_max` differences of each."""
+        """Add each kind's count to `counts`; return at most `keys_max` differences of each kind."""
         limited = []
         for number, kind in enumerate(KINDS):
             of_kind = differences[differences[:, KIND] == number]
@@ -335,7 +335,7 @@ ORDERED: Final = "displaced binary"
 
 @dataclass(frozen=True, slots=True)
 class OrderPart:
-    """Task that checks the order of keys in a partition of A and one of B; implements `Work`."""
+    """Task that checks the order of keys in a pair of partitions (A, B); implements `Work`."""
 
     folder: str
 

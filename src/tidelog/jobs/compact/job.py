@@ -77,8 +77,8 @@ if TYPE_CHECKING:
 _REWRITTEN: Final = "rewritten string"
 
 # Number of parts in a round for each task that can run in parallel. A round ends when its slowest
-# part has ended. The more parts a round has, the smaller is the share of its time in which tasks
-# wait for the slowest part.
+# part has ended. The more parts a round has, the smaller is the share of the round's time in which
+# tasks wait for the slowest part.
 _ROUND: Final = 4
 
 # Minimum number of parts in a round, since the number of parallel tasks is unknown over Spark
@@ -141,7 +141,7 @@ def _encode(part: CleaningJob, segments: Mapping[int, RemoteSegment]) -> str:
 
 @contextmanager
 def failing_with_our_words(job: CleaningJob) -> Iterator[None]:
-    """If the block fails with a task's TidelogError, raise CleaningFailed with its message."""
+    """If the block fails with a task's TidelogError, raise CleaningFailed with that message."""
     try:
         yield
     except Exception as error:

@@ -162,10 +162,12 @@ def _exists(cluster: "Cluster", group: str) -> bool:
 def _requested_partitions(
     cluster: "Cluster", place: Place, group: str, topics: Sequence[str] | None
 ) -> list[TopicPartition]:
-    """Return the result of `_committed_partitions` for a group that the caller has named.
+    """Return all partitions of the topics in which a group has committed offsets.
+
+    The caller has named the group, so a result without partitions is an error.
 
     Raises:
-        UnknownGroup: The result is empty.
+        UnknownGroup: There are no such partitions.
     """
     partitions = _committed_partitions(cluster, group, topics)
     if not partitions:

@@ -153,7 +153,7 @@ def topic_rows(topics: Mapping[str, TopicTimes]) -> Iterator[tuple[object, ...]]
 
 
 def latencies_verdict(result: LatencyResult) -> str:
-    """Return a sentence on the latency of the only topic or, of several topics, of the slowest."""
+    """Return a sentence on the latency of one topic: the slowest topic if there are several."""
     totals = {name: topic.by_append.total() for name, topic in result.topics.items()}
     if len(totals) == 1:
         ((name, total),) = totals.items()

@@ -507,7 +507,7 @@ class ServerBatches:
             _write_done(env, self.options["checkpoint"], batches.done)
 
     def _check_checkpoint(self, env: Env) -> None:
-        """Raise InvalidRequest if the checkpoint here is not the client's."""
+        """Raise InvalidRequest if the checkpoint on this server is not the client's."""
         state = read_state(env, self.options["checkpoint"])
         mirror_id = "nothing" if state is None else state.mirror_id
         if mirror_id != self.mirror_id:

@@ -341,7 +341,10 @@ def _check_pattern(source: MirrorSource, target: Place) -> None:
 
 
 def excluding(pattern: str, excluded: Iterable[str]) -> str:
-    """Return a regular expression for whole names that match `pattern`, but none of `excluded`."""
+    """Return a regular expression for whole names that match `pattern`.
+
+    Names that match an expression in `excluded` don't match the result.
+    """
     joined = "|".join(f"(?:{one})" for one in excluded)
     return f"(?!(?:{joined})$)(?:{pattern})" if joined else pattern
 
