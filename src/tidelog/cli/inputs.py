@@ -517,8 +517,8 @@ def typed_records(
     return iter((maker.record(InputRow(_texts(typed), b"", "arguments")),))
 
 
-# Maps a part of a typed record to its option. Errors name the option where they would name a
-# column.
+# Maps a part of a typed record to its option. Errors about a typed record name this option, as
+# errors about a file's row name a column.
 _TYPED: Final = {"key": "--key", "value": "--value", "time": "--time", "headers": "--headers"}
 
 

@@ -303,7 +303,8 @@ def _read_cuts(surroundings: Surroundings, options: DiffOptions) -> tuple[int, i
         start_ms, end_ms = times.read_bounds(surroundings, start, end, options.zone, during=during)
         if start_ms is None:
             raise UsageProblem(f"--during {during}: give a start, at which the earlier table ends")
-        return start_ms - 1, None if end_ms is None else end_ms - 1  # times are whole ms
+        # Times are whole ms, so these are the last times before the start and before the end.
+        return start_ms - 1, None if end_ms is None else end_ms - 1
     if start is None:
         raise UsageProblem("give the earlier time with --from, or both times with --during")
     before_ms = times.read_point(surroundings, start, options.zone)
@@ -337,7 +338,7 @@ def _diff_verdict(
     times_ms: tuple[int, int | None],
     gap: str,
 ) -> str:
-    """Return how many keys were added, changed and deleted between which tables, in a sentence.
+    """Return a sentence: how many keys were added, changed and deleted, and between which tables.
 
     `gap` is the reason why the tables are not exact; empty if they are.
     """

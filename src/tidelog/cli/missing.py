@@ -141,7 +141,8 @@ def _begins_before(requested: Limits, log_start: int, first: OffsetAndTimestamp 
     first_ms = None if first is None else first.timestamp
     start_ms, end_ms = requested.start_ms, requested.end_ms
     has_offsets = (requested.start_offset or 0) < log_start
-    # Deleted records may have had the same time as the first remaining record.
+    # Deleted records may have had the same time as the first remaining record, so a range that
+    # starts at this time may have lost records, too.
     has_times = first_ms is None or start_ms is None or start_ms <= first_ms
     # A range without a start begins at the log start, so no deleted record was in the range.
     # Exception: the range ends at or before the log start.

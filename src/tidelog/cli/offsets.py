@@ -167,7 +167,7 @@ def _print_matches(
 
 
 def _segment_file(directory: "Directory", name: TopicPartition, offset: Cell) -> str | None:
-    """Return the name of the log file that contains an offset, or that it is in the tier.
+    """Return the name of the log file that contains an offset; `in the tier` for a tiered segment.
 
     Return None for the log end offset, and if there is no offset.
     """

@@ -180,7 +180,7 @@ def _checked_target(options: DeleteRecordsOptions) -> tuple[str, int | None]:
 def _counts(
     directory: "Directory | RemoteDirectory", place: Place, deleted: Ranges, fetched: Counts
 ) -> Counts:
-    """Return the number of deleted records of each partition, without partitions of unknown number.
+    """Return the number of deleted records by partition, without partitions whose count is unknown.
 
     Args:
         directory: The directory, in which records are counted, or the cluster.

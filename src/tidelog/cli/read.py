@@ -310,7 +310,10 @@ class _Reading:
         self._surroundings.note(f"--limit ended the reading after {shown}; {more}")
 
     def _say_none(self) -> None:
-        """Print that no record matches. With a range, print the newest time; it may be earlier."""
+        """Print that no record matches. With a range, also print the newest time in the partitions.
+
+        The newest time may be before the range, and so explain the result.
+        """
         options, bounds = self._options, self._reads.bounds()
         target = options.topic if options.number is None else f"{options.topic}:{options.number}"
         bounded = (options.start, options.end, options.during, options.offset) != (None,) * 4

@@ -213,7 +213,7 @@ def _nowhere() -> TextIO:
 
 
 def wait_seconds(seconds: float) -> None:
-    """Sleep; a signal can interrupt it."""
+    """Sleep for a number of seconds; a signal can interrupt the sleep."""
     threading.Event().wait(seconds)
 
 

@@ -185,7 +185,7 @@ def _block(names: Sequence[str], texts: Sequence[str], room: int | None) -> Iter
 
 
 def _is_empty(column: Column, text: str) -> bool:
-    """Whether a cell has no value, and its column is omitted if none of its cells has a value."""
+    """Whether a cell has no value and is in a column that is omitted without any value."""
     return text == NONE and column.is_optional
 
 
@@ -269,8 +269,8 @@ def _csv_cell(cell: object) -> str:
 class _Table(Writer):
     """Writes aligned columns under a heading, in the width of the terminal.
 
-    Rows are written as they arrive. Later rows may widen the columns. If other columns fit then,
-    the heading is written again.
+    Rows are written as they arrive. Later rows may widen the columns. If this changes which columns
+    are shown, the heading is written again.
     """
 
     def __init__(
