@@ -1,7 +1,7 @@
 """Sink to brokers, for batch and stream: each task sends its rows, in a transaction if requested.
 
 Contains a task's producer and transaction, and the identity of the task's rows (`Claim`). The
-identity prevents that the rows are written twice. A marker is a record that shows which batch was
+identity prevents the rows from being written twice. A marker is a record that shows which batch was
 written last; see `transaction_markers`. `rows` converts columns to keys, values, times and headers.
 
 Invariants: with `delivery=exactly-once`, the log contains the rows of each task of a batch exactly
@@ -401,7 +401,8 @@ class _Task:
         except BaseException as error:
             fenced = self._abort()
             if fenced is not None and isinstance(error, ClusterFailure | KafkaException):
-                # The failure of a record doesn't show that the producer was fenced.
+                # The error of the failed record or request doesn't show that a newer attempt has
+                # fenced the producer, so that error is only the cause.
                 raise fenced from error
             raise
         return WriteOutcome(self._count, note=note, skipped=claimed.skipped)
@@ -596,7 +597,7 @@ class BrokerStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
 
-    def write(  # type: ignore[override] # as above
+    def write(  # type: ignore[override] # Spark's own hint is that of its row writers
         self, iterator: "Iterator[pa.RecordBatch]"
     ) -> WriterCommitMessage:
         """Send the rows of one task."""

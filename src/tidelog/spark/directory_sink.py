@@ -232,7 +232,7 @@ class DirectoryStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
 
-    def write(  # type: ignore[override] # as above
+    def write(  # type: ignore[override] # Spark's own hint is that of its row writers
         self, iterator: "Iterator[pa.RecordBatch]"
     ) -> WriterCommitMessage:
         """Stage the rows of one task. After a failure, the staged files are removed."""
@@ -264,9 +264,10 @@ class DirectoryStreamWriter(DataSourceStreamArrowWriter):
 def new_commit_id(options: SinkOptions) -> str:
     """Return the commit id of a batch write: random, except for a numbered write to one topic.
 
-    A repeated numbered write to one topic has the same id as the first write. So its commit also
-    removes files that a crashed driver has left staged. Numbered writes whose rows name their
-    topics may run at the same time with the same number, so each of these writes gets a random id.
+    A repeated numbered write to one topic has the same id as the first write. So the commit of the
+    repeated write also removes files that a crashed driver has left staged. Numbered writes whose
+    rows name their topics may run at the same time with the same number, so each of these writes
+    gets a random id.
     """
     if options.txn is not None and options.topic is not None:
         return numbered_commit_id(options.txn.app_id, options.txn.version, options.topic)

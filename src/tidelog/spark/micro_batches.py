@@ -178,7 +178,7 @@ def _by_time(
 
 
 def _inside(name: TopicPartition, offset: int, extent: Extent) -> tuple[int, list[LostOffsets]]:
-    """Return an offset limited to the log, and a list of the requested ranges outside (0 or 1)."""
+    """Return an offset limited to the log, and the lost range (a list of 0 or 1 items)."""
     start, end = extent
     if offset == EARLIEST_OFFSET:
         return start, []

@@ -179,7 +179,7 @@ def _can_evaluate(one: Filter, kind: type[int | str]) -> bool:
         return True
     if type(inner) not in _TESTS:
         return False
-    value = inner.value  # type: ignore[attr-defined] # all of these have one
+    value = inner.value  # type: ignore[attr-defined] # each filter in `_TESTS` has a value
     values = value if isinstance(inner, In) else [value]
     return all(type(value) is kind for value in values)
 
@@ -190,7 +190,7 @@ def _is_true(one: Filter, value: int | str) -> bool:
         return not _is_true(one.child, value)
     if isinstance(one, IsNotNull | IsNull):
         return isinstance(one, IsNotNull)
-    return _TESTS[type(one)](value, one.value)  # type: ignore[attr-defined] # all have one
+    return _TESTS[type(one)](value, one.value)  # type: ignore[attr-defined] # see `_can_evaluate`
 
 
 def _bounds(

@@ -325,7 +325,7 @@ def context_of(spark: "SparkSession") -> "SparkContext | None":
     """Return the session's SparkContext; None over Spark Connect, where a session has none."""
     try:
         return spark.sparkContext
-    except Exception:  # noqa: BLE001 - each release refuses it by another error
+    except Exception:  # noqa: BLE001 - the class of the error depends on Spark's release
         return None
 
 

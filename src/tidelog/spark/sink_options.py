@@ -258,9 +258,9 @@ def refuse_new_table() -> None:
     """Raise InvalidRequest if this task's batch write fills a new table of Spark's catalog.
 
     Spark calls a sink for `saveAsTable` and `writeTo(...).create()` in the same way as for `save`.
-    But Spark runs the write as an inner execution of the execution that creates the table. In
-    `foreachBatch`, every write is an inner execution. So this check accepts all writes in
-    `foreachBatch`.
+    But for a new table, Spark runs the write as an inner execution of the execution that creates
+    the table. So this check refuses inner executions. In `foreachBatch`, every write is an inner
+    execution, so the check accepts all writes there.
     """
     context = TaskContext.get()
     if context is None or context.getLocalProperty(BATCH_ID):

@@ -222,7 +222,7 @@ def table(  # noqa: PLR0913 - one keyword for each way to choose
 
 
 @reads_arguments()
-def diff(  # noqa: PLR0913 - as `table`
+def diff(  # noqa: PLR0913 - one keyword for each way to choose
     spark: "SparkSession",
     source: Place | str,
     topic: str | TopicPartition,

@@ -156,7 +156,7 @@ class Markers:
         try:
             admin.create_topics([new])[self.topic].result(timeout=self._cluster.timeout_s)
         except KafkaException as error:
-            if error.args[0].code() != ErrorCode.TOPIC_ALREADY_EXISTS:  # another task created it
+            if error.args[0].code() != ErrorCode.TOPIC_ALREADY_EXISTS:  # made by another task
                 operation = f"create topic {self.topic}"
                 raise typed_error(self._cluster, operation, error.args[0]) from error
 
