@@ -122,8 +122,8 @@ class LocalRanges:
             source = _MappedSource(self._files.map(piece.path))
         else:
             source = _FileSource(piece.path, self._files.open(piece.path))
-        # The identity is checked after the file was opened, to detect a file that was replaced
-        # before.
+        # The identity is checked after the file was opened, to detect that the planned file was
+        # replaced before it was opened.
         identity = identity_text(self._files.stat(piece.path).identity)
         if identity != piece.identity:
             source.close()

@@ -137,7 +137,8 @@ def by_unit(
     starts = [start for start, _ in ranges]
     records = [0] * len(starts)
     for quarter, count in quarters.items():
-        # The quarter that contains a requested start may begin before this start.
+        # The quarter that contains a requested start may begin before this start; it is counted in
+        # the first range.
         records[max(bisect_right(starts, quarter * QUARTER_MS) - 1, 0)] += count
     return tuple(
         TimeCount(start, end, count) for (start, end), count in zip(ranges, records, strict=True)

@@ -7,8 +7,8 @@ its offsets; the reader filters by offset.
 A batch is pruned only if it is certain that it has no match. These batches are pruned:
 
 - Record clock, with a zone map: zones whose largest time is before the range, or whose smallest
-  time is at or after its end. A piece without bytes reports how many records of these zones have no
-  time.
+  time is at or after the range's end. A piece without bytes reports how many records of these zones
+  have no time.
 - Record clock, without a zone map: whole segments whose largest timestamp is before the range; and
   the start of a segment, up to the last time index entry with a time before the range. Records
   without a time in these batches are not counted. A segment in which no record has a time is kept.

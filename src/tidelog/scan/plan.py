@@ -194,7 +194,7 @@ def _question(clock: str, times: str, isolation: Isolation, *, needs_match: bool
 
 
 @reads_arguments()
-def plan_count(  # noqa: PLR0913 - as `plan`
+def plan_count(  # noqa: PLR0913 - one argument for each way to choose
     source: str | LogDir,
     topics: str | TopicPartition | Iterable[str | TopicPartition] | None,
     requested_range: RequestedRange,
@@ -250,8 +250,8 @@ def with_directory(
     """Call `action` with the directory in its current state; return the result of `action`.
 
     A directory that was opened for reading shows its state at the last refresh, so it is opened
-    again for the call. If a file is deleted during the call, the call is repeated. Exception: a
-    directory that is open for writing.
+    again for the call. If a file is deleted during the call, the call is repeated. Exception: if
+    the directory is open for writing, it is neither opened again, nor is the call repeated.
     """
     path, files = (source, env) if isinstance(source, str) else (source.path, source.env)
     with typed_reads(path):

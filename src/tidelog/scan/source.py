@@ -196,7 +196,7 @@ class RecordSource(ABC):
         clock: ClockName,
         columns: Sequence[str],
     ) -> dict[TopicPartition, list[Split]]:
-        """Plan splits of all committed records, or of all up to and including a time."""
+        """Plan splits of the committed records: all, or only those up to and including `at_ms`."""
         splits: dict[TopicPartition, list[Split]] = {name: [] for name in names}
         if not names:
             return splits
@@ -240,7 +240,7 @@ class DirectoryRecords(RecordSource):
         """See `RecordSource`; leaves out partitions that have no directory yet."""
         return self._call(lambda log_dir: list_partitions(log_dir, topics))
 
-    def plan(  # noqa: PLR0913 - as `RecordSource`
+    def plan(  # noqa: PLR0913 - one keyword for each way to choose
         self,
         topics: TopicChoice,
         requested_range: RequestedRange,

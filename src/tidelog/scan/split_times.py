@@ -121,7 +121,10 @@ class SplitTimes:
         return next(reached, self.marks[-1].end_offset)
 
     def recount(self, largest_ms: int, end_offset: int) -> tuple[Late, Late] | None:
-        """Return the result of the function `recount`, None if the kept times are not enough."""
+        """Count the head's late records from the kept times, like the function `recount`.
+
+        Return None if the kept times are not enough.
+        """
         if end_offset != self.marks[0].end_offset:
             return None
         delays = list(self.late.lost)
@@ -284,7 +287,7 @@ def recount(
     end_offset: int,
     env: Env | None = None,
 ) -> tuple[Late, Late]:
-    """Return two counts of the head's late records: without, and with, the splits before this one.
+    """Count the head's late records twice: as if no record preceded the split, and correctly.
 
     Args:
         split: The split.

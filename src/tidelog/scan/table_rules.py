@@ -70,7 +70,10 @@ def refuse(doubts: "Sequence[Doubt]", at_ms: int) -> InexactTable:
 
 
 def by_reason(doubts: "Iterable[Doubt]") -> list[str]:
-    """Return one text for each kind of reason, with all its partitions. All have the same topic."""
+    """Return one text for each kind of reason, with the partitions that have this reason.
+
+    All partitions belong to the same topic.
+    """
     kinds: dict[str, list[Doubt]] = {}
     for doubt in doubts:
         kinds.setdefault(doubt.kind or doubt.reason, []).append(doubt)

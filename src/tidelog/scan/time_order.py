@@ -51,7 +51,7 @@ class OrderedRecord(NamedTuple):
 
 
 class _Best:
-    """The first records in order of all records added so far; if `backward`, the last records."""
+    """The first `count` of the added records, in order of time; if `backward`, the last `count`."""
 
     def __init__(self, count: int, after: tuple[int, int, int] | None, *, backward: bool) -> None:
         self._count = count
