@@ -53,7 +53,10 @@ _NOT_AUTHORIZED: Final = (
 
 @contextmanager
 def _typed(operation: str) -> Iterator[str]:
-    """Turn a ClusterFailure into NotAuthorized, PolicyViolation or InvalidRequest, by its code."""
+    """Turn a ClusterFailure into NotAuthorized, PolicyViolation or InvalidRequest.
+
+    The error code of the failure decides. A failure with another code is raised unchanged.
+    """
     try:
         yield operation
     except ClusterFailure as error:

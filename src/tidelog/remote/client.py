@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 TIMEOUT_MAX_S: Final = 3600.0  # librdkafka's maximum timeout of an admin request
 _TIMEOUT_MIN_S: Final = 0.001
 
-# Settings that don't affect how records are fetched. (`security.protocol` is one of them only if
+# Settings that don't affect how records are fetched. (`security.protocol` is such a setting only if
 # its value is PLAINTEXT.) If a client has no other settings, batches are fetched from the leaders
 # without librdkafka.
 _NOT_OF_FETCHES: Final = frozenset(

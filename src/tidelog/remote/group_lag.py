@@ -279,7 +279,7 @@ def _unread_at(
     offsets: Iterable[tuple[TopicPartition, int]],
     isolation: IsolationLevel,
 ) -> dict[tuple[TopicPartition, int], Unread | None]:
-    """Return the first unread record at or after each offset; None or no entry without a record.
+    """Return the first unread record at or after each offset; None or no entry if there is none.
 
     A consumer reads from one offset of a partition, so further offsets need further consumers.
     """
@@ -540,7 +540,7 @@ def _load(log: LogView, notes: list[str]) -> dict[str, LoadedGroup]:
 def _positions(
     directory: Directory, group: str, loaded: LoadedGroup, notes: list[str]
 ) -> dict[TopicPartition, int]:
-    """Return a group's next offsets, without commits for a deleted topic of the same name."""
+    """Return a group's next offsets, except from commits for an earlier topic of the same name."""
     newest: dict[TopicPartition, CommittedOffset] = {}
     for topic, partition, commit in loaded.offsets:
         name = TopicPartition(topic, partition)

@@ -116,7 +116,7 @@ def lag_verdict(group: str, lags: Iterable[PartitionLag]) -> str:
 
 
 def _worst_part(lags: Sequence[PartitionLag], total: LagSum) -> list[str]:
-    """Return words for the partition furthest behind; empty unless several partitions are."""
+    """Return words for the partition furthest behind; empty if fewer than two are behind."""
     if len(total.behind) <= 1:
         return []
     sums = [lag_sum([lag]) for lag in lags if lag.seen.left.records]

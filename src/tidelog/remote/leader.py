@@ -130,13 +130,13 @@ def is_other_batch(own_batch: Batch, theirs: Batch) -> bool:
     """Return whether the valid batches of two logs at an offset were written by different leaders.
 
     Compaction removes records from a batch or adds a delete horizon, but does not change the
-    batch's offsets. So two batches have different writers in two cases. In the first case, their
-    offset ranges overlap without being equal. In the second case, the batches have the same offsets
-    and record count, no delete horizon, and different checksums. After a promotion, epochs can't
-    show that the writers differ, because the promoted standby and its former leader may both use
-    the same next epoch. The checksum doesn't cover the base offset, so a batch with the same bytes
-    at another base offset is the same batch with a flipped bit. A batch of the leader that begins
-    after the own batch proves nothing, so the result is False.
+    batch's offsets. So different leaders have written two batches in two cases. In the first case,
+    their offset ranges overlap without being equal. In the second case, the batches have the same
+    offsets and record count, no delete horizon, and different checksums. After a promotion, epochs
+    can't show that the leaders differ, because the promoted standby and its former leader may both
+    use the same next epoch. The checksum doesn't cover the base offset, so a batch with the same
+    bytes at another base offset is the same batch with a flipped bit. A batch of the leader that
+    begins after the own batch proves nothing, so the result is False.
     """
     if (
         own_batch.magic == theirs.magic == MAGIC_2

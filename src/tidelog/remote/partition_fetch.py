@@ -496,7 +496,10 @@ class PartitionFetch:
         raise failure
 
     def _forget_leader(self, reason: ClusterFailure) -> None:
-        """Forget the leader and pause; the next request looks it up. Raises permanent errors."""
+        """Forget the leader and pause, so that the next request looks up the leader.
+
+        A permanent error is raised instead.
+        """
         if reason.error_code is not None and reason.error_code not in codes.LEADER_CHANGES:
             raise reason
         if reason.error_code == ErrorCode.KAFKA_STORAGE_ERROR and not self._has_replicas:

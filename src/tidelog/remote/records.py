@@ -195,7 +195,7 @@ class ClusterRecords(RecordSource):
                 raise InvalidRequest(f"{topic} has partitions 0 to {last}, not {one.partition}")
         return list(dict.fromkeys(names))
 
-    def plan(  # noqa: PLR0913 - as `RecordSource`
+    def plan(  # noqa: PLR0913 - one keyword for each way to choose
         self,
         topics: TopicChoice,
         requested_range: RequestedRange,

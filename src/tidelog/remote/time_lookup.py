@@ -86,7 +86,7 @@ def named_watermarks(
 def largest_timestamps(
     cluster: ClusterView, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-    """Return the cluster's `max_timestamps` of partitions; raises errors of `named_watermarks`."""
+    """Return the records with the largest timestamps; raises the errors of `named_watermarks`."""
     names = [_checked(name) for name in partitions]
     with _naming_missing(cluster, names):
         return cluster.max_timestamps(names)
@@ -293,7 +293,7 @@ def append_spans(
 ) -> dict[TopicPartition, TimeSpan]:
     """Return the append times of the first and last record of each log.
 
-    None if the append time is unknown, or the log has no record.
+    A time is None if it is unknown, or if the log has no record.
     """
     answers = cluster.search_append_times(marks, 0)
     starts = {name: mark.start for name, mark in marks.items() if mark.start < mark.end}
