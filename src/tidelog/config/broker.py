@@ -646,7 +646,7 @@ class _ParsedSettings:
 def _not_served(name: str) -> ConfigError:
     """Build the error for a setting of Kafka that the broker refuses.
 
-    The broker can't do what the setting asks for, and users rely on its effect.
+    The broker can't do what the setting asks for, and users would rely on the setting's effect.
     """
     return ConfigError(name, None, "is a Kafka setting that this broker does not support")
 
@@ -671,7 +671,8 @@ _OF_BROKERS: Final = frozenset(
 _FIXED: Final = frozenset({"log.flush.scheduler.interval.ms"})
 
 # Maps a broker setting to the topic setting whose default it is. All these broker settings can be
-# changed at run time; `DYNAMIC_CONFIGS` has all settings that can be changed at run time.
+# changed at run time. `DYNAMIC_CONFIGS` also has the other settings that can be changed at run
+# time.
 TOPIC_DEFAULTS: Final = {
     synonym.name: key
     for key in TOPIC_CONFIGS

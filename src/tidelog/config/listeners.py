@@ -206,8 +206,8 @@ def plan_listeners(config: BrokerConfig) -> tuple[ListenerPlan, ...]:
 
     Raises:
         ConfigError: There is no listener, or there are too many. A name has no protocol or occurs
-            twice. An address or protocol is invalid. An advertised name has no listener. Or a
-            setting that a protocol requires is missing.
+            twice. An address or protocol is invalid. An advertised name has no listener. A setting
+            that a protocol requires is missing.
     """
     others = _controllers(config)
     endpoints = _without(others, _endpoints("listeners", config.listeners))
@@ -237,7 +237,7 @@ def ensure_private(config: BrokerConfig, plans: Iterable[ListenerPlan], way_out:
 
     Raises:
         ConfigError: Other machines can connect to a listener without TLS or without authentication,
-            or they can connect to the metrics. Or the address of the metrics is invalid.
+            or they can connect to the metrics. The address of the metrics is invalid.
     """
     for plan in plans:
         if not plan.is_safe(config) and not plan.endpoint.is_loopback:

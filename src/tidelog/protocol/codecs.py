@@ -1,4 +1,4 @@
-"""Compiles message declarations to readers and writers: at the first use of each version.
+"""Compiles message declarations to readers and writers, each version at its first use.
 
 For each message, the reader is one Python function, and the writer is one Python function. Nested
 structs are read and written in the same function.
@@ -612,7 +612,7 @@ class _WriteCode(Source):
             self.flush()
 
     def _counted(self, kind: Kind[object], value: str, length: str, size: str, empty: str) -> None:
-        """Append the lines that set `length`: from `size`, or, if the value is None, for null."""
+        """Append lines that set `length`: to `size`, or to null's length if the value is None."""
         more = " + 1" * self.flexible
         if not kind.may_be_null(self.version):
             self.line(f"{length} = {size}{more}")

@@ -216,8 +216,8 @@ def read_request(
         frame: Frame without its length.
         served: First and last supported version (inclusive) by API key; None for all declared
             versions of all APIs.
-        items: Function that returns for an API key and a frame size in bytes how many list elements
-            may be read at once; None for no limit.
+        items: Function that returns how many list elements may be read at once. Its arguments are
+            the API key and the frame's size in bytes. None for no limit.
 
     Raises:
         CorruptMessage: The frame is invalid.

@@ -304,7 +304,7 @@ class _Layout:
         return varint_bytes(coded)
 
     def constant(self, fields: Sequence[Field], message: object) -> bytes:
-        """Encode the constant fields of a message: all repeated messages have the same values.
+        """Encode the fields of a message whose values are the same in all repeated messages.
 
         Raises:
             _Unusual: A field is not a value of fixed size, a string, an empty list or a null list.

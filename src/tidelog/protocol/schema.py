@@ -251,7 +251,7 @@ class Api(NamedTuple, Generic[Request_co, Response_co]):
     quickly.
 
     Attributes:
-        name: Kafka's name; the declarations are NameRequest and NameResponse.
+        name: Kafka's name. The API `Fetch` has the declarations `FetchRequest` and `FetchResponse`.
         key: API key.
         first: Lowest version that Kafka 4.3 supports.
         last: Highest version that the declarations know, inclusive.

@@ -95,7 +95,7 @@ def _apply_stored(log_dir: LogDir, config: BrokerConfig) -> None:
     with suppress(TidelogError, OSError):
         stored = settings_of(read_cluster(log_dir.env.files, log_dir.path), config.node_id)
         if stored:
-            from tidelog.config.broker import changed_config  # few brokers have changes
+            from tidelog.config.broker import changed_config  # imported only for changed settings
 
             changed = changed_config(config, stored)
             log_dir.topic_admin.use_defaults(changed.topic_defaults)
@@ -110,8 +110,8 @@ def planned(config: BrokerConfig, endpoint: Endpoint | None = None) -> tuple[Lis
         endpoint: Address of the only listener. It overrides the address in the settings.
 
     Raises:
-        ConfigError: The settings have no valid listeners (`plan_listeners`). Or `endpoint` is
-            given, but the settings have several listeners.
+        ConfigError: The settings have no valid listeners (`plan_listeners`), or `endpoint` is given
+            and the settings have several listeners.
     """
     plans = plan_listeners(config)
     if endpoint is None:
@@ -135,7 +135,7 @@ async def use_kernels(node: Node) -> None:
     """Let logs use kernels for checks and searches.
 
     Logs that are opened from now on use kernels at once. The logs that are already open are
-    switched to kernels in slices.
+    switched to kernels in slices, so that requests are served in between.
     """
     node.partitions.has_kernels = True
     slices = Slices(node.env.clock)
@@ -172,8 +172,8 @@ class Server:
         """Open the only listener of the settings at this address; return the listener's port.
 
         Raises:
-            OSError, TidelogError: See `open_listeners`. ConfigError is also raised for several
-                listeners.
+            OSError, TidelogError: See `open_listeners`. ConfigError is also raised if the settings
+                have several listeners.
         """
         plans = planned(self.node.config, Endpoint(host, port))
         return (await self.open_listeners(plans))[plans[0].name]
@@ -236,7 +236,7 @@ class Server:
         await node.work.run(import_module, "tidelog.server.maintenance.log_cleaner")
         self._started_compaction()
         await node.work.run(import_module, "tidelog.server.kernels")
-        from tidelog.server.kernels import load_beside  # imported by the thread
+        from tidelog.server.kernels import load_beside  # already imported by the thread
 
         load_beside(self._use_kernels)
 
@@ -304,7 +304,7 @@ class Server:
         Raises:
             StorageFailure: A partition could not be closed.
         """
-        if self._listeners:  # not after a failed start
+        if self._listeners:  # empty after a failed start
             LOGGER.info("stopping: the partitions are synced and closed", extra=LOGGED_ONCE)
         began_ms = self.node.log_dir.env.clock.monotonic_ms()
         for listener in self._listeners:

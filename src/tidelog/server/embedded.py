@@ -50,7 +50,7 @@ _DIRECTORIES: Final = frozenset({"log.dirs", "log.dir"})
 # process, which connects at once, and is often the only one.
 _KERNELS_AFTER_S: Final = 1.0
 
-# Addresses for local clients of a listener on all addresses, by IP version.
+# Address that local clients connect to if a listener is bound to all addresses, by IP version.
 _LOOPBACKS: Final = {4: LOOPBACK, 6: "::1"}
 
 
@@ -199,9 +199,10 @@ def broker(
             authentication.
 
     Raises:
-        ConfigError: A setting is unknown, a value is out of range, or the port is invalid. Or there
-            are several directories or, with a port, several listeners. Or other machines could
-            reach the metrics or a listener that only `insecure` allows.
+        ConfigError: A setting is unknown, a value is out of range, the port is invalid, or the
+            settings name several directories. A `port` is given, and the settings have several
+            listeners. Other machines could reach the metrics, or a listener without TLS or
+            authentication, and `insecure` is False.
         DirectoryLocked: Another process, or another broker in this process, has locked the
             directory.
         OSError: The address of a listener or of the metrics can't be bound.

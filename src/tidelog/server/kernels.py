@@ -11,7 +11,7 @@ GIL, so three measures keep these times short:
 - The interpreter switches threads ten times as often as usual.
 
 Afterwards the memory of LLVM's code (40 MB) is returned to the system. Pages that are needed later
-are read from the file again.
+are read from the library's file again.
 
 Source: dlopen(3), madvise(2), proc(5); Python's `_imp.create_dynamic` and `_ctypes.dlopen`.
 """
@@ -128,7 +128,7 @@ def clean_maps(maps: str, paths: Iterable[str]) -> Iterator[tuple[int, int]]:
                 yield current
             start, _, end = name.partition("-")
             current = (int(start, 16), int(end, 16))
-            is_file = len(fields) == 5 and fields[4] in names  # columns of a map
+            is_file = len(fields) == 5 and fields[4] in names  # a mapping of a file has 6 columns
             is_clean = is_file and fields[0] in _UNWRITABLE
         elif name in _CHANGED and fields[0] != "0":
             is_clean = False

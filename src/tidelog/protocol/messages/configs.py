@@ -39,7 +39,7 @@ class ConfigSource(IntEnum):
 
 @message
 class DescribeConfigsResource:
-    """Topic, broker or group in the request, with names of settings; null for all settings."""
+    """Topic, broker or group in the request. Null `configuration_keys` mean all settings."""
 
     resource_type: int = wire(INT8)
     resource_name: str = wire(STRING)

@@ -84,7 +84,7 @@ class ListOffsetsPartitionResponse:
         without_append_time: For a lookup by append time, the number of records with unknown append
             time before the returned offset. If there is no match, the number of records with
             unknown append time in the whole partition. -1 for other lookups, and in responses of
-            other brokers. tidelog extension.
+            other brokers. This field is a tidelog extension.
     """
 
     partition_index: int = wire(INT32)

@@ -196,7 +196,7 @@ class ConsumerGroupRegularExpressionKey:
 
 @message
 class ConsumerGroupRegularExpressionValue:
-    """Topics that the expression matched, the topic list's version, and the matching time in ms."""
+    """Topics that the expression matched, the topic list's version, and the match's time in ms."""
 
     topics: list[str] = wire(array(STRING))
     version: int = wire(INT64)

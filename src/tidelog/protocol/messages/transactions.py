@@ -131,8 +131,8 @@ class EndTxnRequest:
 class EndTxnResponse:
     """Response to the end of a transaction.
 
-    From version 5 the response has the producer id and epoch of the next transaction; -1 after an
-    error.
+    From version 5 the response has the producer id and epoch of the next transaction. After an
+    error, both are -1.
     """
 
     throttle_time_ms: int = wire(INT32)

@@ -60,7 +60,7 @@ class ConfigChanges:
         return [each.name for each in self.changes if each.operation != ConfigOperation.DELETE]
 
     def check(self) -> None:
-        """Check the changes as far as this needs neither the client's rights nor the resource.
+        """Make the checks that need neither the client's rights nor the resource.
 
         Raises:
             Refusal: A setting is named twice, or a change other than DELETE has no value.

@@ -128,9 +128,9 @@ def _below_topic(
     """Return the broker's values of a topic's setting, then the default."""
     names = _broker_names(key)
     synonyms = [each for name in names for each in _set_at_broker(name.name, defaults, changed)]
-    # If the broker has several names for the setting, the default has the name with the coarsest
-    # unit. In this case, as in Kafka, the default is shown only if a value is set under one of the
-    # names.
+    # If the broker has several names for the setting, the default is shown under the name with the
+    # coarsest unit. In this case, as in Kafka, the default is shown only if a value is set under
+    # one of the names.
     if names and key.default is not None and (len(names) == 1 or synonyms):
         synonyms.append(_default(key, names[-1]))
     return synonyms
@@ -237,7 +237,7 @@ def describe_changes(texts: Mapping[str, str], source: ConfigSource) -> list[Con
 
 
 def describe_group(overrides: Mapping[str, str], config: BrokerConfig) -> list[ConfigEntry]:
-    """Return all settings of a group, with the value of the group, the broker or the default."""
+    """Return all settings of a group, each with the group's value, the broker's or the default."""
     return [_group_entry(key, overrides.get(key.name), config) for key in GROUP_CONFIGS]
 
 

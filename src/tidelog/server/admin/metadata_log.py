@@ -1,11 +1,11 @@
 """Cluster metadata in a broker's directory: users, ACLs, quotas and changed settings.
 
 Users, ACLs and quotas are records in `tidelog-metadata.log`. Settings are in
-`tidelog-cluster.json`. Only one change of users and ACLs is made at a time, and only one change of
-quotas and settings. A worker thread writes each change. A change is durable before it is
-acknowledged. After a kill it is complete or absent. Readers see the state before or after a change,
-never a state in between. The metadata log is rewritten when its superseded records outnumber the
-current ones by more than `SPARE_RECORDS`, so its size is bounded.
+`tidelog-cluster.json`. Changes of users and ACLs are made one at a time. Changes of quotas and
+settings are made one at a time, too. A worker thread writes each change. A change is durable before
+it is acknowledged. After a kill it is complete or absent. Readers see the state before or after a
+change, never a state in between. The metadata log is rewritten when its superseded records
+outnumber the current ones by more than `SPARE_RECORDS`, so its size is bounded.
 """
 
 import asyncio

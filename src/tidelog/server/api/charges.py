@@ -105,7 +105,7 @@ class Charges:
         self._watch.used_ns += task_ns
 
     def charge(self, response: "Response | None") -> None:
-        """Charge the request as `finish` does, and report the throttle time in the response.
+        """Charge the request to its quotas, and report the throttle time in the response.
 
         Nothing is reported if the throttle time is 0, or if the response has no field for it.
         """

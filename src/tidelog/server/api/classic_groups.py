@@ -514,7 +514,7 @@ async def _delete(context: RequestContext, group_id: str) -> ErrorCode:
     coordinator = context.node.groups
     group = coordinator.find(group_id)
     if isinstance(group, ShareGroup) and group.is_empty:
-        from tidelog.server.api.share_offsets import delete_share_group  # share groups are rare
+        from tidelog.server.api.share_offsets import delete_share_group  # imported for share groups
 
         return await delete_share_group(context.node, group)
     return await coordinator.commits.delete_group(group_id)

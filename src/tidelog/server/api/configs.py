@@ -205,8 +205,8 @@ def topic_texts(
     Args:
         changes: The changes.
         overrides: The topic's own settings before the change.
-        config: All settings of the topic. They have the old value of a list that is not in
-            `overrides`.
+        config: All settings of the topic before the change. They contain the old value of a list
+            setting that is not in `overrides`.
     """
 
     def list_text(change: ConfigChange) -> str:

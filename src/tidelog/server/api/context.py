@@ -140,8 +140,8 @@ Ready: TypeAlias = "Response | LargeResponse | EncodedResponse | None"
 # A handler's result: a response, or a coroutine or reply that gives the response later.
 Answer: TypeAlias = "Ready | Awaitable[Ready]"
 
-# A handler's result, after the handler's coroutine (if it is one) was started: a response, or a
-# reply that gives the response later.
+# A handler's result after `start`: a response, or a reply that gives the response later. If the
+# handler returned a coroutine, `start` has started the coroutine.
 Started: TypeAlias = "Ready | Reply[Ready]"
 
 # Handler of one API. A handler takes the API's own request class, which this type can't express, so

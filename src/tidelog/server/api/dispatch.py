@@ -135,9 +135,9 @@ def _add_denied(denied: Denied, handled: Ready) -> Started:
 def _answer_long(
     node: Node, connection: ClientInfo, frame: Buffer, long: LongRequest, began_ns: int | None
 ) -> Outcome:
-    """Answer a request with long lists part by part."""
+    """Answer a request that has long lists, part by part."""
     context = RequestContext(node, long.api, long.version, long.client_id, connection)
-    from tidelog.server.api.long_requests import answer_long  # few clients send one
+    from tidelog.server.api.long_requests import answer_long  # imported only for long requests
 
     response: Started = start(answer_long(context, long, _handle))
     head = ReceivedRequest(
@@ -260,7 +260,7 @@ def _response_of(key: int) -> type[Response]:
 
 
 def _charges_of(context: RequestContext, size_bytes: int, began_ns: int) -> "Charges | None":
-    from tidelog.server.api.charges import charges_of  # few clients have quotas
+    from tidelog.server.api.charges import charges_of  # imported only if quotas exist
 
     return charges_of(context, size_bytes, began_ns)
 

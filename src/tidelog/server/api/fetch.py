@@ -110,7 +110,7 @@ def _max_bytes(context: RequestContext, request: FetchRequest, *, is_copy: bool 
     max_bytes = min(request.max_bytes, context.node.config.fetch_max_bytes)
     if context.node.throttles is None or is_copy:
         return max_bytes
-    from tidelog.server.api.charges import allowed_bytes  # few clients have quotas
+    from tidelog.server.api.charges import allowed_bytes  # imported only if quotas exist
 
     allowed = allowed_bytes(context)
     return max_bytes if allowed is None else min(max_bytes, allowed)
@@ -400,7 +400,7 @@ def _charge(context: RequestContext, size: Callable[[], int]) -> int:
     If the response would exceed the quota, charge nothing, have the connection muted after the
     response, and return the throttle time in ms.
     """
-    from tidelog.server.api.charges import charge_fetch  # few clients have quotas
+    from tidelog.server.api.charges import charge_fetch  # imported only if quotas exist
 
     throttle_ms = charge_fetch(context, size)
     if throttle_ms:

@@ -241,7 +241,7 @@ def _visible(
 ) -> list[OffsetFetchTopicResponse]:
     """Return the topics that the client may describe, and the unknown topic ids.
 
-    An unknown topic id has no offsets.
+    An unknown topic id has no offsets, so nothing is revealed.
     """
     names = ((topic, topic.name or access.name_of(topic.topic_id)) for topic in topics)
     return [topic for topic, name in names if not name or access.may_describe(name)]
@@ -352,8 +352,7 @@ def _existing(
         node: The node.
         topic: A topic of the request.
         codes: Error codes of the request's partitions, to which this function adds.
-        topic_id: The topic's id, if the request names topics by ids; None if it names them by
-            names.
+        topic_id: The topic's id if the request has topic ids; None if it has topic names.
     """
     by_name = topic_id is None
     info = node.topics.find(topic.name) if topic_id is None else node.topics.find_by_id(topic_id)

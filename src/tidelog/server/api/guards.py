@@ -1,12 +1,12 @@
 """Rights of a request: the client's permissions, and guards that enforce them.
 
-A guard is a function of the request. It returns the request that the handler may answer, and the
-refusals to add to the handler's response. Most handlers don't check rights. The handlers of Fetch,
-ShareFetch and ShareAcknowledge check rights, because the broker remembers partitions of these
-requests for later requests. The handlers of DescribeTopicPartitions and ConsumerGroupHeartbeat
-check the right to describe topics that the request does not name, such as the matches of a regular
-expression. The table of APIs names each API's guard. An API without a guard requires all rights on
-the cluster, unless it is open to all.
+A guard is a function that gets a request. It returns the request that the handler may answer, and
+the refusals to add to the handler's response. Most handlers don't check rights. The handlers of
+Fetch, ShareFetch and ShareAcknowledge check rights, because the broker remembers partitions of
+these requests for later requests. The handlers of DescribeTopicPartitions and
+ConsumerGroupHeartbeat check the right to describe topics that the request does not name, such as
+the matches of a regular expression. The table of APIs names each API's guard. An API without a
+guard requires all rights on the cluster, unless it is open to all.
 
 Invariants:
 - A guard never changes its request, because the request may be remembered and answered again.

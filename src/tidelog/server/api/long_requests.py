@@ -128,7 +128,7 @@ async def _add_partitions(
 
     For each transaction, either all of its partitions are added or none.
     """
-    from tidelog.server.api.transactions import SplitAdd  # few clients add so many
+    from tidelog.server.api.transactions import SplitAdd  # imported only for such long requests
 
     whole, checked = SplitAdd(context), []
     async for part_response, joins in _answers(whole.context, parts, handle, slices):
@@ -146,7 +146,7 @@ async def _answer_fetch(context: RequestContext, request: LongRequest) -> Encode
     The maximum bytes and the wait time apply to all partitions of the Fetch together. So the
     request is not split: `long_fetch` reads it whole and yields the response in parts.
     """
-    from tidelog.server.api.fetch import long_fetch  # few clients fetch so many
+    from tidelog.server.api.fetch import long_fetch  # imported only for such long requests
 
     slices = Slices(context.node.env.clock)
     response = _Response(context, ("responses",))
@@ -257,7 +257,7 @@ class _Parts:
         items = cast("list[object] | None", getattr(message, name))
         blank = _with(message, name, [] if items else items)
         if items_in(blank, ITEM_MAX) > ITEM_MAX:
-            raise _too_long(self._request)  # each part repeats the other lists
+            raise _too_long(self._request)  # each part would repeat all other lists
         if not items:
             yield Part(blank, 0)
             return

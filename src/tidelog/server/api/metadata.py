@@ -440,8 +440,8 @@ def split(
     Args:
         names: Sorted names of topics, from the cursor's topic on.
         counts: Number of partitions of each topic, by name.
-        start: The cursor. Its partition number is the first partition of the cursor's topic. Other
-            topics start at partition 0.
+        start: The cursor: a topic, and the first partition of this topic to return. Other topics
+            start at partition 0. None if the request has no cursor.
         limit: Maximum number of partitions, at least 1.
     """
     parts: list[Part] = []

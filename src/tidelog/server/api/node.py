@@ -106,12 +106,13 @@ class Node(Services):
         if self.cluster.state.settings:
             self.config = self._changed_config(self.cluster.state)
             log_dir.topic_admin.use_defaults(self.config.topic_defaults)
-            # After a crash some partitions are already open, because they were recovered.
+            # After a crash, recovery has opened some partitions, so they still use the settings
+            # given at the start.
             log_dir.open_partitions.follow_settings()
         self.cluster.note_defaults()
         log_dir.open_partitions.producer_expiration_ms = self.config.producer_id_expiration_ms
         if self.cluster.state.groups:
-            from tidelog.config.group import ensure_group_texts  # few brokers have any
+            from tidelog.config.group import ensure_group_texts  # imported only for group settings
 
             for texts in self.cluster.state.groups.values():
                 ensure_group_texts(texts)
@@ -229,7 +230,7 @@ class Node(Services):
         return SecurityStore(self.metadata, self.config, self.work, self.topics.begin)
 
     def _changed_config(self, state: ClusterState) -> BrokerConfig:
-        from tidelog.config.broker import changed_config  # few brokers have changes
+        from tidelog.config.broker import changed_config  # imported only for changed settings
 
         return changed_config(self.started_config, settings_of(state, self.node_id))
 
@@ -258,7 +259,7 @@ class Node(Services):
             self.throttles = None
             return
         if self._throttles is None:
-            from tidelog.server.admin.quotas import QuotaManager  # few brokers have quotas
+            from tidelog.server.admin.quotas import QuotaManager  # imported only if quotas exist
 
             self._throttles = QuotaManager(self.env.clock)
         self.throttles = self._throttles if self._throttles.use(state.quotas) else None

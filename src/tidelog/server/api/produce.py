@@ -497,8 +497,8 @@ class AppendPlan:
 
         The row is checked again if the topic or its settings change during the check. A row with a
         message set is also checked again if other records are appended to the log meanwhile. After
-        `FREE_CHECKS` failed attempts, other appends to the topic and its deletion wait for this
-        row.
+        `FREE_CHECKS` failed attempts, other appends to the topic wait for this row, and so does the
+        topic's deletion.
         """
         for _ in range(FREE_CHECKS):
             if await self._check_and_append(row, is_alone=False):

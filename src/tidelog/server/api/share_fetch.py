@@ -394,7 +394,7 @@ class ShareFetching:
         named: SharedPartition,
         read_now: "Callable[..., _Read | None]",
     ) -> "_Read | None":
-        """Call `read_now(may_block=False)`; if data is not in memory, let a thread block instead.
+        """Call `read_now` without blocking; if data is not in memory, call it again in a thread.
 
         On failure, the error becomes the partition's response, and None is returned.
         """
@@ -608,7 +608,7 @@ async def _fetched(
         acquisition_lock_timeout_ms=_lock_ms(member), responses=_fetched_topics(responses)
     )
     if member.context.node.throttles is not None:
-        from tidelog.server.api.charges import charge_share  # few clients have quotas
+        from tidelog.server.api.charges import charge_share  # imported only if quotas exist
 
         charge_share(member.context, response)
     return (
@@ -622,7 +622,7 @@ def _order(member: Member, request: ShareFetchRequest) -> ShareOrder:
     node = member.context.node
     max_bytes = min(request.max_bytes, node.config.fetch_max_bytes)
     if node.throttles is not None:
-        from tidelog.server.api.charges import allowed_bytes  # few clients have quotas
+        from tidelog.server.api.charges import allowed_bytes  # imported only if quotas exist
 
         allowed = allowed_bytes(member.context)
         max_bytes = max_bytes if allowed is None else min(max_bytes, allowed)

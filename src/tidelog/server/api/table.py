@@ -357,8 +357,8 @@ _COORDINATORS: Final = {
     **dict.fromkeys((76, 77, 78, 79, 90, 91, 92), (_GROUPS, _SHARE_GROUPS, _SHARES)),
 }
 
-# APIs whose coordinator depends on the request: FindCoordinator on the type of its key,
-# InitProducerId on its transactional id, which may be null.
+# APIs whose coordinator depends on the request. For FindCoordinator it depends on the type of the
+# key, for InitProducerId on whether the transactional id is null.
 _FIND_COORDINATOR, _INIT_PRODUCER_ID = 10, 22
 
 _BY_KEY_TYPE: Final = {0: (_GROUPS,), 1: (_TRANSACTIONS,), 2: (_GROUPS, _SHARE_GROUPS, _SHARES)}
@@ -446,8 +446,8 @@ def _state_logs_of(key: int, node: "Node", request: object) -> "list[tuple[_Stat
     several ids or none.
     """
     if key in _OF_TRANSACTIONS:
-        # A request without a transactional id (of an idempotent producer) or with several does not
-        # wait.
+        # A request does not wait if it has no transactional id (an idempotent producer sends such
+        # requests) or several transactional ids.
         field = "v3_and_below_transactional_id" if key == _ADD_PARTITIONS else "transactional_id"
         name = getattr(request, field)
         return [(node.transactions.log, name)] if name else []

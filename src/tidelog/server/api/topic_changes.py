@@ -44,7 +44,7 @@ async def create_all(node: Node, new: Sequence[NewTopic]) -> list[TopicInfo | Ti
 
 
 async def grow_all(node: Node, counts: Mapping[str, int]) -> list[TopicInfo | TidelogError]:
-    """Increase the partition counts of topics together; return the topic or the error for each."""
+    """Increase partition counts together; return the topic or the error for each of `counts`."""
 
     async def change() -> list[TopicInfo | TidelogError]:
         async with node.topics.changing:

@@ -75,7 +75,8 @@ from tidelog.server.transactions.state_topic import by_topic
 from tidelog.storage.log.producers import EPOCH_BUMP_VERSION, ProducerEntry
 from tidelog.types import NO_OFFSET, OFFSETS_TOPIC, TopicPartition
 
-# First version of AddPartitionsToTxn that brokers send, for several transactions at once.
+# First version of AddPartitionsToTxn that brokers send. A request of this version may name several
+# transactions.
 BATCHED_FIRST_VERSION: Final = 4
 
 # First version in which clients know PRODUCER_FENCED. In lower versions they know only
@@ -99,9 +100,9 @@ class PartContext(RequestContext):
     """Context of the parts of a long request, whose partitions are checked but not added.
 
     Attributes:
-        checked: `AddRequest` of each transaction in the current part; None instead if a partition
-            was refused. An `AddRequest` names no partitions if the client only wants to verify
-            partitions.
+        checked: For each transaction in the current part: its `AddRequest`, or None if one of its
+            partitions was refused. An `AddRequest` names no partitions if the client only wants to
+            verify partitions.
     """
 
     checked: list[AddRequest | None] = field(default_factory=list)
@@ -135,7 +136,7 @@ async def add_partitions_to_txn(
 async def _add(
     context: RequestContext, transaction: AddPartitionsToTxnTransaction
 ) -> Mapping[TopicPartition, int]:
-    """Add all partitions to a transaction or none, or verify that the transaction has them.
+    """Add all partitions to a transaction or none, or (for brokers) verify that it has them.
 
     Returns the error code of each partition.
 
@@ -439,7 +440,7 @@ def init_producer_id(
 async def _init(
     context: RequestContext, request: InitProducerIdRequest, transactional_id: str
 ) -> InitProducerIdResponse:
-    # Not imported for producers without transactions.
+    # Imported here, because producers without transactions do not need it.
     from tidelog.server.transactions.metadata import InitRequest, ProducerRef
 
     expected = None

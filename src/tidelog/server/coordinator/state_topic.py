@@ -6,8 +6,8 @@ keys are served. Partitions that requests need are loaded first. Requests wait f
 a limit (`loaded`), and then get COORDINATOR_LOAD_IN_PROGRESS. After this error clients may pause
 for seconds. A partition whose log fails is unloaded at once and loaded again when the log works
 again, because only the log has the valid state. The response to a write is sent once consumers may
-read the records (with `tidelog.durability=fsync`, once they are synced), or with NOT_COORDINATOR if
-the log fails.
+read the records (with `tidelog.durability=fsync`, once the records are synced). If the log fails
+before this, the response has the error NOT_COORDINATOR.
 
 Group commit: the first write to a partition in an iteration of the event loop is appended at once,
 so that a lone client does not wait. Later small writes of the same iteration are gathered in a
@@ -79,7 +79,9 @@ class KeyValue:
 
 
 def is_accepted(written: Reply[ErrorCode]) -> bool:
-    """Whether a write has not failed so far. It may still be gathered, or not durable yet.
+    """Whether a write has not failed so far.
+
+    The write may still be part of a gathered batch, or not be durable yet.
 
     If the write fails later, before it is durable, the whole partition is unloaded.
     """
@@ -126,7 +128,7 @@ class TopicSpec(NamedTuple):
         logger: Logger for failures.
         partitions: Number of partitions at creation.
         settings: Settings at creation. A topic from a Kafka directory gets these settings, too.
-        codec: Compression of its records.
+        codec: Compression of the topic's records.
     """
 
     name: str
@@ -198,7 +200,7 @@ class _LogWatch:
         partition.watch(self._on_change)
 
     def is_of(self, partition: Partition) -> bool:
-        """Whether this is the watched partition, still with the watched log."""
+        """Whether `partition` is the watched partition, and still has the watched log."""
         return partition is self._partition and partition.log is self._log
 
     def end(self) -> None:
@@ -736,13 +738,13 @@ class StateTopic(Generic[Loaded]):
         return True
 
     async def all_loaded(self) -> None:
-        """Called when no partition waits to be loaded any more. Some may have failed."""
+        """Called when no partition waits to be loaded any more. Some partitions may have failed."""
 
     def _is_of_topic(self, part: _Part, number: int) -> bool:
         return number < len(self._parts) and self._parts[number] is part
 
     def _may_take(self, part: _Part, number: int) -> bool:
-        """Whether a loaded state is still valid, because the topic and the log are the same."""
+        """Whether a loaded state is valid: topic and log have not been replaced during the load."""
         return self._is_of_topic(part, number) and part.state is PartitionState.LOADING
 
 

@@ -167,7 +167,7 @@ def _planned(
     for member_id, (_, _, target) in spec.members.items():
         count = 0
         for topic, numbers in target.items():
-            if topic is not last:  # usually the topic stays the same; hashing is slow
+            if topic is not last:  # saves a slow hash while the topic is the same
                 last, planned_numbers = topic, planned.get(topic)
             if planned_numbers is None:
                 count = _TOO_MANY

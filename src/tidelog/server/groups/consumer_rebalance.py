@@ -290,7 +290,7 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
 
 
 def reads_the_same(names: Mapping[str, int], regexes: Mapping[str, int], count: int) -> bool:
-    """Whether the counts prove that all `count` members of a group read the same topics."""
+    """Whether the counts of subscribers prove that all `count` members read the same topics."""
     if regexes:
         return not names and next(iter(regexes.values())) == count
     return all(each == count for each in names.values())

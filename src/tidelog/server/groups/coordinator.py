@@ -54,7 +54,7 @@ class GroupFacts(NamedTuple):
 
     Attributes:
         group_id: Id of the group.
-        state: Kafka's name of its state.
+        state: Kafka's name of the group's state.
         members: Number of members.
         offsets: Topic, partition and offset of each committed offset.
     """
@@ -160,7 +160,7 @@ class GroupCoordinator:
 
     @cached_property
     def share_topics(self) -> "ShareTopics":
-        """Changes of the initialized topics of share groups, by tools and deletions of topics."""
+        """Changes of share groups' initialized topics, by tools or because a topic was deleted."""
         from tidelog.server.groups.share_heartbeat import ShareTopics
 
         return ShareTopics(self._sharers)

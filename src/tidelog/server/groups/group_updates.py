@@ -103,7 +103,7 @@ class TopicFacts:
         }
 
     def metadata_hash(self, names: Iterable[str]) -> int:
-        """Hash these topics' names, ids and partition counts; 0 if none of them exists."""
+        """Return a hash of the topics' names, ids and partition counts; 0 if no topic exists."""
         topics, requested = self._current_topics(), frozenset(names)
         combined = self._hashes.get(requested)
         if combined is None:

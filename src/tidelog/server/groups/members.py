@@ -125,8 +125,8 @@ def find_static(
     """Find a static member. A returning member gets its old assignment under its new id.
 
     Raises:
-        Refusal: The request joins, but the instance is in use. Or the request does not join, and
-            the instance is unknown or has another member id.
+        Refusal: The instance of a joining request is in use. For any other request, the instance is
+            unknown or has another member id.
     """
     group = update.group
     if not joins:

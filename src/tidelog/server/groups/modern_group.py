@@ -614,7 +614,7 @@ class ShareGroup(ModernGroup[ShareAssignment]):
 
     group_type = "share"
     protocol_type = SHARE_PROTOCOL
-    may_expire = False  # the group's delivery state is stored elsewhere
+    may_expire = False  # a group without members still has delivery state, stored elsewhere
     no_assignment = ShareAssignment()
 
     def __init__(self, group_id: str) -> None:
@@ -632,7 +632,7 @@ class ShareGroup(ModernGroup[ShareAssignment]):
         return ErrorCode.GROUP_ID_NOT_FOUND
 
     def fetch_error(self, member_id: str | None, epoch: int) -> ErrorCode:
-        """Return GROUP_ID_NOT_FOUND for a member. A request without a member gets no offsets."""
+        """Return GROUP_ID_NOT_FOUND for a member, `NONE` for a request without a member."""
         is_admin = member_id is None and epoch < 0
         return ErrorCode.NONE if is_admin else ErrorCode.GROUP_ID_NOT_FOUND
 

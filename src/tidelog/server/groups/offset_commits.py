@@ -84,7 +84,7 @@ class Commits:
     # -- committing --------------------------------------------------------------------------
 
     def commit(self, request: CommitRequest, commits: Sequence[Commit]) -> Reply[list[ErrorCode]]:
-        """Commit offsets; return one error code for each, in the order of `commits`."""
+        """Commit offsets; return one error code for each of `commits`, in order."""
         group = self._table.get(request.group_id)
         codes = commit_errors(group, request, commits, self._config)
         if isinstance(group, ClassicGroup) and ErrorCode.NONE in codes:
@@ -131,7 +131,7 @@ class Commits:
         guard: Guard | None,
         commits: Sequence[Commit],
     ) -> Reply[list[ErrorCode]]:
-        """Commit offsets in a transaction; return one error code for each, in the given order.
+        """Commit offsets in a transaction; return one error code for each of `commits`, in order.
 
         Args:
             request: Group and member of the request.
@@ -307,7 +307,7 @@ class Commits:
     def expire(self, group: AnyGroup) -> None:
         """Delete expired offsets, and the group if nothing is left.
 
-        A share group is kept, because its delivery state is stored elsewhere.
+        A share group is kept, because it may have delivery state, which is stored elsewhere.
         """
         if not group.may_expire:
             return

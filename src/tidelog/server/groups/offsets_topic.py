@@ -287,7 +287,7 @@ class OffsetsTopic(StateTopic[LoadedShard]):
             await self._standby.finish(self.count)
 
     def error_for_member(self, group_id: str) -> ErrorCode:
-        """Return the error code of `error_for`, or INVALID_GROUP_ID for an empty group id."""
+        """Return the error code of a group's partition; an empty group id gets INVALID_GROUP_ID."""
         return self.error_for(group_id) if group_id else ErrorCode.INVALID_GROUP_ID
 
     # -- transactions ------------------------------------------------------------------------

@@ -154,6 +154,6 @@ def read_change(key: bytes, value: bytes, record_offset: int) -> "Change | Moder
     if kind == _GROUP_KEY:
         group_id = GROUP_METADATA_KEY.read(key)[1].group
         return GroupChange(group_id, GROUP_METADATA_VALUE.read(value)[1])
-    from tidelog.server.groups.modern_records import read_modern_change  # few brokers need it
+    from tidelog.server.groups.modern_records import read_modern_change  # imported only if needed
 
     return read_modern_change(kind, key, value)

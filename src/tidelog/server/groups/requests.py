@@ -8,7 +8,8 @@ from tidelog.error_codes import ErrorCode
 
 NO_GENERATION = -1
 
-# Assignment protocols of a member and its metadata for each, in its order of preference.
+# Assignment protocols of a member, each with the member's metadata, in the member's order of
+# preference.
 Protocols = tuple[tuple[str, bytes], ...]
 
 
@@ -138,7 +139,7 @@ class HeartbeatRequest(NamedTuple):
         client_id: Client id of the request.
         client_host: Address of the client.
         is_first_version: Whether the coordinator generates a missing member id (version 0).
-        may_see: Whether an expression may match a topic; None if all topics are visible.
+        may_see: Returns whether an expression may match a topic; None if all topics are visible.
     """
 
     group_id: str

@@ -133,7 +133,7 @@ class LogManager:
         await asyncio.gather(*self._openings, return_exceptions=True)
 
     def _act(self, name: TopicPartition, action: Callable[[Partition], None]) -> None:
-        """Run the action for one partition. Failures don't affect others.
+        """Run the action for one partition. A failure doesn't affect other partitions.
 
         The topic may have been deleted meanwhile.
         """
@@ -190,7 +190,7 @@ class LogManager:
         self._unlinking.discard(partition)
 
     def _next_unlink_ms(self, log: Log) -> int | None:
-        """Return the ms until files may be due for unlinking, None for never.
+        """Return the time in ms until files may be due for unlinking, None for never.
 
         If some deleted files have not been renamed yet, the result is `RETRY_MS`. Otherwise the
         result is at most `file.delete.delay.ms`, because wall time may be set back, and at least

@@ -460,8 +460,7 @@ def _is_busy(client: Client) -> bool:
 def _is_reading(client: Client) -> bool:
     """Whether a request has begun to arrive, holds memory, and is delayed only by the client."""
     is_reading = client.memory.sending_since_ms is not None
-    # If a client waits for memory, the broker delays the request, not the client; `is_busy` is then
-    # true.
+    # If a client waits for memory, it is the broker that delays the request, and `is_busy` is true.
     return is_reading and not client.is_busy
 
 

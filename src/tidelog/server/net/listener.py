@@ -157,7 +157,7 @@ class Listener:
         error = None if setup.cancelled() else setup.exception()
         if error is None and not setup.cancelled():
             return
-        sock.close()  # if cancelled before its first step, nothing else closes the socket
+        sock.close()  # if `setup` was cancelled before its first step, nothing else closes it
         connection.connection_lost(None)
         if error is not None:
             self._log_failure(error, connection.facts.host)

@@ -98,7 +98,8 @@ class SaslSession:
         self._deadline = node.timers.after(max(DEADLINE_MS - waited_ms, 0), self._miss_deadline)
 
     def _miss_deadline(self) -> None:
-        # After a failed authentication, the connection closes after the delayed response.
+        # After a failed authentication, the connection closes anyway, once the delayed response is
+        # sent.
         if not self.is_closing:
             self._on_late("authentication timeout")
 

@@ -20,8 +20,8 @@ from typing import Final, Protocol
 from tidelog.server.api.node import LOGGER
 
 # Limits of one client's turn: the number of requests, and the time in ns. Small requests usually
-# reach the number first, large requests the time. The turn ends after the request that reaches a
-# limit.
+# reach the limit of the number first, and large requests reach the limit of the time first. The
+# turn ends after the request that reaches a limit.
 TURN_REQUESTS: Final = 16
 
 TURN_NS: Final = 1_000_000

@@ -212,14 +212,15 @@ class PartitionRead:
         last_epoch: Epoch of the client's last record, below 0 for none.
         topic_id: Id that the topic must have, None for any.
         refusal: Error code if there is no partition, else 0.
-        error_code: Error code of the result. If it is not 0, only `fenced_epoch` may be set.
+        error_code: Error code of the result. If it is not 0, only one other field of the result may
+            be set, `fenced_epoch`.
         high_watermark: The partition's high watermark; -1 with an error.
         last_stable_offset: The partition's last stable offset; -1 with an error.
         log_start_offset: The partition's log start offset; -1 with an error.
         diverging_epoch: Epoch and offset at which the client's log diverges from this log; epoch -1
             if the client's log does not diverge.
-        fenced_epoch: The current leader epoch, if the client named an older one and its version of
-            Fetch can return it; else -1.
+        fenced_epoch: The current leader epoch, if the client named an older epoch, and the client's
+            version of Fetch can return the current epoch; else -1.
         records: Whole batches. Below version 3 of Fetch, the last converted batch may be cut off.
         size_bytes: Size of the records.
         aborted: The aborted transactions among the records, if the client reads only committed
@@ -386,7 +387,7 @@ class PartitionRead:
         return 0 if epoch < 0 else epoch_problem(log, epoch)  # below 0, the client expects no epoch
 
     def _diverges(self, order: ReadOrder, partition: Partition) -> bool:
-        """Whether the client's log diverges from this log, or its last epoch is unknown here.
+        """Whether the client's log diverges from this log, or the client's last epoch is unknown.
 
         If so, the result has the diverging epoch or an error, and nothing is read. Source: KIP-595.
         """

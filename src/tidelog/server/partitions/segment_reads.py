@@ -186,7 +186,7 @@ class SegmentBytes:
     def records(self, segment: Segment, start: int, end: int) -> "Buffer | FilePiece":
         """Return bytes [start, end) of a segment's log file for a response.
 
-        `PIECE_MIN_BYTES` or more in a file are returned as a `FilePiece`.
+        A range of `PIECE_MIN_BYTES` or more in a file is returned as a `FilePiece`.
 
         The header of the first batch must have been read before.
         """

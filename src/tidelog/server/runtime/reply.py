@@ -276,7 +276,7 @@ def _rest(
     while True:
         try:
             yield waits_for
-        except BaseException as error:  # noqa: BLE001 - also what a future failed with
+        except BaseException as error:  # noqa: BLE001 - a future may fail with any error
             step: Callable[[], object] = partial(work.throw, error)
         else:
             if job.watch is None:

@@ -1,6 +1,6 @@
 """ACL decisions. No input or output.
 
-An ACL allows or denies. It has four parts:
+An ACL allows or denies an operation on a resource. It has four parts:
 
 - a resource, a prefix of resource names, or `*` for all resources;
 - a principal or `User:*`;

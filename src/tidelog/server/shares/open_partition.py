@@ -3,10 +3,10 @@
 Acknowledgements apply once they are written. One timer serves all acquisition locks.
 
 Waiting fetches are woken one at a time, in order of arrival. Each event that may make records
-available starts a round, and in a round each waiting fetch reads at most once. The next fetch is
-woken when the fetch woken before it has read or left, if records remain. Without this order, one
-record would wake all fetches, and only one of them would get the record. If the fetch is busy with
-another partition, it is notified, and the next fetch is woken too.
+available starts a round, and in a round each waiting fetch reads at most once. If records remain,
+the next fetch is woken after the previous one has read or left. Without this order, one record
+would wake all fetches, and only one of them would get the record. If a woken fetch is busy with
+another partition, it reads later, so the next fetch is woken too.
 
 Used only in the event loop's thread. Nothing here blocks.
 """

@@ -124,8 +124,8 @@ class AcquireOptions:
     Attributes:
         records_max: Soft limit of records. The acquisition may exceed the limit, because a batch of
             the log is acquired as a whole.
-        batch_records: Acquired records are split at batches of the log into ranges of at least this
-            many records. The last range may be smaller.
+        batch_records: Minimum number of records of a range. Acquired records are split into ranges,
+            but only between batches of the log. The last range may be smaller.
         is_strict: Whether `records_max` is a strict limit (KIP-1206).
     """
 

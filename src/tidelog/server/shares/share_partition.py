@@ -145,7 +145,7 @@ class Acquisition:
 
 
 def _isolated_size(run: Run, limits: Limits) -> int:
-    """Return how many records at most to acquire at once from a run that was delivered often."""
+    """Return how many records may be acquired at once from a run that was delivered often."""
     if limits.deliveries_max > 2 and run.count >= limits.deliveries_max - 1:
         return 1
     return max(1, run.batch_records >> (run.count - limits.isolation_count + 1))

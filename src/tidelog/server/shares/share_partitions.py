@@ -172,7 +172,7 @@ class ShareSessions:
     def begin(self, key: SessionKey, named: Iterable[SharedPartition]) -> ShareSession | ErrorCode:
         """Start a new session, which replaces the member's old session.
 
-        Return an error code at a limit.
+        If a limit is reached, return an error code.
         """
         self.end(key)
         if len(self._sessions) >= self.sessions_max:

@@ -352,7 +352,7 @@ class ShareReplay:
     def add(self, batch: Batch) -> None:
         """Add a batch; raises CorruptData if its records can't be read."""
         if batch.is_control or not isinstance(batch, RecordBatch):
-            return  # never written to this topic
+            return  # such batches are never written to this topic
         pairs = read_pairs(bytes(batch.body()), batch.record_count)
         for delta, key, value in pairs:
             named = read_key(key)

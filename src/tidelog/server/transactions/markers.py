@@ -135,8 +135,7 @@ class MarkerWriter:
         self._table.write(transaction, step).then(written)
 
 
-# Errors of a partition of `__consumer_offsets` that is not served now. The marker is retried.
-
+# Result of the write of one marker: its error code, or a reply that completes with the code.
 _Ended: TypeAlias = ErrorCode | Reply[ErrorCode]
 
 

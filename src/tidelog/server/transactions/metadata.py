@@ -430,7 +430,7 @@ def check_producer(metadata: TransactionMetadata, producer: ProducerRef) -> Erro
     if producer.producer_epoch > LAST_PRODUCER_EPOCH:
         return ErrorCode.PRODUCER_FENCED
     if metadata.producer_epoch != producer.producer_epoch or metadata.producer_epoch < 0:
-        return ErrorCode.PRODUCER_FENCED  # -1: not initialized
+        return ErrorCode.PRODUCER_FENCED  # an epoch of -1 means not initialized
     return ErrorCode.NONE
 
 
@@ -482,7 +482,7 @@ def _refusal_to_end(
         return ErrorCode.PRODUCER_FENCED if is_late else ErrorCode.NONE
     code = check_producer(metadata, producer)
     if code is ErrorCode.NONE and metadata.is_prepared:
-        return ErrorCode.PRODUCER_FENCED  # it has the next transaction's epoch
+        return ErrorCode.PRODUCER_FENCED  # the request has the next transaction's epoch
     return code
 
 
@@ -510,7 +510,7 @@ def _repeat_end(metadata: TransactionMetadata, request: EndRequest) -> ErrorCode
 def _decide(
     metadata: TransactionMetadata, request: EndRequest, new_id: int | None, now_ms: int
 ) -> Step:
-    """Plan the end with version 2. An abort is allowed without an open transaction.
+    """Plan the end of a transaction of version 2. An abort is allowed without a transaction.
 
     Such an abort is allowed because the client can't know whether a transaction was begun.
     """

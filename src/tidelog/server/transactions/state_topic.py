@@ -160,7 +160,7 @@ class TransactionReplay:
     def add(self, batch: Batch) -> None:
         """Add a batch; raises CorruptData if its records can't be read."""
         if batch.is_control or not isinstance(batch, RecordBatch):
-            return  # never written to this topic
+            return  # such batches are never written to this topic
         for _, key, value in read_pairs(bytes(batch.body()), batch.record_count):
             if key is None:
                 raise CorruptMessage("a record of a transaction without a key", at=0)
