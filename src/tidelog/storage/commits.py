@@ -98,7 +98,7 @@ def _decode_range(fields: object) -> tuple[str, int, int, int, int]:
 
 
 def check_marks(marks: Mapping[str, Mark]) -> None:
-    """Raise CorruptFile for an empty name, an invalid version, or a time of another type."""
+    """Raise CorruptFile for an empty name, an invalid version, or a time that is not an int."""
     for name, mark in marks.items():
         is_number = type(mark.version) is int and type(mark.committed_ms) is int
         if not is_number or not 0 <= mark.version <= INT64_MAX or not len(name) > 0:
@@ -481,10 +481,9 @@ class CommitRecords:
         self._stamp: files.FolderStamp | None = None
 
     def overlay(self, partition: TopicPartition) -> dict[str, str]:
-        """Return the result of the function `overlay`, computed from the cached records.
+        """Return the current names of the files that published commits move or remove.
 
-        The result has the current names of the files that published commits move or remove in the
-        partition.
+        The function `overlay` describes the result. The commit records are read from the cache.
         """
         return _overlay(self._env.files, self._directory, partition, self._read())
 

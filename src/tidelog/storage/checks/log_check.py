@@ -203,7 +203,7 @@ def _delta_problem(batch: RecordBatch, body: bytes | memoryview) -> str | None:
 
 
 def _time_problem(batch: RecordBatch, largest: int) -> str | None:
-    """Return how the header's largest timestamp differs from the records' largest one, or None.
+    """Return how the largest timestamps of header and records differ; None if they are equal.
 
     Two kinds of batches are not compared. In a LogAppendTime batch the header's timestamp is right
     by definition. In a batch that compaction has emptied, the header's timestamp belongs to removed

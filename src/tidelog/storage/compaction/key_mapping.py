@@ -3,9 +3,9 @@
 This module owns, for one job:
 
 - The offset map, of at most `log.cleaner.dedupe.buffer.size` bytes. A slot has 24 bytes, as in
-  Kafka: 16 for the hash, and 8 for the index of the record among the bits below. A version takes 8
-  more bytes. If keys are kept, half of the memory is for keys, and a slot has 8 more bytes for the
-  position of the key.
+  Kafka: 16 for the hash, and 8 for the index of the record's bit (see the next item). A version
+  takes 8 more bytes. If keys are kept, half of the memory is for keys, and a slot has 8 more bytes
+  for the position of the key.
 - One bit for each mapped record (whether it is superseded), and notes on each batch (size, records,
   tombstones). With these bits and notes, the second pass usually reads little more than the batches
   with remaining records. The second pass decompresses only batches that lost some records but not
@@ -325,7 +325,7 @@ class TransactionWalk:
         return transactions
 
 
-# Value in `MappedRun.counts` of a batch that was not mapped.
+# Value that `MappedRun.counts` has for a batch that was not mapped.
 LEFT_OUT: Final = -1
 
 # Bytes of the notes on a batch, and bytes of the notes on a run of batches.

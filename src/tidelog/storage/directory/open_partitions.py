@@ -257,8 +257,8 @@ class OpenPartitions:
         checkpoints.unsynced_points.pop(name, None)
         if rules.deferrals is not None:
             with typed_reads(context.directory):
-                # Creates the file of notes if another program created the partition, so that
-                # recovery can distinguish gaps from losses.
+                # Creates the file of notes if another program created the partition. With notes,
+                # recovery can distinguish legitimate gaps from lost records.
                 begin_notes(self._fs, context.directory)
         for line in log.recovery_report.actions:
             self._context.report(line)

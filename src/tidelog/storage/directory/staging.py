@@ -125,8 +125,8 @@ def check_staged(segment: StagedSegment, config: TopicConfig, now_ms: int) -> No
     Raises:
         MessageTooLarge: A batch exceeds max.message.bytes.
         RecordListTooLarge: The segment exceeds segment.bytes.
-        InvalidRecord: A record without a key in a compacted topic.
-        InvalidTimestamp: A create time outside the topic's limits.
+        InvalidRecord: The topic is compacted, and a record has no key.
+        InvalidTimestamp: A create time is outside the topic's limits.
     """
     where, limit = str(segment.topic_partition), config.max_message_bytes
     if segment.batch_bytes_max > limit:

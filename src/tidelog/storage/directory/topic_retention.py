@@ -456,7 +456,7 @@ def _counts(segment: Segment, start: int) -> tuple[int | None, int]:
 
 
 def _kinds(segment: Segment, start: int, end: int) -> Iterator[bool]:
-    """Yield whether each record with an offset in [start, end) is a marker of a transaction."""
+    """Yield, for each record with an offset in [start, end), whether it is a transaction marker."""
     for part in slices([segment], start, end):
         for position, batch in part.batches():
             for record in checked_records(segment, position, batch):

@@ -325,7 +325,8 @@ class AppendWriter(LogPart):
             self._guard.fail(error, segment.log_path, "append")
         last = append.batches[-1]
         if isinstance(last, RecordBatch):
-            last.let_go()  # the segment keeps the batch, but the request's buffer is reused
+            # The segment keeps the batch, so the batch must not keep the request's buffer.
+            last.let_go()
         return AppendResult(
             append.first_offset,
             last_offset,

@@ -105,7 +105,7 @@ class LeaderEpochs:
         self._entries.clear()
 
     def epoch_for(self, offset: int) -> int | None:
-        """Return the epoch that wrote `offset`, None below the first entry."""
+        """Return the epoch that wrote `offset`, None if `offset` is below the first entry."""
         count = self._count_up_to(offset)
         return self._entries[count - 1].epoch if count else None
 

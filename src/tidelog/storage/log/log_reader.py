@@ -351,7 +351,7 @@ class LogView(ABC):
 
     @_typed_read
     def without_append_time(self, before: int | None = None) -> int:
-        """Count records before an offset (all if None) whose append time is unknown."""
+        """Count the records below `before` (all records if None) whose append time is unknown."""
         end = self.log_end_offset if before is None else before
         self.trusted_end()
         return count_without_append_time(self._list.all, self._list.start_offset, end)

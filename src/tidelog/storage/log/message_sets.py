@@ -123,7 +123,7 @@ class SetPasses(Protocol):
         ...
 
     def assign(self, body: bytearray, magic: int, first_offset: int, stamp: Stamp) -> None:
-        """Change checked messages in place: set consecutive offsets, for magic 1 also `stamp`."""
+        """Change checked messages in place: set consecutive offsets and, for magic 1, `stamp`."""
         ...
 
 
@@ -429,7 +429,10 @@ class MessageSets:
             raise type(error)(f"{self._rules.where}: {error.reason}{position}", at=at) from None
 
     def _check_flag(self, message: LegacyBatch) -> None:
-        """Raise for a LogAppendTime flag if the log sets the times or the message has no time."""
+        """Raise InvalidTimestamp if the message has a LogAppendTime flag that is not allowed.
+
+        The flag is not allowed if the log sets the times, or if the message has no time.
+        """
         if message.timestamp_type is not TimestampType.LOG_APPEND_TIME:
             return
         where = self._rules.where

@@ -117,7 +117,7 @@ def _indexed_offset(segment: Segment, position: int) -> int:
 
 
 def list_bases(context: SegmentContext) -> list[int]:
-    """Return base offsets of the segments in a partition's directory now, ascending."""
+    """Return base offsets of the segments that a partition's directory has now, ascending."""
     forget(context.env.files, context.directory)
     return bases_among(context, file_names(context))
 

@@ -386,7 +386,7 @@ class Validator:
     def _check_times(
         self, batch: RecordBatch, largest: int, smallest: int, body: Buffer, context: AppendContext
     ) -> None:
-        """Raise for a create time outside the limits, or a LogAppendTime flag that is forbidden."""
+        """Refuse a create time outside the limits, or a LogAppendTime flag that is not allowed."""
         flagged = batch.attributes & TIMESTAMP_TYPE_BIT
         if flagged and (self._stamps or batch.max_timestamp == NO_TIMESTAMP):
             raise self._rules.flagged(batch.record_count)

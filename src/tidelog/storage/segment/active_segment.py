@@ -138,7 +138,7 @@ class TailSegment(Segment):
         return None
 
     def _is_last_time_outdone(self) -> bool:
-        """Return whether a batch before the last time index entry's batch has a larger time."""
+        """Return whether an earlier batch has a larger timestamp than the last time index entry."""
         indexed, offset = self.time_index.last_entry
         is_earlier = self.max_timestamp_offset < offset
         return self.time_index.entry_count > 0 and is_earlier and self.max_timestamp > indexed

@@ -23,7 +23,8 @@ unproven gap as damage, because an append in progress never leaves a whole batch
 
 A damaged frame doesn't show where the next batch starts. The upper 32 bits of the offsets in a
 segment have at most two values, so each position with one of these values is tried. A position has
-a sound batch if the frame is valid, the offsets follow, and the checksum is right.
+a sound batch if the frame is valid, the offsets are after all earlier offsets, and the checksum is
+right.
 
 Source: docs/recovery.md.
 """
