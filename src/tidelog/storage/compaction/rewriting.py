@@ -8,7 +8,7 @@ A source has up to three ranges, in order of their offsets:
 
 A batch of format 2 that loses no record and needs no delete horizon is copied byte for byte. In the
 mapped part, such a batch is not decompressed. A batch that loses all its records is usually not
-even read. Exception: producers or transactions depend on the batch.
+even read, unless producers or transactions depend on the batch.
 
 This module owns Kafka's rules for tombstones, markers and aborted data, and the decision for each
 batch: dropped, copied, filtered, or kept as an empty one. Other modules decide which records are

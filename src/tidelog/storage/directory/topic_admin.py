@@ -85,8 +85,9 @@ class DirectoryContext(NamedTuple):
 class TopicAdmin:
     """The topics of an open directory.
 
-    Only the directory's thread calls the methods. Exception: methods that are marked "in any
-    thread". A writer calls `remove_deleted`, `load` and `remove_leftovers` in this order.
+    Only the directory's thread calls the methods. Exception: any thread may call the methods that
+    are marked "in any thread". A writer calls `remove_deleted`, `load` and `remove_leftovers` in
+    this order.
 
     Attributes:
         set_aside: Paths of renamed directories of deleted topics; `remove_set_aside` removes them.

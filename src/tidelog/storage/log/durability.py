@@ -175,7 +175,7 @@ class FailureGuard:
         Raises:
             StorageFailure: The disk failed, or data is damaged; the partition is offline.
             Closed: The log is closed.
-            RequestError: Raised by `action`; nothing was changed.
+            RequestError: `action` refuses the request; nothing was changed.
         """
         self.ensure_writable()
         self.is_changed = True
