@@ -348,7 +348,7 @@ def _time_rows(dump: DumpFile) -> Iterator[Row]:
 
     An entry has the last offset of a batch, and the log's largest timestamp up to that offset. A
     finding is reported in three cases: no batch of the log has this last offset, the log's largest
-    timestamp up to it differs, or the entries are not in ascending order.
+    timestamp up to this offset differs, or the entries are not in ascending order.
     """
     index = TimeIndex(dump.base_offset, data=dump.read(), size_limit=INT64_MAX)
     _note_tail(dump, index)
@@ -374,7 +374,7 @@ def _time_rows(dump: DumpFile) -> Iterator[Row]:
 
 
 def _largest_up_to(batches: list[BatchFacts]) -> dict[int, int]:
-    """Return a mapping from each batch's last offset to the log's largest timestamp up to it.
+    """Map the last offset of each batch to the largest timestamp in the log up to this offset.
 
     The batch's own timestamps count too.
     """

@@ -432,7 +432,7 @@ def _changed_fields(
 
 
 def _json_object(value: Cell) -> dict[str, Cell] | None:
-    """Return the JSON object that a value is or that its text contains; None for other values."""
+    """Return the JSON object that a value or its text is; None for other values."""
     content: object = value
     if isinstance(value, str):
         try:

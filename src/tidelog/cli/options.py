@@ -2,8 +2,8 @@
 
 An option is declared once. If a command has few options, decorators of click declare them on the
 function. Else they are fields of a dataclass for `with_options`. Other modules parse the options'
-texts (times.py, places.py). This module imports no storage code, because `app` imports it for
-`--help`, which must be fast.
+texts (times.py, places.py). This module imports no storage code, because `app` imports this module
+for `--help`, which must be fast.
 """
 
 import re
@@ -153,7 +153,8 @@ def show_option(kind: type[StrEnum], text: str) -> Callable[[_Function], _Functi
 def shown_table(show: _Word | None, kind: type[_Word], form: Format) -> _Word:
     """Return the value of `--show`, or its default.
 
-    If it is None, return the first member of `kind` for people, and the second member for scripts.
+    If `show` is None, return the first member of `kind` for people, and the second member for
+    scripts.
     """
     people, programs = [*kind][:2]
     return show or (people if form is Format.TABLE else programs)

@@ -275,7 +275,9 @@ def _earlier_records(
     options: DeleteRecordsOptions,
     deleted: Ranges,
 ) -> str:
-    """Return a note on records before the time that are kept because they follow a later record.
+    """Return a note on records that are kept although their time is before the given time.
+
+    Such records are kept because they follow a record with the given time or a later time.
 
     The note is empty if there are no such records, or if records of a cluster would have to be read
     to find them.
@@ -424,7 +426,7 @@ def _targets(
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
 ) -> tuple[dict[TopicPartition, int], Counts]:
-    """Return the first offset to keep in each partition, and counts of the records before it.
+    """Return the first offset to keep in each partition, and counts of the records before them.
 
     The counts include only partitions whose records were read to check their times.
     """

@@ -194,7 +194,8 @@ class RecordBatch:
     def has_producer_id(self) -> bool:
         """Whether the batch has a producer id.
 
-        It has one if an idempotent producer sent it, or if it is a transaction marker.
+        This is the case if an idempotent producer sent the batch, or if the batch is a transaction
+        marker.
         """
         return self.producer_id > NO_PRODUCER_ID
 

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 
 SAMPLES_MAX: Final = 20
 
-# Maximum number of partitions from which one consumer reads the first unread records, because its
-# timeout applies to all of them.
+# Maximum number of partitions from which one consumer reads the first unread records. The number is
+# limited, because the timeout of the consumer applies to all its partitions together.
 _UNREAD_AT_ONCE: Final = 1000
 
 
@@ -114,7 +114,7 @@ class Observation:
 
     @property
     def last_end(self) -> int:
-        """The requested log end offset, which may be above `end`; `end` if it was not requested."""
+        """The log end offset, which may be above `end`; `end` if the log end was not requested."""
         return self.end if self.log_end is None else self.log_end
 
     @property

@@ -1,13 +1,13 @@
 """librdkafka's consumer with a check of the order of offsets (see `record.offset_order`).
 
 librdkafka returns records in the order in which they arrive, whatever their offsets are. Each
-record must have a higher offset than the previous record of its partition. If it does not have the
-next offset, its offset must also be below the high watermark of its response. A list of records is
-checked completely before it is returned.
+record must have a higher offset than the previous record of its partition. A record that does not
+have the next offset must also be below the high watermark of the response that contains the record.
+A list of records is checked completely before it is returned.
 
 librdkafka looks for the coordinator of `group.id` even if partitions are assigned and nothing is
-committed. A consumer without a group of the user therefore ignores that its placeholder group is
-refused: it only needs rights to read its topics.
+committed. If the user chose no group, `group.id` is a placeholder. The consumer ignores a refusal
+of the placeholder, because reading the topics needs no rights on a group.
 
 One kind of damage is not detected: a flipped bit that moves a batch below the requested offset. In
 this case librdkafka drops the batch, and the missing offsets look like a gap from compaction.

@@ -276,7 +276,8 @@ class PartitionFetch:
         Return 0 if no batch precedes the first batch.
 
         If the first batch begins below `offset`, its base offset may be wrong (too low). The end of
-        the preceding batch shows whether it is, so the preceding batch is fetched as well.
+        the preceding batch shows whether the base offset is wrong, so the preceding batch is
+        fetched as well.
         """
         first = first_known_offset(view_batch(batches))
         if not 0 < first < offset:

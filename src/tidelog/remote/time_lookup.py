@@ -625,8 +625,8 @@ class AppendTimeLookup:
             open_fetch: Function that opens a partition's fetch; None if fetches need librdkafka.
             clock: Clock for pauses after failures.
             leaders: Leaders of partitions, and the leaders that return no append times.
-            rest_ms: How long after a failure no request is sent for the partition, in ms. During
-                this time, append times of the partition count as unknown.
+            rest_ms: Time in ms after a failure in which no request is sent for the partition.
+                During this time, append times of the partition count as unknown.
         """
         self._open_fetch = open_fetch
         self._clock = clock

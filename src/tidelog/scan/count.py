@@ -127,7 +127,7 @@ def count(  # noqa: PLR0913 - one keyword for each way to choose
             the log count as 0 records.
         clock: Clock of the times: `record` or `append`.
         isolation: READ_COMMITTED leaves out records of aborted and open transactions.
-        zone_cache: As for `plan`.
+        zone_cache: See `plan`.
         env: Files and clock, if `source` is a path.
 
     Raises:

@@ -161,7 +161,7 @@ def latency(  # noqa: PLR0913 - the range, and how it is divided
         topics: Names of topics, or single partitions; all topics if None.
         start_ms: Earliest append time, rounded down to a whole hour.
         end_ms: End of the append times, exclusive, rounded up to a whole hour.
-        zone_cache: As for `plan`.
+        zone_cache: See `plan`.
         unit: A unit of the calendar for `TopicLatency.by_unit`. A segment is read if its zone map
             has a span that overlaps two units.
         zone: Time zone of the unit.
@@ -317,8 +317,8 @@ def latest_records(
         names: Partitions.
         by_hour: Latencies of the partitions, from `latency` for the same range.
         count: Maximum number of records.
-        start_ms: As for `latency`.
-        end_ms: As for `latency`.
+        start_ms: See `latency`.
+        end_ms: See `latency`.
 
     Raises:
         CorruptData: A batch that had to be read is damaged.

@@ -181,7 +181,7 @@ class PieceFinder:
     def _by_total(
         self, segment: Segment, start: int, end: int, start_ms: int, end_ms: int
     ) -> Iterator[Piece] | None:
-        """Return the pieces of a tiered segment for a range of append times, from its manifest.
+        """Return a tiered segment's pieces for a range of append times, from the tier's manifest.
 
         The manifest is enough if all append times are known, and either all or none of them are
         inside the range. Otherwise the result is None, and the segment's append time rows are

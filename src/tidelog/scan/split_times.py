@@ -291,7 +291,7 @@ def recount(
 
     Args:
         split: The split.
-        delays_ms: As for `reduce_split`.
+        delays_ms: See `reduce_split`.
         largest_ms: Largest create time before the split.
         end_offset: Offset after the head.
         env: Files, if they are not the machine's.

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from tidelog.storage.log.log_reader import LogView
 
 
-# Choices for a table that is no longer exact as of the requested time: raise an error, or mark it.
+# Choices for a table that is no longer exact as of the requested time: raise an error, or mark the
+# table.
 REFUSE: Final = "refuse"
 
 MARK: Final = "mark"

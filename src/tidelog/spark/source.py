@@ -134,7 +134,7 @@ class TidelogReader(DataSourceReader):
             _LOG.warning("not in the log: %s", lost)
         for note in (*plan.empty, *plan.doubtful, *plan.reports):
             is_new = isinstance(note, EmptyRange) and note.why is WhyEmpty.NEVER_WRITTEN
-            # A partition that never had a record is normal, so its line is not a warning.
+            # A partition that never had a record is normal, so the note on it is not a warning.
             _LOG.log(logging.INFO if is_new else logging.WARNING, "%s", note)
         return [TaskPartition(task) for task in plan.tasks] or [TaskPartition(None)]
 

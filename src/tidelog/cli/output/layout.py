@@ -61,7 +61,7 @@ def padded(text: str, width: int, *, is_left: bool = True) -> str:
 
 
 def without_days(columns: Sequence[Column], texts: Sequence[str]) -> list[str]:
-    """Return a row's cells in the short form: a day that all its times share is shown once.
+    """Return a row's cells in the short form: a day that all times share is shown once.
 
     The first time keeps the day, and the later times are shortened to the time of day. A row with
     times of several days keeps the day of each time, so that a time without a day is never

@@ -499,8 +499,8 @@ def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     return pa.Table.from_batches(batches).combine_chunks().to_batches()
 
 
-# Tuple of a key, the value and offset of the key's last record, and the offset of the key's last
-# record whose value is null, -1 if there is no such record.
+# Tuple of four values: the key; the value of the key's last record; the offset of this record; the
+# offset of the key's last record with a null value, -1 if there is no such record.
 LatestRecord: TypeAlias = tuple[bytes, bytes | None, int, int]
 
 # Maximum number of records in the data. Data with more records is processed by plain Python code.

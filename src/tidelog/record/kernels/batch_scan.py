@@ -131,11 +131,12 @@ def scan_batches(
             undefined, except the row of a batch with BAD_ORDER.
 
     Returns:
-        The number of batches, the position after the last one, and why the scan stopped there: DONE
-        at `end`, FULL if the table is full, PARTIAL at an incomplete batch, or a BAD_ status. For
-        BAD_ORDER the row of the bad batch is also filled. The bad batch is the batch whose offsets
-        are out of order. Exception: if this batch shows that the offsets of the previous batch are
-        too large (`shows_jump`), the previous batch is the bad batch.
+        The number of batches, the position after the last batch, and a status that says why the
+        scan stopped there: DONE at `end`, FULL if the table is full, PARTIAL at an incomplete
+        batch, or a BAD_ status. For BAD_ORDER the row of the bad batch is also filled. The bad
+        batch is the batch whose offsets are out of order. Exception: if this batch shows that the
+        offsets of the previous batch are too large (`shows_jump`), the previous batch is the bad
+        batch.
     """
     at, count = start, 0
     first, last, before = next_offset, next_offset - 1, next_offset

@@ -314,7 +314,7 @@ def fill_shifts(power: int, out: Longs) -> None:
     """Fill a table with the effect of appended zeros on each possible value of each register byte.
 
     Shape:
-        power: x to the power of the number of zero bits, as `join_sums` uses it.
+        power: x^(number of appended zero bits), from the table `powers` of `join_sums`.
         out: int64[TABLE_SIZE].
     """
     for index in range(4):

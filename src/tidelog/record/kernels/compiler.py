@@ -117,7 +117,10 @@ class _KernelCache(FunctionCache):
 
 
 def kernel(function: Callable[P, R]) -> Kernel[P, R]:
-    """Compile a kernel at the first call with new argument types; it runs without the GIL."""
+    """Compile a kernel at the first call with new argument types.
+
+    The kernel runs without the GIL.
+    """
     compiled = _njit(**_OPTIONS)(function)
     # This has the effect of cache=True, but with the cache class of this module. If no folder is
     # writable, as in a container without a home directory, Numba raises RuntimeError, and each

@@ -78,10 +78,11 @@ def encode_batches(
         table: int64[batches, WRITTEN_FIELDS]; its length limits the number of batches.
 
     Returns:
-        A status, the number of written batches, the first row not written (for an error, the bad
-        row), and, if `out` is full, the minimum size in bytes that the next batch needs. The status
-        is DONE; FULL if `out` or `table` is full; TOO_LARGE for a record that the format can't
-        hold; BAD_COLUMN for a column whose offsets exceed its data.
+        - Status: DONE; FULL if `out` or `table` is full; TOO_LARGE for a record that the format
+          can't hold; BAD_COLUMN for a column whose offsets exceed its data.
+        - Number of written batches.
+        - First row that was not written; for an error, the bad row.
+        - Minimum size in bytes that the next batch needs, if `out` is full.
     """
     row, used, batches = start_row, 0, 0
     while row < source.timestamps.size and batches < table.shape[0]:
@@ -105,7 +106,8 @@ def _encode_batch(
     """Write one batch.
 
     Returns a status, the next row, a position in `out`, and the largest timestamp. The position is
-    the end of the written batch; if `out` is too small, it is the end that the batch needs.
+    the end of the written batch. If `out` is too small, it is the end that the batch would have in
+    a larger `out`.
     """
     at, row = start + HEADER_SIZE, start_row
     base_timestamp = largest = source.timestamps[start_row]

@@ -164,7 +164,7 @@ def parse_record(data: Bytes, at: int, end: int) -> tuple[int, int, int, int, in
 
     Returns:
         - Position after the record, `INVALID` if the record is damaged. In this case the other
-        values are invalid, too.
+          values are invalid, too.
         - Timestamp delta.
         - Offset delta.
         - Position of the key.
@@ -421,9 +421,9 @@ def count_matches(data: Bytes, table: Longs, rows: Filter) -> tuple[int, int, in
 
     Returns:
         - Number of selected records.
-            - With a filter by time, the number of records in the offset range that have no time.
-            - DONE, or a BAD_ status.
-            - With a BAD_ status, the position of the damaged record or body.
+        - With a filter by time, the number of records in the offset range that have no time.
+        - DONE, or a BAD_ status.
+        - With a BAD_ status, the position of the damaged record or body.
     """
     match_count = without_time = 0
     for slot in range(table.shape[0]):

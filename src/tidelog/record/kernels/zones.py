@@ -292,8 +292,8 @@ def bucket_of(latency_ms: int) -> int:
 def sum_batches(log: Bytes, table: Longs, rows: Longs, sums: SumTables) -> None:
     """Fill in each batch's checksum over all of its bytes, using the checksum in its header.
 
-    The checksum in the header must have been verified, because this function uses it instead of
-    reading the bytes that it covers.
+    The checksum in the header must have been verified, because this function uses this checksum
+    instead of reading the bytes that the checksum covers.
 
     Shape:
         log: uint8[>= every POSITION + SIZE], contains the batches.
