@@ -85,9 +85,9 @@ TOKEN_ALGORITHMS: Final = (
 # Name of Kafka's authorizer, whose rules the broker implements.
 STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
-# Settings of groups for which the broker has a minimum and a maximum, as settings with `min.` and
-# `max.` in their names. The names here omit the protocol (`consumer.`, `share.`). Only share groups
-# have the last three settings.
+# Settings of groups whose minimum and maximum are broker settings with `min.` and `max.` in their
+# names. The names here omit the protocol (`consumer.`, `share.`). Only share groups have the last
+# three settings.
 BOUNDED: Final = (
     "session.timeout.ms",
     "heartbeat.interval.ms",

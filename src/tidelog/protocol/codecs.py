@@ -7,11 +7,12 @@ structs are read and written in the same function.
   follows them. If a buffer ends early, the unpacking fails. Lengths and counts are compared with
   the remaining bytes before anything is sliced or allocated.
 - Allowance: objects take more memory than their encoded bytes (a list of empty strings takes eight
-  times as much). So each object is charged to a limit: lists and structs before their allocation,
-  strings, bytes and ids right after their allocation. The objects of a request may take 7 bytes of
-  memory per byte of the request, plus nearly 1 MiB (16 MiB in the sliced form), but at most 128
-  MiB. The objects of a response may take 63 bytes per byte of the response plus nearly 1 MiB.
-  Strings are charged four times their length, because the widest characters take four bytes.
+  times as much). So each object is charged to a limit. Lists and structs are charged before their
+  allocation. Strings, bytes and ids are charged right after their allocation. The objects of a
+  request may take 7 bytes of memory per byte of the request, plus nearly 1 MiB (16 MiB in the
+  sliced form), but at most 128 MiB. The objects of a response may take 63 bytes per byte of the
+  response plus nearly 1 MiB. Strings are charged four times their length, because the widest
+  characters take four bytes.
 - Long messages: if a message has more list elements and tagged fields than `Reader.items`,
   TooManyItems is raised before the elements are read. The sliced form of a reader or writer is a
   generator that yields after every `SLICE_ITEMS` elements, so that an event loop can do other work.

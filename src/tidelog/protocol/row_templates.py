@@ -65,7 +65,7 @@ _BODY_AT: Final = 8
 _UUID_BYTES: Final = 16
 _INT16: Final = Struct(">h")
 _INT32: Final = Struct(">i")
-# Bytes that replace the records of a request in the changed frame of its proof.
+# Bytes that replace the records of a request in the changed frame by which a template is proven.
 _OTHER_RECORDS: Final = b"\xc0\xc1\xf5"
 _OTHER_THROTTLE_MS: Final = 0x0102_0304
 
@@ -77,8 +77,8 @@ Facts: TypeAlias = Sequence[int]
 # Name or id of a topic.
 TopicRef: TypeAlias = str | UUID
 
-# Topic of a request: its name or id as bytes of the frame, and its rows. This is a plain tuple,
-# which is cheap to create: each topic of each request needs a new tuple.
+# Topic of a request: its name or id as bytes of the frame, and its rows. A plain tuple is used,
+# because it is cheap to create, and each topic of each request needs one.
 RequestTopic: TypeAlias = tuple[bytes, Sequence[Row]]
 # For each topic of a response, in the request's order: the fixed-size values of its rows, and the
 # rows' records (None for a row without records). `AllRecords` is None if responses have no records.

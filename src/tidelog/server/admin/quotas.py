@@ -1,10 +1,10 @@
 """Client quotas: the quota of a client, its use, throttle times, and the rules for changes.
 
-- Choice: a client has the first quota of this list that exists: user and client id; user; default
-  user and client id; default user; client id. Wherever this list has a client id, the quota of the
-  named client id comes before the quota of the default client id. The quota's entity is a user, a
-  client id or a pair of both. The connections of one user, client id or pair share one use, also
-  under a default quota.
+- Choice: a client has the first of these quotas that exists: (1) of its user and client id, (2) of
+  its user, (3) of the default user and its client id, (4) of the default user, (5) of its client
+  id. In (1), (3) and (5), the quota of the named client id comes before the quota of the default
+  client id. The quota's entity is a user, a client id or a pair of both. The connections of one
+  user, client id or pair share one use, also under a default quota.
 - Use is measured per second, over the last `WINDOWS` windows. A window starts with the first use
   after the end of the previous window. Missing windows count as empty, so a client may start with a
   burst.

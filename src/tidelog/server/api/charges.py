@@ -8,8 +8,8 @@ throttled connection.
   known.
 - Bytes fetched (`consumer_byte_rate`): the size of the response, counted before it is sent. If a
   Fetch response would exceed the quota, an empty response is sent instead, which is not counted. A
-  ShareFetch response is sent and counted in full, because its records are already acquired. The
-  connection is muted after it.
+  ShareFetch response is sent and counted in full, because its records are already acquired. After
+  this response, the connection is muted.
 - Loop time (`request_percentage`): time of the event loop from the start of a request's processing
   until its response is known. It includes the request's own tasks, and excludes waits, worker
   threads and the tasks of other requests. A quota of 100 allows all of the event loop's time.

@@ -381,7 +381,7 @@ def needs_cluster(*operations: Operation, rows: str = "") -> "AnyGuard":
     """Return a guard that requires a right on the cluster.
 
     Args:
-        operations: Operations on the cluster. The right to any one of them is enough.
+        operations: Operations on the cluster. The right to one of the operations is enough.
         rows: Name of a list in the request. The response to a denied request has a row for each
             element of this list.
     """

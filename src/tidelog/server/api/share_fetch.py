@@ -197,8 +197,8 @@ def _can_be(batches: Iterable[AcknowledgementBatch], most: int, *, is_renewal: b
 _Read = TypeVar("_Read")
 Responses = dict[SharedPartition, SharePartitionData]
 
-# Maximum number of partitions whose logs are looked up without yielding the event loop. Logs among
-# them that are not open yet are opened together.
+# Maximum number of partitions whose logs are looked up without yielding the event loop. The logs
+# that are not open yet are opened together.
 AT_ONCE: Final = 500
 
 

@@ -508,7 +508,7 @@ def import_for(key: int, coordinators: "Iterable[str]" = ()) -> None:
 def import_coordinators(with_transactions: bool) -> None:
     """Import the modules for consumer groups, and for transactions if `with_transactions` is true.
 
-    Any thread may call it.
+    Any thread may call this.
     """
     for key in _OF_MEMBERS:
         import_for(key, _BY_KEY_TYPE[0])

@@ -1,9 +1,9 @@
 """CreateTopics, DeleteTopics, CreatePartitions and DeleteRecords.
 
-Each item of a request is processed separately. A refused item doesn't affect others. DeleteRecords
-advances the log start offset. With a timeout of 0 or less, CreateTopics, DeleteTopics and
-CreatePartitions change nothing, as in Kafka. Then all items get REQUEST_TIMED_OUT if the request
-names any topic exactly once; otherwise each item gets its own error.
+Each item of a request is processed separately. A refused item doesn't affect the other items.
+DeleteRecords advances the log start offset. With a timeout of 0 or less, CreateTopics, DeleteTopics
+and CreatePartitions change nothing, as in Kafka. Then all items get REQUEST_TIMED_OUT if the
+request names any topic exactly once; otherwise each item gets its own error.
 
 Source: Kafka's protocol guide, APIs 19, 20, 21 and 37; KIP-107; Kafka 4.3's
 ReplicationControlManager, KafkaApis and ControllerApis (rights).

@@ -93,7 +93,8 @@ class Migration:
         The new group keeps the offsets. An empty group is always converted.
 
         Raises:
-            Refusal: The migration policy, protocol type, size or members' data do not allow it.
+            Refusal: The migration policy, protocol type, size or members' data do not allow the
+                conversion.
         """
         group = ConsumerGroup(classic.group_id)
         group.offsets = classic.offsets

@@ -111,7 +111,7 @@ class Replay:
         """Read a batch.
 
         Raises:
-            CorruptData: Its records can't be read.
+            CorruptData: The batch's records can't be read.
         """
         producer_id = batch.producer_id
         if batch.is_control:

@@ -30,10 +30,9 @@ if TYPE_CHECKING:
     from tidelog.server.runtime.counters import Counters
 
 
-# Maximum size of a request's head, in bytes; maximum duration of a connection; maximum number of
-# connections.
+# Maximum size of a request's head, in bytes.
 REQUEST_BYTES_MAX: Final = 8192
-
+# Maximum duration of a connection, in seconds.
 TIMEOUT_S: Final = 10.0
 CONNECTIONS_MAX: Final = 16
 

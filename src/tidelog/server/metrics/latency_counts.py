@@ -91,7 +91,7 @@ def count_span(segments: Sequence[Segment], start: int, end: int) -> Span:
                     records = checked_records(part.segment, position, batch)
                     span.add(*count_times((one.timestamp for one in records), append_ms))
     except (TidelogError, OSError):
-        span.end = end  # the records are damaged or deleted; readers get the error
+        span.end = end  # skips damaged or deleted records; readers get the error
     return span
 
 
@@ -157,7 +157,7 @@ class LatencyCounts:
             name, topic_id = log.topic_partition, log.context.topic_id
             tally = topics.get(name.topic)
             if tally is None:
-                continue  # no client has produced to it
+                continue  # no client has produced to the topic
             counted_id, counted_end = self._counted.get(name, (None, log.opened_end_offset))
             start = counted_end if counted_id in {None, topic_id} else log.opened_end_offset
             end = log.log_end_offset

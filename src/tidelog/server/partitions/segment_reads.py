@@ -4,9 +4,9 @@
 The first batch is at the end of an earlier read (`ReadEnds`) or is found by the offset index. The
 end is found by the index and by reading the headers of a few batches.
 
-`SegmentBytes` reads for one request. On the event loop it must not block: a read that would wait
-for a disk or a store raises `ColdRead`. Then a thread repeats the read with a source that may
-block.
+`SegmentBytes` reads bytes and indexes of segments. On the event loop it must not block: a read that
+would wait for a disk or a store raises `ColdRead`. Then a thread repeats the read with a source
+that may block.
 
 `FilePiece` is a part of a response that is still in a file. It is read, or sent by the operating
 system, only when the client accepts bytes, so a response of any size takes almost no memory. It
@@ -47,8 +47,8 @@ from tidelog.types import INT64_MAX, Buffer
 
 # Distance in bytes between the pages that are probed before a part of a file is sent. After a page
 # that was not in the page cache, the distance is `PROBE_BYTES`, the operating system's read-ahead.
-# Otherwise the distance is `PROBE_RARELY_BYTES`: only both ends of each part that one system call
-# sends are probed.
+# Otherwise the distance is `PROBE_RARELY_BYTES`, so only the first and the last page of each part
+# that one system call sends are probed.
 PROBE_BYTES: Final = 256 << 10
 
 PROBE_RARELY_BYTES: Final = 1 << 20
@@ -199,7 +199,7 @@ class SegmentBytes:
         last = self._last_file
         if last is not None and last[0]() is segment:
             handle = last[1]
-            file = handle.file  # a thread may make the pool close it
+            file = handle.file  # read once, because a thread may make the pool close it
             if file is not None:
                 handle.is_used = True
                 return file
@@ -342,8 +342,9 @@ class Limits:
 class ReadEnds:
     """Ends of reads of a partition, where the next reads usually begin without an index lookup.
 
-    Each entry is only a hint: the reader checks that a batch begins there with this offset. After a
-    segment was replaced, its entries are no longer used. Safe for several threads.
+    Each entry maps an offset to a position. It is only a hint: the reader checks that a batch with
+    this offset begins at this position. After a segment was replaced, its entries are no longer
+    used. Safe for several threads.
     """
 
     __slots__ = ("_positions",)

@@ -145,7 +145,7 @@ class Reply(Generic[T]):
                 watch.resume()
             try:
                 value = make(done.value)
-            except Exception as error:  # noqa: BLE001 - for the reader of the mapped reply
+            except Exception as error:  # noqa: BLE001 - passed to the reader of the mapped reply
                 mapped.fail(error)
                 return
             finally:
@@ -160,7 +160,7 @@ class Reply(Generic[T]):
         def complete_nested(done: Reply[R]) -> None:
             try:
                 value = done.value
-            except Exception as error:  # noqa: BLE001 - for the reader of the mapped reply
+            except Exception as error:  # noqa: BLE001 - passed to the reader of the mapped reply
                 mapped.fail(error)
             else:
                 mapped.complete(value)
@@ -213,7 +213,7 @@ class Reply(Generic[T]):
             value = await _rest(job, work, waits_for)
         except asyncio.CancelledError:
             self.fail(Closed(_CANCELLED))
-        except Exception as error:  # noqa: BLE001 - for the reader of the reply
+        except Exception as error:  # noqa: BLE001 - passed to the reader of the reply
             self.fail(error)
         else:
             self.complete(value)

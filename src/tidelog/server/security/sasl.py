@@ -27,8 +27,8 @@ from tidelog.errors import TidelogError
 from tidelog.lazy_dataclass import dataclass
 from tidelog.storage.directory.broker_files import ScramCredential
 
-# Fake shapes are drawn from the most frequent shapes. This is their maximum number. A larger number
-# would slow down each login.
+# Fake shapes are drawn from at most this many shapes, the most frequent ones. A larger number would
+# slow down each login.
 SHAPES_MAX: Final = 16
 
 # A salt of Kafka's own clients is a random number of this many bits, as text in base 36 with

@@ -140,7 +140,7 @@ class TransactionCoordinator:
             try:
                 new_id = self._ids.next()
                 if new_id is None:
-                    new_id = await self._ids.take()  # the state may have changed while waiting
+                    new_id = await self._ids.take()  # the state may change meanwhile, so look again
             except TidelogError as error:
                 LOGGER.warning("can't allocate a producer id: %s", error)
                 return ErrorCode.COORDINATOR_NOT_AVAILABLE, None  # the client retries

@@ -455,8 +455,8 @@ def plan_end(
         now_ms: Current wall time, in ms.
 
     Returns:
-        The next metadata, in state PrepareCommit or PrepareAbort; `NONE` if the request repeats a
-        request whose transaction is completed; otherwise an error code.
+        The next metadata, in state PrepareCommit or PrepareAbort. `NONE` if the request is a retry
+        whose transaction is already completed. Otherwise an error code.
     """
     if request.version < EPOCH_BUMP_VERSION:
         return _end_classic(metadata, is_pending, request, now_ms)
