@@ -283,7 +283,7 @@ class QuotaManager:
 
 
 def most_at_once(limit: Quota) -> int:
-    """Return the largest use that a client without earlier use may make without a throttle time.
+    """Return the largest use that causes no throttle time for a client without earlier use.
 
     The result is at most `INT32_MAX`.
     """

@@ -62,7 +62,7 @@ FIRST_WITH_IDS: Final = 12
 
 # Bit sets of the operations that apply to a topic, and of the operations that apply to the cluster.
 # Bit N stands for the operation with code N in Kafka's AclOperation (3 is READ, 11 is
-# ALTER_CONFIGS). Without an authorizer, clients may perform all of them.
+# ALTER_CONFIGS). Without an authorizer, clients may perform all of these operations.
 TOPIC_OPERATIONS: Final = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
 
 CLUSTER_OPERATIONS: Final = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))

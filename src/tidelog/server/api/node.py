@@ -70,7 +70,8 @@ class Node(Services):
             names. Empty until the listeners are open.
         cleanings: Compacted partitions that are being cleaned.
         cluster: Settings that are stored in the data directory.
-        throttles: Quotas of clients, and how much of them is used; None if no client has a quota.
+        throttles: Quotas of clients, and the clients' use of these quotas; None if no client has a
+            quota.
         has_groups: Whether `groups` has been created, which happens at its first use.
         authorizer: Checks rights; None if every client may do everything.
         metrics_address: Address of /metrics; None if metrics aren't served.
@@ -106,8 +107,8 @@ class Node(Services):
         if self.cluster.state.settings:
             self.config = self._changed_config(self.cluster.state)
             log_dir.topic_admin.use_defaults(self.config.topic_defaults)
-            # After a crash, recovery has opened some partitions, so they still use the settings
-            # given at the start.
+            # After a crash, recovery has already opened some partitions, so the settings are
+            # applied to them, too.
             log_dir.open_partitions.follow_settings()
         self.cluster.note_defaults()
         log_dir.open_partitions.producer_expiration_ms = self.config.producer_id_expiration_ms

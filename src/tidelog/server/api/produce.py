@@ -369,7 +369,7 @@ class AppendPlan:
     # -- append ------------------------------------------------------------------------------
 
     def append_slice(self) -> None:
-        """Append rows until the slice's time is over, plain rows in groups."""
+        """Append rows until the slice's time is over. Plain rows are appended in groups."""
         rows, now_ms = self.remaining, self.context.node.env.clock.monotonic_ms
         end_ms = now_ms() + SLICE_MS if len(rows) > 1 else 0
         while rows:

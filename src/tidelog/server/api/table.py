@@ -358,7 +358,7 @@ _COORDINATORS: Final = {
 }
 
 # APIs whose coordinator depends on the request. For FindCoordinator it depends on the type of the
-# key, for InitProducerId on whether the transactional id is null.
+# key, for InitProducerId on whether the request has a transactional id.
 _FIND_COORDINATOR, _INIT_PRODUCER_ID = 10, 22
 
 _BY_KEY_TYPE: Final = {0: (_GROUPS,), 1: (_TRANSACTIONS,), 2: (_GROUPS, _SHARE_GROUPS, _SHARES)}

@@ -678,7 +678,7 @@ class StateTopic(Generic[Loaded]):
     async def _load_all(self) -> None:
         try:
             await self._claim()
-        except Exception as error:  # noqa: BLE001 - its partitions are loaded all the same
+        except Exception as error:  # noqa: BLE001 - the topic's partitions are loaded anyway
             self._logger.error("can't store the settings of %s: %s", self.name, error)
         while self._queue and not self._services.work.is_closed:
             # The topic may be deleted meanwhile. The result for this partition is then ignored.
@@ -687,7 +687,7 @@ class StateTopic(Generic[Loaded]):
             part.state = PartitionState.LOADING
             try:
                 await self._load(part, number)
-            except Exception as error:  # noqa: BLE001 - the other partitions are loaded all the same
+            except Exception as error:  # noqa: BLE001 - the other partitions are loaded anyway
                 # Closed threads mean that the broker has stopped during the load.
                 if not self._services.work.is_closed:
                     self._log_failure(part, number, error)

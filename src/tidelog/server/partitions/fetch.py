@@ -1,4 +1,4 @@
-"""Partitions of a fetch: checks, the read within one limit for all, and the wait for more records.
+"""Partitions of a fetch: checks, reads with a common limit of bytes, and the wait for more records.
 
 `PartitionRead` is one partition of a request, `Reading` is one pass over all its partitions in
 order, and `Wait` is the wait until these partitions have enough bytes. Records are returned as they

@@ -355,7 +355,7 @@ class Partition(Watchable):
     def _sync(self) -> None:
         """Begin a sync of all appended records, unless a sync is running or no sync is due.
 
-        The next sync makes the records durable that are appended during this sync.
+        The records that are appended during this sync become durable by the next sync.
         """
         if self._sync_end is not None or not self._is_sync_due:
             return

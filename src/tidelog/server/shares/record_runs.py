@@ -209,7 +209,7 @@ class Run:
 
     @property
     def is_locked(self) -> bool:
-        """Whether a member has acquired the records and no change of them is pending."""
+        """Whether a member has acquired the records and no change of the records is pending."""
         return self.state is RecordState.ACQUIRED and self.becomes is None
 
     @property

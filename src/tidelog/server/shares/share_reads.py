@@ -161,8 +161,8 @@ def _up_to(byte_range: ByteRange, read_frames: Sequence[Frame]) -> ByteRange:
 def _batches(read_frames: Sequence[Frame], offset: int) -> list[tuple[int, int]]:
     """Return the first and last offset of each batch.
 
-    An old message set stores only its last offset. Its first offset is assumed to be the offset
-    after the batch before the set.
+    An old message set stores only its last offset. Its first offset is assumed to follow the last
+    offset of the batch before the set.
     """
     batches: list[tuple[int, int]] = []
     behind = offset
