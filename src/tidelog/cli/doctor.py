@@ -240,8 +240,8 @@ def _print(
 def _rows(findings: "Sequence[Finding]", open_findings: "Sequence[Finding]") -> list[list[Cell]]:
     """Return rows for `findings`, then for the findings that only `open_findings` has.
 
-    `open_findings` are the findings of the check after a repair; without a repair, of the only
-    check.
+    After a repair, `open_findings` are the findings of the check that follows the repair. Without a
+    repair, they are the findings of the only check.
     """
     open_paths = {finding.path for finding in open_findings}
     first_findings = set(findings)

@@ -98,7 +98,7 @@ class DumpFile:
         self.notes.append(f"{self.path}: {text}")
 
     def read(self) -> bytes:
-        """Return the content of the whole file; only for small files."""
+        """Return the content of the whole file, which must be small."""
         return files.read_file(self.file_system, self.path)
 
     def beside(self, name: str) -> str:

@@ -91,7 +91,7 @@ COMPRESSION: Final = Option(
     "Compression of batches if the topic sets none. Default: none.", "--compression", choices=CODECS
 )
 
-# Options of a sink that a job passes on. These options determine how records are written, but not
+# Options that a job passes on to its sink. These options determine how records are written, but not
 # the place and topic of the target. The last two options determine where a repeated write looks for
 # the markers of an earlier attempt.
 SINK_OPTIONS: Final = (

@@ -410,7 +410,10 @@ class Client:
         return quiet | self._config | {"bootstrap.servers": self.bootstrap}
 
     def _store_error(self, error: "ck.KafkaError") -> None:
-        """Store librdkafka's last error, which later messages add to a timeout as its cause."""
+        """Store librdkafka's last error.
+
+        If a request times out later, the message of its error names the stored error as the cause.
+        """
         if error.code() != ALL_BROKERS_DOWN:
             self._last_error = error.str()
 

@@ -582,8 +582,8 @@ class _ClusterReads(PlainReads):
             if times is None:
                 yield record, append_ms
             elif self._clock is ClockName.APPEND:
-                # The offsets of the plan already bound the time range. Records that are appended
-                # later are left out until the start time is reached.
+                # The offsets of the plan already limit the read to the time range. Records that are
+                # appended later are left out until the start time is reached.
                 if times[0] <= self._source.env.clock.now_ms():
                     yield record, append_ms
             elif record.timestamp == NO_TIMESTAMP:

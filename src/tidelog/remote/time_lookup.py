@@ -473,9 +473,9 @@ def plan_remote(
             end_offset=spans[name][1],
             directory="",
             clock=clock,
-            # Append times never decrease, so on the append clock the offsets bound the time range.
-            # If a broker returns append times, some records between these offsets may still have no
-            # known append time. Readers leave these records out.
+            # Append times never decrease, so on the append clock the offsets already limit the read
+            # to the time range. If a broker returns append times, some records between these
+            # offsets may still have no known append time. Readers leave these records out.
             time_range=times if clock is ClockName.RECORD or name in with_append_times else None,
             isolation=isolation,
         )

@@ -202,7 +202,10 @@ def bucket_counts(latencies: Longs) -> list[tuple[int, int]]:
 
 
 def buckets_of(latencies: Longs) -> Longs:
-    """Return `tidelog.storage.clocks.latency.bucket_of` of each value: int64[n] -> int64[n]."""
+    """Return the bucket of each latency: int64[n] -> int64[n].
+
+    The buckets are those of `tidelog.storage.clocks.latency.bucket_of`.
+    """
     size: Longs = np.abs(latencies)
     bits: Longs = np.frexp(size.astype(np.float64))[1].astype(np.int64)
     bits = np.where(size >> np.clip(bits - 1, 0, 62) == 0, bits - 1, bits)  # float64 had rounded up

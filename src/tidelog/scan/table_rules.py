@@ -82,7 +82,8 @@ def by_reason(doubts: "Iterable[Doubt]") -> list[str]:
 
 
 def _text_of(kind: str, group: "Sequence[Doubt]") -> str:
-    # All tables of a group are exact from the latest of their times on.
+    # All tables of a group are exact as of the latest `exact_since_ms` in the group, and later
+    # times.
     latest = max(group, key=lambda doubt: doubt.exact_since_ms or 0)
     if len(group) == 1:
         return str(latest)

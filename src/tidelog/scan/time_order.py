@@ -233,7 +233,7 @@ def clipped(
     ranges: Mapping[TopicPartition, RequestedRange],
     bounds: Mapping[TopicPartition, tuple[int, int]],
 ) -> dict[TopicPartition, RequestedRange]:
-    """Return the ranges within the partitions' offsets [start, end), for `TimeOrder.ranges`."""
+    """Return ranges for `TimeOrder.ranges`: limited to the partitions' offsets [start, end)."""
     inside = {}
     for name, one in ranges.items():
         first, last = bounds[name]

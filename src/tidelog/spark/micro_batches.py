@@ -97,9 +97,13 @@ def report(
         seconds: Result of `seconds_behind`.
 
     Returns:
-        `latest`: log ends by topic and partition; `behind`: numbers of unread offsets by topic and
-        partition; `secondsBehind`: ages by clock; `metrics`: unread offsets over all partitions. If
-        there are lost ranges, also `lost`: the first 20 as text; `lostRanges`: their number.
+        An object with these keys:
+        - `latest`: log ends by topic and partition.
+        - `behind`: numbers of unread offsets by topic and partition.
+        - `secondsBehind`: ages by clock.
+        - `metrics`: unread offsets over all partitions.
+        - `lost`: the first 20 lost ranges as text; missing if there are none.
+        - `lostRanges`: number of lost ranges; missing if there are none.
     """
     latest: dict[str, dict[str, int]] = {}
     behind: dict[str, dict[str, int]] = {}

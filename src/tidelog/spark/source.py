@@ -56,7 +56,7 @@ _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 @hides_tracebacks
 class TidelogSource(DataSource):
-    """The data source `tidelog`. Raises an error for an unsupported Spark or Java."""
+    """The data source `tidelog`. Raises an error for an unsupported version of Spark or Java."""
 
     @classmethod
     def name(cls) -> str:

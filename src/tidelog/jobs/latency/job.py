@@ -94,7 +94,7 @@ def measure_brokers(
     delays_ms: tuple[int, ...],
     requested_range: RequestedRange,
 ) -> LatencyResult:
-    """Measure the topics of a cluster. The result has no topics without records.
+    """Measure the topics of a cluster. Topics without records are left out.
 
     Args:
         spark: The session.

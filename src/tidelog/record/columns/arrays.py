@@ -98,7 +98,7 @@ class _Page(ctypes.Array[ctypes.c_ubyte]):
         give(self.memory)
 
 
-@lru_cache(maxsize=256)  # Each power of two has at most four page sizes.
+@lru_cache(maxsize=256)  # at most four sizes between two powers of two
 def _page_type(size: int) -> type[_Page]:
     return type("_Page", (_Page,), {"_length_": size})
 
