@@ -233,7 +233,7 @@ def ensure_private(config: BrokerConfig, plans: Iterable[ListenerPlan], way_out:
     Args:
         config: Settings, which include the address of the metrics.
         plans: Listeners to check.
-        way_out: Option that permits unsafe addresses anyway, for the error.
+        way_out: Option that permits unsafe addresses; the error names it.
 
     Raises:
         ConfigError: Other machines can connect to a listener without TLS or without authentication,

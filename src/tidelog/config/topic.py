@@ -638,8 +638,8 @@ def plain_names(texts: Mapping[str, str]) -> tuple[dict[str, str], list[ConfigNo
         Texts by name, and notes for the user.
 
     Raises:
-        ConfigError: The value of an older name is invalid, or the mapping also has the current
-            name, and the value of the current name is invalid.
+        ConfigError: The value of an older name is invalid; or the mapping has an older name
+            together with its current name, and the value of the current name is invalid.
     """
     older = {name for name in texts if name in _SYNONYMS or name in TWO_SIDED_LIMITS}
     plain = {name: text for name, text in texts.items() if name not in older}

@@ -195,8 +195,8 @@ def broker(
             0. With a temporary directory the topics of groups, transactions and share groups have
             one partition by default.
         env: Files, clock and randomness; None to use the machine's own.
-        insecure: Allows other machines to reach the metrics, and listeners that lack TLS or
-            authentication.
+        insecure: Allows other machines to reach the metrics, and to reach listeners that lack TLS
+            or authentication.
 
     Raises:
         ConfigError: A setting is unknown, a value is out of range, the port is invalid, or the

@@ -108,7 +108,7 @@ def describe_topic(
     Args:
         overrides: Texts of the topic's own settings.
         config: Values of all settings of the topic.
-        defaults: The broker's settings at its start, under its own names.
+        defaults: The broker's settings at its start, under the broker's names.
         changed: Settings that were changed at run time, also by changes before the last start.
     """
     entries = []

@@ -351,7 +351,7 @@ def _existing(
     Args:
         node: The node.
         topic: A topic of the request.
-        codes: Error codes of the request's partitions, to which this function adds.
+        codes: Error codes of the request's partitions, to which this function adds the errors.
         topic_id: The topic's id if the request has topic ids; None if it has topic names.
     """
     by_name = topic_id is None

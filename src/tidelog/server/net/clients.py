@@ -235,10 +235,10 @@ IDLE_CHECK_MS: Final = 1000
 
 # Limits, in ms, for clients that keep other connections waiting for memory. While connections wait
 # for memory, a client is disconnected if it sends nothing of a begun request for `STALLED_MS`, or
-# takes longer than `SENDING_MS` for the request. If the memory bound is reached, a client that
-# reads nothing of a response, or reads it too slowly, may be disconnected after the same times. If
-# the broker can't see progress within a response, as with TLS, `SENDING_MS` is used instead of
-# `STALLED_MS`.
+# takes longer than `SENDING_MS` for the request. If the memory bound is reached, a client may be
+# disconnected if it reads nothing of a response for `STALLED_MS`, or takes longer than `SENDING_MS`
+# to read a response. If the broker can't see progress within a response, as with TLS, `SENDING_MS`
+# is used instead of `STALLED_MS`.
 STALLED_MS: Final = 5000
 
 SENDING_MS: Final = 30_000

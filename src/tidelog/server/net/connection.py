@@ -367,8 +367,8 @@ class Connection(asyncio.BufferedProtocol):
     def _is_blocked(self) -> bool:
         """Whether the next request must wait.
 
-        It waits for a pending response, for this connection's turn, for the end of a throttle time,
-        or until the client has read earlier responses.
+        The request waits for a pending response, for this connection's turn, for the end of a
+        throttle time, or until the client has read earlier responses.
         """
         is_full = self._out is not None and self._out.is_full
         return self._pending.is_waiting or self._next_turn is not None or is_full
@@ -376,7 +376,7 @@ class Connection(asyncio.BufferedProtocol):
     def _is_plain(self) -> bool:
         """Whether a request can be answered directly, without `_process`.
 
-        `_process` is needed in the cases of `_is_blocked`, if reading is paused, if the rest of a
+        `_process` is needed if `_is_blocked` is True, if reading is paused, if the rest of a
         request waits for memory, and if the system reports received data late.
         """
         out = self._out

@@ -71,7 +71,7 @@ class Listener:
 
         Args:
             sockets: Listening sockets, non-blocking.
-            node: Provides timers for retries, and metrics.
+            node: Provides metrics, and timers for retries.
             make: Creates an unconnected connection.
         """
         self._loop = asyncio.get_running_loop()

@@ -105,8 +105,8 @@ class SendQueue:
             on_empty: Called when no piece waits any more and the transport is not paused.
             on_failure: Called if a piece can't be read or sent. Then the connection can't be used
                 any more.
-            on_progress: Called when the queue begins to wait for the socket or its next turn, and
-                each time the queue continues.
+            on_progress: Called when the queue begins to wait for the socket or for its own next
+                turn, and each time the queue continues.
         """
         self._transport = transport
         self._work = work

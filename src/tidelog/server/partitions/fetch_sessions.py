@@ -298,7 +298,7 @@ class FetchSessions:
 
     - The least recently used session, if it was unused for more than `eviction_ms`.
     - The session of the lowest rank among the sessions that were created more than `eviction_ms`
-      ago, if the new session's rank is not lower. A follower's session may also replace a
+      ago, if its rank is not above the new session's rank. A follower's session may also replace a
       consumer's younger session.
 
     If no session can be replaced, or if too many partitions would have to be remembered, the client

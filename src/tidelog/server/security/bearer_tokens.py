@@ -58,8 +58,8 @@ VALID_INTERVALS: Final = 4
 VALID_MIN_MS: Final = 3_600_000
 # A lookup of an unknown key id fetches the keys again, because the id may belong to a new key. But
 # it fetches them only if the last attempt to fetch was at least this many ms ago. After a failed
-# fetch, a lookup of a known key id fetches the keys again only once this time has passed, or the
-# refresh interval if it is shorter.
+# fetch, a lookup of a known key id fetches the keys again only once this time or the refresh
+# interval has passed, whichever is shorter.
 AGAIN_MS: Final = 10_000
 _ON_THIS_MACHINE: Final = {("http", host) for host in ("127.0.0.1", "::1", "localhost")}
 _RIGHT: Final = "must be file:///PATH or https://HOST/..."
