@@ -51,7 +51,7 @@ _SUFFIXES: Final = frozenset({".so", ".dylib"})
 _MAPS: Final = Path("/proc/self/smaps")
 
 # Permissions of mappings to which this process can't write now. Pages of these mappings may have
-# been written before.
+# been written earlier, when the process could still write to them.
 _UNWRITABLE: Final = frozenset({"r-xp", "r--p"})
 
 _CHANGED: Final = ("Private_Dirty:", "Shared_Dirty:", "Anonymous:", "Swap:")

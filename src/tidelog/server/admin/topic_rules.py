@@ -166,7 +166,7 @@ def topic_settings(
 
     Args:
         pairs: Names and texts. Old names of settings are not allowed.
-        defaults: The broker's settings, under its own names.
+        defaults: The broker's settings, under the broker's names.
 
     Raises:
         Refusal: A name is unknown, a value is null or invalid, or two values contradict each other.

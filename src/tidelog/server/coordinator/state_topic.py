@@ -770,8 +770,9 @@ class PartitionedMap(Generic[Value]):
         """Create an empty map.
 
         Args:
-            number_of: Returns the partition of a name. If partitions were added to the topic after
-                a record was written, the name may have been loaded from another partition.
+            number_of: Returns the number of the partition in which a name is stored. If partitions
+                were added to the topic after a record was written, the name may have been loaded
+                from another partition.
         """
         self._number_of = number_of
         self._all: dict[str, Value] = {}

@@ -172,7 +172,7 @@ GROUPS_MAX: Final = 5_000
 COMMITS_MAX: Final = 10_000
 
 # Number of partitions, topics, groups or commits that are examined before the event loop is
-# yielded. For samples to write, this number is ten times as high.
+# yielded. Ten times as many samples are written before the event loop is yielded.
 _AT_ONCE: Final = 20
 
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})

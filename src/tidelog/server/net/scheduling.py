@@ -20,7 +20,7 @@ from typing import Final, Protocol
 from tidelog.server.api.node import LOGGER
 
 # Limits of one client's turn: the number of requests, and the time in ns. Small requests usually
-# reach the limit of the number first, and large requests reach the limit of the time first. The
+# reach the limit on the number first, and large requests reach the limit on the time first. The
 # turn ends after the request that reaches a limit.
 TURN_REQUESTS: Final = 16
 

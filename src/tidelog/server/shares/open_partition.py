@@ -55,7 +55,7 @@ class Waiter(Protocol):
     def wake(self, key: ShareKey) -> None:
         """Notify the fetch that this share partition may have records.
 
-        The fetch then reads or leaves.
+        The fetch then reads, or leaves the queue.
         """
         ...
 
