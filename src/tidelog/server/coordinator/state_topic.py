@@ -770,7 +770,7 @@ class PartitionedMap(Generic[Value]):
         """Create an empty map.
 
         Args:
-            number_of: Returns the number of the partition in which a name is stored. If partitions
+            number_of: Returns the number of the partition to which a name belongs. If partitions
                 were added to the topic after a record was written, the name may have been loaded
                 from another partition.
         """

@@ -155,7 +155,10 @@ class Removals:
         return len(self._paths)
 
     def add(self, paths: Iterable[str]) -> None:
-        """Add renamed directories of deleted topics. After `stop`, they stay until a restart."""
+        """Add renamed directories of deleted topics.
+
+        Directories that are added after `stop` stay until a restart.
+        """
         if not self._is_over:
             self._paths.extend(paths)
         if self._paths and self._running is None:
