@@ -64,8 +64,7 @@ _OTHER_SUBCOMMANDS: Final = {
     "ls": "list",
     "show": "describe",
 }
-# The two names of commands that remove something. A group has a command of at most one of these
-# names.
+# The two names of commands that remove something. Each group has at most one of these two commands.
 _REMOVALS: Final = ("delete", "remove")
 
 # Maps the name of an option in other tools to its name in tidelog.

@@ -71,8 +71,8 @@ _PLAN_TOPICS: Final = output.columns(
 )
 
 
-# Maximum number of partitions that are named for one reason. For more partitions, only their number
-# and their topic are printed.
+# Maximum number of partitions that are named for one reason. If more partitions have the same
+# reason, only their number and their topic are printed.
 _NAMES_MAX: Final = 3
 
 

@@ -310,7 +310,7 @@ def _watch(
             show(lags)
         except (ClusterFailure, OffsetOutOfRange) as error:
             if is_last:
-                raise  # the exit code depends only on the last sample
+                raise  # the last sample determines the exit code, so its failure is an error
             surroundings.note(f"{error}; trying again in {every_s:g} s")
         if is_last:
             return _verdict(surroundings, options, lags)

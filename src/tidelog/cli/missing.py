@@ -68,7 +68,7 @@ def _deleted_note(
         matches = directory.search_times(dict.fromkeys(deleted, 0), clock)
         firsts = {name: match.hit for name, match in matches.items()}
     except TidelogError:
-        firsts = dict.fromkeys(deleted)  # if this fails, the note is printed without times
+        firsts = dict.fromkeys(deleted)  # then the note is printed without times
     cut = [
         f"{name} starts at offset {start}{_time_text(start, firsts[name], clock, zone)}"
         for name, start in deleted.items()

@@ -187,7 +187,7 @@ def _both(one: Times, other: Times) -> Times:
 
 
 def _count(question: Question, hulls: Spans, times: Times, env: Env) -> Count | None:
-    """Count the records in the hulls (one span per partition) with a create time in a range.
+    """Count the records with a create time in a range, in the hulls (one span per partition).
 
     Returns None if more than COUNT_BYTES_MAX bytes would have to be read.
     """

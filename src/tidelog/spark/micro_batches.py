@@ -326,8 +326,8 @@ class MicroBatches:
         """Return the batch's end in each partition: its start if the batch is delayed."""
         backlogs = {name: max(snapshot.extents[name].end - at, 0) for name, at in begins.items()}
         backlog = sum(backlogs.values())
-        # With the trigger AvailableNow, the query's end is fixed and the backlog never grows, so
-        # waiting for more records makes no sense and a batch is not delayed.
+        # With the trigger AvailableNow, the query's end is fixed and the backlog never grows, so no
+        # batch is delayed to wait for more records.
         may_wait = limits.min_offsets is not None and self._frozen is None and not has_to_move
         if not backlog or (may_wait and not self._gate.passes(backlog)):
             return dict(begins)

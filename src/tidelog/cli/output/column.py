@@ -139,7 +139,7 @@ def prose(*names: str) -> Columns:
 def wrapped(*names: str, least: int = _WRAPPED_WIDTH) -> Columns:
     """Return columns whose text is broken into several lines if the terminal is narrow.
 
-    `least` is that of `Column`.
+    `Column` describes `least`.
     """
     return tuple(Column(name, is_wrapped=True, least=least) for name in names)
 

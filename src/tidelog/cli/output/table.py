@@ -185,7 +185,7 @@ def _block(names: Sequence[str], texts: Sequence[str], room: int | None) -> Iter
 
 
 def _is_empty(column: Column, text: str) -> bool:
-    """Whether a cell has no value and is in a column that is omitted without any value."""
+    """Whether a cell has no value, in a column that is omitted if no cell has a value."""
     return text == NONE and column.is_optional
 
 
@@ -337,7 +337,7 @@ class _Table(Writer):
             self._write_chunk([])
         cut_columns = sorted(self._cut_columns())
         if self._room is None:
-            if cut_columns:  # only rows are written to a pipe
+            if cut_columns:  # the notes go to stderr, because a pipe gets only rows
                 self._surroundings.note(self._wide_text([], cut_columns))
             return
         if total is not None and total > self._rows:

@@ -457,8 +457,8 @@ def _compare(
         work: Values that the steps share.
         plans: Plans of the sides, by letter.
         state: State with the runs to compare.
-        behind: Runs of later records. Their keys are not compared, but can make a difference
-            superseded.
+        behind: Runs of later records. Their keys are not compared. If a key that differs is one of
+            their keys, the key counts as superseded.
     """
     results = [TopicResult(_has_history(work, plans, state, pair)) for pair in work.plan.pairs]
     parts, numbers = [], []

@@ -18,8 +18,8 @@ error that says so.
 
 At the tail, arrival times are from this machine's clock instead of the brokers' clocks. If the
 clocks differ by a constant, all latencies shift by this constant. If the largest latency grows, the
-skew (the largest negative latency) shrinks by the same amount, and the reverse. So the margin,
-which is the sum of latency and skew, does not change.
+skew (the size of the most negative latency) shrinks by the same amount. If the largest latency
+shrinks, the skew grows. So the margin, which is the sum of latency and skew, does not change.
 """
 
 from array import array

@@ -123,7 +123,7 @@ class Reference:
         return min(self.time_ms, now_ms) - margin.skew_ms
 
     def is_from_future(self, margin: Margin, now_ms: int) -> bool:
-        """Return whether the create time is later than now by more than S and CLOCKS_APART_MS."""
+        """Return whether the create time is later than now by more than S + CLOCKS_APART_MS."""
         if self.time_ms is None or self.clock is ClockName.APPEND:
             return False
         return self.time_ms - margin.skew_ms > now_ms + CLOCKS_APART_MS

@@ -585,7 +585,7 @@ def _amounts(columns: list[str]) -> "list[Column]":
 
 
 def _conditions(clock: str, times: Times) -> "list[Column]":
-    """Return the conditions for records in the range. A record without a time is not in it."""
+    """Return the conditions for records in the range, which contains no record without a time."""
     from pyspark.sql import functions as f
 
     if times == (None, None):
