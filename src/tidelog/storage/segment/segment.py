@@ -16,7 +16,7 @@ Source: docs/format.md; KIP-33 for the largest timestamp of a segment.
 
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import field
 from threading import Lock
@@ -534,6 +534,22 @@ def iterate_batches(
         # Use the size of the map, because the writer may have replaced the file by a shorter file.
         view = segment.view(start, end)
         batches, end = _walk_map(segment, start, view), start + len(view)
+    yield from in_segment(segment, batches, start, end, end_offset=end_offset)
+
+
+def in_segment(
+    segment: Segment,
+    batches: Iterable[tuple[int, Batch]],
+    start: int,
+    end: int,
+    *,
+    end_offset: int | None = None,
+) -> Iterator[tuple[int, Batch]]:
+    """Yield the given batches of bytes [start, end) of a segment after the checks of their offsets.
+
+    `batches` are the batches with their positions. The other arguments and the errors are those of
+    `iterate_batches`.
+    """
     next_offset = segment.base_offset
     if end_offset is None:
         end_offset = segment.end_offset if segment.has_known_end else INT64_MAX

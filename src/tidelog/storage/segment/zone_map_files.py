@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
-from tidelog.env import FileSystem
+from tidelog.env import File, FileSystem
 from tidelog.errors import CorruptData, CorruptIndex, UnsupportedCompression, UnsupportedVersion
 from tidelog.record.coding import crc32c
 from tidelog.record.header import HEADER_SIZE
@@ -319,13 +319,22 @@ def sum_file(context: SegmentContext, path: str) -> FileSum:
     """Return length and checksum of a file; raises OSError."""
     file = context.env.files.open(path)
     try:
-        size, crc = 0, 0
-        while data := file.pread(_CHUNK_BYTES, size):
-            crc = crc32c(data, crc)
-            size += len(data)
-        return FileSum(size, crc)
+        size = file.size()
+        return FileSum(size, sum_span(file, 0, size))
     finally:
         file.close()
+
+
+def sum_span(file: File, start: int, end: int, crc: int = 0) -> int:
+    """Return the CRC-32C of bytes [start, end) of a file, continuing from `crc`; raises OSError.
+
+    If the file is shorter, the missing bytes are left out.
+    """
+    position = start
+    while data := file.pread(min(_CHUNK_BYTES, end - position), position):
+        crc = crc32c(data, crc)
+        position += len(data)
+    return crc
 
 
 class ZoneCache:

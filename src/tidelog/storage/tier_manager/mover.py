@@ -210,6 +210,11 @@ GRACE_MS: Final = 3_600_000
 # Changes one manifest into the next.
 PureChange = Callable[[Manifest], Manifest]
 
+# Added to the text of damage in a local file.
+_LATER: Final = (
+    "; this segment and all later ones stay local; `tidelog doctor` finds the damage and its remedy"
+)
+
 # Number of copied segments that are added to the manifest together.
 _ROWS_PER_SWAP: Final = 16
 
@@ -467,7 +472,7 @@ class Mover:
                 return copy_segment(self.tier, self._source(segment))
         except (CorruptData, InvalidRequest, OffsetsGone) as error:
             # Later segments are not copied either, so that the tier gets no holes.
-            self._report.stopped = str(error)
+            self._report.stopped = f"{error}{_LATER}" if _is_local_damage(error) else str(error)
             return None
 
     def _source(self, segment: ClosedSegment) -> CopySource:
@@ -529,6 +534,11 @@ class Mover:
         if removed:
             self.swap(lambda manifest: manifest.without_garbage(removed))
             self._report.removed = len(removed)
+
+
+def _is_local_damage(error: Exception) -> bool:
+    """Return whether an error is the damage of a local file, not of an object that was written."""
+    return isinstance(error, CorruptData) and "://" not in str(error.path)
 
 
 def _nothing(_row: TierSegment, _offset: int) -> None:

@@ -5,13 +5,15 @@
   newer manifest. Only the holder of the directory's lock changes the manifest, so a race means that
   a second copy of the directory exists. Changes that contradict the manifest are refused
   (`TierConflict`).
-- A finished segment is verified before it is copied, then written and read back. Every batch of the
-  log is read and its checksum verified. A damaged segment is not copied: it stays local, where
-  `tidelog doctor` can find the damage. A segment with lost offsets at its end is not copied either,
-  because its row would hide the loss. The objects are in a folder with a new unique name. The files
-  of indexes, append times and aborted transactions are not copied as they are: only their trusted
-  entries are written. Each object is read back completely and compared with length and checksum.
-  Readers ignore the folder until a manifest names it, so a failed copy is an orphan.
+- A finished segment is verified before it is copied, then written and read back. The log's bytes
+  are compared with the checksum in the zone map, and the objects with the bytes that were compared,
+  so an object has exactly the bytes that were sound when the zone map was built. A damaged segment
+  is not copied: it stays local, where `tidelog doctor` can find the damage. A segment with lost
+  offsets at its end is not copied either, because its row would hide the loss. The objects are in a
+  folder with a new unique name. The files of indexes, append times and aborted transactions are not
+  copied as they are: only their trusted entries are written. Each object is read back completely
+  and compared with length and checksum. Readers ignore the folder until a manifest names it, so a
+  failed copy is an orphan.
 - A check compares a tier with its manifest. The check reads every object, or only requests the
   objects' lengths.
 - Garbage (segments that the manifest no longer has) is removed after a grace period for readers.
@@ -22,9 +24,12 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from tidelog.env import File, FileSystem
 from tidelog.errors import (
+    CorruptBatch,
     CorruptData,
     CorruptFile,
+    CorruptIndex,
     InvalidRequest,
     OffsetsGone,
     TierConflict,
@@ -33,11 +38,13 @@ from tidelog.errors import (
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.coding import crc32c
 from tidelog.storage import files
-from tidelog.storage.clocks.zone_map import FileSum
+from tidelog.storage.clocks.zone_map import FileSum, ZoneMap
+from tidelog.storage.open_files import walk_file
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.gaps import lost_at_end
+from tidelog.storage.segment.index_proof import index_problem
 from tidelog.storage.segment.retention import SegmentTimes
-from tidelog.storage.segment.segment import iterate_batches, read_optional
+from tidelog.storage.segment.segment import in_segment, read_optional
 from tidelog.storage.segment.segment_notes import last_fingerprint
 from tidelog.storage.text_files import read_meta_properties
 from tidelog.storage.tier.manifest import (
@@ -183,36 +190,118 @@ def copy_segment(tier: PartitionTier, source: CopySource) -> TierSegment:
         raise InvalidRequest(
             f"{segment.log_path}: no zone map; `tidelog doctor --repair` builds it"
         )
-    _check_log(segment)
+    log_sum = _sum_sound_log(segment, zones)
     lost = lost_at_end(segment)
     if lost is not None:
         raise OffsetsGone((lost,))
+    small = dict(_small_objects(segment, zones))
+    sums = {suffix: FileSum(len(data), crc32c(data)) for suffix, data in small.items()}
     row = TierSegment(
         base_offset=segment.base_offset,
         end_offset=segment.end_offset,
         uid=source.uid,
-        objects=_sums(segment),
+        objects={**sums, files.LOG_SUFFIX: log_sum},
         total=zones.total,
         times=source.times._replace(now_ms=0),
         zones_know_append=segment.zones_on(ClockName.APPEND) is not None,
         last_fingerprint=last_fingerprint(segment),
         note=source.note,
     )
-    _write(tier, row, segment)
+    for suffix, data in small.items():
+        tier.store.put(tier.key(row.key(suffix)), data)
+    # The log is written last, so that a folder with a log is complete.
+    fs, log_path = segment.context.env.files, segment.log_path
+    tier.store.put_file(tier.key(row.key(files.LOG_SUFFIX)), fs, log_path)
     check_objects(tier, row)
     return row
 
 
-def _check_log(segment: "ClosedSegment") -> None:
-    for position, batch in iterate_batches(segment, 0, segment.size_bytes):
-        try:
-            batch.ensure_valid()
-        except CorruptData as error:
-            raise error.located(segment.log_path, position - batch.at) from error
+def _sum_sound_log(segment: "ClosedSegment", zones: ZoneMap) -> FileSum:
+    """Return length and checksum of a log file, after comparing its bytes with the zone map.
+
+    The zone map has the checksum of all bytes of all batches, which were verified when the map was
+    built. So equal checksums prove that every batch is sound, and no batch is walked. The file is
+    read by position, because a map may show an earlier content of the file.
+
+    Raises:
+        CorruptData: A batch is damaged, or other bytes have changed since the zone map was built.
+        OSError: The disk failed.
+    """
+    end = zones.total.end_position
+    file = segment.context.env.files.open(segment.log_path)
+    try:
+        size = file.size()
+        crc = zone_map_files.sum_span(file, 0, end)
+        if (size, crc) != (zones.log_size, zones.total.crc):
+            raise _damage_of(segment, file, zones)
+        return FileSum(size, zone_map_files.sum_span(file, end, size, crc))  # with a torn tail
+    finally:
+        file.close()
 
 
-def _small_objects(segment: "ClosedSegment") -> Iterator[tuple[str, bytes]]:
-    """Yield suffix and content of each object that is not copied from a file."""
+def _damage_of(segment: "ClosedSegment", file: File, zones: ZoneMap) -> CorruptData:
+    """Return the error for a log that differs from its zone map: the first damaged batch.
+
+    The checksum of a batch does not cover its offset, length, leader epoch and magic. If no batch
+    is damaged, the error names the first changed zone.
+    """
+    path, size = segment.log_path, file.size()
+    try:
+        walked = walk_file(file, path, 0, size)
+        for position, batch in in_segment(segment, walked, 0, size):
+            try:
+                batch.ensure_valid()
+            except CorruptData as error:
+                return error.located(path, position - batch.at)
+    except CorruptData as error:
+        return error
+    changed = (
+        zone
+        for zone in zones.zones()
+        if zone_map_files.sum_span(file, zone.position, zone.end_position) != zone.crc
+    )
+    zone = next(changed, zones.total)
+    reason = (
+        f"bytes {zone.position} to {zone.end_position - 1} of {size} were changed after the segment"
+        " was finished, where the batches' checksums don't cover them"
+    )
+    return CorruptBatch(reason, path=path, position=zone.position, offset=zone.first_offset)
+
+
+def _sound_zones(segment: "ClosedSegment", zones: ZoneMap) -> bytes:
+    """Return the content of the zone map's file.
+
+    If the file was damaged or removed after `zones` was loaded, build it again. The caller has
+    compared the log with `zones`.
+
+    Raises:
+        CorruptData: The new zone map differs from `zones`.
+        OSError: The disk failed.
+    """
+    context = segment.context
+    fs, path = context.env.files, context.path(segment.base_offset, files.ZONES_SUFFIX)
+    try:
+        return _read_zones(fs, path, zones)
+    except (CorruptData, FileNotFoundError, UnsupportedVersion) as error:
+        context.report(f"{path}: {error}; built again")
+    zone_map_files.write(segment)
+    return _read_zones(fs, path, zones)
+
+
+def _read_zones(fs: FileSystem, path: str, zones: ZoneMap) -> bytes:
+    data = files.read_file(fs, path, limit=zones.log_size + files.SMALL_FILE_LIMIT_BYTES)
+    read = ZoneMap.decode(data)
+    read.verify()
+    if read.total != zones.total:
+        raise CorruptIndex("it is the zone map of other batches", path=path)
+    return data
+
+
+def _small_objects(segment: "ClosedSegment", zones: ZoneMap) -> Iterator[tuple[str, bytes]]:
+    """Yield suffix and content of each object except the log."""
+    problem = index_problem(segment, (segment.offset_index, segment.time_index), zones.siblings)
+    if problem is not None:  # the mapped files were damaged after they were loaded
+        segment.distrust_indexes(f"{problem}; rebuilt in memory")
     yield files.OFFSET_INDEX_SUFFIX, bytes(segment.offset_index.encoded)
     yield files.TIME_INDEX_SUFFIX, bytes(segment.time_index.encoded)
     if segment.txn_index.size_bytes:
@@ -222,27 +311,7 @@ def _small_objects(segment: "ClosedSegment") -> Iterator[tuple[str, bytes]]:
     snapshot = read_optional(segment.context, segment.base_offset, files.SNAPSHOT_SUFFIX)
     if snapshot is not None:
         yield files.SNAPSHOT_SUFFIX, snapshot
-
-
-_FILES = (files.ZONES_SUFFIX, files.LOG_SUFFIX)
-
-
-def _sums(segment: "ClosedSegment") -> dict[str, FileSum]:
-    small = {suffix: FileSum(len(data), crc32c(data)) for suffix, data in _small_objects(segment)}
-    paths = {suffix: segment.context.path(segment.base_offset, suffix) for suffix in _FILES}
-    large = {
-        suffix: zone_map_files.sum_file(segment.context, path) for suffix, path in paths.items()
-    }
-    return small | large
-
-
-def _write(tier: PartitionTier, row: TierSegment, segment: "ClosedSegment") -> None:
-    """Write the objects, the log last, so that a folder with a log is complete."""
-    for suffix, data in _small_objects(segment):
-        tier.store.put(tier.key(row.key(suffix)), data)
-    for suffix in _FILES:
-        path = segment.context.path(row.base_offset, suffix)
-        tier.store.put_file(tier.key(row.key(suffix)), segment.context.env.files, path)
+    yield files.ZONES_SUFFIX, _sound_zones(segment, zones)
 
 
 def check_objects(tier: PartitionTier, row: TierSegment) -> None:

@@ -3,10 +3,13 @@
 from collections import defaultdict
 
 import pytest
+from tests.faults import DamageFileSystem
 from tests.unit.storage.tiers.fake_store import FakeStore
 from tests.unit.storage.tiers.tiered import EAGER, Tiered, values
 
 from tidelog.errors import OffsetsGone
+from tidelog.storage.files import read_file
+from tidelog.storage.segment.zone_map_files import build_missing
 from tidelog.types import ClockName
 
 
@@ -97,3 +100,58 @@ def with_log(store: FakeStore) -> dict[str, set[str]]:
         folder, _, name = key.rpartition("/")
         folders[folder].add(name.rpartition(".")[2])
     return {folder: suffixes for folder, suffixes in folders.items() if "log" in suffixes}
+
+
+def test_no_changed_byte_of_a_log_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A map may show the bytes as they were when the log was mapped, as in a small file."""
+    mapped = DamageFileSystem.map
+    monkeypatch.setattr(DamageFileSystem, "map", lambda *given: memoryview(bytes(mapped(*given))))
+    tiered = Tiered().start(**EAGER)
+    tiered.fill(24)
+    segments = tiered.log.finished_segments()
+    build_missing(segments)
+    assert values(tiered.log) == list(range(24))
+    damaged = segments[2]
+    for position in range(damaged.size_bytes):
+        flip(tiered, damaged.log_path, position)
+        report = tiered.move()
+        assert report.copied == (0 if position else 2)
+        assert (report.stopped or "").startswith(f"{damaged.log_path}, position ")
+        assert "later ones stay local; `tidelog doctor`" in (report.stopped or "")
+        flip(tiered, damaged.log_path, position)
+    assert tiered.log.local_segments[0].base_offset == damaged.base_offset
+    assert tiered.move().copied == len(segments) - 2
+    assert values(tiered.reader()) == list(range(24))
+
+
+@pytest.mark.parametrize("suffix", [".zones", ".index", ".timeindex"])
+def test_no_changed_byte_of_a_derived_file_is_copied(suffix: str) -> None:
+    """The files are damaged after the log has loaded them."""
+    tiered = Tiered().start(**EAGER)
+    tiered.fill(24)
+    segments = tiered.log.finished_segments()
+    build_missing(segments)
+    assert values(tiered.log) == list(range(24))
+    for segment in segments:
+        assert segment.offset_index.entry_count
+        assert segment.time_index.entry_count
+    paths = [segment.context.path(segment.base_offset, suffix) for segment in segments]
+    sound = [read_file(tiered.disk, path) for path in paths]
+    if suffix != ".zones":
+        slot = [".index", ".timeindex"].index(suffix)
+        sound = [bytes(segment.rebuild_indexes()[slot].encoded) for segment in segments]
+    for number, path in enumerate(paths):
+        for position in range(number, len(sound[number]), len(paths)):
+            flip(tiered, path, position)
+    assert tiered.move().copied == len(segments)
+    objects = {key.rpartition("/")[2]: one[0] for key, one in tiered.store.objects.items()}
+    assert [objects[path.rpartition("/")[2]] for path in paths] == sound
+    assert values(tiered.reader()) == list(range(24))
+
+
+def flip(tiered: Tiered, path: str, position: int) -> None:
+    """Flip a bit of a file in place."""
+    file = tiered.disk.open(path, write=True)
+    byte = file.pread(1, position)[0] ^ 1 << position % 8
+    file.pwrite(bytes([byte]), position)
+    file.close()
