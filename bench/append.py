@@ -1,7 +1,7 @@
 """Throughput of appends: prepared batches, single records and Arrow tables.
 
 The rival of prepared batches writes the same number of bytes to a plain file, with the same system
-call (pwritev). Only in the case of synced appends are files synced within a round.
+call (pwritev). Files are synced within a round only in the case of synced appends.
 """
 
 import shutil

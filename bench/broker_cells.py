@@ -83,7 +83,7 @@ class Cell:
         return min(LARGE_BATCH_RECORDS, limit) // self.partitions
 
     def batch(self) -> bytes:
-        """Return a batch with the current time, which a side sends repeatedly."""
+        """Return a batch with the current time; a side sends this batch repeatedly."""
         now_ms = int(time.time() * 1000)
         values = lines(self.record_bytes)
         records = [

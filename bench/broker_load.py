@@ -170,7 +170,7 @@ class Reading:
         self._topic, self._partitions, self._shape = topic, partitions, shape
 
     def run(self, end: int) -> int:
-        """Read each partition up to offset `end`, exclusive; return the bytes of records read."""
+        """Read each partition up to offset `end`, exclusive; return the records' size in bytes."""
         offsets = [0] * self._partitions
         total = 0
         while min(offsets) < end:

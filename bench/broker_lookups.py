@@ -44,8 +44,8 @@ def lookups(brokers: Brokers) -> Iterator[Case]:
     span_ms = size.lookup_batches * LOOKUP_RECORDS
     start_ms = int(time.time() * 1000) - span_ms
     _fill_for_lookups(pair, size, start_ms)
-    # Times in mixed order, spread over the whole log, because the step and the span have no common
-    # factor.
+    # The step and the span have no common factor, so the times are in mixed order and spread over
+    # the whole log.
     times = [start_ms + number * 7_919 * 31 % span_ms for number in range(LOOKUP_REQUESTS)]
     yield from _librdkafka(pair, size, times)
     requests = [wire.list_offsets("lookups", when) for when in times]

@@ -105,7 +105,7 @@ class Producer:
         *,
         classic: bool,
     ) -> None:
-        """`batch` is the batch for each partition. The producer overwrites its own fields in it."""
+        """Each partition gets a copy of `batch`, in which the producer sets its id and sequence."""
         self.sock: socket.socket = connect(address)
         self._answers = Answers(self.sock)
         self._who, self._topic, self._partitions = who, topic, list(partitions)

@@ -74,7 +74,7 @@ def cases(quick: bool) -> Iterator[Case]:
 
 
 def _brute_force(quick: bool) -> Iterator[Case]:
-    """Yield the cases for uncompressed batches and for lz4; without a rival if Kafka is missing."""
+    """Yield cases of uncompressed and of lz4 batches; they have no rival if Kafka is missing."""
     size = QUICK if quick else FULL
     with ExitStack() as stack:
         folder = Path(stack.enter_context(scratch()))

@@ -118,7 +118,7 @@ def is_met(goal: str, *, ours: float, ratio: float | None) -> bool | None:
     """Return whether the figures reach a goal; None if the goal is empty.
 
     Raises:
-        ValueError: The goal is malformed. Or it is for the ratio, and the case has no rival.
+        ValueError: The goal is malformed, or the goal is for the ratio and the case has no rival.
     """
     if not goal:
         return None

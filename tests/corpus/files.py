@@ -27,7 +27,7 @@ _BY_THREADS = {"asked-broker", "follow"}
 # Temporary file of a tier's record. The record contains the store's URL, which is a local path
 # here.
 _WITH_PATH = "tidelog-tier.json.tmp"
-# Of the recoveries after power losses, the corpus keeps the calls of one in this many.
+# Out of this many recoveries after power losses, the corpus keeps the calls of one.
 _FULL = 20
 
 
@@ -72,7 +72,7 @@ def _on_disk(name: str, workload: commanded.Workload, folder: Path) -> Iterator[
 
 
 def _without_path(call: Call) -> Call:
-    """Return the call; if it writes a tier's record, with size 0, as the size varies by path."""
+    """Return the call; a write of a tier's record gets size 0, as its size varies with the path."""
     return call._replace(size=0) if call.path.endswith(_WITH_PATH) else call
 
 

@@ -42,7 +42,7 @@ _WAITED: Final = re.compile(r"\(after \d+ms in state")
 
 
 def masked(text: str, home: Path) -> str:
-    """Return the text with varying values masked; the directory's mask has its path's length."""
+    """Return the text with varying values masked; the mask of a path is as long as the path."""
     text = text.replace(str(home), HOME_MASK)
     text = _PROCESS.sub("process PID", text)
     text = _TRIES.sub(r"! closed connection N \1", text)

@@ -1,4 +1,4 @@
-"""Signatures of public names as text, in which a type has its name alone, without its module.
+"""Signatures of public names as text, in which types are named without their modules.
 
 Annotations are evaluated with their module's imports for type checkers, so the text depends neither
 on quotes nor on the module of a type.

@@ -162,7 +162,7 @@ class World:
     # -- brokers -----------------------------------------------------------------------------
 
     def broker(self, data: str, *settings: str, name: str = "BROKER") -> None:
-        """Start a broker on a directory. In commands, `name` stands for its address.
+        """Start a broker on a directory. In commands, `name` stands for the broker's address.
 
         From the broker's start on, monotonic time runs, because a broker waits by monotonic time.
         """

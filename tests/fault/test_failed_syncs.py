@@ -80,8 +80,8 @@ def test_a_sync_within_an_append_leaves_a_mark(config: Mapping[str, str]) -> Non
             seen += 1
             assert env.files.exists(MARK), failed
             directory.abandon()
-            # With SMALL, a roll syncs before the second record is written. The other syncs follow
-            # the record.
+            # With SMALL, a roll syncs before the second record is written. All other syncs come
+            # after the second record.
             assert_all_is_durable(env, [FIRST] if config is SMALL else [FIRST, SECOND])
     assert seen == 2
 

@@ -52,8 +52,8 @@ class Transaction:
         outcome: Its outcome.
         commit_asked: Time of the commit request, None for never.
         fenced: Time when another client took the transactional id, None for never.
-        refused: The error of a step that was refused although neither a timeout nor another client
-            with the transactional id explains it; None if there is none.
+        refused: The error of a refused step, if neither a timeout nor another client with the
+            transactional id explains the refusal; None if no such step exists.
     """
 
     process: str
@@ -115,7 +115,7 @@ class History:
 
 
 def copy_of(value: int, attempt: int) -> int:
-    """Return the negative number for a copy; each pair of value and attempt has its own."""
+    """Return the negative number of a copy; it is unique for each pair of value and attempt."""
     return -(attempt * VALUE_LIMIT + value)
 
 

@@ -71,8 +71,8 @@ class RealWriter(RealClient):
     def transact(self, body: Callable[[Transaction], bool]) -> bool:
         """Run one transaction; return whether it was committed, as far as the client knows.
 
-        `body` writes, and returns whether to commit. The outcome of an unanswered commit request is
-        unknown; then a new producer continues, as in users' programs.
+        `body` writes, and returns whether to commit. If a commit request gets no response, the
+        outcome is unknown, and a new producer continues, as in users' programs.
         """
         found = Transaction(self.name)
         self.history.transactions.append(found)

@@ -145,10 +145,10 @@ def commit_beginnings(client: RawClient, names: Names) -> None:
     """Commit the first offsets for the group, in an ordinary commit.
 
     If a group has no committed offset, librdkafka 2.16 looks up the start of a partition, possibly
-    twice: at the beginning, and when it resumes. If the response to the first lookup is late, it
-    starts a timer for a second lookup, half a second later or when the broker is back. The second
-    lookup occurs even if records have been read in between. After a pause librdkafka uses the
-    response to the second lookup, and returns to the beginning.
+    twice: at the beginning, and when it resumes. If the response to the first lookup is late,
+    librdkafka starts a timer for a second lookup, half a second later or when the broker is back.
+    The second lookup occurs even if records have been read in between. After a pause librdkafka
+    uses the response to the second lookup, and returns to the beginning.
     """
     find_coordinator(client, names.group, GROUP_KEY)
     rows = [

@@ -1,6 +1,6 @@
 """Runs clients with transactions on a broker that is killed, and records their steps and reads.
 
-A history consists of the following, and its seed decides their steps:
+A history has these topics and clients, and the history's seed decides the clients' steps:
 
 - a topic of two partitions, and a topic for copies;
 - three writers (of both protocols; one has a short timeout; a rival sometimes fences a writer);
@@ -8,7 +8,7 @@ A history consists of the following, and its seed decides their steps:
 - two copiers that share the topic as members of a group (classic, of the consumer protocol, or one
   of each), and read, write and commit the group's offsets in one transaction.
 
-Many seeds share a broker, so that a kill hits each of them at a different moment.
+Many histories share a broker, so that a kill hits each history at a different moment.
 """
 
 import asyncio

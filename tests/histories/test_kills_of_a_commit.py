@@ -1,4 +1,4 @@
-"""A broker is killed at each call of a transaction's end: the transaction exists wholly or not.
+"""A broker is killed at each call of a transaction's end: the transaction is complete or absent.
 
 The transaction copies two partitions and commits a group's offsets: it writes records, markers in
 three topics and both records of the coordinator. The whole broker takes part.

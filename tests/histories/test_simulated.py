@@ -80,7 +80,7 @@ def test_simulated_histories_are_sound(first: int) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give the sweep its seeds: all, or those of `--seeds`."""
+    """Give the sweep its seeds: all seeds, or the range in `--seeds`."""
     if "first_of_many" in metafunc.fixturenames:
         asked = metafunc.config.getoption("--seeds") or f"{PLAIN_RUN}:{SWEEP}"
         metafunc.parametrize("first_of_many", seeds_of(asked)[::AT_ONCE])

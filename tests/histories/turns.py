@@ -10,7 +10,7 @@ Given = ParamSpec("Given")
 
 
 class Turns(ThreadPoolExecutor):
-    """Runs queued work in calls of `turn`; a seed decides in which of them."""
+    """Runs queued functions in calls of `turn`; a seed decides which call runs which functions."""
 
     def __init__(self, random: Random) -> None:
         super().__init__(1)  # the executor never starts its thread
@@ -21,7 +21,7 @@ class Turns(ThreadPoolExecutor):
     def submit(
         self, fn: Callable[Given, Result], /, *args: Given.args, **kwargs: Given.kwargs
     ) -> "Future[Result]":
-        """Queue the call; one of the next calls of `turn` runs it."""
+        """Queue a function; one of the next calls of `turn` runs the function."""
         future: Future[Result] = Future()
 
         def work() -> None:

@@ -74,7 +74,7 @@ def latest_as_kafka(parts: Sequence[Part]) -> Answer:
 
 
 def questions(parts: Sequence[Part]) -> list[int]:
-    """Return the special values; and each timestamp, 1 ms before it, and 1 ms after it."""
+    """Return the special values, and each timestamp with the times 1 ms before and after it."""
     times = {t + d for part in parts for _, t in part.records for d in (-1, 0, 1)}
     return [*SPECIAL, *sorted(t for t in times if 0 <= t <= INT64_MAX)]
 

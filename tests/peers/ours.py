@@ -32,7 +32,7 @@ def topic_uuid(text: str | None) -> uuid.UUID:
 
 
 class OurLog:
-    """One partition of tidelog, whose clock a script sets. `end` follows the last `step`."""
+    """One partition of tidelog, whose clock a script sets. Call `end` after the last `step`."""
 
     def __init__(self, script: Script) -> None:
         self.clock = ManualClock(script.now_ms)

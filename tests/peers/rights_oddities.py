@@ -89,7 +89,7 @@ ODD: Final = (
 
 
 def oddities(user: str, ids: Mapping[str, UUID]) -> Iterator[Question]:
-    """Yield all odd requests; `ids`: the topics' ids."""
+    """Yield all odd requests; `ids` has the topics' ids."""
     yield from _new_topics()
     yield from _going_topics(user, ids)
     yield from _settings()

@@ -118,7 +118,7 @@ MAY_FOLLOW: Final = frozenset(
 
 
 def questions(user: str, ids: Mapping[str, UUID]) -> Iterator[Question]:
-    """Yield all requests of a user; `ids`: the topics' ids."""
+    """Yield all requests of a user; `ids` has the topics' ids."""
     yield from _about_records(user, ids)
     yield from _about_topics(ids)
     yield from _changing_topics(user, ids)

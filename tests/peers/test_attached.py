@@ -44,7 +44,7 @@ def test_kafka_accepts_every_attached_file(
 
 
 def rows(seed: int) -> pa.RecordBatch:
-    """Return keyed rows of about 100 bytes, times out of order."""
+    """Return keyed rows of about 100 bytes, whose times are out of order."""
     draw = np.random.default_rng(seed)
     numbers = draw.integers(0, 1_000, ROWS)
     keys = pa.array([b"k%d" % number for number in numbers], pa.binary())

@@ -1,8 +1,8 @@
 """Kafka's cleaner cleans logs after our generational cleaner, when all horizons have passed.
 
 Our cleaner skips segments with little garbage, so these segments keep older records of keys, at
-offsets below the cleaned segments. Kafka trusts `cleaner-offset-checkpoint`: below it every key has
-at most one record. Kafka removes tombstones on that assumption.
+offsets below the cleaned segments. Kafka assumes that every key has at most one record below the
+offset in `cleaner-offset-checkpoint`, and removes tombstones on this assumption.
 """
 
 import random

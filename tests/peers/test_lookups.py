@@ -51,7 +51,7 @@ def by_full_scan(records: Sequence[tuple[int, int]], target: int, start: int) ->
 
 
 def times_to_ask(records: Sequence[tuple[int, int]]) -> list[int]:
-    """Return each time in the log with one ms before and after it, and the extreme times."""
+    """Return each time in the log with the times 1 ms before and after it, and extreme times."""
     around = {t + d for _, t in records for d in (-1, 0, 1)}
     return sorted({time for time in around if time >= 0} | {0, T0, INT64_MAX})
 

@@ -309,7 +309,7 @@ class Life:
             assert at is None or at.timestamp >= entry.append_ms
 
     def finish(self) -> None:
-        """Clean until one value remains for each key and no tombstone; no deleted key returns."""
+        """Clean until each key has one value and no tombstone is left; no deleted key returns."""
         for producer in [p for p, fate in self.model.fates.items() if fate is None]:
             self._end(producer, commit=self.dice.random() < 0.5)
         self.log.roll()

@@ -51,7 +51,7 @@ def settings_of(keys: tuple[ConfigKey, ...]) -> st.SearchStrategy[dict[str, str]
     return st.fixed_dictionaries({}, optional={key.name: texts_for(key) for key in keys})
 
 
-# Random compaction lags may contradict each other, which a rule about both of them rejects.
+# A random minimum lag of compaction may exceed the random maximum lag, which is an error.
 FREE_KEYS = tuple(key for key in TOPIC_CONFIGS if key.name != "min.compaction.lag.ms")
 
 

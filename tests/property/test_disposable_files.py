@@ -28,8 +28,8 @@ from tidelog.storage.log.log import Log
 from tidelog.types import ClockName, Codec, IsolationLevel, NewRecord, TopicPartition
 
 NAME = TopicPartition(TOPIC, 0)
-# Files that are rebuilt from others, or that are only informative. `segment-notes` and
-# `compaction-statistics` belong to the partition, the others to a segment.
+# Files that are rebuilt from other files, or that are only informative. The files in WHOLE belong
+# to the partition, the files in SIDECARS to a segment.
 #
 # `.txnindex` is not in these lists. Kafka writes no `.txnindex` for a segment without aborted
 # transactions, so without a zone map nothing would show that the file was deleted.

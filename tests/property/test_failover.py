@@ -43,7 +43,7 @@ class World:
 
 @st.composite
 def worlds(draw: st.DrawFn, *, latency_max: int = 500) -> World:
-    """Draw A, B, a group's position on A, the largest latency of A, that of A and B, the skew."""
+    """Draw clusters A and B, a group's position on A, the largest latencies, and the clock skew."""
     skew = draw(st.sampled_from([0, 0, 30, 400]))
     latency = st.integers(-skew, latency_max)
     steps = draw(st.lists(st.tuples(st.integers(0, 200), latency, latency), min_size=1))
@@ -181,7 +181,7 @@ def test_records_that_never_reached_a_are_counted(
 def test_repeats_are_bounded_by_the_margin(
     kind: TimestampType, step: int, position: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Without latency, a margin of L ms repeats only records of the L ms before the offset."""
+    """Without latency, a margin of L ms repeats only records of the last L ms before the offset."""
     a = MemoryCluster("a:1").create(TOPIC, 1, kind)
     b = MemoryCluster("b:1").create(TOPIC, 1, kind)
     sent = [Sent(number, START + number * step, 0, 0) for number in range(200)]

@@ -74,7 +74,7 @@ class Model:
     def clean(
         self, groups: Sequence[tuple[tuple[int, ...], bool]], map_from: int, mapped_to: int
     ) -> None:
-        """Clean groups of segments: base offsets, and whether to remove expired tombstones."""
+        """Clean groups of segments, each with base offsets and whether to remove tombstones."""
         latest = {
             key: offset
             for each in self.segments

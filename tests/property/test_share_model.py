@@ -201,7 +201,7 @@ class ShareMachine(RuleBasedStateMachine):
                 row.be(RecordState.ARCHIVED, row.count)
 
     def _fill(self) -> None:
-        """Archive the undelivered offsets up to the end: records are aborted or do not exist."""
+        """Archive the undelivered offsets up to the end: their records are aborted or missing."""
         while self.model.end < self.known.end:
             self.model.rows[self.model.end] = Row(RecordState.ARCHIVED)
             self.model.end += 1

@@ -105,7 +105,7 @@ def _write_log(folder: Path, members: list[int], places: int, size_bytes: int) -
 
 
 def _place(data: bytearray, sizes: "Longs", offset: int, places: int) -> None:
-    """Set base offsets of batches in place. The checksums, which don't cover them, stay valid."""
+    """Set base offsets of batches in place; checksums stay valid, as they don't cover offsets."""
     starts = np.cumsum(sizes) - sizes
     bases = (offset + places * np.arange(len(sizes))).astype(">i8").view(np.uint8)
     array = np.frombuffer(data, np.uint8)

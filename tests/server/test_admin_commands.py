@@ -403,7 +403,7 @@ def test_a_dry_run_states_whether_groups_have_read_the_records(tmp_path: Path) -
         own_shell = Shell(own.bootstrap_servers)
 
         def check(note: str) -> None:
-            """Assert that the last note is this one, for the broker and for its directory."""
+            """Assert that the last note is `note`, for the broker and for its directory."""
             assert own_shell.run(" ".join(deletion))[0] == ExitCode.OK
             assert own_shell.err.splitlines()[-1] == f"note: {note}"
             assert cli.ok(*deletion).err.splitlines()[-1] == f"note: {note}"
@@ -425,7 +425,8 @@ def test_a_dry_run_states_whether_groups_have_read_the_records(tmp_path: Path) -
             rewind = f"rewind --group {group} --topic flights:0 --to latest --execute"
             assert own_shell.run(rewind)[0] == ExitCode.OK, own_shell.err
             check(f"{readers} read these records")
-        # Group d has committed only the other partition's offset, so it may not have read this one.
+        # Group d has committed an offset only in the other partition, so this partition's records
+        # may be unread.
         rewind = "rewind --group d --topic flights:1 --to latest --execute"
         assert own_shell.run(rewind)[0] == ExitCode.OK, own_shell.err
         check(f"1 of 4 {groups} would lose unread records: d at most 3")

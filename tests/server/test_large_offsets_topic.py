@@ -33,7 +33,7 @@ def offsets_of_group(asking: RawClient, number: int) -> list[int] | None:
 
 
 def one_of_each(groups: int, partitions: int) -> dict[int, int]:
-    """Return one group's number by the index of its partition of `__consumer_offsets`."""
+    """Return, for each partition of `__consumer_offsets`, the number of one of its groups."""
     return {partition_for(group_name(number), partitions): number for number in range(groups)}
 
 

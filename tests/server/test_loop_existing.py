@@ -103,7 +103,7 @@ def acls_of(node: Node) -> frozenset[Acl]:
 def held_by(
     metered: MeteredBroker, api: AnyApi, version: int, *requests: "DataclassInstance"
 ) -> float:
-    """Return the least CPU seconds for which a request blocks the loop, without the first request.
+    """Return the fewest CPU seconds for which a request after the first one blocks the loop.
 
     A single request is sent three times.
     """

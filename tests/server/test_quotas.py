@@ -1,4 +1,4 @@
-"""Quotas survive restarts. Clients that exceed them get throttle times and are muted."""
+"""Quotas survive restarts. Clients that exceed their quotas get throttle times and are muted."""
 
 import asyncio
 import math

@@ -69,7 +69,7 @@ class Watch:
         self.secrets["private key"] = lines[2].encode()
 
     def hide(self, name: str, *secrets: bytes) -> None:
-        """From now on, also search for these secrets; `name` is how failures name them."""
+        """From now on, also search for these secrets; failure messages call them `name`."""
         self.secrets |= {f"{name} {number}": secret for number, secret in enumerate(secrets)}
 
     def seen(self, text: str) -> list[str]:

@@ -223,7 +223,7 @@ def altered(broker: Broker, *asked: tuple[int, int]) -> list[tuple[int, int]]:
 
 
 def test_a_repeated_partition_is_changed_and_returned_once(data: str) -> None:
-    """If a request repeats a partition 5,000 times, separate writes would block it for a second."""
+    """Separate writes for 5,000 repetitions of a partition would block the request for a second."""
     with start(data) as broker:
         broker.call(lambda node: node.topics.create("routes", 2))
         beat(broker, "A", 1)

@@ -35,7 +35,7 @@ def add_partitions(broker: Broker, topic: str, count: int) -> None:
 
 
 def delete_topic(broker: Broker, topic: str) -> None:
-    """Delete a topic; return when brokers no longer know it, so a new one can have its name."""
+    """Delete a topic; return when brokers no longer know it, so that its name can be used again."""
     admin = AdminClient(broker.client_config())
     for future in admin.delete_topics([topic]).values():
         future.result(timeout=REQUEST_TIMEOUT_S)

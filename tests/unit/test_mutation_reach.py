@@ -1,4 +1,4 @@
-"""Which tests `./run mutations` runs for a change: `tests.mutations.trial.Reach`."""
+"""The tests that `./run mutations` runs for a change: `tests.mutations.trial.Reach`."""
 
 from collections.abc import Mapping
 from pathlib import Path

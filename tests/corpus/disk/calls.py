@@ -45,7 +45,7 @@ def lines(calls: Iterable[Call]) -> list[str]:
 
 
 def grouped(calls: Iterable[Call]) -> list[str]:
-    """Return the calls by file (in subfolders by folder), because threads work in parallel."""
+    """Return the calls, grouped by file or subfolder, because threads interleave them randomly."""
     groups: dict[str, list[Call]] = {}
     for call in calls:
         groups.setdefault(_group(call.path), []).append(call)
@@ -134,7 +134,7 @@ class _Watch:
             self.calls.append(Call(path, words, position, size))
 
     def _set_time(self, fd: object) -> None:
-        """Set the file's modification time to the time of `still`, because tidelog may read it."""
+        """Set the file's modification time, which tidelog may read, to the time of `still`."""
         if fd in self._paths:
             now_ns = still.now_ms() * 1_000_000
             self._real["utime"](fd, ns=(now_ns, now_ns))

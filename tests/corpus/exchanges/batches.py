@@ -85,7 +85,7 @@ def old_set(
 
 
 def batch_lines(value: Value, path: str = "") -> Iterator[str]:
-    """Yield, as text, the header of each batch in those fields of a message named `records`."""
+    """Yield, as text, the header of each batch in a message's fields that are named `records`."""
     if isinstance(value, dict):
         for name, each in value.items():
             inner = f"{path}.{name}" if path else name

@@ -17,7 +17,7 @@ FLIGHTS: Final = "flights"
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """An API's script: what prepares the broker, and what sends the requests of a version.
+    """An API's script: functions that prepare the broker and send the requests of a version.
 
     Attributes:
         play: Sends requests in one version: at least a normal request, a refused request and an

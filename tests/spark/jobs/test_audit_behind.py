@@ -92,7 +92,7 @@ def test_records_superseded_by_records_of_later_times_are_no_findings(
 def test_all_missing_keys_are_found_if_nothing_after_the_cut_was_compacted(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
-    """The newer records were never cleaned, so no record before the cut was removed for them."""
+    """The newer records were never cleaned, so no record before the cut was removed due to them."""
     a = make_filled(tmp_path / "a", [BEFORE], cleanup_policy="compact")
     compact(a)
     add(a, [BEHIND])

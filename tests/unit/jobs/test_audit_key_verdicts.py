@@ -1,4 +1,4 @@
-"""An audit's findings by key equal those computed with dictionaries; the order of keys."""
+"""An audit's findings by key equal those computed with dictionaries, as do reordered keys."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -71,7 +71,7 @@ def make_keyed(path: Path, count: int = 400, seed: int = 3, **more: str) -> str:
 
 
 def clean_here(place: str) -> None:
-    """Clean both partitions in this process, not divided into parts."""
+    """Clean both partitions in this process, without dividing the work into parts."""
     with LogDir.open(place, options=LogDirOptions(writable=True)) as log_dir:
         for number in range(2):
             log_dir.log(TOPIC, number).flush()

@@ -1,4 +1,4 @@
-"""Before it reads, a replay finds the offsets that include its range, and counts by create time."""
+"""Before it reads, a replay finds its range's offsets, and counts records by create time."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,7 @@
 """Reading a request takes at most 8 times its size plus 1 MiB of memory.
 
-A response may take 64 times its size plus 1 MiB: clients choose their broker, so it needs no
-stricter limit.
+A response may take 64 times its size plus 1 MiB: clients choose their broker, so no stricter limit
+is needed.
 
 Python's objects are many times larger than their encoding. These messages consist of the items that
 are smallest on the wire and largest in memory. Some messages are within the

@@ -267,8 +267,8 @@ class TestTimes:
     def test_create_times_are_lost_if_a_cleaner_overwrote_them_with_the_append_time(self) -> None:
         same = [replace(new, timestamp=TIME) for new in NEW]
         stamped = {"timestamp_type": TimestampType.LOG_APPEND_TIME, "append_time_ms": TIME}
-        # Gaps or a delete horizon show that a cleaner rewrote the batch. A batch without both still
-        # has the producer's times.
+        # Gaps or a delete horizon show that a cleaner rewrote the batch. A batch with neither gaps
+        # nor a delete horizon still has the producer's times.
         gaps = build_batch(same, offset_deltas=[0, 2], **stamped)  # type: ignore[arg-type]  # mixed values
         horizon = build_batch(same, delete_horizon_ms=TIME + DAY, **stamped)  # type: ignore[arg-type]  # mixed values
         untouched = build_batch(same, **stamped)  # type: ignore[arg-type]  # mixed values

@@ -40,7 +40,7 @@ def wrapper(magic: int) -> Build:
 
 
 def judge(damaged: bytes, original: bytes) -> str:
-    """Read the damaged log; return CAUGHT, FEWER or UNSEEN. Fail if it gives wrong contents."""
+    """Read the damaged log; return CAUGHT, FEWER or UNSEEN. Wrong contents fail the test."""
     contents, next_offset = [], 0
     try:
         for batch in walk(damaged):

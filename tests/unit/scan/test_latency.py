@@ -41,7 +41,7 @@ def test_distances_stay_in_63_bits() -> None:
 
 
 def plain_latency(path: str, partition: int) -> tuple[LatencyByHour, int]:
-    """Return latencies by hour, counted record by record, and the count of records without one."""
+    """Return latencies by hour, counted record by record, and how many records have no latency."""
     found, without = LatencyByHour(), 0
     with LogDir.open(path) as log_dir:
         reader = log_dir.reader(TOPIC, partition)

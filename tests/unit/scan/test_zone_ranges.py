@@ -1,4 +1,4 @@
-"""Which parts of a segment are read for a time range, and which ones the zone map counts."""
+"""Parts of a segment that are read for a time range, and parts that the zone map counts."""
 
 from tests.unit.storage.test_zones import BASE, RECORD, encode, zone
 

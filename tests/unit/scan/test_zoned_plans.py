@@ -60,7 +60,7 @@ def test_both_sides_of_an_unordered_range_are_skipped(path: str, start: int, end
     stats = scan.ScanStats()
     found = scan.to_table(plan, ["offset"], stats=stats)["offset"].to_pylist()
     assert found == inside(start, end)
-    # Each batch is a zone, so only matches are read, and records without a time that are between
+    # Each batch is a zone, so only matches are read, and the records without a time between
     # matches.
     assert stats.batches - len(found) in (0, sum(start <= n < end for n in UNTIMED))
     assert plan.sidecar_bytes > 0
@@ -217,7 +217,7 @@ class TestCount:
 def test_batches_ruled_out_by_their_header_are_opened_for_records_without_a_time(
     tmp_path: Path, level: IsolationLevel
 ) -> None:
-    """One zone has a batch in the range, and a batch out of it that has an untimed record."""
+    """A zone has a batch in the range, and a batch outside of it that has an untimed record."""
     root = str(tmp_path / "data")
     with LogDir.open(root, options=LogDirOptions(create=True)) as log_dir:
         log_dir.create_topic(TOPIC, config={"retention.ms": "-1"})

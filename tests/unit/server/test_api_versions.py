@@ -25,7 +25,7 @@ def test_served_versions_are_declared_and_no_newer_than_kafka_4_3() -> None:
 
 
 def test_features_with_minimum_zero_are_hidden_from_older_clients() -> None:
-    """KAFKA-17492: clients of Kafka 3.3 to 3.7 send version 3, and throw an exception."""
+    """Clients of Kafka 3.3 to 3.7 send version 3, and fail at such a feature (KAFKA-17492)."""
     told = answer(legacy=False, version=3)
     assert [row.name for row in told.supported_features] == ["metadata.version"]
     newer = answer(legacy=False, version=4)

@@ -83,7 +83,7 @@ def test_a_segment_that_was_replaced_is_another_one(log: Log) -> None:
 
 
 def whole_batches(log: Log, offset: int, max_bytes: int) -> tuple[int, int, int]:
-    """Walk a segment; return start, end and next offset of the batches from `offset` that fit."""
+    """Return start, end and next offset of the batches from `offset` that fit in `max_bytes`."""
     source = SegmentBytes(log.context.pool, may_block=True)
     (segment,) = (one for one in log.segments if one.base_offset <= offset < one.end_offset)
     walked = frames(segment, 0, segment.size_bytes, source)

@@ -69,7 +69,7 @@ class Query:
         return found
 
     def step(self) -> Read:
-        """Run one trigger; return the ranges that it read, or {}."""
+        """Run one trigger; return the ranges that it read, {} if there was no batch."""
         return self.run() if self.plan() else {}
 
     def drain(self) -> Read:

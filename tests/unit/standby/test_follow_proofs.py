@@ -1,4 +1,4 @@
-"""A standby drops records only with proof that the leader has others at their offsets.
+"""A standby drops records only with proof that the leader has other records at their offsets.
 
 Damaged or missing data in responses changes nothing.
 """

@@ -72,7 +72,7 @@ def test_a_disk_that_fails_one_log_fails_no_other(call: int) -> None:
 def test_a_failure_is_reported_once_every_log_is_at_rest(call: int) -> None:
     """A failure's callback may append, so it is called only after all steps.
 
-    Between two steps, its append could get the offset of a batch that is being appended.
+    Between two steps, the callback's append could get the offset of a batch that is being appended.
     """
     env = seeded_env(1)
     directory = new_dir(env, partitions=3)

@@ -34,7 +34,7 @@ def prepared(env: SeededEnv) -> list[StagedSegment]:
 def judge(files: DamageFileSystem, *, is_done: bool = False) -> bool:
     """Check that both partitions have all staged segments, or none; also before recovery.
 
-    Returns whether they have all after recovery; if `is_done`, they must.
+    Returns whether both partitions have the segments after recovery, as they must if `is_done`.
     """
     env = seeded_env(99, files=files)
     env.clock.set(T0 * 2)

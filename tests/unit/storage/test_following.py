@@ -154,7 +154,7 @@ class TestGapsLargerThanASegment:
         assert not read(env, "00000000000000000000.log")
 
     def test_no_append_succeeds_if_deferred_work_of_its_roll_fails(self) -> None:
-        """If that work fails, a gap's note may be lost, so recovery could drop later batches."""
+        """If the roll's work fails, a gap's note may be lost, so recovery could drop batches."""
 
         def opened() -> tuple[SeededEnv, Log]:
             env = seeded_env(1)

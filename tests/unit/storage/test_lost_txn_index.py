@@ -75,7 +75,7 @@ class TestAHardStop:
 
     @classmethod
     def hard_stopped(cls, *damage: int) -> tuple[SeededEnv, bytes]:
-        """Do as `damaged`, then append and kill the writer."""
+        """Create the log of `damaged`, then append and kill the writer."""
         env, before = cls.damaged(*damage)
         directory, log = reopen(env)
         put(log, 1)

@@ -1,4 +1,4 @@
-"""Appending from a copy, in place or together with other logs gives equal files and results."""
+"""Appends as a copy, in place, or together with other logs give equal files and results."""
 
 from dataclasses import dataclass, field
 from enum import Enum

@@ -1,7 +1,8 @@
 """Slow model of authorization that reads every ACL for each question.
 
-The broker's own authorizer indexes ACLs by name and caches results. The model shares only Kafka's
-numbers of operations and types with it; test_model.py compares both with Kafka's authorizer.
+The broker's own authorizer indexes ACLs by name and caches results. The model and the authorizer
+share only Kafka's numbers of operations and types; test_model.py compares both with Kafka's
+authorizer.
 
 Source: KIP-11, KIP-290; behavior of Kafka 4.3's StandardAuthorizer.
 """

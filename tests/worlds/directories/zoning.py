@@ -39,7 +39,7 @@ def add_zones(
     Args:
         path: Path of the directory.
         topic: Name of the topic.
-        env: The files and the clock; those of the machine if None.
+        env: The files and the clock; the machine's files and clock if None.
         limits: Limits of zones.
         forget: Indexes of the segments whose append times are removed first.
     """

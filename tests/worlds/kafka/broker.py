@@ -99,7 +99,7 @@ SOME_PORTS = range(20_000, 32_000)
 
 
 def client_settings(bootstrap: str, **more: str | int | float | bool) -> ClientConfig:
-    """Return librdkafka settings for a broker; `more` with underscores for dots."""
+    """Return librdkafka settings for a broker; names in `more` have underscores for dots."""
     settings: ClientConfig = {"bootstrap.servers": bootstrap, "log_level": 2}
     settings.update((key.replace("_", "."), value) for key, value in more.items())
     return settings
@@ -359,7 +359,7 @@ class Broker:
         until_so(do_answer, f"the leaders of {name} answer")
 
     def client_config(self, **more: str | int | float | bool) -> ClientConfig:
-        """Return librdkafka settings for this broker; `more` with underscores for dots."""
+        """Return librdkafka settings for this broker; names in `more` have underscores for dots."""
         return client_settings(self.bootstrap, **more)
 
     def partition_dir(self, topic: str, partition: int = 0) -> Path:

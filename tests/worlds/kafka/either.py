@@ -36,7 +36,7 @@ class AnyBroker(Protocol):
         """Create a topic, and wait until the topic is served; `config` has underscores for dots."""
 
     def client_config(self, **more: str | int | float | bool) -> ClientConfig:
-        """Return librdkafka settings for this broker; `more` with underscores for dots."""
+        """Return librdkafka settings for this broker; names in `more` have underscores for dots."""
 
 
 class Ours:

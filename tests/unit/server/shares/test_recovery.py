@@ -251,7 +251,7 @@ async def until_shown(it: World) -> None:
 
 
 async def revive(state: CrashState, story: Story, durability: str) -> None:
-    """Restart; check that acknowledged records stay so, and that all others can be acquired."""
+    """Restart; check that acknowledged records stay acknowledged, and others can be acquired."""
     sure, perhaps = story.at(state.prefix)
     clock = ManualClock(START_MS)
     files = reopen(state, clock=clock)

@@ -15,7 +15,7 @@ ALL, COMMITTED = IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED
 
 
 class Shelf(FetchQueue):
-    """A queue and its count of records; the first `stable` ones belong to no open transaction."""
+    """A queue and its record count; the first `stable` records are in no open transaction."""
 
     def __init__(self) -> None:
         super().__init__(KEY)
@@ -246,7 +246,7 @@ class AnyOrder:
         self.shelf.leave(fetch)
 
     def hold_up(self) -> None:
-        """Let a fetch that was not woken begin or end other work; let some woken ones end it."""
+        """Let a fetch that was not woken begin or end other work; let some woken fetches end it."""
         free = [each for each in self.fetches if not each.is_woken and each is not self.reader]
         for each in free[:1]:
             each.is_busy = not each.is_busy
@@ -264,7 +264,7 @@ class AnyOrder:
             assert self.shelf.seen_by(each.isolation) < each.least, each
 
     def check(self) -> None:
-        """Check that a free fetch was woken if none reads and a free one could acquire records."""
+        """Check that a fetch was woken if no fetch reads and a free fetch could acquire records."""
         assert self.shelf.waiting_count == len(self.fetches)
         could = [each for each in self.fetches if each.least == 1 and not each.is_busy]
         if self.reader is None and any(self.shelf.may_acquire(each.isolation) for each in could):

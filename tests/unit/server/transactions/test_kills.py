@@ -1,7 +1,8 @@
 """A broker is killed, or loses power, at any moment; its state is checked at the next start.
 
 Each transaction has a separate topic, whose markers show the outcome. Either all markers are
-commits or all are aborts. After a successful response, all have the outcome that was requested.
+commits or all are aborts. After a successful response, all markers have the outcome that was
+requested.
 """
 
 import asyncio
