@@ -23,7 +23,7 @@ from tests.worlds import class_archives
 from tests.worlds.kafka.home import Unavailable, kafka_home
 from tests.worlds.kafka.oracle import kafka_jars, kafka_oracle
 from tests.worlds.memory_folder import quick_path
-from tests.worlds.needs import need
+from tests.worlds.needs import REQUIRED, need
 from tests.worlds.waiting import until_kernels_loaded
 
 from tidelog.garbage import collection_paused, take_as_old
@@ -112,7 +112,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """
     if hasattr(session.config, "workerinput"):
         return
-    if os.environ.get("TIDELOG_REQUIRE_KAFKA"):
+    if os.environ.get(REQUIRED):
         with suppress(Unavailable):
             kafka_home()
     if session.config.getoption("numprocesses", None):

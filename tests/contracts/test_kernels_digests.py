@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.contracts.kernel_runs import Guarded, run_guarded
+from tests.worlds.needs import need
 from tests.worlds.records import plain_digests
 from tests.worlds.records.plain_digests import KeySummary, PlainRecord
 
@@ -45,12 +46,9 @@ Entry = tuple[bytes | None, bytes | None, int]
 Run = Callable[..., Callable[..., object]]
 
 
-@pytest.mark.skipif(
-    sys.hash_info.algorithm != "siphash13",
-    reason=f"this Python hashes by {sys.hash_info.algorithm}, CPython by siphash13",
-)
 def test_the_hash_of_values_is_that_of_pythons_texts() -> None:
     """Python hashes bytes by SipHash-1-3 (PEP 456, since 3.11) with a seed that can be zero."""
+    need(sys.hash_info.algorithm == "siphash13", "a Python that hashes by SipHash-1-3")
     program = "print([hash(bytes(range(size))) for size in range(1, 40)])"
     environment = {"PYTHONHASHSEED": "0"}
     done = subprocess.run(

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.corpus.before.archives import commit, names
 from tests.corpus.stage import ROOT
+from tests.worlds.needs import need
 
 pytestmark = pytest.mark.slow
 
@@ -35,8 +36,8 @@ def run(tree: Path, *arguments: str) -> str:
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A work tree of the earlier commit."""
-    if git("cat-file", "-e", f"{commit()}^{{commit}}").returncode:
-        pytest.skip(f"the commit {commit()} is not here: no git, or a clone without history")
+    is_known = git("cat-file", "-e", f"{commit()}^{{commit}}").returncode == 0
+    need(is_known, f"git and a clone whose history contains the commit {commit()}")
     place = tmp_path_factory.mktemp("before") / "tree"
     added = git("worktree", "add", "--detach", str(place), commit())
     assert added.returncode == 0, added.stderr

@@ -177,9 +177,9 @@ def test_idle_connections_delay_no_client_and_end_with_the_broker(quick_path: Pa
 
 
 @pytest.mark.slow  # 10,000 connections
-@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 def test_ten_thousand_idle_connections_use_few_resources(quick_path: Path) -> None:
     """The broker runs as a separate process, which raises its own limit of open files."""
+    need(sys.platform == "linux", "/proc of Linux, for the process's memory")
     with contextlib.ExitStack() as stack:
         need(stack.enter_context(descriptors(IDLE_MANY)), f"{IDLE_MANY} open descriptors")
         data = str(quick_path / "data")

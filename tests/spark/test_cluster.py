@@ -9,7 +9,6 @@ virtual environment with tidelog[spark,objects] and venv-pack.
 """
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from tests.spark.cluster import SMALL, Processes, start_connect, start_standalon
 from tests.worlds.directories.copies import copy_into
 from tests.worlds.directories.logs import ANY_TIME
 from tests.worlds.directories.random_logs import T0, TOPIC, make_log_dir
+from tests.worlds.needs import variable
 from tests.worlds.s3_server import S3Server, s3_server
 
 from tidelog.env import Env, ManualClock
@@ -141,18 +141,10 @@ def test_local(processes: Processes, logs: Path) -> None:
     check(run(processes, logs, "local[2]"), logs)
 
 
-def there(name: str) -> str:
-    """Return the folder that an environment variable names; skip the test if it is not set."""
-    found = os.environ.get(name)
-    if not found:
-        pytest.skip(f"{name} is not set (docs/testing.md, Object stores and clusters)")
-    return found
-
-
 @pytest.mark.slow
 def test_spark_4_2_on_java_21(processes: Processes, logs: Path) -> None:
-    processes.home = Path(there("TIDELOG_SPARK_42")) / "pyspark"
-    processes.java_home = there("TIDELOG_JAVA_21")
+    processes.home = Path(variable("TIDELOG_SPARK_42")) / "pyspark"
+    processes.java_home = variable("TIDELOG_JAVA_21")
     found = run(processes, logs, "local[2]")
     check(found, logs)
     assert str(found["version"]).startswith("4.2.")
@@ -161,7 +153,7 @@ def test_spark_4_2_on_java_21(processes: Processes, logs: Path) -> None:
 @pytest.mark.slow
 def test_java_21(processes: Processes, logs: Path) -> None:
     """The newest Spark with Java 21; the other tests use the machine's own Java."""
-    processes.java_home = there("TIDELOG_JAVA_21")
+    processes.java_home = variable("TIDELOG_JAVA_21")
     found = run(processes, logs, "local[2]")
     check(found, logs)
     assert str(found["java"]).startswith("21")
@@ -170,7 +162,7 @@ def test_java_21(processes: Processes, logs: Path) -> None:
 @pytest.mark.slow
 def test_an_archive_brings_the_environment(processes: Processes, logs: Path) -> None:
     """Spark sends the environment as an archive (docs/deploy.md) to nodes that have only Python."""
-    env = Path(there("TIDELOG_SPARK_ARCHIVE"))
+    env = Path(variable("TIDELOG_SPARK_ARCHIVE"))
     packed = [str(env / "bin" / "venv-pack"), "-q", "-p", str(env), "-o", str(logs / "env.tar.gz")]
     subprocess.run(packed, check=True)
     processes.variables = {"PYTHONPATH": "", "PYSPARK_PYTHON": "/nowhere/python"}
@@ -190,7 +182,7 @@ def test_an_archive_brings_the_environment(processes: Processes, logs: Path) -> 
 
 @pytest.mark.slow
 def test_another_java_is_refused(processes: Processes, logs: Path) -> None:
-    processes.java_home = there("TIDELOG_JAVA_OTHER")
+    processes.java_home = variable("TIDELOG_JAVA_OTHER")
     done = start(processes, logs, "local[2]")
     assert done.returncode == 1
     assert "tidelog works with Spark on Java 17 and 21, this is Java" in done.stderr

@@ -120,6 +120,15 @@ def banned_words(text: str) -> list[str]:
     ]
 
 
+_SKIP: Final = re.compile(r"\bmark\.(?:skip|xfail)|pytest\.(?:skip|xfail|importorskip)\(|SkipTest")
+
+
+def own_skips(source: str) -> list[str]:
+    """Return the lines that skip a test by other means than tests/worlds/needs.py."""
+    lines = enumerate(source.splitlines(), 1)
+    return [f"{number}: use tests.worlds.needs" for number, line in lines if _SKIP.search(line)]
+
+
 # ------------------------------------------------------------------------------------- Links
 
 _LINK: Final = re.compile(r"\[[^\]]*\]\(\s*([^)\s]+)\s*\)")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.tidy.checks import ROOT
+from tests.worlds.needs import REQUIRED, need
 
 # Stand-in for `./run`: the file `codes` has the exit code of each call.
 STAND_IN = """#!/bin/sh
@@ -122,6 +123,18 @@ def test_failed_tests_are_red_and_not_repeated(ci: Ci) -> None:
 def test_failed_tests_after_a_red_check_are_red(ci: Ci) -> None:
     assert ci.run(2, 1).returncode == 1
     assert ci.calls == [CHECK, ALL]
+
+
+def test_a_test_whose_need_is_missing_is_skipped_but_fails_in_ci(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert f"{REQUIRED}=1" in (ROOT / ".ci" / "run").read_text()
+    monkeypatch.delenv(REQUIRED, raising=False)
+    with pytest.raises(pytest.skip.Exception, match="needs Java"):
+        need(False, "Java")
+    monkeypatch.setenv(REQUIRED, "1")
+    with pytest.raises(pytest.fail.Exception, match=f"needs Java, and {REQUIRED} forbids"):
+        need(False, "Java")
 
 
 @pytest.mark.parametrize("wrong", ["os._exit(1)", ENDLESS], ids=["crashes", "hangs"])

@@ -32,6 +32,13 @@ def test_no_banned_words() -> None:
     assert gather({path: checks.banned_words(path.read_text()) for path in TEXT}) == []
 
 
+def test_tests_skip_only_what_ci_would_fail() -> None:
+    """Of the exceptions, `./run coverage` loads measured.py, which CI does not."""
+    exceptions = {"tests/worlds/needs.py", "tests/measured.py", "tests/tidy/checks.py"}
+    others = [path for path in PYTHON if checks.name_of(path) not in exceptions]
+    assert gather({path: checks.own_skips(path.read_text()) for path in others}) == []
+
+
 def test_links_between_documents_resolve() -> None:
     assert gather({path: checks.broken_links(path, path.read_text()) for path in MARKDOWN}) == []
 
@@ -114,6 +121,11 @@ def test_banned_word_is_found(line: str) -> None:
 )
 def test_fine_word_passes(line: str) -> None:
     assert checks.banned_words(line) == []
+
+
+@pytest.mark.parametrize("line", ["@pytest.mark." + "skipif(1)", "pytest." + "skip('why')"])
+def test_own_skip_is_found(line: str) -> None:
+    assert checks.own_skips(f"need(found)\n{line}\n") == ["2: use tests.worlds.needs"]
 
 
 def test_broken_link_is_found(tmp_path: Path) -> None:

@@ -1,17 +1,28 @@
-"""Programs and packages that a machine may lack."""
+"""Programs, packages and features of the system that a machine may lack.
+
+Tests skip only by these functions (tests/tidy/test_files.py), so that no test is skipped in CI
+because of a missing need.
+"""
 
 import os
 import shutil
+from typing import NoReturn
 
 import pytest
+
+REQUIRED = "TIDELOG_REQUIRE_KAFKA"
 
 
 def need(found: bool, what: str) -> None:
     """If `found` is false, skip the test, or fail it if TIDELOG_REQUIRE_KAFKA is set."""
-    if found:
-        return
-    if os.environ.get("TIDELOG_REQUIRE_KAFKA"):
-        pytest.fail(f"needs {what}, and TIDELOG_REQUIRE_KAFKA forbids skipping")
+    if not found:
+        skip_or_fail(what)
+
+
+def skip_or_fail(what: str) -> NoReturn:
+    """Skip the test because `what` is missing, or fail it if TIDELOG_REQUIRE_KAFKA is set."""
+    if os.environ.get(REQUIRED):
+        pytest.fail(f"needs {what}, and {REQUIRED} forbids skipping", pytrace=False)
     pytest.skip(f"needs {what}")
 
 
@@ -20,3 +31,11 @@ def need_kcat() -> None:
     if os.environ.get("TIDELOG_WITHOUT_KCAT"):
         pytest.skip("TIDELOG_WITHOUT_KCAT is set: kcat can't be installed on this machine")
     need(shutil.which("kcat") is not None, "kcat (apt install kcat)")
+
+
+def variable(name: str) -> str:
+    """Return an environment variable that enables a slow test; skip the test if it is not set."""
+    found = os.environ.get(name)
+    if not found:
+        pytest.skip(f"{name} is not set (docs/testing.md, Object stores and clusters)")
+    return found

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.worlds.needs import need
 from tests.worlds.waiting import PATIENCE_S
 
 from tidelog.server import kernels
@@ -67,8 +68,8 @@ def test_without_numba_no_library_is_loaded_and_the_interpreter_is_unchanged() -
     assert watched("none")[:2] == ["(False, False)", "True"]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="mapped libraries are read from /proc")
 def test_libraries_are_loaded_before_their_import_and_no_import_stops_all_threads() -> None:
+    need(sys.platform == "linux", "/proc of Linux, for the mapped libraries")
     *said, done, came = watched()
     assert said == ["(True, True)", "True"]
     (imports, loaded), modules = ast.literal_eval(done), ast.literal_eval(came)

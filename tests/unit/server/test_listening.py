@@ -4,6 +4,7 @@ import socket
 from typing import cast
 
 import pytest
+from tests.worlds.needs import need
 
 from tidelog.server.net.listener import PACING, WITHOUT_PACING, prepare
 
@@ -37,10 +38,10 @@ def told(bound: Bound, size: int = -1) -> list[tuple[int, int, object]]:
     return bound.told
 
 
-@pytest.mark.skipif(not hasattr(socket, "TCP_CONGESTION"), reason="needs TCP_CONGESTION of Linux")
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "::1", "::1%lo"])
 @pytest.mark.parametrize("pacing", [PACING, b"bbr2"])
 def test_loopback_listeners_are_not_paced(host: str, pacing: bytes) -> None:
+    need(hasattr(socket, "TCP_CONGESTION"), "TCP_CONGESTION of Linux")
     assert told(Bound(host, pacing)) == [(socket.IPPROTO_TCP, CONGESTION, WITHOUT_PACING)]
 
 
@@ -72,9 +73,9 @@ def test_a_default_buffer_size_is_not_set_on_the_loopback(host: str) -> None:
     assert is_set == (host in ("0.0.0.0", "192.0.2.7"))
 
 
-@pytest.mark.skipif(not hasattr(socket, "TCP_CONGESTION"), reason="needs TCP_CONGESTION of Linux")
 def test_connections_inherit_the_congestion_control() -> None:
     """Connections on the loopback are not paced, whatever the machine's default is."""
+    need(hasattr(socket, "TCP_CONGESTION"), "TCP_CONGESTION of Linux")
     with socket.socket() as listening, socket.socket() as client:
         listening.bind(("127.0.0.1", 0))
         prepare(listening, -1)

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from tests.worlds.needs import need
 
 from tidelog.spark import parts, tables, workers
 from tidelog.spark.options import read_source_options
@@ -21,9 +22,10 @@ from tidelog.spark.workers import PromptAck, acknowledge_now
 
 OPTIONS = {"path": "/nowhere", "subscribe": "orders"}
 
-pytestmark = pytest.mark.skipif(
-    not hasattr(socket, "TCP_QUICKACK"), reason="needs TCP_QUICKACK of Linux"
-)
+
+@pytest.fixture(autouse=True)
+def quick_ack() -> None:
+    need(hasattr(socket, "TCP_QUICKACK"), "TCP_QUICKACK of Linux")
 
 
 @pytest.fixture

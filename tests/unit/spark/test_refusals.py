@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
+from tests.worlds.needs import need
 
 import tidelog
 from tidelog.errors import InvalidRequest
@@ -39,12 +40,12 @@ def test_an_empty_partition_is_no_warning(tmp_path: Path, caplog: pytest.LogCapt
     assert not [level for level, _ in told if level == "WARNING"]
 
 
-@pytest.mark.skipif(sys.prefix == sys.base_prefix, reason="needs a virtual environment")
 @pytest.mark.parametrize("is_activated", [True, False])
 def test_workers_run_this_python_if_the_environment_is_not_activated(
     is_activated: bool,
 ) -> None:
     """Otherwise workers would run the python3 in PATH and fail, because it has no tidelog."""
+    need(sys.prefix != sys.base_prefix, "a virtual environment")
     own, others = f"{sys.prefix}/bin", "/usr/bin:/bin"
     env = {name: text for name, text in os.environ.items() if not name.startswith("PYSPARK_")}
     env["PATH"] = f"{own}:{others}" if is_activated else others

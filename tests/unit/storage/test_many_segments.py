@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from tests.worlds.directories.logs import ANY_TIME, TOPIC, WRITABLE, new_records
+from tests.worlds.needs import need
 
 from tidelog.record.builder import build_batch
 from tidelog.record.header import seal
@@ -69,8 +69,8 @@ def write_segments(directory: Path, count: int) -> None:
         last.with_suffix(suffix).touch()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's limit on maps")
 def test_ten_thousand_segments_under_1024_descriptors(tmp_path: Path) -> None:
+    need(sys.platform == "linux", "Linux's limit on maps")
     root = tmp_path / "data"
     with LogDir.open(str(root), options=WRITABLE) as directory:
         directory.create_topic(TOPIC, config=ANY_TIME)

@@ -17,17 +17,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
-import pytest
 from tests.worlds.class_archives import KAFKA, archived
+from tests.worlds.needs import skip_or_fail
 
 ROOT = Path(__file__).resolve().parents[3]
 TOOLS = ROOT / "tools" / "kafka"
 POM = TOOLS / "pom.xml"
 CONNECTOR_POM = TOOLS / "connector.xml"
 CACHE = ROOT / ".cache" / "kafka"
-REQUIRED = "TIDELOG_REQUIRE_KAFKA"
 # The first fetch downloads 54 MB. A later fetch copies the jars from Maven's own cache.
 FETCH_TIMEOUT_S = 540
 # Maven's extra options in each attempt to download. -U makes Maven ignore a cached failure, which
@@ -174,14 +172,7 @@ def required_connector() -> Path:
         with _locked():
             return _made_from("connector", [CONNECTOR_POM], fetch)
     except Unavailable as missing:
-        skip_or_fail(str(missing))
-
-
-def skip_or_fail(reason: str) -> NoReturn:
-    """Skip the test, or fail the test if `TIDELOG_REQUIRE_KAFKA` is set."""
-    if os.environ.get(REQUIRED):
-        pytest.fail(f"{REQUIRED} is set, but Apache Kafka can't be had: {reason}", pytrace=False)
-    pytest.skip(f"Apache Kafka can't be had: {reason}")
+        skip_or_fail(f"Apache Kafka's jars: {missing}")
 
 
 def required_home() -> KafkaHome:
@@ -189,4 +180,4 @@ def required_home() -> KafkaHome:
     try:
         return kafka_home()
     except Unavailable as missing:
-        skip_or_fail(str(missing))
+        skip_or_fail(f"Apache Kafka's jars: {missing}")
