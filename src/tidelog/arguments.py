@@ -80,7 +80,7 @@ def choice(kind: type[Chosen], argument: object, name: str) -> Chosen:
             if word_of(member) == argument.lower():
                 return member
     elif type(argument) is int and issubclass(kind, IntEnum) and argument in set(map(int, kind)):
-        return cast("Chosen", kind(argument))
+        return kind(argument)
     words = ", ".join(map(word_of, kind))
     raise InvalidChoice(
         f"{name} is {argument!r:.60}; give one of {words}, as text or {kind.__name__}"
@@ -139,7 +139,7 @@ def reads_arguments(**more: type[Enum]) -> Callable[[Target], Target]:
                 setattr(target, name, _reading(member, more))
             elif isinstance(member, classmethod):
                 setattr(target, name, classmethod(_reading(member.__func__, more)))
-        return cast("Target", target)
+        return target
 
     return decorate
 

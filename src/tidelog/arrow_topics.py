@@ -15,7 +15,6 @@ from tidelog.types import ArrowStream, Codec
 
 if TYPE_CHECKING:
     import pandas as pd
-    import polars as pl
 
 
 try:
@@ -99,7 +98,7 @@ def _rows_of(source: object) -> pa.Table:
     if type(source).__module__.partition(".")[0] == "pandas":
         return pa.Table.from_pandas(cast("pd.DataFrame", source), preserve_index=False)
     if hasattr(source, "__arrow_c_stream__"):
-        return pa.RecordBatchReader.from_stream(cast("pl.DataFrame", source)).read_all()
+        return pa.RecordBatchReader.from_stream(source).read_all()
     raise InvalidRequest(
         f"table is {type(source).__module__}.{type(source).__name__}; give an Arrow table, batch or"
         " reader, or a Polars or pandas frame (collect a lazy one)"

@@ -9,7 +9,7 @@ topic's files, except for a tombstone, and prints a receipt.
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from tidelog.directory import Directory
     from tidelog.storage.compaction.cleaning_plan import Preview
     from tidelog.storage.compaction.generations import GenerationPlan
+    from tidelog.storage.erasure import Receipt
 
 
 _COLUMNS: Final = output.columns(
@@ -349,9 +350,6 @@ def _row(one: "CompactionResult") -> list[Cell]:
     return [one.name.topic, one.name.partition, *counts, one.reason or None, one.stopped or None]
 
 
-Receipt = Mapping[str, object]
-
-
 @click.command(
     "erase",
     epilog=examples(
@@ -403,7 +401,7 @@ def erase(  # noqa: PLR0913 - one argument for each option
     needs_arrow()
     key_bytes = typed_bytes(key, key_as)
 
-    def here() -> Receipt:
+    def here() -> "Receipt":
         from tidelog.storage.erasure import erase as erase_key
 
         with open_directory(surroundings, data, writable=execute) as directory:
@@ -424,7 +422,7 @@ _FILES: Final = output.columns(
 _OFFSETS_MAX: Final = 8
 
 
-def _show_erasure(surroundings: Surroundings, receipt: Receipt, kind: Format) -> None:
+def _show_erasure(surroundings: Surroundings, receipt: "Receipt", kind: Format) -> None:
     """Print the verdict and the files with the key, or the receipt; notes go to stderr."""
     from tidelog.storage.erasure import erasure_verdict
 
@@ -435,19 +433,19 @@ def _show_erasure(surroundings: Surroundings, receipt: Receipt, kind: Format) ->
         shortened = kind is Format.TABLE and not surroundings.is_wide
         most = _OFFSETS_MAX if shortened else None
         output.print_rows(surroundings, _FILES, _file_rows(receipt, most), kind)
-    for line in cast("list[str]", receipt["not_reached"]):
+    for line in receipt["not_reached"]:
         surroundings.note(f"still contains the key: {line}")
-    for line in cast("list[str]", receipt["notes"]):
+    for line in receipt["notes"]:
         surroundings.note(line)
     if receipt["executed"]:
-        for line in cast("list[str]", receipt["out_of_reach"]):
+        for line in receipt["out_of_reach"]:
             surroundings.note(f"not checked: {line}")
 
 
-def _file_rows(receipt: Receipt, most: int | None) -> Iterator[list[Cell]]:
+def _file_rows(receipt: "Receipt", most: int | None) -> Iterator[list[Cell]]:
     """Yield a row for each file with the key; a row lists at most `most` offsets."""
-    for row in cast("list[dict[str, Cell]]", receipt["found"]):
-        offsets = cast("list[Cell]", row["offsets"])
+    for row in receipt["found"]:
+        offsets = row["offsets"]
         listed = offsets[:most]
         text = ", ".join(map(str, listed)) + (", ..." if len(listed) < len(offsets) else "")
         yield [row["partition"], row["file"], len(offsets), text]

@@ -439,7 +439,7 @@ def _json_object(value: Cell) -> dict[str, Cell] | None:
             content = json.loads(value)
         except (ValueError, RecursionError):
             return None
-    return cast("dict[str, Cell]", content) if isinstance(content, dict) else None
+    return content if isinstance(content, dict) else None
 
 
 def _without_equal_start(before: Cell, after: Cell) -> tuple[Cell, Cell]:

@@ -263,7 +263,7 @@ def here_or_by_holder(
         if holder is None:
             raise
         with holder:
-            if verb not in cast("list[str]", holder.status()["verbs"]):
+            if not holder.supports(verb):
                 raise
             return by(holder)
 

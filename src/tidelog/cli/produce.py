@@ -444,7 +444,7 @@ def _open_source(surroundings: Surroundings, options: ProduceOptions) -> Iterato
         with TemporaryFile() as copy:
             copyfileobj(source, copy)
             copy.seek(0)
-            yield cast("BinaryIO", copy)
+            yield copy
 
 
 @contextmanager

@@ -18,7 +18,7 @@ Source: Kafka 4.3's `KafkaConfig`, `DynamicBrokerConfig`, `SocketServerConfigs`,
 
 from collections.abc import Callable, Mapping
 from dataclasses import field, replace
-from typing import Final, Self, cast
+from typing import Final, Self
 
 from tidelog.config.topic import (
     TOPIC_CONFIG_BY_NAME,
@@ -549,7 +549,7 @@ class BrokerConfig:
         parsed = _ParsedSettings()
         parsed.take_all(texts)
         _, topic_notes = TopicConfig.parse({}, broker=parsed.topics)
-        make = cast("Callable[..., Self]", cls)
+        make: Callable[..., Self] = cls
         names = frozenset(texts.keys() & BROKER_CONFIG_BY_NAME.keys())
         config = make(
             **parsed.values,
@@ -594,7 +594,8 @@ class BrokerConfig:
         key = BROKER_CONFIG_BY_NAME.get(name)
         if key is None:
             raise _unknown(name)
-        return text_of(cast("ConfigValue", getattr(self, key.attribute)))
+        value: ConfigValue = getattr(self, key.attribute)
+        return text_of(value)
 
 
 BROKER_CONFIGS: Final = keys_of(BrokerConfig)
@@ -707,7 +708,8 @@ def changed_config(started: BrokerConfig, settings: Mapping[str, str]) -> Broker
         else:
             raise ConfigError(name, text, "can't be changed while the broker runs")
     TopicConfig.parse({}, broker=topics)
-    config = cast("Callable[..., BrokerConfig]", replace)(started, **values, topic_defaults=topics)
+    make: Callable[..., BrokerConfig] = replace
+    config = make(started, **values, topic_defaults=topics)
     config.ensure_consistent()
     return config
 

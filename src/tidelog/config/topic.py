@@ -15,7 +15,7 @@ Source: Kafka 4.3's `LogConfig`; KIP-32 and KIP-33 for the older names.
 
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
-from typing import Final, NamedTuple, Self, cast
+from typing import Final, NamedTuple, Self
 
 from tidelog.config.values import (
     COMPACTION_SCHEDULER,
@@ -458,7 +458,8 @@ class TopicConfig:
         above, notes = resolve(given)
         settings = below | above
         values = {setting.key.attribute: setting.value for setting in settings.values()}
-        config = cast("Callable[..., Self]", cls)(**values)
+        make: Callable[..., Self] = cls
+        config = make(**values)
         config.ensure_consistent()
         return config, [*broker_notes, *notes, *_advice(config, settings)]
 
@@ -483,7 +484,8 @@ class TopicConfig:
         key = TOPIC_CONFIG_BY_NAME.get(name)
         if key is None:
             raise ConfigError(name, None, "is not a topic setting")
-        return text_of(cast("ConfigValue | None", getattr(self, key.attribute)))
+        value: ConfigValue | None = getattr(self, key.attribute)
+        return text_of(value)
 
     def texts(self) -> dict[str, str]:
         """Return the texts of all settings that have a value, by name, in the order of the fields.

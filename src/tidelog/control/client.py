@@ -7,7 +7,7 @@ thread-safe.
 import socket
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final, cast
 
 from tidelog.closing import Closing
 from tidelog.control import channel, verbs
@@ -16,6 +16,9 @@ from tidelog.errors import CorruptMessage
 from tidelog.storage.directory.attach import AttachResult, ExchangeResult, WriterVersion
 from tidelog.storage.directory.staging import NewSegment, StagedSegment
 from tidelog.types import TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.storage.erasure import Receipt
 
 # Default timeout in seconds. It is long because, for `attach`, the server reads every byte of the
 # segments before it responds.
@@ -62,6 +65,11 @@ class ControlClient(Closing):
     def status(self) -> Mapping[str, object]:
         """Return the directory's `path`, the holder's `pid`, and the `verbs` that it supports."""
         return self.call("status", {})
+
+    def supports(self, verb: str) -> bool:
+        """Whether the holder supports a verb."""
+        verbs_ = self.status()["verbs"]
+        return isinstance(verbs_, list) and verb in verbs_
 
     def flush(self) -> None:
         """Make all appended records durable; raises StorageFailure and the errors of `call`."""
@@ -113,7 +121,7 @@ class ControlClient(Closing):
         }
         return verbs.read_exchanged(self.call("swap", arguments))
 
-    def erase(self, topic: str, key: bytes, *, execute: bool) -> Mapping[str, object]:
+    def erase(self, topic: str, key: bytes, *, execute: bool) -> "Receipt":
         """Erase all records of a key; if not `execute`, only find them. Return the receipt.
 
         Raises:
@@ -122,7 +130,8 @@ class ControlClient(Closing):
             TidelogError: `storage.erasure.erase` failed.
         """
         encoded = b64encode(key).decode("ascii")
-        return self.call("erase", {"topic": topic, "key": encoded, "execute": execute})
+        arguments = {"topic": topic, "key": encoded, "execute": execute}
+        return cast("Receipt", self.call("erase", arguments))
 
     def call(self, verb: str, arguments: Mapping[str, object]) -> Mapping[str, object]:
         """Send a request and return the result in its response.

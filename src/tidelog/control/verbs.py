@@ -36,7 +36,7 @@ from tidelog.storage.tier_manager.mover import MoveOptions, MoveReport, tier_par
 from tidelog.types import INT32_MAX, INT64_MAX, TopicPartition
 
 Arguments: TypeAlias = Mapping[str, object]
-Result: TypeAlias = dict[str, object]
+Result: TypeAlias = Mapping[str, object]
 Verbs: TypeAlias = Mapping[str, Callable[[DirectoryAccess, Arguments], Result]]
 _COMMIT_ID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
@@ -71,7 +71,7 @@ def run(
     return operation(log_dir, arguments)
 
 
-def holder_status(log_dir: DirectoryAccess, supported: Iterable[str]) -> Result:
+def holder_status(log_dir: DirectoryAccess, supported: Iterable[str]) -> dict[str, object]:
     """Return the holder's status: directory, process id, supported verbs."""
     return {"path": log_dir.path, "pid": os.getpid(), "verbs": list(supported)}
 

@@ -173,7 +173,7 @@ def options_of(kind: type) -> dict[str, tuple[object, Option]]:
             of, option = get_args(arguments[0])
             declared[name] = (of, replace(option, default=REQUIRED))
         else:
-            declared[name] = cast("tuple[object, Option]", arguments)
+            declared[name] = arguments
     return declared
 
 

@@ -556,7 +556,7 @@ class Template:
             raise _Unusual from None
         if size <= 0 or at + size != end or bytes(frame[end:]) != self._tail:
             raise _Unusual
-        return [(key, [(index, frame[at:end])])]  # type: ignore[list-item] # index, records
+        return [(key, [(index, frame[at:end])])]  # type: ignore[list-item] # the only row: index, records
 
 
 class Templates:

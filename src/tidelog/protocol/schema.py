@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 Message = TypeVar("Message", bound="DataclassInstance")
 ANY_VERSION: Final = 2**15 - 1
 _SPEC: Final = "wire"
@@ -67,7 +68,7 @@ class Form(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind(Generic[T]):
+class Kind(Generic[T_co]):
     """A data type of the protocol.
 
     Attributes:
@@ -80,7 +81,7 @@ class Kind(Generic[T]):
     """
 
     form: Form
-    zero: T | Callable[[], T]
+    zero: T_co | Callable[[], T_co]
     null_since: int | None = None
     item: "Kind[object] | None" = None
     struct: "type[DataclassInstance] | None" = None
@@ -123,12 +124,12 @@ def nullable_bytes(since: int = 0) -> Kind[Buffer | None]:
 
 def array(item: Kind[T]) -> Kind[list[T]]:
     """Return the type of an array of any length."""
-    return Kind(Form.ARRAY, list, None, cast("Kind[object]", item))
+    return Kind(Form.ARRAY, list, None, item)
 
 
 def nullable_array(item: Kind[T], since: int = 0) -> Kind[list[T] | None]:
     """Return the type of an array that may be null from version `since` on; the default is null."""
-    return Kind(Form.ARRAY, None, since, cast("Kind[object]", item))
+    return Kind(Form.ARRAY, None, since, item)
 
 
 def struct(kind: type[Message]) -> Kind[Message]:
@@ -176,7 +177,7 @@ def wire(
         tag: Tag of a tagged field; None for an ordinary field.
         default: Value in versions without the field; by default the type's zero.
     """
-    metadata = {_SPEC: _Spec(cast("Kind[object]", kind), since, until, tag)}
+    metadata = {_SPEC: _Spec(kind, since, until, tag)}
     zero = kind.zero if isinstance(default, _Missing) else default
     if callable(zero):
         field: object = dataclasses.field(default_factory=zero, metadata=metadata)

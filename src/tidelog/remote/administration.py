@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import (
         AclBinding,
         AclBindingFilter,
+        DeletedRecords,
         UserScramCredentialAlteration,
     )
 
@@ -332,13 +333,13 @@ def delete_records(
     ]
     starts: dict[TopicPartition, int] = {}
     with _typed("delete records"):
-        futures: Mapping[CkPartition, Future[object]] = client.admin().delete_records(
+        futures: Mapping[CkPartition, Future[DeletedRecords]] = client.admin().delete_records(
             partitions, request_timeout=client.timeout_s
         )
         for partition, future in futures.items():
             name = TopicPartition(partition.topic, partition.partition)
             (deleted,) = client.results(f"delete records of {name}", {name: future}).values()
-            starts[name] = deleted.low_watermark  # type: ignore[attr-defined] # DeletedRecords
+            starts[name] = deleted.low_watermark
     return starts
 
 

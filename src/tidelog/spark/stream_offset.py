@@ -49,7 +49,7 @@ Source: KIP-320.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
-from typing import Final, NamedTuple, TypeAlias, TypeVar, cast
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from tidelog.errors import InvalidRequest, LostOffsets, UnsupportedVersion
 from tidelog.lazy_dataclass import dataclass
@@ -194,7 +194,7 @@ def _position(name: TopicPartition, fields: Mapping[str, object]) -> Position:
 def _object(value: object, what: str) -> Json:
     if not isinstance(value, dict):
         raise _wrong(what, value, "an object")
-    return cast("Json", value)
+    return value
 
 
 def _text(value: object, what: str) -> str:

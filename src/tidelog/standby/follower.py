@@ -559,7 +559,7 @@ def _ensure_complete(follower: Follower, arguments: Arguments) -> None:
         )
 
 
-def _state(follower: Follower) -> Result:
+def _state(follower: Follower) -> dict[str, object]:
     return {
         "follows": follower.leader_address,
         "groups": follower.group_count,

@@ -28,7 +28,7 @@ import hashlib
 import uuid
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, TypedDict
 
 from tidelog.amounts import plural, verb
 from tidelog.config import CLEANUP_DELETE, TopicConfig
@@ -91,6 +91,43 @@ _ASIDE: Final = (
 )
 
 
+class FileEntry(TypedDict):
+    """Entry of a file in a receipt."""
+
+    partition: int
+    file: str
+    bytes: int
+    sha256: str
+    offsets: list[int]
+
+
+class TombstoneEntry(TypedDict):
+    """Entry of a tombstone in a receipt."""
+
+    partition: int
+    offset: int
+
+
+class Receipt(TypedDict):
+    """Outcome of an erasure as JSON values. Times are in ms."""
+
+    version: int
+    topic: str
+    key_sha256: str
+    executed: bool
+    complete: bool
+    started_ms: int
+    ended_ms: int
+    records: int
+    found: list[FileEntry]
+    tombstones: list[TombstoneEntry]
+    searched: list[FileEntry]
+    removed_files: list[str]
+    not_reached: list[str]
+    out_of_reach: list[str]
+    notes: list[str]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchedFile:
     """A log file that was read from end to end.
@@ -114,7 +151,7 @@ class SearchedFile:
     offsets: tuple[int, ...]
     is_tiered: bool = False
 
-    def to_receipt(self) -> dict[str, object]:
+    def to_receipt(self) -> FileEntry:
         """Return the file's entry in a receipt."""
         return {
             "partition": self.partition.partition,
@@ -286,7 +323,7 @@ class Erasure:
         """Return offsets of the tombstones that stay in a partition."""
         return {offset for number, offset in self.tombstones if number == name.partition}
 
-    def receipt(self) -> dict[str, object]:
+    def receipt(self) -> Receipt:
         """Return the outcome as JSON values, with the key's digest instead of the key."""
         searched = self.left if self.is_executed else self.searched
         matches = [one for one in map(self._without_tombstone, self.searched) if one.offsets]
@@ -346,12 +383,11 @@ class Erasure:
         return notes
 
 
-def erasure_verdict(receipt: Mapping[str, object]) -> str:
+def erasure_verdict(receipt: Receipt) -> str:
     """Return a sentence on the records that an erasure found or erased, from its receipt."""
-    topic, count = receipt["topic"], cast("int", receipt["records"])
-    files, searched, left = (
-        len(cast("list[object]", receipt[name])) for name in ("found", "searched", "not_reached")
-    )
+    topic, count = receipt["topic"], receipt["records"]
+    files, searched = len(receipt["found"]), len(receipt["searched"])
+    left = len(receipt["not_reached"])
     reached = f"; {plural(left, 'place')} not reached" if left else ""
     if not count:
         only = ", only its tombstone," if receipt["tombstones"] else ""

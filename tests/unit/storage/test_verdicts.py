@@ -15,7 +15,7 @@ from tidelog.storage.compaction.generations.planning import (
     plan_verdict,
 )
 from tidelog.storage.compaction.job import Group
-from tidelog.storage.erasure import erasure_verdict
+from tidelog.storage.erasure import FileEntry, Receipt, erasure_verdict
 from tidelog.storage.tier_manager.mover import TierStatus, tier_verdict
 from tidelog.types import TopicPartition
 
@@ -166,23 +166,32 @@ class TestCheck:
 
 
 def receipt(
-    records: int, *, found: int = 1, executed: bool = False, left: int = 0
-) -> dict[str, object]:
+    records: int, *, found: int = 1, executed: bool = False, left: int = 0, tombstones: int = 0
+) -> Receipt:
+    file: FileEntry = {"partition": 0, "file": "f", "bytes": 9, "sha256": "0", "offsets": [7]}
     return {
+        "version": 1,
         "topic": "t",
-        "records": records,
-        "found": [{}] * found,
-        "searched": [{}] * 13,
-        "not_reached": ["a copy"] * left,
+        "key_sha256": "0",
         "executed": executed,
-        "tombstones": [],
+        "complete": executed and not left,
+        "started_ms": 1,
+        "ended_ms": 2,
+        "records": records,
+        "found": [file] * found,
+        "tombstones": [{"partition": 0, "offset": 8}] * tombstones,
+        "searched": [file] * 13,
+        "removed_files": [],
+        "not_reached": ["a copy"] * left,
+        "out_of_reach": [],
+        "notes": [],
     }
 
 
 class TestErasure:
     def test_nothing(self) -> None:
         assert erasure_verdict(receipt(0, found=0)) == "no record of the key in 13 files of t"
-        lone = receipt(0, found=0) | {"tombstones": [{}]}
+        lone = receipt(0, found=0, tombstones=1)
         assert erasure_verdict(lone) == "no record of the key, only its tombstone, in 13 files of t"
 
     def test_a_dry_run(self) -> None:

@@ -9,7 +9,7 @@ valid, and to steps whose rows are not reused.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, field, replace
 from typing import (
     Any,  # noqa: TID251 - JSON, checked here
@@ -118,7 +118,8 @@ def decode_run(fields: Mapping[str, object]) -> Run:
     """Convert parsed JSON to a run; raises TypeError, ValueError or KeyError if it is invalid."""
     plain = dict(fields)
     lists = {name: plain.pop(name) for name in ("files", "spans", "marks", "lost")}
-    run = Run(**plain)  # type: ignore[arg-type] # JSON; a wrong name is a TypeError
+    make: Callable[..., Run] = Run  # a wrong name is a TypeError
+    run = make(**plain)
     return replace(
         run,
         files=tuple(map(str, _list(lists["files"]))),

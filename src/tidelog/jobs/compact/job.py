@@ -38,7 +38,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final, Unpack, cast
+from typing import TYPE_CHECKING, Final, Unpack
 
 from tidelog.env import Env, OsFileSystem, os_env
 from tidelog.errors import CleaningFailed, DirectoryLocked, InvalidRequest
@@ -293,7 +293,7 @@ def lender(directory: str) -> "ControlClient | None":
     from tidelog.control.client import find_holder
 
     holder = find_holder(directory)
-    if holder is not None and "lend" not in cast("list[str]", holder.status()["verbs"]):
+    if holder is not None and not holder.supports("lend"):
         holder.close()
         return None
     return holder

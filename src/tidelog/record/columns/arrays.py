@@ -15,7 +15,7 @@ import ctypes
 from collections.abc import Callable
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -118,7 +118,7 @@ def new_page(size: int) -> memoryview:
 
 
 def _allocate(size: int) -> memoryview:
-    return memoryview(cast("memoryview", pa.allocate_buffer(size)))
+    return memoryview(pa.allocate_buffer(size))
 
 
 if TYPE_CHECKING:

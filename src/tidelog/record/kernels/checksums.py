@@ -75,7 +75,7 @@ def add_word(crc: int, data: Bytes, at: int) -> int:
 
 
 # The code from here on is compiled; see `memory`.
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,no-any-return"
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
 # ruff: noqa: ARG001 - as there
 
 

@@ -70,7 +70,7 @@ def fingerprint() -> str:
 # arrays is unnecessary. With reference counting, each call of a helper would change a reference
 # count atomically, which takes 20 times as long as the helper's work.
 _OPTIONS: Final = {"nogil": True, "_nrt": False}
-_njit = cast("Callable[..., Callable[[object], Dispatcher]]", njit)
+_njit: Callable[..., Callable[[object], Dispatcher]] = njit
 # Errors that a truncated, foreign or unreadable cache file causes when it is loaded.
 _DAMAGE: Final = (
     OSError,
@@ -158,4 +158,4 @@ def plain(kernel_: Kernel[P, R]) -> Callable[P, R]:
         for name, value in function.__globals__.items()
         if name in function.__code__.co_names or name == "__builtins__"
     }
-    return cast("Callable[P, R]", FunctionType(function.__code__, names, function.__name__))
+    return FunctionType(function.__code__, names, function.__name__)

@@ -120,7 +120,7 @@ def _store_plain(data: Bytes, at: int, value: int, size: int) -> None:
 
 # The code from here on is compiled. The arguments are Numba's types and LLVM's values, for which
 # neither package has type hints. Numba requires the parameters also where they are not used.
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,no-any-return"
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg"
 # ruff: noqa: ARG001
 
 

@@ -150,7 +150,8 @@ def failed_item(kind: type[Element], item: object, code: int, text: str | None =
         values[name] = [failed_item(struct, each, code, text) for each in elements]
     errors = {"error_code": code, "error_message": text}
     values |= {name: errors[name] for name in shape.errors}
-    return cast("Callable[..., Element]", kind)(**values)
+    make: Callable[..., Element] = kind
+    return make(**values)
 
 
 # Fields that name a topic. Each version of a message has either the name or the id.
@@ -337,7 +338,7 @@ class Denied:
 
         def add_to(response: Response | None) -> Response | Reply[Response]:
             assert response is not None
-            items = cast("list[Item]", getattr(response, name))
+            items: list[Item] = getattr(response, name)
             if len(items) > FEW:
                 return start(in_steps(response, items))
             items[:] = filter(is_shown, items)
@@ -374,7 +375,8 @@ def denied_whole(access: Access, code: int, items: Iterable[object] = ()) -> Den
     values = {name: errors[name] for name in _shape_of(kind, None).errors}
     for name, struct in _result_lists(kind)[:1]:
         values[name] = [failed_item(struct, each, code, text) for each in items]
-    return Denied.whole(cast("Callable[..., DataclassInstance]", kind)(**values))
+    make: Callable[..., DataclassInstance] = kind
+    return Denied.whole(make(**values))
 
 
 def needs_cluster(*operations: Operation, rows: str = "") -> "AnyGuard":

@@ -254,7 +254,7 @@ class _Parts:
 
     def _split(self, message: "DataclassInstance", path: tuple[str, ...]) -> Iterator[Part]:
         name, inner = path[0], path[1:]
-        items = cast("list[object] | None", getattr(message, name))
+        items: list[object] | None = getattr(message, name)
         blank = _with(message, name, [] if items else items)
         if items_in(blank, ITEM_MAX) > ITEM_MAX:
             raise _too_long(self._request)  # each part would repeat all other lists
@@ -389,7 +389,7 @@ class _Response:
 
     async def add(self, response: "DataclassInstance", joins: int, slices: Slices) -> None:
         """Merge in the response to the next part of the request."""
-        items = cast("list[DataclassInstance]", getattr(response, self._path[0]))
+        items: list[DataclassInstance] = getattr(response, self._path[0])
         if self._base is None or (_code(response) and not _code(self._base)):
             self._base = copy(response)
         if joins and self._last is not None and items:
@@ -425,7 +425,8 @@ class _Response:
 
 
 def _code(response: "DataclassInstance") -> int:
-    return cast("int", getattr(response, "error_code", 0))
+    code: int = getattr(response, "error_code", 0)
+    return code
 
 
 def _joined(
@@ -441,8 +442,8 @@ def _joined(
     for field in fields(last):
         if field.name != name and getattr(last, field.name) != getattr(more, field.name):
             return False
-    items = cast("list[DataclassInstance]", getattr(last, name))
-    added = cast("list[DataclassInstance]", getattr(more, name))
+    items: list[DataclassInstance] = getattr(last, name)
+    added: list[DataclassInstance] = getattr(more, name)
     if joins and items and added and _joined(items[-1], added[0], path[1:], joins - 1):
         del added[0]
     items.extend(added)

@@ -41,7 +41,7 @@ def remembers_short(
         @wraps(function)
         def call(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
             if names_of(*args, **kwargs):
-                return cached(*args, **kwargs)  # type: ignore[arg-type] # names, numbers
+                return cached(*args, **kwargs)  # type: ignore[arg-type] # names and numbers can be hashed
             return function(*args, **kwargs)
 
         return call

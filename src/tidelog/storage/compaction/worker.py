@@ -20,7 +20,7 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import IO, Final
 
@@ -47,7 +47,7 @@ _WAIT_MAX_S: Final = 0.5
 _LOCATION: Final = ("reason", "at", "offset", "path", "position")
 _FAILURE: Final = ("path", "operation", "reason")
 
-_CORRUPT: Final = {
+_CORRUPT: Final[Mapping[str, Callable[..., CorruptData]]] = {
     kind.__name__: kind
     for kind in (CorruptData, CorruptBatch, CorruptRecord, CorruptIndex, CorruptFile)
 }
@@ -208,7 +208,7 @@ def _error_of(kind: str, text: str, fields: dict[str, object]) -> TidelogError:
     kind_of_error = _CORRUPT.get(kind)
     if kind_of_error is not None:
         location = {name: fields.get(name) for name in _LOCATION}
-        return kind_of_error(str(location.pop("reason")), **location)  # type: ignore[arg-type] # as reported
+        return kind_of_error(str(location.pop("reason")), **location)
     if kind == StorageFailure.__name__:
         return StorageFailure(*(str(fields.get(name)) for name in _FAILURE))
     return CleaningFailed(f"{kind}: {text}")
