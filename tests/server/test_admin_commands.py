@@ -100,6 +100,31 @@ def test_a_broker_without_logins_and_an_authorizer() -> None:
         assert "has no authorizer: every client may do everything" in shell.err
 
 
+def test_lag_of_all_groups_names_those_without_rights() -> None:
+    settings = {
+        "authorizer.class.name": STANDARD_AUTHORIZER,
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    with tidelog.broker(settings=settings) as guarded:
+        shell = Shell(guarded.bootstrap_servers)
+        assert shell.run("create flights")[0] == ExitCode.OK
+        with tidelog.connect(guarded.bootstrap_servers) as remote:
+            for group in ("mine", "theirs"):
+                remote.cluster.commit(group, {TopicPartition("flights", 0): Committed(0)})
+        line = "acls add --principal User:bob --group theirs --operation read"
+        assert shell.run(line)[0] == ExitCode.OK, shell.err
+        code, out = shell.run("lag -o json")
+        assert code == ExitCode.ERROR
+        rows = [json.loads(row) for row in out.splitlines()]
+        assert [(row["group"], row["state"]) for row in rows] == [
+            ("mine", "ok"),
+            ("theirs", "not authorized"),
+        ]
+        assert "note: 1 group (theirs) can't be read: GROUP_AUTHORIZATION_FAILED" in shell.err
+        assert shell.run("lag theirs")[0] == ExitCode.ERROR
+        assert "GROUP_AUTHORIZATION_FAILED" in shell.err
+
+
 @pytest.mark.parametrize(
     ("listeners", "protocols", "mechanisms", "accepts"),
     [

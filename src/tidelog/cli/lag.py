@@ -30,11 +30,13 @@ from tidelog.types import IsolationLevel, TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from tidelog.errors import NotAuthorized
     from tidelog.remote.group_lag import History, Observation, PartitionLag
     from tidelog.remote.own_logs import OwnLogs
     from tidelog.remote.view import ClusterView, GroupOffsets
 
 Lags: TypeAlias = "dict[str, list[PartitionLag]]"
+Denied: TypeAlias = "dict[str, NotAuthorized]"
 Observe: TypeAlias = "Callable[[], dict[str, list[Observation]]]"
 
 
@@ -120,7 +122,8 @@ def lag(surroundings: Surroundings, options: LagOptions) -> ExitCode:
     clock, and the member of each partition. The commit state is ok if the group can continue from
     its committed offsets, however far it is behind.
 
-    Exit code 2: --max-lag or --max-seconds is exceeded in a partition at the last sample.
+    Exit code 2: --max-lag or --max-seconds is exceeded in a partition at the last sample. Without
+    GROUP, a group on which the user has no rights is "not authorized", and the exit code is 1.
     """
     if times.duration_ms(options.every) <= 0:
         raise UsageProblem("--every must be above 0 to measure speed; try --every 5s")
@@ -140,19 +143,22 @@ def run(
 ) -> ExitCode:
     """Run `lag` on an open cluster."""
     kind = options.kind
-    observe = _observer(surroundings, cluster, options, own)
+    denied: Denied = {}
+    observe = _observer(surroundings, cluster, options, own, denied)
     if not options.watch:
-        return _once(surroundings, options, observe)
+        return _once(surroundings, options, observe, denied)
+
+    def rows_of(lags: Lags) -> list[list[Cell]]:
+        return rows(lags, options, denied)
+
     try:
         if kind is Format.TABLE and surroundings.stdout.isatty():
             with output.live(surroundings, columns(options)) as show:
-                return _watch(
-                    surroundings, options, observe, lambda lags: show(rows(lags, options))
-                )
-        writer = output.writer(surroundings, columns(options), kind, zone=options.zone)
-        return _watch(
-            surroundings, options, observe, lambda lags: writer.write(rows(lags, options))
-        )
+                code = _watch(surroundings, options, observe, lambda lags: show(rows_of(lags)))
+        else:
+            writer = output.writer(surroundings, columns(options), kind, zone=options.zone)
+            code = _watch(surroundings, options, observe, lambda lags: writer.write(rows_of(lags)))
+        return code or _denied_code(denied)
     except KeyboardInterrupt:  # Ctrl-C is the normal end of --watch
         return ExitCode.OK
 
@@ -169,12 +175,13 @@ def _observer(
     cluster: "ClusterView",
     options: LagOptions,
     own: "OwnLogs | None",
+    denied: "Denied",
 ) -> "Observe":
     """Return a function that takes a sample of the chosen partitions of each group.
 
     With GROUP, the partitions are chosen before the first sample. Without GROUP, groups and
     partitions are listed again for each sample, so that new groups appear and deleted groups
-    disappear.
+    disappear. `denied` then has the errors of the groups on which the user has no rights.
     """
     from tidelog.remote import group_lag as work
     from tidelog.remote import own_logs
@@ -191,7 +198,11 @@ def _observer(
             partitions = {group: chosen}
             offsets = {group: GroupOffsets(cluster.group(group), cluster.committed(group, chosen))}
         else:
-            offsets = cluster.group_offsets(cluster.groups())
+            denied.clear()
+            offsets = cluster.group_offsets(cluster.groups(), denied=denied)
+            if new := [name for name in denied if name not in named]:
+                surroundings.note(f"{_named(new)} can't be read: {denied[new[0]].reason}")
+            named.update(new)
             partitions = _partitions(surroundings, cluster, requested, offsets, named)
         return work.observe_groups(
             cluster,
@@ -240,11 +251,14 @@ def _partitions(
             without.append(group)
     named.update(without)
     if without:
-        surroundings.note(
-            f"left out {output.plural(len(without), 'group')} without committed offsets to compare"
-            f" ({', '.join(without[:_GROUPS_NAMED])}{', ...' * (len(without) > _GROUPS_NAMED)})"
-        )
+        surroundings.note(f"left out {_named(without, ' without committed offsets to compare')}")
     return chosen
+
+
+def _named(groups: list[str], text: str = "") -> str:
+    """Return the number of groups, with a text, and the names of the first groups."""
+    names = ", ".join(groups[:_GROUPS_NAMED]) + ", ..." * (len(groups) > _GROUPS_NAMED)
+    return f"{output.plural(len(groups), 'group')}{text} ({names})"
 
 
 class _Histories:
@@ -271,7 +285,9 @@ class _Histories:
         return {group: lags[group] for group in order}
 
 
-def _once(surroundings: Surroundings, options: LagOptions, observe: "Observe") -> ExitCode:
+def _once(
+    surroundings: Surroundings, options: LagOptions, observe: "Observe", denied: "Denied"
+) -> ExitCode:
     from tidelog.remote.lag_verdict import lags_verdict
 
     samples = options.samples or 1
@@ -280,15 +296,24 @@ def _once(surroundings: Surroundings, options: LagOptions, observe: "Observe") -
         history.add(observe())
         surroundings.wait(times.duration_ms(options.every) / 1000)
     lags, kind = history.add(observe()), options.kind
-    output.print_verdict(surroundings, lags_verdict(lags), kind)
-    if any(lags.values()) or kind is not Format.TABLE:
-        output.print_rows(
-            surroundings, columns(options), rows(lags, options), kind, zone=options.zone
-        )
+    verdict = lags_verdict(lags) if lags or not denied else "no group can be read"
+    output.print_verdict(surroundings, verdict, kind)
+    table_rows = rows(lags, options, denied)
+    if table_rows or kind is not Format.TABLE:
+        output.print_rows(surroundings, columns(options), table_rows, kind, zone=options.zone)
+    _note_bounds(surroundings, options, lags)
+    return _verdict(surroundings, options, lags) or _denied_code(denied)
+
+
+def _note_bounds(surroundings: Surroundings, options: LagOptions, lags: "Lags") -> None:
+    """Print a note on the mark of upper bounds, if a printed table has upper bounds."""
     is_exact = all(lag.seen.left.is_exact for of_group in lags.values() for lag in of_group)
-    if kind is Format.TABLE and not (is_exact or options.count):
-        surroundings.note("numbers of records are upper bounds; --count reads and counts them")
-    return _verdict(surroundings, options, lags)
+    if options.kind is Format.TABLE and not (is_exact or options.count):
+        surroundings.note("`<=` marks the most records that may be left; --count counts them")
+
+
+def _denied_code(denied: "Denied") -> ExitCode:
+    return ExitCode.ERROR if denied else ExitCode.OK
 
 
 def _watch(
@@ -307,6 +332,8 @@ def _watch(
         is_last = sample == options.samples
         try:
             lags = history.add(observe())
+            if sample == 1:
+                _note_bounds(surroundings, options, lags)
             show(lags)
         except (ClusterFailure, OffsetOutOfRange) as error:
             if is_last:
@@ -382,16 +409,18 @@ def columns(options: LagOptions) -> output.Columns:
     return of_group if options.group is not None else output.columns("group", of_group)
 
 
-def rows(groups: "Lags", options: LagOptions) -> list[list[Cell]]:
-    """Return the rows for `columns`."""
+def rows(groups: "Lags", options: LagOptions, denied: "Denied | None" = None) -> list[list[Cell]]:
+    """Return the rows for `columns`; a group in `denied` has one row, with only name and state."""
     show, kind = table_of(options), options.kind
-    if show is LagShow.GROUPS:
-        return [_sum_row(group, lags, kind) for group, lags in groups.items()]
     table_rows = []
     for group, lags in groups.items():
+        if show is LagShow.GROUPS:
+            table_rows.append(_sum_row(group, lags, kind))
+            continue
         before: list[Cell] = [] if options.group is not None else [group]
         table_rows += [[*before, *row] for row in _rows(lags, show, kind)]
-    return table_rows
+    unknown: list[Cell] = [None] * (len(columns(options)) - 2)
+    return [*table_rows, *([group, *unknown, "not authorized"] for group in denied or ())]
 
 
 def _rows(lags: "Iterable[PartitionLag]", show: LagShow, kind: Format) -> list[list[Cell]]:

@@ -449,7 +449,8 @@ class Client:
         # with several servers, another server may respond
         if refused is not None and refused[1] == self.bootstrap:
             reason = refused_text(self.bootstrap)
-        return ClusterFailure(self.bootstrap, operation, reason, error_code=error.code())
+        kind = NotAuthorized if error.code() in _NOT_AUTHORIZED else ClusterFailure
+        return kind(self.bootstrap, operation, reason, error_code=error.code())
 
     def unanswered(
         self, operation: str, partitions: Iterable[TopicPartition], reason: str

@@ -21,6 +21,7 @@ from tidelog.errors import (
     ClusterFailure,
     GroupActive,
     MissingDependency,
+    NotAuthorized,
     OffsetOutOfRange,
     UnknownGroup,
     UnknownTopic,
@@ -164,6 +165,17 @@ def _header_bytes(value: str | bytes | None) -> bytes | None:
 
 
 TIMEOUT_S: Final = 15.0
+
+
+@contextmanager
+def _denied_to(group: str, denied: dict[str, NotAuthorized] | None) -> Iterator[None]:
+    """Add the block's NotAuthorized to `denied`, under the group's name, if there is a dict."""
+    try:
+        yield
+    except NotAuthorized as error:
+        if denied is None or error.error_code != ErrorCode.GROUP_AUTHORIZATION_FAILED:
+            raise
+        denied[group] = error
 
 
 def require_client() -> None:
@@ -522,20 +534,27 @@ class Cluster(Closing, Client):
             raise self._unknown_group(name)
         return group
 
-    def _describe_groups(self, names: Sequence[str]) -> dict[str, Group | None]:
-        """Return groups with their members, by concurrent requests; None for an unknown group."""
+    def _describe_groups(
+        self, names: Sequence[str], denied: dict[str, NotAuthorized] | None = None
+    ) -> dict[str, Group | None]:
+        """Return groups with their members, by concurrent requests; None for an unknown group.
+
+        For `denied` see `ClusterView.group_offsets`.
+        """
 
         def request() -> "dict[str, ConsumerGroupDescription | None]":
-            described: dict[str, ConsumerGroupDescription | None] = dict.fromkeys(names)
+            described: dict[str, ConsumerGroupDescription | None] = {}
             futures = self.admin().describe_consumer_groups(
                 list(names), request_timeout=self.timeout_s
             )
             for name, future in futures.items():
                 try:
-                    described |= self.results(f"describe group {name}", {name: future})
+                    with _denied_to(name, denied):
+                        described |= self.results(f"describe group {name}", {name: future})
                 except ClusterFailure as error:
                     if error.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
                         raise
+                    described[name] = None
             return described
 
         described = self.retry(request, unready=codes.COORDINATOR_COMES)
@@ -556,7 +575,11 @@ class Cluster(Closing, Client):
         return dict(self.group_offsets([group], partitions)[group].committed)
 
     def group_offsets(
-        self, groups: Sequence[str], partitions: Iterable[TopicPartition] | None = None
+        self,
+        groups: Sequence[str],
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        denied: dict[str, NotAuthorized] | None = None,
     ) -> dict[str, GroupOffsets]:
         """See `ClusterView`. At most `_GROUPS_AT_ONCE` groups are requested at the same time."""
         from confluent_kafka import ConsumerGroupTopicPartitions
@@ -579,8 +602,10 @@ class Cluster(Closing, Client):
             results = {}
             for group, future in futures.items():
                 operation = f"read the offsets of group {group}"
-                committed = self.results(operation, future)[group].topic_partitions or []
-                results[group] = {_partition(p): self._committed(operation, p) for p in committed}
+                with _denied_to(group, denied):
+                    committed = self.results(operation, future)[group].topic_partitions or []
+                    commits = {_partition(p): self._committed(operation, p) for p in committed}
+                    results[group] = commits
             return results
 
         results: dict[str, GroupOffsets] = {}
@@ -589,9 +614,10 @@ class Cluster(Closing, Client):
             # Without a coordinator, a request for offsets crashes the process (librdkafka 2.16
             # dereferences a null pointer). So the groups' descriptions are requested first. This
             # request fails without a crash if there is no coordinator.
-            described = self._describe_groups(chosen)
-            committed = self.retry(partial(request, chosen), unready=codes.COORDINATOR_COMES)
-            results |= {name: GroupOffsets(described[name], committed[name]) for name in chosen}
+            described = self._describe_groups(chosen, denied)
+            allowed = [*described]
+            committed = self.retry(partial(request, allowed), unready=codes.COORDINATOR_COMES)
+            results |= {name: GroupOffsets(described[name], committed[name]) for name in committed}
         return results
 
     def _committed(self, operation: str, partition: "ck.TopicPartition") -> Committed | None:

@@ -6,6 +6,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
+from tidelog.errors import NotAuthorized
 from tidelog.lazy_dataclass import dataclass
 from tidelog.types import (
     Header,
@@ -208,9 +209,17 @@ class ClusterView(Protocol):
         ...
 
     def group_offsets(
-        self, groups: Sequence[str], partitions: Iterable[TopicPartition] | None = None
+        self,
+        groups: Sequence[str],
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        denied: dict[str, NotAuthorized] | None = None,
     ) -> dict[str, GroupOffsets]:
-        """Return each group with the result of `committed`, with concurrent requests."""
+        """Return each group with the result of `committed`, with concurrent requests.
+
+        The error of a group on which the client has no rights is added to `denied`, and the group
+        is left out of the result. If `denied` is None, the error is raised.
+        """
         ...
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, Committed]) -> None:

@@ -282,8 +282,37 @@ def test_without_a_group_all_are_compared(crowd: Desk) -> None:
     ]
     assert crowd.err.getvalue().splitlines() == [
         "note: left out 1 group without committed offsets to compare (new)",
-        "note: numbers of records are upper bounds; --count reads and counts them",
+        "note: `<=` marks the most records that may be left; --count counts them",
     ]
+
+
+@pytest.mark.parametrize("options", [{}, {"watch": True, "samples": 3}])
+def test_groups_without_rights_are_named_and_the_others_compared(
+    crowd: Desk, options: dict[str, object]
+) -> None:
+    crowd.cluster.unreadable = {"far"}
+    assert crowd.lag(Format.TABLE, group=None, **options) is ExitCode.ERROR
+    assert "not authorized" in crowd.out.getvalue()
+    err = crowd.err.getvalue()
+    assert err.count("note: 1 group (far) can't be read: denied\n") == 1
+    assert err.count("`<=` marks") == 1
+    assert crowd.lag(Format.TABLE, group=None, max_lag=2) is ExitCode.FINDINGS
+    crowd.cluster.unreadable = set()
+    assert crowd.lag(Format.TABLE, group=None) is ExitCode.OK
+
+
+@pytest.mark.parametrize("show", [*lag.LagShow])
+def test_rows_of_groups_without_rights_have_only_name_and_state(
+    crowd: Desk, show: lag.LagShow
+) -> None:
+    crowd.cluster.unreadable = {"far", GROUP, "done", "new"}
+    assert crowd.lag(group=None, show=show) is ExitCode.ERROR
+    for row in crowd.rows:
+        assert {name for name, value in row.items() if value is not None} == {"group", "state"}
+    assert [row["group"] for row in crowd.rows] == ["done", "far", "new", GROUP]
+    assert {row["state"] for row in crowd.rows} == {"not authorized"}
+    assert crowd.lag(Format.TABLE, group=None) is ExitCode.ERROR
+    assert "no group can be read\n" in crowd.out.getvalue()
 
 
 def test_rows_of_all_groups_begin_with_the_group(crowd: Desk) -> None:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tidelog.errors import GroupActive, OffsetOutOfRange, UnknownGroup, UnknownTopic
+from tidelog.errors import GroupActive, NotAuthorized, OffsetOutOfRange, UnknownGroup, UnknownTopic
 from tidelog.remote.view import Committed, Group, GroupOffsets, Member, RemoteRecord, Watermarks
 from tidelog.types import (
     IsolationLevel,
@@ -58,6 +58,7 @@ class FakeCluster:
     settings: dict[str, dict[str, str]] = field(default_factory=dict)
     topic_ids: dict[str, str] = field(default_factory=dict)
     bootstrap: str = "nowhere:9092"
+    unreadable: set[str] = field(default_factory=set)
     records_read: int = 0
 
     def with_log(self, partition: TopicPartition, *timestamps: int | None) -> "FakeCluster":
@@ -153,14 +154,24 @@ class FakeCluster:
         return {p: known.get(p) for p in (known if partitions is None else partitions)}
 
     def group_offsets(
-        self, groups: Sequence[str], partitions: Iterable[TopicPartition] | None = None
+        self,
+        groups: Sequence[str],
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        denied: dict[str, NotAuthorized] | None = None,
     ) -> dict[str, GroupOffsets]:
+        for name in sorted(self.unreadable.intersection(groups)):
+            error = NotAuthorized(self.bootstrap, f"describe group {name}", "denied")
+            if denied is None:
+                raise error
+            denied[name] = error
         return {
             name: GroupOffsets(
                 self.group(name) if name in self.offsets or name in self.members else None,
                 self.committed(name, partitions),
             )
             for name in groups
+            if name not in self.unreadable
         }
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, Committed]) -> None:

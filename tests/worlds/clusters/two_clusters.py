@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tidelog.errors import GroupActive, OffsetOutOfRange, UnknownGroup, UnknownTopic
+from tidelog.errors import GroupActive, NotAuthorized, OffsetOutOfRange, UnknownGroup, UnknownTopic
 from tidelog.jobs.failover.measure import Arrival, MeasuredCluster
 from tidelog.remote.view import Committed, Group, GroupOffsets, Member, RemoteRecord, Watermarks
 from tidelog.types import (
@@ -147,7 +147,11 @@ class MemoryCluster:
         return {p: found.get(p) for p in (found if partitions is None else partitions)}
 
     def group_offsets(
-        self, groups: Sequence[str], partitions: Iterable[TopicPartition] | None = None
+        self,
+        groups: Sequence[str],
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        denied: dict[str, NotAuthorized] | None = None,
     ) -> dict[str, GroupOffsets]:
         existing = self.groups()
         return {
