@@ -4,7 +4,7 @@ Tables, verdicts, pages and notebooks use these functions, so that an amount is 
 way everywhere. JSON, CSV and Arrow have the exact numbers instead.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from math import floor, isfinite, log10
 from typing import Final
@@ -103,3 +103,14 @@ def plural(count: int, noun: str, many: str | None = None) -> str:
 def verb(count: int, one: str, many: str) -> str:
     """Return the form of a verb for a count: `lacks` for 1, `lack` for other counts."""
     return one if count == 1 else many
+
+
+def ranges_text(numbers: Iterable[int]) -> str:
+    """Format whole numbers as ascending ranges, with both ends inclusive: `0-3, 7`."""
+    ranges: list[list[int]] = []
+    for number in sorted(numbers):
+        if ranges and number == ranges[-1][-1] + 1:
+            ranges[-1][1:] = [number]
+        else:
+            ranges.append([number])
+    return ", ".join("-".join(map(str, one)) for one in ranges)

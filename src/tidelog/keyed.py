@@ -223,7 +223,7 @@ def check_doubts(
     inexact: str,
 ) -> None:
     """Raise InexactTable if the table is known to be inexact, unless `inexact` is `mark`."""
-    if at_ms is None or inexact == MARK:
+    if inexact == MARK:
         return
     doubts = source.doubts(names, at_ms, clock)
     if doubts:

@@ -26,7 +26,9 @@ from tidelog.cli.options import (
 from tidelog.cli.output import Cell
 from tidelog.cli.places import (
     Place,
+    absent_files,
     chosen,
+    note_absent,
     open_topics,
     parse_choice,
     parse_target,
@@ -111,6 +113,7 @@ def offsets(surroundings: Surroundings, options: OffsetsOptions) -> None:
         )
     with open_topics(surroundings, options.place) as directory:
         names = chosen(topic, directory.partitions(topic), number)
+        note_absent(surroundings, directory, topic, number, options.place.access)
         time_ms = None
         if options.at not in (EARLIEST, LATEST, MAX):
             time_ms = times.read_point(surroundings, options.at, options.zone)
@@ -268,8 +271,10 @@ def count(surroundings: Surroundings, options: CountOptions) -> None:
     start_ms, end_ms = times.read_bounds(
         surroundings, options.start, options.end, options.zone, during=options.during
     )
-    choice = parse_choice(options.target)
+    choice, (topic, number) = parse_choice(options.target), parse_target(options.target)
     with open_topics(surroundings, options.place) as directory:
+        if error := absent_files(directory, topic, number, options.place.access):
+            raise error
         scan = directory.scan(
             choice,
             start=start_ms,

@@ -495,8 +495,8 @@ inexact_option: Final = one_of(
     "--inexact",
     kind=Inexact,
     default=Inexact.REFUSE,
-    text="If compaction or retention has removed records of the table: fail, or return the rest"
-    " with a note.",
+    text="If compaction or retention has removed records of the table, or a partition is lost:"
+    " fail, or return the rest with a note.",
 )
 
 report_option = click.option(

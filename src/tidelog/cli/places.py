@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from tidelog.control.client import ControlClient
     from tidelog.directory import Directory
+    from tidelog.errors import MissingFile
     from tidelog.remote.cluster import Cluster
     from tidelog.remote.own_logs import OwnLogs
     from tidelog.remote.remote_directory import RemoteDirectory
@@ -416,21 +417,47 @@ def chosen(
     return names
 
 
-def ensure_files(
-    directory: "Directory | RemoteDirectory", topic: str, number: int | None, place: Place
-) -> None:
-    """Raise UnknownTopic if partition `number` of a topic has no files in the directory."""
-    from tidelog.errors import UnknownTopic
+def absent_files(
+    directory: "Directory | RemoteDirectory",
+    topic: str,
+    number: int | None,
+    access: Access | None = None,
+) -> "MissingFile | None":
+    """Return the error for partitions of a topic that the directory lists, but has no files of.
 
-    if number is None or place.access is not None:
-        return
-    present = cast("TopicInfo", directory.topic(topic)).present
-    if number in present:
-        return
-    held = ", ".join(map(str, present)) or "none"
+    Always None for a cluster, which `access` names. Raises UnknownTopic if partition `number`, the
+    only one that is requested, has no files.
+    """
+    from tidelog.errors import UnknownTopic
+    from tidelog.storage.directory.topic_registry import absent_error
+
+    if access is not None:
+        return None
+    here = cast("Directory", directory)
+    info = here.topic(topic)
+    if number is None:
+        return absent_error(here.path, info)
+    if number in info.present or number >= info.partitions:
+        return None
+    held = ", ".join(map(str, info.present)) or "none"
     raise UnknownTopic(
-        f"{topic}:{number} has no files in {place.data}; partitions with files: {held}"
+        f"{topic}:{number} has no files in {here.path}; partitions with files: {held}"
     )
+
+
+def note_absent(
+    surroundings: Surroundings,
+    directory: "Directory | RemoteDirectory",
+    topic: str,
+    number: int | None,
+    access: Access | None = None,
+) -> None:
+    """Print a note on partitions that the directory lists, but has no files of.
+
+    Raises UnknownTopic if partition `number`, the only one that is requested, has no files.
+    """
+    if error := absent_files(directory, topic, number, access):
+        surroundings.note(f"{error.reason}")
 
 
 def partitions_of(directory: "Directory", topic: str, number: int | None) -> list[TopicPartition]:

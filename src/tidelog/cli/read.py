@@ -18,7 +18,7 @@ from tidelog.cli import times
 from tidelog.cli.missing import Limits, note_missing
 from tidelog.cli.options import ReadFormat, examples, refuse_typed, with_options
 from tidelog.cli.output import ROWS_AT_ONCE, Cell, Writer
-from tidelog.cli.places import chosen, ensure_files, open_topics
+from tidelog.cli.places import absent_files, chosen, open_topics
 from tidelog.cli.records import (
     Order,
     ReadOptions,
@@ -36,6 +36,7 @@ from tidelog.cli.records import (
 from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem, describe
 from tidelog.errors import (
     CorruptData,
+    MissingFile,
     OffsetsGone,
     StorageFailure,
     TidelogError,
@@ -106,10 +107,10 @@ def read(surroundings: Surroundings, options: ReadOptions) -> ExitCode:
     with open_topics(surroundings, options.place, runs_on=options.follow) as directory:
         topic = options.topic
         partitions = chosen(topic, directory.partitions(topic), options.number)
-        ensure_files(directory, topic, options.number, options.place)
+        absent = absent_files(directory, topic, options.number, options.place.access)
         source = directory.source
         with source.plain_reads(partitions, options.clock, options.isolation) as reads:
-            damage = _Damage(surroundings, partitions)
+            damage = _Damage(surroundings, partitions, absent)
             ranges = _resolved(reads, partitions, requested, offsets, damage)
             reading = _Reading(surroundings, source, reads, ranges, options, conditions, damage)
             limits = {
@@ -173,16 +174,26 @@ def _offsets(text: str | None) -> tuple[int | None, int | None]:
 
 
 class _Damage:
-    """Partitions that can't be read to the end of their range, each with its first error."""
+    """Partitions that can't be read to the end of their range, each with its first error.
 
-    def __init__(self, surroundings: Surroundings, partitions: list[TopicPartition]) -> None:
+    `absent` is the error for partitions without a directory; None if all have one.
+    """
+
+    def __init__(
+        self,
+        surroundings: Surroundings,
+        partitions: list[TopicPartition],
+        absent: MissingFile | None,
+    ) -> None:
         self._surroundings = surroundings
         self._is_single = len(partitions) == 1
         self._errors: dict[TopicPartition, TidelogError] = {}
         self._printed = 0
+        self._absent = absent
+        self._is_absent = absent is not None
 
     def __bool__(self) -> bool:
-        return bool(self._errors)
+        return bool(self._errors) or self._is_absent
 
     def add(self, name: TopicPartition, error: TidelogError) -> None:
         """Add a partition's first error, to be printed by `say`; ignore its later errors."""
@@ -197,6 +208,9 @@ class _Damage:
 
     def say(self) -> None:
         """Print the new errors."""
+        if self._absent is not None:
+            self._surroundings.fail(*describe(self._absent)[1:])
+            self._absent = None
         for name, error in [*self._errors.items()][self._printed :]:
             _, text, hint = describe(error)
             self._surroundings.fail(text, hint)

@@ -26,7 +26,7 @@ from tidelog.cli.options import (
     zone_option,
 )
 from tidelog.cli.output import Cell
-from tidelog.cli.places import Place, open_directory, parse_target
+from tidelog.cli.places import Place, note_absent, open_directory, parse_target
 from tidelog.cli.surroundings import Surroundings, interrupted_as
 from tidelog.config import (
     CLEANUP_COMPACT,
@@ -105,6 +105,7 @@ def why(
             # if the partition is unknown, the error lists all partitions
             directory.partition(topic, number)
             partitions = [TopicPartition(topic, number)]
+        note_absent(surroundings, directory, topic, number)
         stories = [
             (name, explain(directory.log_dir.reader(topic, name.partition), config))
             for name in partitions

@@ -24,8 +24,8 @@ from tidelog.cli.places import (
     Access,
     Place,
     chosen,
-    ensure_files,
     named,
+    note_absent,
     open_directory,
     open_remote,
     open_topics,
@@ -512,7 +512,7 @@ def describe(
     with open_directory(surroundings, place.data) as directory:
         info = directory.topic(topic)
         names = chosen(topic, directory.partitions(topic), number)
-        ensure_files(directory, topic, number, place)
+        note_absent(surroundings, directory, topic, number)
         facts = [
             partition_facts(directory, topic, name.partition)
             for name in names

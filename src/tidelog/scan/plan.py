@@ -24,6 +24,7 @@ from tidelog.scan.pieces import PieceFinder, UncutPiece, cut, cut_offsets
 from tidelog.scan.split import AbortedSpan, Piece, RequestedRange, Split, pack
 from tidelog.split_size import SPLIT_BYTES, SPLIT_BYTES_MIN, target_bytes
 from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.directory.topic_registry import absent_error
 from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.open_files import typed_reads
 from tidelog.storage.segment.zone_map_files import ZoneCache
@@ -212,7 +213,7 @@ def plan_count(  # noqa: PLR0913 - one argument for each way to choose
         planner = _Planner(log_dir, question, how)
         return {
             name: planner.plan([planner.draft(name, requested_range)], SPLIT_BYTES)
-            for name in list_partitions(log_dir, topics)
+            for name in _checked_partitions(log_dir, topics)
         }
 
     return with_directory(source, env, draft_all)
@@ -265,9 +266,15 @@ def with_directory(
 
 
 def list_partitions(
-    log_dir: LogDir, topics: str | TopicPartition | Iterable[str | TopicPartition] | None
+    log_dir: LogDir,
+    topics: str | TopicPartition | Iterable[str | TopicPartition] | None,
+    *,
+    with_absent: bool = False,
 ) -> list[TopicPartition]:
-    """Return the chosen partitions, sorted, without duplicates; raises UnknownTopic."""
+    """Return the chosen partitions, sorted, without duplicates; raises UnknownTopic.
+
+    `with_absent` includes partitions without a directory that the topics file lists.
+    """
     if topics is None:
         topics = log_dir.topics().keys()
     elif isinstance(topics, str | TopicPartition):
@@ -275,13 +282,26 @@ def list_partitions(
     names: set[TopicPartition] = set()
     for item in topics:
         name = item.topic if isinstance(item, TopicPartition) else item
-        # A partition without a directory has no records.
         numbers = set(log_dir.topic(name).present)
+        if with_absent:
+            numbers.update(each.partition for each in log_dir.partitions(name))
         if isinstance(item, TopicPartition):
             _check_exists(log_dir, item)
             numbers &= {item.partition}
         names.update(TopicPartition(name, number) for number in numbers)
     return sorted(names)
+
+
+def _checked_partitions(
+    log_dir: LogDir, topics: str | TopicPartition | Iterable[str | TopicPartition] | None
+) -> list[TopicPartition]:
+    """Return the chosen partitions; raises MissingFile if one of them has no directory."""
+    names = list_partitions(log_dir, topics, with_absent=True)
+    for topic in dict.fromkeys(name.topic for name in names):
+        numbers = {name.partition for name in names if name.topic == topic}
+        if error := absent_error(log_dir.path, log_dir.topic(topic), numbers):
+            raise error
+    return names
 
 
 def _check_exists(log_dir: LogDir, name: TopicPartition) -> None:

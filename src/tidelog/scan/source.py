@@ -237,8 +237,8 @@ class DirectoryRecords(RecordSource):
         return self.directory if isinstance(self.directory, str) else self.directory.path
 
     def partitions(self, topics: TopicChoice) -> list[TopicPartition]:
-        """See `RecordSource`; leaves out partitions that have no directory yet."""
-        return self._call(lambda log_dir: list_partitions(log_dir, topics))
+        """See `RecordSource`; includes partitions without a directory, if a file lists them."""
+        return self._call(lambda log_dir: list_partitions(log_dir, topics, with_absent=True))
 
     def plan(  # noqa: PLR0913 - one keyword for each way to choose
         self,

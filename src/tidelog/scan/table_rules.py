@@ -4,7 +4,7 @@ The rule (offset, timestamp, or a version header) comes from the topic's setting
 compaction. Compaction removes older records of a key, so tables as of earlier times may be inexact.
 The file `compaction-history` stores the earliest time as of which tables are exact. Retention and
 DeleteRecords remove the start of the log, which may have all records of some keys. A table of the
-current state is always exact.
+current state is exact, unless a partition's directory is missing.
 
 Source: KIP-280.
 """
@@ -14,7 +14,7 @@ from contextlib import suppress
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from tidelog.amounts import plural, verb
+from tidelog.amounts import plural, ranges_text, verb
 from tidelog.errors import ConfigError, CorruptFile, InexactTable, with_times
 from tidelog.lazy_dataclass import dataclass
 from tidelog.storage import files, text_files
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 REFUSE: Final = "refuse"
 
 MARK: Final = "mark"
+
+# Reason for a doubt about a partition whose directory was lost or was not copied.
+_ABSENT: Final = f"listed in {files.TOPICS_FILE}, but without a directory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +62,18 @@ class Doubt:
         return f"{self.partition}: {self.reason}"
 
 
-def refuse(doubts: "Sequence[Doubt]", at_ms: int) -> InexactTable:
-    """Return the error for an inexact table."""
+def refuse(doubts: "Sequence[Doubt]", at_ms: int | None) -> InexactTable:
+    """Return the error for an inexact table; `at_ms` is None for the table of the whole log."""
+    as_of = "" if at_ms is None else f" as of {_time(at_ms)}"
+    is_absent = any(doubt.reason == _ABSENT for doubt in doubts)
+    remedy = "Restore the directories" if is_absent else "Choose a later time"
     error = InexactTable(
-        f"can't determine the table as of {_time(at_ms)} exactly: {'; '.join(by_reason(doubts))}."
-        " Choose a later time, or allow an inexact table (inexact=mark, --inexact mark)",
+        f"can't determine the table{as_of} exactly: {'; '.join(by_reason(doubts))}."
+        f" {remedy}, or allow an inexact table (inexact=mark, --inexact mark)",
         exact_since_ms=_since(doubts),
     )
-    since_times = (doubt.exact_since_ms for doubt in doubts)
-    return with_times(error, at_ms, *(ms for ms in since_times if ms is not None))
+    times_ms = (at_ms, *(doubt.exact_since_ms for doubt in doubts))
+    return with_times(error, *(ms for ms in times_ms if ms is not None))
 
 
 def by_reason(doubts: "Iterable[Doubt]") -> list[str]:
@@ -88,20 +94,9 @@ def _text_of(kind: str, group: "Sequence[Doubt]") -> str:
     if len(group) == 1:
         return str(latest)
     is_common = _since(group) is not None or all(one.reason == latest.reason for one in group)
-    numbers = _ranges_text(doubt.partition.partition for doubt in group)
+    numbers = ranges_text(doubt.partition.partition for doubt in group)
     reason = latest.reason if is_common else kind
     return f"{latest.partition.topic}, partitions {numbers}: {reason}"
-
-
-def _ranges_text(numbers: "Iterable[int]") -> str:
-    """Return numbers as ascending ranges, with both ends inclusive: `0-3, 7`."""
-    ranges: list[list[int]] = []
-    for number in sorted(numbers):
-        if ranges and number == ranges[-1][-1] + 1:
-            ranges[-1][1:] = [number]
-        else:
-            ranges.append([number])
-    return ", ".join("-".join(map(str, one)) for one in ranges)
 
 
 def _since(doubts: "Sequence[Doubt]") -> int | None:
@@ -134,6 +129,8 @@ def directory_doubts(
     log_dir: "LogDir", name: TopicPartition, at_ms: int | None, clock: ClockName
 ) -> list[Doubt]:
     """Return the reasons why a partition's table may be inexact; reads no records."""
+    if name.partition not in log_dir.topic(name.topic).present:
+        return [Doubt(name, _ABSENT)]
     if at_ms is None:
         return []
     reader = log_dir.reader(name.topic, name.partition)

@@ -7,7 +7,9 @@ import pyarrow as pa
 import pytest
 from tests.worlds.command_line import NOW, Cli, at
 
+import tidelog
 from tidelog.cli.surroundings import ExitCode
+from tidelog.errors import MissingFile
 from tidelog.record.partitioner import partition_of
 from tidelog.scan.table_rules import Doubt, by_reason
 from tidelog.storage import files, text_files
@@ -387,3 +389,67 @@ def test_a_dump_shows_keys_by_name(flights: Cli) -> None:
     assert row["key"] == 9
     refused = flights.run("dump", path, "--key-as", "int64")
     assert "--key-as: applies only with --deep" in refused.err
+
+
+def test_keys_of_a_lost_partition_are_no_unchanged_keys(cli: Cli) -> None:
+    cli.ok("create", "flights", "--partitions", "2")
+    cli.append(at(NOW, b"a", b"1"), partition=0)
+    cli.append(at(NOW, b"b", b"2"), partition=1)
+    rmtree(cli.data / "flights-1")
+    for command in (
+        ["diff", "--from", "-1h"],
+        ["read", "--table"],
+        ["read", "--table", "--at", "0"],
+    ):
+        verb, *options = command
+        result = cli.run(verb, "flights", *options)
+        assert (result.code, result.out) == (ExitCode.ERROR, "")
+        assert "flights-1: listed in tidelog-topics.json, but without a directory" in result.err
+        marked = cli.ok(verb, "flights", *options, "--inexact", "mark")
+        assert "note: not exact: flights-1: listed in tidelog-topics.json" in marked.err
+    home = partition_of(b"a", 2)
+    rmtree(cli.data / "flights-0")
+    result = cli.run("diff", "flights", "--from", "-1h", "--key", "a")
+    assert (result.code, result.out) == (ExitCode.ERROR, "")
+    assert f"flights-{home}: listed in tidelog-topics.json" in result.err
+
+
+@pytest.mark.parametrize("options", [(), ("--by", "day")])
+def test_records_of_a_lost_partition_are_not_counted_as_zero(
+    cli: Cli, options: tuple[str, ...]
+) -> None:
+    cli.ok("create", "flights", "--partitions", "4")
+    for lost in (1, 2):
+        rmtree(cli.data / f"flights-{lost}")
+    result = cli.run("count", "flights", *options)
+    assert (result.code, result.out) == (ExitCode.ERROR, "")
+    lost_text = "partitions 1-2 are listed in tidelog-topics.json, but have no directory"
+    assert f"reading flights failed: {lost_text}" in result.err
+    assert cli.run("count", "flights:1", *options).code is ExitCode.ERROR
+    with pytest.raises(MissingFile, match="partitions 1-2 are listed"):
+        tidelog.open(cli.data).count("flights")
+
+
+def test_a_read_prints_the_other_partitions_and_fails_for_a_lost_one(cli: Cli) -> None:
+    cli.ok("create", "flights", "--partitions", "2")
+    cli.append(at(NOW, b"a", b"1"), partition=0)
+    rmtree(cli.data / "flights-1")
+    for options in ((), ("--tail", "5"), ("--order", "time")):
+        result = cli.run("read", "flights", "-o", "json", *options)
+        assert (result.code, len(result.objects)) == (ExitCode.ERROR, 1)
+        assert result.err.count("partition 1 is listed in tidelog-topics.json") == 1
+    rmtree(cli.data / "flights-0")
+    result = cli.run("read", "flights")
+    assert result.code is ExitCode.ERROR
+    assert "is empty" not in result.err
+
+
+@pytest.mark.parametrize("command", ["offsets --at earliest", "latency", "describe", "why"])
+def test_a_note_names_lost_partitions(cli: Cli, command: str) -> None:
+    cli.ok("create", "flights", "--partitions", "3")
+    rmtree(cli.data / "flights-1")
+    verb, *options = command.split()
+    err = cli.ok(verb, "flights", *options).err
+    note = "note: partition 1 is listed in tidelog-topics.json, but has no directory\n"
+    assert err.count(note) == 1
+    assert cli.run(verb, "flights:1", *options).code is ExitCode.ERROR

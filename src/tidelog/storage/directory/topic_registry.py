@@ -33,7 +33,7 @@ from dataclasses import field, replace
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
-from tidelog.amounts import plural
+from tidelog.amounts import plural, ranges_text, verb
 from tidelog.config import ConfigNote, TopicConfig, key_names, normalize
 from tidelog.display import TopicDisplay
 from tidelog.env import DirEntry, FileSystem, prefetch
@@ -42,6 +42,7 @@ from tidelog.errors import (
     InvalidPartitions,
     InvalidRequest,
     InvalidTopic,
+    MissingFile,
     TidelogError,
     TopicExists,
     UnknownTopic,
@@ -770,6 +771,23 @@ def unknown_topic(name: str, existing: Iterable[str]) -> UnknownTopic:
     words = difflib.get_close_matches(name, names, n=1)
     hint = f"; did you mean {words[0]}?" if words else f"; there are: {named_few(names)}"
     return UnknownTopic(f"no topic {name!r}{hint if names else ''}")
+
+
+def absent_error(
+    directory: str, info: TopicInfo, among: Collection[int] | None = None
+) -> MissingFile | None:
+    """Return the error for partitions without a directory that the topics file lists.
+
+    Returns None if there are none. `among` limits the partitions; None means all of the topic.
+    """
+    absent = set(range(info.partitions)) - set(info.present)
+    absent &= absent if among is None else set(among)
+    if info.foreign or not absent:
+        return None
+    verbs = f"{verb(len(absent), 'is', 'are')} listed in {TOPICS_FILE}, but"
+    names = f"{verb(len(absent), 'partition', 'partitions')} {ranges_text(absent)}"
+    reason = f"{names} {verbs} {verb(len(absent), 'has', 'have')} no directory"
+    return MissingFile(directory, f"reading {info.name}", reason)
 
 
 class _Names:
