@@ -31,7 +31,6 @@ from tidelog.protocol.messages.classic_groups import (
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
-    JoinGroupRequestProtocol,
     JoinGroupResponse,
     LeaveGroupRequest,
     LeaveGroupResponse,
@@ -43,8 +42,8 @@ from tidelog.protocol.messages.classic_groups import (
 from tidelog.protocol.messages.modern_groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
-    HeartbeatPartitions,
 )
+from tidelog.protocol.messages.shared import GroupProtocol, IdPartitions
 from tidelog.protocol.requests import ClientConnection
 
 if TYPE_CHECKING:
@@ -156,7 +155,7 @@ class ClassicMember(Member):
             rebalance_timeout_ms=SESSION_MS,
             member_id=self._id,
             protocol_type="consumer",
-            protocols=[JoinGroupRequestProtocol(name="bench", metadata=subscribed)],
+            protocols=[GroupProtocol(name="bench", metadata=subscribed)],
         )
         self.send(JOIN_GROUP, 7, asked)
 
@@ -228,7 +227,7 @@ class ConsumerMember(Member):
     def __init__(self, address: Address, group: str, topic: str, _partitions: int) -> None:
         super().__init__(address, group, topic)
         self._id = str(uuid4())
-        self._owned: list[HeartbeatPartitions] = []
+        self._owned: list[IdPartitions] = []
 
     @property
     def is_known(self) -> bool:
@@ -251,7 +250,7 @@ class ConsumerMember(Member):
         *,
         subscribed_topic_names: list[str] | None = None,
         rebalance_timeout_ms: int = -1,
-        owned: list[HeartbeatPartitions] | None = None,
+        owned: list[IdPartitions] | None = None,
     ) -> None:
         asked = ConsumerGroupHeartbeatRequest(
             group_id=self.group,

@@ -26,7 +26,6 @@ from tidelog.protocol.messages import (
 from tidelog.protocol.messages.configs import (
     AlterClientQuotasRequest,
     QuotaAlteration,
-    QuotaEntity,
     QuotaOperation,
 )
 from tidelog.protocol.messages.security import (
@@ -35,6 +34,7 @@ from tidelog.protocol.messages.security import (
     SaslAuthenticateRequest,
     SaslHandshakeRequest,
 )
+from tidelog.protocol.messages.shared import QuotaEntity
 from tidelog.protocol.requests import ClientConnection
 from tidelog.record.builder import build_batch
 from tidelog.server.security.operations import Operation, PatternType, Permission, ResourceType

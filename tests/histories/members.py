@@ -16,7 +16,6 @@ from tidelog.protocol.messages import (
 from tidelog.protocol.messages.classic_groups import (
     HeartbeatRequest,
     JoinGroupRequest,
-    JoinGroupRequestProtocol,
     LeaveGroupRequest,
     MemberIdentity,
     SyncGroupRequest,
@@ -25,14 +24,11 @@ from tidelog.protocol.messages.classic_groups import (
 from tidelog.protocol.messages.group_records import (
     ASSIGNMENT,
     SUBSCRIPTION,
-    AssignedPartitions,
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
 )
-from tidelog.protocol.messages.modern_groups import (
-    ConsumerGroupHeartbeatRequest,
-    HeartbeatPartitions,
-)
+from tidelog.protocol.messages.modern_groups import ConsumerGroupHeartbeatRequest
+from tidelog.protocol.messages.shared import GroupProtocol, IdPartitions, TopicPartitions
 
 SESSION_MS: Final = 200
 UNKNOWN_MEMBER, MEMBER_ID_REQUIRED = 25, 79
@@ -94,7 +90,7 @@ class ClassicMember(Member):
 
     async def _join(self) -> None:
         wanted = ConsumerProtocolSubscription(topics=[self.names.topic])
-        way = JoinGroupRequestProtocol(name="range", metadata=SUBSCRIPTION.write(1, wanted))
+        way = GroupProtocol(name="range", metadata=SUBSCRIPTION.write(1, wanted))
         asked = JoinGroupRequest(
             group_id=self.names.group,
             session_timeout_ms=SESSION_MS,
@@ -132,7 +128,7 @@ class ClassicMember(Member):
 
     def _part(self, number: int, members: list[str]) -> bytes:
         own = [at for _, at in self.names.partitions if at % len(members) == number]
-        part = AssignedPartitions(topic=self.names.topic, partitions=own)
+        part = TopicPartitions(topic=self.names.topic, partitions=own)
         return ASSIGNMENT.write(1, ConsumerProtocolAssignment(assigned_partitions=[part]))
 
     async def leave(self) -> None:
@@ -150,7 +146,7 @@ class ConsumerMember(Member):
     """Member of the consumer protocol (KIP-848): the group's coordinator assigns partitions."""
 
     lives_begun: int = 0
-    has: list[HeartbeatPartitions] = field(default_factory=list)
+    has: list[IdPartitions] = field(default_factory=list)
 
     async def beat(self) -> None:
         """Stay in the group, or take a step to join it."""

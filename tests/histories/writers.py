@@ -44,10 +44,10 @@ from tidelog.protocol.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
+from tidelog.protocol.messages.shared import NamedPartitions
 from tidelog.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
-    AddPartitionsToTxnTopic,
     EndTxnRequest,
     InitProducerIdRequest,
 )
@@ -225,7 +225,7 @@ class Writer(Client):
         self.sequences[partition] = sequence + len(values)
 
     async def _add(self, partition: Partition) -> int:
-        topic = AddPartitionsToTxnTopic(name=partition[0], partitions=[partition[1]])
+        topic = NamedPartitions(name=partition[0], partitions=[partition[1]])
         asked = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.transactional_id,
             v3_and_below_producer_id=self.producer_id,

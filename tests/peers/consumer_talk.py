@@ -26,8 +26,8 @@ from tidelog.protocol.messages.modern_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
-    HeartbeatPartitions,
 )
+from tidelog.protocol.messages.shared import IdPartitions
 from tidelog.server.coordinator.java_hash import hash_order, uuid_hash
 
 ROUTES, ROUTES_PARTITIONS = "routes", 5
@@ -47,7 +47,7 @@ class ConsumerTalk(Talk):
     def __init__(self, bootstrap: str, group: str) -> None:
         super().__init__(bootstrap, group)
         self.epochs: dict[str, int] = {}
-        self.owned: dict[str, list[HeartbeatPartitions]] = {}
+        self.owned: dict[str, list[IdPartitions]] = {}
         self._ids: dict[str, UUID] = {}
         for topic in (ROUTES, STOPS):
             self.id_of(topic)
@@ -125,8 +125,8 @@ class ConsumerTalk(Talk):
                 self.owned[member] = answer.assignment.topic_partitions
         return answer
 
-    def part(self, topic: str, *numbers: int) -> HeartbeatPartitions:
-        return HeartbeatPartitions(topic_id=self.id_of(topic), partitions=list(numbers))
+    def part(self, topic: str, *numbers: int) -> IdPartitions:
+        return IdPartitions(topic_id=self.id_of(topic), partitions=list(numbers))
 
     def settle(self, *members: str) -> None:
         """Send three heartbeats of each member: enough to revoke partitions and to get new ones."""

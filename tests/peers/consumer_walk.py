@@ -13,7 +13,6 @@ from tests.peers.consumer_talk import ROUTES, STOPS, ConsumerTalk
 
 from tidelog.protocol.messages import LIST_GROUPS, SYNC_GROUP
 from tidelog.protocol.messages.classic_groups import (
-    JoinGroupRequestProtocol,
     ListGroupsRequest,
     SyncGroupRequest,
     SyncGroupRequestAssignment,
@@ -22,11 +21,11 @@ from tidelog.protocol.messages.classic_groups import (
 from tidelog.protocol.messages.group_records import (
     ASSIGNMENT,
     SUBSCRIPTION,
-    AssignedPartitions,
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     OwnedPartitions,
 )
+from tidelog.protocol.messages.shared import GroupProtocol, TopicPartitions
 
 # `!` sorts before all characters of a random id.
 CONSUMERS = ("!a", "!b", "!c", "!d", "!e")
@@ -189,7 +188,7 @@ class Walk:
         member_id, _, owned = self._classic.get(self._other, ("", -1, {}))
         parts = [OwnedPartitions(topic=name, partitions=got) for name, got in owned.items()]
         said = ConsumerProtocolSubscription(topics=self._topics, owned_partitions=parts)
-        protocol = JoinGroupRequestProtocol(name="range", metadata=SUBSCRIPTION.write(1, said))
+        protocol = GroupProtocol(name="range", metadata=SUBSCRIPTION.write(1, said))
         seat = SEATS[self._other]
         answer = self.talk.join(member_id, protocols=[protocol], group_instance_id=seat)
         if answer.error_code:
@@ -244,7 +243,7 @@ class Walk:
 
 def all_routes(member_id: str) -> SyncGroupRequestAssignment:
     """Return the assignment for the only member."""
-    part = AssignedPartitions(topic=ROUTES, partitions=[0, 1, 2, 3, 4])
+    part = TopicPartitions(topic=ROUTES, partitions=[0, 1, 2, 3, 4])
     data = ASSIGNMENT.write(1, ConsumerProtocolAssignment(assigned_partitions=[part]))
     return SyncGroupRequestAssignment(member_id=member_id, assignment=data)
 
@@ -254,7 +253,7 @@ def assigned_by(answer: SyncGroupResponse) -> dict[str, list[int]]:
     data = bytes(answer.assignment)
     if not data:
         return {}
-    parts: Sequence[AssignedPartitions] = ASSIGNMENT.read(data)[1].assigned_partitions
+    parts: Sequence[TopicPartitions] = ASSIGNMENT.read(data)[1].assigned_partitions
     return {part.topic: list(part.partitions) for part in sorted(parts, key=lambda one: one.topic)}
 
 

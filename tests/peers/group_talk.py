@@ -29,7 +29,6 @@ from tidelog.protocol.messages.classic_groups import (
     FindCoordinatorRequest,
     HeartbeatRequest,
     JoinGroupRequest,
-    JoinGroupRequestProtocol,
     JoinGroupResponse,
     LeaveGroupRequest,
     ListGroupsRequest,
@@ -46,6 +45,7 @@ from tidelog.protocol.messages.group_offsets import (
     OffsetCommitRequestTopic,
 )
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tidelog.protocol.messages.shared import GroupProtocol
 from tidelog.protocol.schema import Api
 from tidelog.protocol.wire import NO_UUID
 
@@ -169,7 +169,7 @@ class Talk:
             member_id=member_id,
             group_instance_id=None,
             protocol_type="consumer",
-            protocols=[JoinGroupRequestProtocol(name="range", metadata=SUBSCRIBED)],
+            protocols=[GroupProtocol(name="range", metadata=SUBSCRIBED)],
         )
         return changed(asked, more)
 

@@ -13,7 +13,6 @@ from tidelog.protocol.messages.classic_groups import (
     FindCoordinatorRequest,
     HeartbeatRequest,
     JoinGroupRequest,
-    JoinGroupRequestProtocol,
     LeaveGroupRequest,
     ListGroupsRequest,
     MemberIdentity,
@@ -27,7 +26,6 @@ from tidelog.protocol.messages.group_offsets import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetDeleteRequest,
-    OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
@@ -37,17 +35,21 @@ from tidelog.protocol.messages.modern_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupHeartbeatRequest,
 )
+from tidelog.protocol.messages.shared import (
+    GroupProtocol,
+    NamedIndexes,
+    NamedPartitions,
+    PartitionIndex,
+)
 from tidelog.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
-    AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
     DescribeTransactionsRequest,
     EndTxnRequest,
     InitProducerIdRequest,
     ListTransactionsRequest,
     WritableTxnMarker,
-    WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
 
@@ -87,7 +89,7 @@ def _as_a_member() -> Iterator[Question]:
             rebalance_timeout_ms=10_000,
             member_id=STRANGER,
             protocol_type="consumer",
-            protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+            protocols=[GroupProtocol(name="range", metadata=b"")],
         )
         yield Question("join", api.JOIN_GROUP, version, joining)
     syncing = SyncGroupRequest(
@@ -145,7 +147,7 @@ def _offsets(ids: Mapping[str, UUID]) -> Iterator[Question]:
             groups = [OffsetFetchGroup(group_id=name, topics=each) for name in (GROUP, OTHER)]
             asked = OffsetFetchRequest(groups=groups)
             yield Question(f"all offsets {each is None}", api.OFFSET_FETCH, version, asked)
-    part = [OffsetDeleteRequestPartition(partition_index=0)]
+    part = [PartitionIndex(partition_index=0)]
     going = OffsetDeleteRequest(
         group_id=GROUP,
         topics=[OffsetDeleteRequestTopic(name=name, partitions=part) for name in SOME],
@@ -158,7 +160,7 @@ def about_transactions() -> Iterator[Question]:
     for name in (None, TRANSACTION):
         beginning = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000)
         yield Question(f"producer id of {name}", api.INIT_PRODUCER_ID, 4, beginning)
-    topics = [AddPartitionsToTxnTopic(name=name, partitions=[0]) for name in SOME]
+    topics = [NamedPartitions(name=name, partitions=[0]) for name in SOME]
     for wanted in (topics, topics[:1]):
         adding = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=TRANSACTION,
@@ -205,7 +207,7 @@ def about_transactions() -> Iterator[Question]:
         producer_id=STRANGE_PRODUCER,
         producer_epoch=0,
         transaction_result=True,
-        topics=[WritableTxnMarkerTopic(name="nowhere", partition_indexes=[0])],
+        topics=[NamedIndexes(name="nowhere", partition_indexes=[0])],
         coordinator_epoch=0,
     )
     marking = WriteTxnMarkersRequest(markers=[marker])

@@ -15,14 +15,12 @@ from tidelog.protocol.messages.cluster import (
     AddRaftVoterRequest,
     DescribeQuorumRequest,
     FeatureUpdate,
-    QuorumPartition,
     QuorumTopic,
     RemoveRaftVoterRequest,
     UnregisterBrokerRequest,
     UpdateFeaturesRequest,
 )
 from tidelog.protocol.messages.configs import (
-    AlterableConfig,
     AlterConfigsRequest,
     AlterConfigsResource,
     DescribeConfigsRequest,
@@ -43,6 +41,12 @@ from tidelog.protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tidelog.protocol.messages.shared import (
+    ConfigValue,
+    NamedIndexes,
+    NamedPartitions,
+    PartitionIndex,
+)
 from tidelog.protocol.messages.topics import (
     CreatableTopic,
     CreatePartitionsRequest,
@@ -53,9 +57,7 @@ from tidelog.protocol.messages.topics import (
 )
 from tidelog.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
-    AddPartitionsToTxnTopic,
     DescribeProducersRequest,
-    DescribeProducersTopic,
 )
 
 WAIT_MS: Final = 90_000
@@ -151,7 +153,7 @@ def _settings() -> Iterator[Question]:
         described = DescribeConfigsRequest(resources=[looking, topic])
         if kind != METRICS:  # our broker has no settings of client metrics
             yield Question(f"settings of kind {kind}", api.DESCRIBE_CONFIGS, 4, described)
-        value = AlterableConfig(name="nothing", value="1")
+        value = ConfigValue(name="nothing", value="1")
         whole = AlterConfigsResource(resource_type=kind, resource_name="nothing", configs=[value])
         changing = AlterConfigsRequest(resources=[whole], validate_only=True)
         # Each resource is named once: Kafka never responds to an AlterConfigs that names one twice.
@@ -190,7 +192,7 @@ def _bad_changes() -> Iterator[Question]:
         for configs in BAD if kind == BROKER else BAD[:2]:
             what = f"of {name!r}: {configs}"
             if name != "":  # this would remove a default that Kafka's feature has set
-                values = [AlterableConfig(name=key, value=value) for key, value in configs]
+                values = [ConfigValue(name=key, value=value) for key, value in configs]
                 whole = AlterConfigsResource(resource_type=kind, resource_name=name, configs=values)
                 changing = AlterConfigsRequest(resources=[whole], validate_only=True)
                 yield Question(f"change all {what}", api.ALTER_CONFIGS, 2, changing)
@@ -222,7 +224,7 @@ def _named_twice() -> Iterator[Question]:
     )
     yield Question("offsets twice", api.LIST_OFFSETS, 7, lookup)
     producers = DescribeProducersRequest(
-        topics=[DescribeProducersTopic(name=name, partition_indexes=[0]) for name in names]
+        topics=[NamedIndexes(name=name, partition_indexes=[0]) for name in names]
     )
     yield Question("producers twice", api.DESCRIBE_PRODUCERS, 0, producers)
     going = DeleteGroupsRequest(groups_names=["other", "other"])
@@ -245,15 +247,13 @@ def _in_transactions() -> Iterator[Question]:
             v3_and_below_transactional_id=TRANSACTION,
             v3_and_below_producer_id=987_654_321,
             v3_and_below_producer_epoch=0,
-            v3_and_below_topics=[
-                AddPartitionsToTxnTopic(name=name, partitions=[0]) for name in names
-            ],
+            v3_and_below_topics=[NamedPartitions(name=name, partitions=[0]) for name in names],
         )
         yield Question(f"add {names}", api.ADD_PARTITIONS_TO_TXN, 3, adding)
 
 
 def _about_controllers() -> Iterator[Question]:
-    part = QuorumPartition(partition_index=0)
+    part = PartitionIndex(partition_index=0)
     topics = [QuorumTopic(topic_name="nowhere", partitions=[part])]
     yield Question("quorum", api.DESCRIBE_QUORUM, 2, DescribeQuorumRequest(topics=topics))
     for version in (0, 1, 2):

@@ -13,15 +13,12 @@ from tidelog.protocol.messages.cluster import (
     AlterPartitionReassignmentsRequest,
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
-    AlterReplicaLogDirTopic,
     ElectLeadersRequest,
-    ElectLeadersTopic,
     ListPartitionReassignmentsRequest,
     ReassignablePartition,
     ReassignableTopic,
 )
 from tidelog.protocol.messages.configs import (
-    AlterableConfig,
     AlterClientQuotasRequest,
     AlterConfigsRequest,
     AlterConfigsResource,
@@ -33,7 +30,6 @@ from tidelog.protocol.messages.configs import (
     IncrementallyAlteredConfig,
     ListConfigResourcesRequest,
     QuotaAlteration,
-    QuotaEntity,
     QuotaFilterComponent,
     QuotaOperation,
 )
@@ -47,11 +43,9 @@ from tidelog.protocol.messages.list_offsets import (
     OffsetForLeaderTopic,
 )
 from tidelog.protocol.messages.metadata import (
-    DescribableLogDirTopic,
     DescribeClusterRequest,
     DescribeLogDirsRequest,
     DescribeTopicPartitionsRequest,
-    DescribeTopicPartitionsTopic,
     MetadataRequest,
     MetadataRequestTopic,
 )
@@ -67,7 +61,14 @@ from tidelog.protocol.messages.security import (
     DeleteAclsRequest,
     DescribeUserScramCredentialsRequest,
     ScramCredentialDeletion,
-    UserName,
+)
+from tidelog.protocol.messages.shared import (
+    ConfigValue,
+    NamedIndexes,
+    NamedPartitions,
+    QuotaEntity,
+    TopicName,
+    TopicPartitions,
 )
 from tidelog.protocol.messages.topics import (
     CreatableTopic,
@@ -80,7 +81,7 @@ from tidelog.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicState,
 )
-from tidelog.protocol.messages.transactions import DescribeProducersRequest, DescribeProducersTopic
+from tidelog.protocol.messages.transactions import DescribeProducersRequest
 from tidelog.record.builder import build_batch
 from tidelog.types import NewRecord
 
@@ -182,7 +183,7 @@ def _about_records(user: str, ids: Mapping[str, UUID]) -> Iterator[Question]:
     )
     yield Question("delete records", api.DELETE_RECORDS, 2, records)
     producers = DescribeProducersRequest(
-        topics=[DescribeProducersTopic(name=name, partition_indexes=[0]) for name in NAMES]
+        topics=[NamedIndexes(name=name, partition_indexes=[0]) for name in NAMES]
     )
     yield Question("describe producers", api.DESCRIBE_PRODUCERS, 0, producers)
 
@@ -205,7 +206,7 @@ def _about_topics(ids: Mapping[str, UUID]) -> Iterator[Question]:
         allow_auto_topic_creation=False,
     )
     yield Question("metadata by id", api.METADATA, 12, by_id)
-    wanted = [DescribeTopicPartitionsTopic(name=name) for name in NAMES]
+    wanted = [TopicName(name=name) for name in NAMES]
     for topics in (wanted, []):
         asked = DescribeTopicPartitionsRequest(topics=topics)
         yield Question("topic partitions", api.DESCRIBE_TOPIC_PARTITIONS, 0, asked)
@@ -246,7 +247,7 @@ def _about_settings() -> Iterator[Question]:
         yield Question(f"settings of {name}", api.DESCRIBE_CONFIGS, 4, described)
         if kind != 2:
             continue
-        values = [AlterableConfig(name="retention.ms", value="1000000")]
+        values = [ConfigValue(name="retention.ms", value="1000000")]
         whole = AlterConfigsResource(resource_type=kind, resource_name=name, configs=values)
         changing = AlterConfigsRequest(resources=[whole], validate_only=True)
         yield Question(f"change all of {name}", api.ALTER_CONFIGS, 2, changing)
@@ -264,14 +265,14 @@ def _about_the_cluster() -> Iterator[Question]:
     for told in (True, False):
         asked = DescribeClusterRequest(include_cluster_authorized_operations=told)
         yield Question(f"cluster {told}", api.DESCRIBE_CLUSTER, 1, asked)
-    topics = [DescribableLogDirTopic(topic="flights", partitions=[0])]
+    topics = [TopicPartitions(topic="flights", partitions=[0])]
     dirs = DescribeLogDirsRequest(topics=topics)
     yield Question("log dirs", api.DESCRIBE_LOG_DIRS, 4, dirs)
-    moved = AlterReplicaLogDirTopic(name="flights", partitions=[0])
+    moved = NamedPartitions(name="flights", partitions=[0])
     moving = AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path="/not/here", topics=[moved])])
     yield Question("move logs", api.ALTER_REPLICA_LOG_DIRS, 2, moving)
     electing = ElectLeadersRequest(
-        topic_partitions=[ElectLeadersTopic(topic="flights", partitions=[0])], timeout_ms=WAIT_MS
+        topic_partitions=[TopicPartitions(topic="flights", partitions=[0])], timeout_ms=WAIT_MS
     )
     yield Question("elect", api.ELECT_LEADERS, 2, electing)
     place = ReassignableTopic(
@@ -290,7 +291,7 @@ def _about_the_cluster() -> Iterator[Question]:
     )
     changing = AlterClientQuotasRequest(entries=[change], validate_only=True)
     yield Question("change quotas", api.ALTER_CLIENT_QUOTAS, 1, changing)
-    found = DescribeUserScramCredentialsRequest(users=[UserName(name="someone")])
+    found = DescribeUserScramCredentialsRequest(users=[TopicName(name="someone")])
     yield Question("users", api.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, found)
     gone = AlterUserScramCredentialsRequest(
         deletions=[ScramCredentialDeletion(name="someone", mechanism=1)], upsertions=[]

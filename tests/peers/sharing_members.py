@@ -35,7 +35,6 @@ from tidelog.protocol.messages.modern_groups import (
 from tidelog.protocol.messages.share_fetch import (
     AcknowledgementBatch,
     ShareAcknowledgeRequest,
-    ShareAcknowledgeTopic,
     ShareFetchPartition,
     ShareFetchRequest,
     ShareFetchResponse,
@@ -125,7 +124,7 @@ class Member:
         """Acknowledge records; return the error codes of the response and of each partition."""
         epoch, self.epoch = self.epoch, self.epoch + 1
         topics = [
-            ShareAcknowledgeTopic(topic_id=each.topic_id, partitions=each.partitions)
+            ShareFetchTopic(topic_id=each.topic_id, partitions=each.partitions)
             for each in self.topics(acks)
         ]
         request = ShareAcknowledgeRequest(

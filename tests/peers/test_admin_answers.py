@@ -31,12 +31,10 @@ from tidelog.protocol.messages import (
 from tidelog.protocol.messages.cluster import (
     AlterPartitionReassignmentsRequest,
     ElectLeadersRequest,
-    ElectLeadersTopic,
     ReassignablePartition,
     ReassignableTopic,
 )
 from tidelog.protocol.messages.configs import (
-    AlterableConfig,
     AlterConfigsRequest,
     AlterConfigsResource,
     DescribeConfigsRequest,
@@ -48,14 +46,13 @@ from tidelog.protocol.messages.configs import (
 from tidelog.protocol.messages.metadata import (
     Cursor,
     DescribeTopicPartitionsRequest,
-    DescribeTopicPartitionsTopic,
     MetadataRequest,
     MetadataRequestTopic,
 )
+from tidelog.protocol.messages.shared import ConfigValue, TopicName, TopicPartitions
 from tidelog.protocol.messages.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
-    CreatableTopicConfig,
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
     CreatePartitionsTopic,
@@ -137,8 +134,7 @@ def topic(
             for index, ids in brokers
         ],
         configs=[
-            CreatableTopicConfig(name=key.replace("_", "."), value=value)
-            for key, value in config.items()
+            ConfigValue(name=key.replace("_", "."), value=value) for key, value in config.items()
         ],
     )
 
@@ -296,7 +292,7 @@ def replacing(*configs: tuple[str, str | None], name: str = "set") -> Question:
     """Return a function that replaces all settings of a topic, then returns codes and texts."""
 
     def ask(client: RawClient) -> list[Answer]:
-        given = [AlterableConfig(name=key, value=value) for key, value in configs]
+        given = [ConfigValue(name=key, value=value) for key, value in configs]
         resource = AlterConfigsResource(resource_type=2, resource_name=name, configs=given)
         told = client.ask(ALTER_CONFIGS, 2, AlterConfigsRequest(resources=[resource]))
         return [(f.error_code, text_of(f.error_message)) for f in told.responses]
@@ -439,7 +435,7 @@ def described(*names: str, limit: int = 2000, start: tuple[str, int] | None = No
 
     def ask(client: RawClient) -> list[Answer]:
         request = DescribeTopicPartitionsRequest(
-            topics=[DescribeTopicPartitionsTopic(name=name) for name in names],
+            topics=[TopicName(name=name) for name in names],
             response_partition_limit=limit,
             cursor=start and Cursor(topic_name=start[0], partition_index=start[1]),
         )
@@ -467,7 +463,7 @@ def elected(
     def ask(client: RawClient) -> list[Answer]:
         topics = None
         if partitions is not None:
-            topics = [ElectLeadersTopic(topic=name, partitions=partitions)]
+            topics = [TopicPartitions(topic=name, partitions=partitions)]
         request = ElectLeadersRequest(
             election_type=kind, topic_partitions=topics, timeout_ms=WAIT_MS
         )

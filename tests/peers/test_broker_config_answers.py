@@ -22,7 +22,6 @@ from tidelog.protocol.messages import (
     INCREMENTAL_ALTER_CONFIGS,
 )
 from tidelog.protocol.messages.configs import (
-    AlterableConfig,
     AlterConfigsRequest,
     AlterConfigsResource,
     ConfigSource,
@@ -33,6 +32,7 @@ from tidelog.protocol.messages.configs import (
     IncrementalAlterConfigsResource,
     IncrementallyAlteredConfig,
 )
+from tidelog.protocol.messages.shared import ConfigValue
 from tidelog.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def replace(client: RawClient, who: str, **texts: str) -> object:
         resource_type=BROKER,
         resource_name=who,
         configs=[
-            AlterableConfig(name=name.replace("_", "."), value=text) for name, text in texts.items()
+            ConfigValue(name=name.replace("_", "."), value=text) for name, text in texts.items()
         ],
     )
     (told,) = client.ask(ALTER_CONFIGS, 2, AlterConfigsRequest(resources=[resource])).responses

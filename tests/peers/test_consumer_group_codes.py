@@ -22,12 +22,9 @@ from tests.worlds.kafka.broker import Broker
 
 import tidelog
 from tidelog.protocol.messages import DELETE_GROUPS, OFFSET_DELETE
-from tidelog.protocol.messages.classic_groups import DeleteGroupsRequest, JoinGroupRequestProtocol
-from tidelog.protocol.messages.group_offsets import (
-    OffsetDeleteRequest,
-    OffsetDeleteRequestPartition,
-    OffsetDeleteRequestTopic,
-)
+from tidelog.protocol.messages.classic_groups import DeleteGroupsRequest
+from tidelog.protocol.messages.group_offsets import OffsetDeleteRequest, OffsetDeleteRequestTopic
+from tidelog.protocol.messages.shared import GroupProtocol, PartitionIndex
 from tidelog.server.api.node import Node
 
 pytestmark = pytest.mark.kafka
@@ -205,7 +202,7 @@ def deleting(talk: ConsumerTalk) -> None:
     """Offsets and groups are deleted, but not while members use them."""
 
     def offsets(topic: str) -> None:
-        place = OffsetDeleteRequestPartition(partition_index=0)
+        place = PartitionIndex(partition_index=0)
         named = OffsetDeleteRequestTopic(name=topic, partitions=[place])
         talk.ask(OFFSET_DELETE, 0, OffsetDeleteRequest(group_id=talk.group, topics=[named]))
 
@@ -252,7 +249,7 @@ def expressions(talk: ConsumerTalk) -> None:
 
 def upgrading(talk: ConsumerTalk) -> None:
     """A classic group is upgraded to the consumer protocol while it has members, and downgraded."""
-    protocols = [JoinGroupRequestProtocol(name="range", metadata=ROUTES_SUBSCRIBED)]
+    protocols = [GroupProtocol(name="range", metadata=ROUTES_SUBSCRIBED)]
     old = talk.join(protocols=protocols)
     assigned = b"\0\0\0\0\0\1\0\x06routes\0\0\0\5" + b"".join(
         number.to_bytes(4, "big") for number in range(5)
@@ -270,7 +267,7 @@ def upgrading(talk: ConsumerTalk) -> None:
     talk.sync(again)
     talk.heartbeat(again.member_id, again.generation_id)
     talk.beat_owning("A")
-    owning = JoinGroupRequestProtocol(
+    owning = GroupProtocol(
         name="range",
         metadata=b"\0\1\0\0\0\1\0\x06routes\xff\xff\xff\xff\0\0\0\1\0\x06routes\0\0\0\3"
         + b"".join(number.to_bytes(4, "big") for number in range(3)),
@@ -282,7 +279,7 @@ def upgrading(talk: ConsumerTalk) -> None:
     talk.heartbeat(again.member_id, again.generation_id)
     talk.settle("A")
     talk.describe_consumers()
-    other = [JoinGroupRequestProtocol(name="sticky", metadata=ROUTES_SUBSCRIBED)]
+    other = [GroupProtocol(name="sticky", metadata=ROUTES_SUBSCRIBED)]
     talk.join(protocols=other)
     talk.join(protocols=protocols, protocol_type="connect")
     talk.heartbeat("nobody", 1)
@@ -301,7 +298,7 @@ def upgrading(talk: ConsumerTalk) -> None:
 
 def founding_anew(talk: ConsumerTalk) -> None:
     """A group without members gets the protocol of its next member, classic or consumer."""
-    protocols = [JoinGroupRequestProtocol(name="range", metadata=ROUTES_SUBSCRIBED)]
+    protocols = [GroupProtocol(name="range", metadata=ROUTES_SUBSCRIBED)]
     talk.commit(5, topic=ROUTES)
     talk.enter("A")
     talk.fetch_as("A", 1)

@@ -20,7 +20,8 @@ from tests.worlds.brokers.victims import Nursery, Victim
 from tests.worlds.kafka.broker import Broker
 from tests.worlds.kafka.either import kafka_fixture
 
-from tidelog.protocol.messages.classic_groups import JoinGroupRequestProtocol, JoinGroupResponse
+from tidelog.protocol.messages.classic_groups import JoinGroupResponse
+from tidelog.protocol.messages.shared import GroupProtocol
 
 pytestmark = pytest.mark.kafka
 
@@ -82,7 +83,7 @@ def gather(bootstrap: str) -> Seen:
     joined = talk.enter("C", subscribed_topic_names=[], subscribed_topic_regex="st.*")
     asked = talk.beat_request("C", joined.member_epoch, topic_partitions=[])
     talk.await_epoch("C", asked, joined.member_epoch + 1)
-    protocols = [JoinGroupRequestProtocol(name="range", metadata=ROUTES_SUBSCRIBED)]
+    protocols = [GroupProtocol(name="range", metadata=ROUTES_SUBSCRIBED)]
     classic = talk.join(protocols=protocols, session_timeout_ms=int(SESSION_MS))
     talk.settle(*NAMES)
     return seen(talk, classic)
@@ -92,7 +93,7 @@ def change(talk: ConsumerTalk, classic: JoinGroupResponse) -> Seen:
     """Change a member's topics, let members rejoin if the broker requires it, and commit again."""
     talk.beat("A", subscribed_topic_names=[STOPS])
     talk.settle(*NAMES)
-    protocols = [JoinGroupRequestProtocol(name="range", metadata=ROUTES_SUBSCRIBED)]
+    protocols = [GroupProtocol(name="range", metadata=ROUTES_SUBSCRIBED)]
     again = talk.join(classic.member_id, protocols=protocols, session_timeout_ms=int(SESSION_MS))
     talk.settle(*NAMES)
     return seen(talk, again)
@@ -100,7 +101,7 @@ def change(talk: ConsumerTalk, classic: JoinGroupResponse) -> Seen:
 
 def seen(talk: ConsumerTalk, classic: JoinGroupResponse) -> Seen:
     """Return the state after the classic member got its assignment and the member A committed."""
-    protocols = [JoinGroupRequestProtocol(name="range", metadata=ROUTES_SUBSCRIBED)]
+    protocols = [GroupProtocol(name="range", metadata=ROUTES_SUBSCRIBED)]
     classic = talk.join(classic.member_id, protocols=protocols, session_timeout_ms=int(SESSION_MS))
     assert talk.sync(classic) == 0
     talk.commit(talk.epochs["A"], "A", talk.epochs["A"], topic=ROUTES)

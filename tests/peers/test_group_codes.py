@@ -20,15 +20,11 @@ from tidelog.protocol.messages import (
 from tidelog.protocol.messages.classic_groups import (
     DeleteGroupsRequest,
     FindCoordinatorRequest,
-    JoinGroupRequestProtocol,
     LeaveGroupRequest,
     SyncGroupRequest,
 )
-from tidelog.protocol.messages.group_offsets import (
-    OffsetDeleteRequest,
-    OffsetDeleteRequestPartition,
-    OffsetDeleteRequestTopic,
-)
+from tidelog.protocol.messages.group_offsets import OffsetDeleteRequest, OffsetDeleteRequestTopic
+from tidelog.protocol.messages.shared import GroupProtocol, PartitionIndex
 
 pytestmark = pytest.mark.kafka
 
@@ -43,7 +39,7 @@ def joining(talk: Talk) -> None:
     talk.ask(JOIN_GROUP, 9, talk.join_request(protocol_type=""))
     talk.ask(JOIN_GROUP, 9, talk.join_request("nobody", group_instance_id="seat"))
     member = talk.stable()
-    other = [JoinGroupRequestProtocol(name="sticky", metadata=b"")]
+    other = [GroupProtocol(name="sticky", metadata=b"")]
     talk.ask(JOIN_GROUP, 9, talk.join_request(protocols=other), "b")
     talk.ask(JOIN_GROUP, 5, talk.join_request(protocol_type="connect"), "b")
     talk.ask(JOIN_GROUP, 9, talk.join_request("nobody"), "b")
@@ -124,7 +120,7 @@ def static_members(talk: Talk) -> None:
     talk.ask(JOIN_GROUP, 9, talk.join_request(first.member_id, group_instance_id="seat 1"))
     old = talk.join(group_instance_id="seat 1", version=8)
     talk.sync(old, group_instance_id="seat 1")
-    changed = [JoinGroupRequestProtocol(name="range", metadata=SUBSCRIBED + b"more")]
+    changed = [GroupProtocol(name="range", metadata=SUBSCRIBED + b"more")]
     talk.join(group_instance_id="seat 1", protocols=changed)
     talk.describe()
     talk.leave((back.member_id, "seat 1"), ("", "seat 1"))
@@ -171,7 +167,7 @@ def deleting(talk: Talk) -> None:
     """Offsets and groups are deleted, but not while members use them."""
 
     def offsets(topic: str, *partitions: int, group: str | None = None) -> None:
-        places = [OffsetDeleteRequestPartition(partition_index=one) for one in partitions]
+        places = [PartitionIndex(partition_index=one) for one in partitions]
         topics = [OffsetDeleteRequestTopic(name=topic, partitions=places)]
         asked = OffsetDeleteRequest(group_id=talk.group if group is None else group, topics=topics)
         talk.ask(OFFSET_DELETE, 0, asked)

@@ -17,7 +17,6 @@ from tidelog.protocol.messages import (
     LIST_CONFIG_RESOURCES,
 )
 from tidelog.protocol.messages.configs import (
-    AlterableConfig,
     AlterConfigsRequest,
     AlterConfigsResource,
     DescribeConfigsRequest,
@@ -27,6 +26,7 @@ from tidelog.protocol.messages.configs import (
     IncrementallyAlteredConfig,
     ListConfigResourcesRequest,
 )
+from tidelog.protocol.messages.shared import ConfigValue
 
 pytestmark = pytest.mark.kafka
 
@@ -62,7 +62,7 @@ def alter(client: RawClient, group: str, *changes: Change, trial: bool = False) 
 
 def replace(client: RawClient, group: str, *given: tuple[str, str]) -> object:
     """Replace all settings: settings that are not named are reset."""
-    configs = [AlterableConfig(name=name, value=text) for name, text in given]
+    configs = [ConfigValue(name=name, value=text) for name, text in given]
     resource = AlterConfigsResource(resource_type=GROUP, resource_name=group, configs=configs)
     (told,) = client.ask(ALTER_CONFIGS, 2, AlterConfigsRequest(resources=[resource])).responses
     return told.error_code, told.error_message

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.worlds.kafka.broker import REQUEST_TIMEOUT_S, Broker
-from tests.worlds.kafka.clients import produce
+from tests.worlds.kafka.clients import first_record, produce
 from tests.worlds.kafka.groups import Ended, commit, consume_all, member, send, tidelog
 from tests.worlds.kafka.oracle import Oracle
 
@@ -68,7 +68,7 @@ def test_timestamps_of_the_broker_are_shown_as_append_times(kafka_broker: Broker
     send(kafka_broker, topic, [T0])
     commit(kafka_broker, group, topic, {0: 0})
     with connect(kafka_broker.bootstrap) as cluster:
-        record = cluster.fetch(TopicPartition(topic, 0), 0)
+        record = first_record(cluster, TopicPartition(topic, 0), 0)
         assert record is not None
         assert record.timestamp is not None
     row = only(lag(kafka_broker, group, clock=ManualClock(record.timestamp + 7_000)))

@@ -33,7 +33,6 @@ from tidelog.protocol.messages import (
 from tidelog.protocol.messages.configs import (
     AlterClientQuotasRequest,
     QuotaAlteration,
-    QuotaEntity,
     QuotaOperation,
 )
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -45,6 +44,7 @@ from tidelog.protocol.messages.security import (
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
+from tidelog.protocol.messages.shared import QuotaEntity
 from tidelog.protocol.messages.topics import (
     CreatableTopic,
     CreatePartitionsRequest,

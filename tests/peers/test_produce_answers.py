@@ -29,11 +29,8 @@ from tidelog.protocol.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
-from tidelog.protocol.messages.topics import (
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreateTopicsRequest,
-)
+from tidelog.protocol.messages.shared import ConfigValue
+from tidelog.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from tidelog.protocol.messages.transactions import InitProducerIdRequest
 from tidelog.record.builder import build_batch, build_end_marker
 from tidelog.record.header import seal
@@ -212,7 +209,7 @@ def create(client: RawClient, topic: str, config: Mapping[str, str], count: int 
         name=topic,
         num_partitions=count,
         replication_factor=1,
-        configs=[CreatableTopicConfig(name=name, value=text) for name, text in config.items()],
+        configs=[ConfigValue(name=name, value=text) for name, text in config.items()],
     )
     answer = client.ask(CREATE_TOPICS, 5, CreateTopicsRequest(topics=[wanted], timeout_ms=90_000))
     assert not answer.topics[0].error_code, answer

@@ -26,7 +26,6 @@ from tidelog.protocol.messages.cluster import (
     DescribeQuorumRequest,
     FeatureUpdate,
     QuorumListener,
-    QuorumPartition,
     QuorumTopic,
     RemoveRaftVoterRequest,
     RemoveRaftVoterResponse,
@@ -34,6 +33,7 @@ from tidelog.protocol.messages.cluster import (
     UpdateFeaturesRequest,
 )
 from tidelog.protocol.messages.metadata import ApiVersionsRequest, ApiVersionsResponse
+from tidelog.protocol.messages.shared import PartitionIndex
 from tidelog.protocol.wire import NO_UUID
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def described(client: RawClient, version: int, *asked: tuple[str, list[int]]) ->
     topics = [
         QuorumTopic(
             topic_name=name,
-            partitions=[QuorumPartition(partition_index=number) for number in numbers],
+            partitions=[PartitionIndex(partition_index=number) for number in numbers],
         )
         for name, numbers in asked
     ]

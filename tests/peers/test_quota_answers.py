@@ -22,11 +22,11 @@ from tidelog.protocol.messages.configs import (
     AlterClientQuotasRequest,
     DescribeClientQuotasRequest,
     QuotaAlteration,
-    QuotaEntity,
     QuotaFilterComponent,
     QuotaOperation,
 )
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tidelog.protocol.messages.shared import QuotaEntity
 from tidelog.record.builder import build_batch
 from tidelog.types import NewRecord
 

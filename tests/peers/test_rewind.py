@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
 from tests.worlds.kafka.broker import REQUEST_TIMEOUT_S, Broker, free_port
-from tests.worlds.kafka.clients import produce
+from tests.worlds.kafka.clients import first_record, produce
 from tests.worlds.kafka.groups import commit, consume_all, member, send, tidelog
 from tests.worlds.kafka.home import KafkaHome
 from tests.worlds.kafka.oracle import Oracle
@@ -114,7 +114,7 @@ def test_append_clock_of_stamped_topics_alone(kafka_broker: Broker) -> None:
         send(kafka_broker, topic, [T0 + 1])
         commit(kafka_broker, f"{topic}-g", topic, {0: 2})
     with connect(kafka_broker.bootstrap) as cluster:
-        second = cluster.fetch(TopicPartition("stamped", 0), 1)
+        second = first_record(cluster, TopicPartition("stamped", 0), 1)
         assert second is not None
         assert second.timestamp_type is TimestampType.LOG_APPEND_TIME
     to = ("--to", f"{second.timestamp}ms", "--clock", "append")
@@ -157,7 +157,7 @@ def test_a_failed_connection_has_its_reason(kafka_broker: Broker) -> None:
         with pytest.raises(UnknownTopic, match=f"{kafka_broker.bootstrap} has no topic"):
             cluster.partitions("nothing")
     with connect(kafka_broker.bootstrap, timeout_s=3) as cluster, pytest.raises(ClusterFailure):
-        cluster.fetch(TopicPartition("nothing", 0), 0)
+        first_record(cluster, TopicPartition("nothing", 0), 0)
     unknown = tidelog(*rewind(kafka_broker, "nobody", "--to", "-6h"))
     assert "has no consumer group nobody" in unknown.err
 
@@ -170,18 +170,18 @@ def test_single_records_of_a_broker(kafka_oracle: Oracle, kafka_broker: Broker) 
     with connect(kafka_broker.bootstrap) as cluster:
         assert cluster.watermarks([place])[place].end == 4
         send(kafka_broker, topic, [T0 + 50])
-        first = cluster.fetch(place, 1)
+        first = first_record(cluster, place, 1)
         assert first is not None
         assert (first.offset, first.timestamp, first.key, first.value) == (1, T0 + 1, b"k", b"v")
-        behind_marker = cluster.fetch(place, 3)
+        behind_marker = first_record(cluster, place, 3)
         assert behind_marker is not None
         assert behind_marker.offset == 4
-        assert cluster.fetch(place, 5) is None
+        assert first_record(cluster, place, 5) is None
         committed = IsolationLevel.READ_COMMITTED
         assert [r.offset for r in cluster.records(place, 0, 5, isolation=committed)] == [4]
         assert [r.offset for r in cluster.records(place, 1, 3)] == [1, 2]
         with pytest.raises(OffsetOutOfRange):
-            cluster.fetch(place, 99)
+            first_record(cluster, place, 99)
 
 
 def kafkas_reset(

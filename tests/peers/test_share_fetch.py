@@ -11,7 +11,7 @@ from tests.worlds.kafka.broker import Broker
 from tests.worlds.kafka.either import kafka_fixture
 
 from tidelog.protocol.messages import SHARE_ACKNOWLEDGE
-from tidelog.protocol.messages.share_fetch import ShareAcknowledgeRequest, ShareAcknowledgeTopic
+from tidelog.protocol.messages.share_fetch import ShareAcknowledgeRequest, ShareFetchTopic
 
 if TYPE_CHECKING:
     from tidelog.server.embedded import Broker as Ours
@@ -287,7 +287,7 @@ def reported_leader(bootstrap: str) -> tuple[int, int]:
             member_id=one.name,
             share_session_epoch=one.epoch,
             topics=[
-                ShareAcknowledgeTopic(topic_id=each.topic_id, partitions=each.partitions)
+                ShareFetchTopic(topic_id=each.topic_id, partitions=each.partitions)
                 for each in one.topics([(5, 9, [RELEASE])])
             ],
         )

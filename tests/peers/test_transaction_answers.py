@@ -24,11 +24,10 @@ from tidelog.protocol.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
+from tidelog.protocol.messages.shared import NamedIndexes
 from tidelog.protocol.messages.transactions import (
     DescribeProducersRequest,
-    DescribeProducersTopic,
     WritableTxnMarker,
-    WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
 from tidelog.record.builder import build_batch
@@ -186,7 +185,7 @@ def mark(
         producer_id=writer.producer_id,
         producer_epoch=epoch,
         transaction_result=False,
-        topics=[WritableTxnMarkerTopic(name=topic, partition_indexes=[0, 7])],
+        topics=[NamedIndexes(name=topic, partition_indexes=[0, 7])],
         coordinator_epoch=coordinator,
         transaction_version=version,
     )
@@ -228,10 +227,10 @@ def test_producers_of_missing_partitions_get_equal_errors(sides: tuple[Side, Sid
     def ask(side: Side) -> list[Said]:
         asked = DescribeProducersRequest(
             topics=[
-                DescribeProducersTopic(name="described-nobody", partition_indexes=[0]),
-                DescribeProducersTopic(name="described", partition_indexes=[0, 5]),
+                NamedIndexes(name="described-nobody", partition_indexes=[0]),
+                NamedIndexes(name="described", partition_indexes=[0, 5]),
                 *(
-                    DescribeProducersTopic(name=name, partition_indexes=[0, 5])
+                    NamedIndexes(name=name, partition_indexes=[0, 5])
                     for name in ("", ".", "a b", "x" * 250)
                 ),
             ]

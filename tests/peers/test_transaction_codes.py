@@ -15,14 +15,14 @@ from tests.worlds.kafka.broker import Broker
 import tidelog
 from tidelog.protocol.messages import FIND_COORDINATOR
 from tidelog.protocol.messages.classic_groups import FindCoordinatorRequest
-from tidelog.protocol.messages.transactions import AddPartitionsToTxnTopic
+from tidelog.protocol.messages.shared import NamedPartitions
 
 pytestmark = pytest.mark.kafka
 
-UNKNOWN = AddPartitionsToTxnTopic(name="nowhere", partitions=[0])
-BEYOND = AddPartitionsToTxnTopic(name=TOPIC, partitions=[0, 9])
-ONE = AddPartitionsToTxnTopic(name=TOPIC, partitions=[0])
-INTERNAL = AddPartitionsToTxnTopic(name="__consumer_offsets", partitions=[0])
+UNKNOWN = NamedPartitions(name="nowhere", partitions=[0])
+BEYOND = NamedPartitions(name=TOPIC, partitions=[0, 9])
+ONE = NamedPartitions(name=TOPIC, partitions=[0])
+INTERNAL = NamedPartitions(name="__consumer_offsets", partitions=[0])
 
 
 def beginning(talk: TransactionTalk) -> None:

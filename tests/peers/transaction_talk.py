@@ -20,10 +20,10 @@ from tidelog.protocol.messages import (
     LIST_TRANSACTIONS,
 )
 from tidelog.protocol.messages.classic_groups import FindCoordinatorRequest
+from tidelog.protocol.messages.shared import NamedPartitions
 from tidelog.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
-    AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
     DescribeTransactionsRequest,
     EndTxnRequest,
@@ -45,8 +45,8 @@ PATIENCE_S: Final = 90
 # Errors while a coordinator is missing or loading, and the error while a transaction is ending.
 PASSING: Final = frozenset({14, 15, 16})
 CONCURRENT: Final = 51
-NO_TOPICS: Final[list[AddPartitionsToTxnTopic]] = []
-BOTH: Final = [AddPartitionsToTxnTopic(name=TOPIC, partitions=[0, 1])]
+NO_TOPICS: Final[list[NamedPartitions]] = []
+BOTH: Final = [NamedPartitions(name=TOPIC, partitions=[0, 1])]
 
 Producer = tuple[int, int]
 NOBODY: Final[Producer] = (987_654_321, 0)
@@ -137,7 +137,7 @@ class TransactionTalk:
     def add(
         self,
         producer: Producer,
-        topics: list[AddPartitionsToTxnTopic] = BOTH,
+        topics: list[NamedPartitions] = BOTH,
         *,
         version: int = 3,
         verify_only: bool = False,

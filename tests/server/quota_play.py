@@ -15,7 +15,6 @@ from tidelog.protocol.messages.configs import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
     QuotaAlteration,
-    QuotaEntity,
     QuotaOperation,
 )
 from tidelog.protocol.messages.fetch import (
@@ -26,6 +25,7 @@ from tidelog.protocol.messages.fetch import (
 )
 from tidelog.protocol.messages.metadata import ApiVersionsRequest
 from tidelog.protocol.messages.produce import ProduceResponse
+from tidelog.protocol.messages.shared import QuotaEntity
 from tidelog.protocol.requests import ClientConnection
 from tidelog.record.builder import build_batch
 from tidelog.types import NewRecord

@@ -14,7 +14,6 @@ from tidelog.protocol.messages import (
     INCREMENTAL_ALTER_CONFIGS,
 )
 from tidelog.protocol.messages.configs import (
-    AlterableConfig,
     AlterConfigsRequest,
     AlterConfigsResource,
     ConfigSource,
@@ -25,6 +24,7 @@ from tidelog.protocol.messages.configs import (
     IncrementalAlterConfigsResource,
     IncrementallyAlteredConfig,
 )
+from tidelog.protocol.messages.shared import ConfigValue
 from tidelog.record.builder import build_batch
 from tidelog.server.embedded import Broker
 from tidelog.storage.directory.broker_files import CLUSTER_FILE
@@ -168,7 +168,7 @@ def test_alter_configs_resets_settings_that_it_does_not_name(data: str) -> None:
         kept = AlterConfigsResource(
             resource_type=BROKER,
             resource_name=OWN,
-            configs=[AlterableConfig(name="max.connections", value="901")],
+            configs=[ConfigValue(name="max.connections", value="901")],
         )
         asking.ask(ALTER_CONFIGS, 2, AlterConfigsRequest(resources=[kept]))
         assert described(broker, OWN, "max.connections").value == "901"

@@ -8,6 +8,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -262,15 +263,26 @@ def stage_cleaned(data: str, kept: tuple[int, ...]) -> NewSegment:
     return NewSegment(name="cleaned", base_offset=0, size_bytes=len(cleaned))
 
 
+def swap_arguments(base_offset: int, new: NewSegment) -> dict[str, object]:
+    """Return the arguments of a swap of one segment, as docs/control.md describes them."""
+    return {
+        "topic": TOPIC,
+        "partition": 0,
+        "bases": [base_offset],
+        "segments": [asdict(new)],
+        "commit_id": COMMIT_ID,
+    }
+
+
 def test_swapped_segments_are_read_at_once_and_appends_continue(broker: Broker) -> None:
     make_two_segments(broker)
     with holder_of(broker) as holder:
         new = stage_cleaned(broker.data, (0, 2))
-        done = holder.swap(PARTITION, [0], [new], commit_id=COMMIT_ID)
-        assert (done.segments_before, done.segments_after) == (1, 1)
-        assert done.bytes_after == new.size_bytes < done.bytes_before
+        done = holder.call("swap", swap_arguments(0, new))
+        assert (done["segments_before"], done["segments_after"]) == (1, 1)
+        assert done["bytes_after"] == new.size_bytes < int(str(done["bytes_before"]))
         with pytest.raises(InvalidRequest):
-            holder.swap(PARTITION, [4], [new], commit_id=COMMIT_ID)
+            holder.call("swap", swap_arguments(4, new))
         with pytest.raises(CorruptMessage, match="`bases` must be a list of offsets"):
             holder.call("swap", {"topic": TOPIC, "partition": 0, "bases": [-1], "segments": []})
     produce_texts(broker, ["6"])
@@ -297,7 +309,7 @@ def test_partitions_for_the_control_channel_are_opened_in_a_thread(
         with tidelog.broker(data) as broker, holder_of(broker) as holder:
             loop = broker.call(lambda _: threading.get_ident())
             if verb == "swap":
-                holder.swap(PARTITION, [0], [stage_cleaned(data, (0,))], commit_id=COMMIT_ID)
+                holder.call("swap", swap_arguments(0, stage_cleaned(data, (0,))))
             elif verb == "attach":
                 holder.attach(stage(broker, "job-0", ["b"]), commit_id=COMMIT_ID)
             else:

@@ -35,10 +35,10 @@ from tidelog.protocol.messages import (
 from tidelog.protocol.messages.classic_groups import (
     FindCoordinatorRequest,
     JoinGroupRequest,
-    JoinGroupRequestProtocol,
     ListGroupsRequest,
     OffsetFetchRequest,
 )
+from tidelog.protocol.messages.shared import GroupProtocol
 from tidelog.protocol.messages.transactions import InitProducerIdRequest
 from tidelog.protocol.requests import ReceivedRequest
 from tidelog.server.api.node import Node
@@ -183,7 +183,7 @@ def join(group: str) -> JoinGroupRequest:
         rebalance_timeout_ms=10_000,
         member_id="",
         protocol_type="consumer",
-        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+        protocols=[GroupProtocol(name="range", metadata=b"")],
     )
 
 

@@ -18,12 +18,9 @@ from tidelog.protocol.messages import (
     OFFSET_DELETE,
 )
 from tidelog.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
-from tidelog.protocol.messages.group_offsets import (
-    OffsetDeleteRequest,
-    OffsetDeleteRequestPartition,
-    OffsetDeleteRequestTopic,
-)
+from tidelog.protocol.messages.group_offsets import OffsetDeleteRequest, OffsetDeleteRequestTopic
 from tidelog.protocol.messages.metadata import DescribeTopicPartitionsRequest
+from tidelog.protocol.messages.shared import PartitionIndex
 from tidelog.protocol.messages.topics import DeleteTopicsRequest
 from tidelog.server.api import topics as topic_handlers
 from tidelog.server.embedded import Broker
@@ -81,9 +78,7 @@ def test_a_missing_group_is_reported_without_rights_on_its_topics(
     broker: Broker,
 ) -> None:
     add(broker, "alice", allow("DELETE", ResourceType.GROUP, "gone"))
-    topic = OffsetDeleteRequestTopic(
-        name="flights", partitions=[OffsetDeleteRequestPartition(partition_index=0)]
-    )
+    topic = OffsetDeleteRequestTopic(name="flights", partitions=[PartitionIndex(partition_index=0)])
     with login(broker, "alice") as alice:
         # The first FindCoordinator request creates the topic of group offsets.
         find_coordinator(alice, "gone", GROUP_KEY)

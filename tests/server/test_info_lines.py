@@ -10,12 +10,9 @@ from tests.worlds.waiting import until_so
 
 import tidelog
 from tidelog.protocol.messages import DELETE_TOPICS, FIND_COORDINATOR, JOIN_GROUP, METADATA
-from tidelog.protocol.messages.classic_groups import (
-    FindCoordinatorRequest,
-    JoinGroupRequest,
-    JoinGroupRequestProtocol,
-)
+from tidelog.protocol.messages.classic_groups import FindCoordinatorRequest, JoinGroupRequest
 from tidelog.protocol.messages.metadata import MetadataRequest
+from tidelog.protocol.messages.shared import GroupProtocol
 from tidelog.protocol.messages.topics import DeleteTopicsRequest
 from tidelog.server.net import connection
 
@@ -60,7 +57,7 @@ def test_topics_and_generations_are_logged_and_requests_are_not(
         until_so(lambda: "topic orders created, partitions: 1" in lines(caplog))
 
         def joins() -> bool:
-            protocol = JoinGroupRequestProtocol(name="range", metadata=b"")
+            protocol = GroupProtocol(name="range", metadata=b"")
             asked = JoinGroupRequest(
                 group_id="readers",
                 session_timeout_ms=6000,

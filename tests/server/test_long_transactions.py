@@ -15,9 +15,9 @@ from tidelog.protocol.messages import (
     INIT_PRODUCER_ID,
 )
 from tidelog.protocol.messages.security import AclCreation, CreateAclsRequest
+from tidelog.protocol.messages.shared import NamedPartitions
 from tidelog.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
-    AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
     DescribeTransactionsRequest,
     InitProducerIdRequest,
@@ -65,15 +65,15 @@ def begin(client: RawClient, name: str) -> InitProducerIdResponse:
     return client.ask(INIT_PRODUCER_ID, 4, asked)
 
 
-def topics_of(*extra: int) -> list[AddPartitionsToTxnTopic]:
-    return [AddPartitionsToTxnTopic(name=TOPIC, partitions=[*range(COUNT), *extra])]
+def topics_of(*extra: int) -> list[NamedPartitions]:
+    return [NamedPartitions(name=TOPIC, partitions=[*range(COUNT), *extra])]
 
 
 def add(
     client: RawClient,
     name: str,
     producer: InitProducerIdResponse,
-    topics: list[AddPartitionsToTxnTopic],
+    topics: list[NamedPartitions],
 ) -> dict[tuple[str, int], int]:
     asked = AddPartitionsToTxnRequest(
         v3_and_below_transactional_id=name,
@@ -131,7 +131,7 @@ def test_one_topic_without_rights_keeps_all_parts_out(client: RawClient) -> None
     )
     client.ask(CREATE_ACLS, 2, CreateAclsRequest(creations=[acl]))
     producer = begin(client, "denied")
-    secret = AddPartitionsToTxnTopic(name=SECRET, partitions=[0])
+    secret = NamedPartitions(name=SECRET, partitions=[0])
     codes = add(client, "denied", producer, [*topics_of(), secret])
     assert codes.pop((SECRET, 0)) == DENIED
     assert set(codes.values()) == {NOT_ATTEMPTED}

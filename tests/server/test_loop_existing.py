@@ -37,7 +37,6 @@ from tidelog.protocol.messages.configs import (
     AlterClientQuotasRequest,
     DescribeClientQuotasRequest,
     QuotaAlteration,
-    QuotaEntity,
     QuotaOperation,
 )
 from tidelog.protocol.messages.security import (
@@ -50,11 +49,8 @@ from tidelog.protocol.messages.security import (
     DescribeUserScramCredentialsRequest,
     ScramCredentialUpsertion,
 )
-from tidelog.protocol.messages.transactions import (
-    DescribeProducersRequest,
-    DescribeProducersTopic,
-    ListTransactionsRequest,
-)
+from tidelog.protocol.messages.shared import NamedIndexes, QuotaEntity
+from tidelog.protocol.messages.transactions import DescribeProducersRequest, ListTransactionsRequest
 from tidelog.server.api.node import Node
 from tidelog.server.groups.classic_group import ClassicGroup, Member
 from tidelog.server.groups.committed_offsets import CommittedOffset
@@ -188,7 +184,7 @@ def test_producers_of_a_partition(metered: MeteredBroker) -> None:
             states._producers[number] = ProducerEntry(number)
 
     metered.broker.call(fill)
-    topic = DescribeProducersTopic(name=TOPIC, partition_indexes=[0])
+    topic = NamedIndexes(name=TOPIC, partition_indexes=[0])
     asked = DescribeProducersRequest(topics=[topic])
     assert held_by(metered, DESCRIBE_PRODUCERS, 0, asked) < HELD_MAX_S
     with RawClient(metered.broker.bootstrap_servers) as client:

@@ -38,14 +38,11 @@ from tidelog.protocol.messages.metadata import MetadataRequest
 from tidelog.protocol.messages.share_fetch import (
     AcknowledgementBatch,
     ShareAcknowledgeRequest,
-    ShareAcknowledgeTopic,
     ShareFetchPartition,
+    ShareFetchTopic,
 )
-from tidelog.protocol.messages.topics import (
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreateTopicsRequest,
-)
+from tidelog.protocol.messages.shared import ConfigValue
+from tidelog.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from tidelog.server.api.metadata import TOPICS_AT_ONCE
 from tidelog.server.api.table import ROWS
 
@@ -71,7 +68,7 @@ def metered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeteredBroker]
         "socket.request.max.bytes": str(LARGE),
     }
     with pytest.MonkeyPatch.context() as patch, metered_broker(path, patch, settings) as running:
-        compacted = CreatableTopicConfig(name="cleanup.policy", value="compact")
+        compacted = ConfigValue(name="cleanup.policy", value="compact")
         topics = [
             CreatableTopic(name=THERE, num_partitions=1, replication_factor=1),
             CreatableTopic(name=PLAIN, num_partitions=1, replication_factor=1),
@@ -160,7 +157,7 @@ def test_acknowledgements_of_one_session_epoch_are_not_processed_in_parts(
         group_id="g",
         member_id="m",
         share_session_epoch=1,
-        topics=[ShareAcknowledgeTopic(topic_id=UUID(int=1), partitions=partitions)],
+        topics=[ShareFetchTopic(topic_id=UUID(int=1), partitions=partitions)],
     )
     with (
         RawClient(metered.broker.bootstrap_servers) as client,

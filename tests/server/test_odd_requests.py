@@ -10,16 +10,12 @@ from tidelog.protocol.messages import ALTER_CONFIGS, FIND_COORDINATOR, JOIN_GROU
 from tidelog.protocol.messages.classic_groups import (
     FindCoordinatorRequest,
     JoinGroupRequest,
-    JoinGroupRequestProtocol,
     JoinGroupResponse,
     LeaveGroupRequest,
     MemberIdentity,
 )
-from tidelog.protocol.messages.configs import (
-    AlterableConfig,
-    AlterConfigsRequest,
-    AlterConfigsResource,
-)
+from tidelog.protocol.messages.configs import AlterConfigsRequest, AlterConfigsResource
+from tidelog.protocol.messages.shared import ConfigValue, GroupProtocol
 from tidelog.server.embedded import Broker
 
 GROUP: Final = "odd"
@@ -49,9 +45,7 @@ def join(
         member_id=member_id,
         group_instance_id=instance_id,
         protocol_type="consumer",
-        protocols=[
-            JoinGroupRequestProtocol(name=name, metadata=metadata) for name, metadata in protocols
-        ],
+        protocols=[GroupProtocol(name=name, metadata=metadata) for name, metadata in protocols],
     )
     return client.ask(JOIN_GROUP, version, message)
 
@@ -82,7 +76,7 @@ def test_a_member_with_an_invalid_subscription_can_join_and_leave(
 
 def test_a_resource_that_is_named_twice(client: RawClient) -> None:
     client.auto_create("t")
-    given = [AlterableConfig(name="retention.ms", value="5")]
+    given = [ConfigValue(name="retention.ms", value="5")]
     resource = AlterConfigsResource(resource_type=2, resource_name="t", configs=given)
     told = client.ask(ALTER_CONFIGS, 2, AlterConfigsRequest(resources=[resource, resource]))
     assert {each.error_code for each in told.responses} == {INVALID_REQUEST}

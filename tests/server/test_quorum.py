@@ -10,11 +10,11 @@ from tidelog.protocol.messages import DESCRIBE_QUORUM, UNREGISTER_BROKER, UPDATE
 from tidelog.protocol.messages.cluster import (
     DescribeQuorumRequest,
     FeatureUpdate,
-    QuorumPartition,
     QuorumTopic,
     UnregisterBrokerRequest,
     UpdateFeaturesRequest,
 )
+from tidelog.protocol.messages.shared import PartitionIndex
 from tidelog.server.embedded import Broker
 
 NODE = 7
@@ -30,7 +30,7 @@ def asking(running: Broker) -> Iterator[RawClient]:
 def test_the_broker_is_leader_and_only_voter_of_the_quorum(
     running: Broker, asking: RawClient
 ) -> None:
-    partitions = [QuorumPartition(partition_index=0)]
+    partitions = [PartitionIndex(partition_index=0)]
     asked = QuorumTopic(topic_name="__cluster_metadata", partitions=partitions)
     told = asking.ask(DESCRIBE_QUORUM, 2, DescribeQuorumRequest(topics=[asked]))
     partition = told.topics[0].partitions[0]

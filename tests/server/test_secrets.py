@@ -29,7 +29,6 @@ from tidelog.protocol.messages import (
     INCREMENTAL_ALTER_CONFIGS,
 )
 from tidelog.protocol.messages.configs import (
-    AlterableConfig,
     AlterConfigsRequest,
     AlterConfigsResource,
     DescribeConfigsRequest,
@@ -43,6 +42,7 @@ from tidelog.protocol.messages.security import (
     DescribeUserScramCredentialsRequest,
     ScramCredentialUpsertion,
 )
+from tidelog.protocol.messages.shared import ConfigValue
 from tidelog.server.embedded import Broker
 
 BEARER: Final = "OAUTHBEARER"
@@ -267,7 +267,7 @@ def test_settings(broker: Broker, watch: Watch, caplog: pytest.LogCaptureFixture
         )
         for name in ("ssl.key.password", "ssl.key.passwords", "listener.name.ssl.ssl.key.password"):
             for place_of in ("", number):
-                one = AlterableConfig(name=name, value=value)
+                one = ConfigValue(name=name, value=value)
                 altered = AlterConfigsResource(
                     resource_type=BROKER, resource_name=place_of, configs=[one]
                 )

@@ -19,7 +19,6 @@ from tidelog.protocol.messages.classic_groups import (
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
-    JoinGroupRequestProtocol,
     JoinGroupResponse,
     LeaveGroupRequest,
     MemberIdentity,
@@ -27,6 +26,7 @@ from tidelog.protocol.messages.classic_groups import (
     SyncGroupRequestAssignment,
     SyncGroupResponse,
 )
+from tidelog.protocol.messages.shared import GroupProtocol
 from tidelog.record.builder import build_batch
 from tidelog.server.embedded import Broker
 from tidelog.types import NewRecord
@@ -91,7 +91,7 @@ class Member:
             rebalance_timeout_ms=REBALANCE_MS,
             member_id=self.member_id,
             protocol_type="consumer",
-            protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+            protocols=[GroupProtocol(name="range", metadata=b"")],
         )
         self.asking.send(JOIN_GROUP, 5, request)
 

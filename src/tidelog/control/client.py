@@ -6,16 +6,15 @@ thread-safe.
 
 import socket
 from base64 import b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final, cast
 
 from tidelog.closing import Closing
 from tidelog.control import channel, verbs
 from tidelog.control.channel import ControlFailure, FrameReader, encode_frame
 from tidelog.errors import CorruptMessage
-from tidelog.storage.directory.attach import AttachResult, ExchangeResult, WriterVersion
-from tidelog.storage.directory.staging import NewSegment, StagedSegment
-from tidelog.types import TopicPartition
+from tidelog.storage.directory.attach import AttachResult, WriterVersion
+from tidelog.storage.directory.staging import StagedSegment
 
 if TYPE_CHECKING:
     from tidelog.storage.erasure import Receipt
@@ -95,31 +94,6 @@ class ControlClient(Closing):
             "writer": verbs.encode_version(version),
         }
         return verbs.read_attached(self.call("attach", arguments))
-
-    def swap(
-        self,
-        partition: TopicPartition,
-        bases: Sequence[int],
-        new: Iterable[NewSegment],
-        *,
-        commit_id: str,
-    ) -> ExchangeResult:
-        """Replace finished segments by staged segments; see `storage.directory.attach`.
-
-        Raises:
-            ControlFailure: There was no usable response; either all segments were replaced or none.
-            TidelogError: `storage.directory.attach` failed. The old segments are unchanged.
-                Exception: after a StorageFailure, reopening the partition may show the new
-                segments.
-        """
-        arguments = {
-            "topic": partition.topic,
-            "partition": partition.partition,
-            "bases": list(bases),
-            "segments": [verbs.encode_new(segment) for segment in new],
-            "commit_id": commit_id,
-        }
-        return verbs.read_exchanged(self.call("swap", arguments))
 
     def erase(self, topic: str, key: bytes, *, execute: bool) -> "Receipt":
         """Erase all records of a key; if not `execute`, only find them. Return the receipt.

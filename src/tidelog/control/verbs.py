@@ -25,7 +25,6 @@ from tidelog.storage.compaction.job import CleaningJob, CleaningResult
 from tidelog.storage.directory.attach import (
     AttachedRange,
     AttachResult,
-    ExchangeResult,
     WriterVersion,
     attach,
     exchange,
@@ -224,11 +223,6 @@ _KINDS: Final[Mapping[str, Callable[[object], bool]]] = {
 }
 
 
-def encode_new(segment: NewSegment) -> dict[str, object]:
-    """Encode a new segment of a swap for JSON."""
-    return asdict(segment)
-
-
 _NEW_KINDS: Final[Mapping[str, Callable[[object], bool]]] = {
     "name": _is_name,
     "base_offset": is_count,
@@ -313,14 +307,6 @@ def _rows(rows: object) -> list[list[int]]:
             f"invalid response to attach: `partitions` must be a list, got {str(rows)[:200]}"
         )
     return rows
-
-
-def read_exchanged(response: Mapping[str, object]) -> ExchangeResult:
-    """Decode the result of a swap; raises CorruptMessage if it is invalid."""
-    names = ("segments_before", "segments_after", "bytes_before", "bytes_after")
-    if not all(is_count(response.get(name)) for name in names):
-        raise CorruptMessage(f"invalid response to swap: {str(response)[:200]}")
-    return ExchangeResult(*[int(str(response[name])) for name in names])
 
 
 _COUNTS: Final = (

@@ -127,9 +127,3 @@ def encode_varlong(value: int) -> bytes:
     out = bytearray()
     write_varlong(out, value)
     return bytes(out)
-
-
-def varlong_size(value: int) -> int:
-    """Return the number of bytes that `write_varlong` writes for the int64 `value`."""
-    assert -(2**63) <= value < 2**63
-    return max(1, (((value << 1) ^ (value >> 63)).bit_length() + 6) // 7)

@@ -26,9 +26,9 @@ from tidelog.protocol.messages.configs import (
     AlterClientQuotasRequest,
     DescribeClientQuotasRequest,
     QuotaAlteration,
-    QuotaEntity,
     QuotaOperation,
 )
+from tidelog.protocol.messages.shared import QuotaEntity
 from tidelog.remote import client as codes
 from tidelog.types import TopicPartition
 

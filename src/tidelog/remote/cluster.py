@@ -664,13 +664,6 @@ class Cluster(Closing, Client):
 
     # -- records -----------------------------------------------------------------------------
 
-    def fetch(self, partition: TopicPartition, offset: int) -> RemoteRecord | None:
-        """Return the first data record at or after an offset.
-
-        None if the log has no such record.
-        """
-        return self.first_records({partition: offset})[partition]
-
     def first_records(
         self,
         offsets: Mapping[TopicPartition, int],

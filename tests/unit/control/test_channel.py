@@ -23,7 +23,6 @@ from tidelog.record.builder import build_batch
 from tidelog.storage.directory.attach import WriterVersion
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.directory.staging import (
-    NewSegment,
     RowFacts,
     StagedSegment,
     StagedWriter,
@@ -183,11 +182,11 @@ def test_swap(ask: Asking, log_dir: LogDir) -> None:
         "topic": TOPIC,
         "partition": 0,
         "bases": [0, 1],
-        "segments": [verbs.encode_new(NewSegment(name="one", base_offset=0, size_bytes=len(data)))],
+        "segments": [{"name": "one", "base_offset": 0, "size_bytes": len(data)}],
         "commit_id": COMMIT_ID,
     }
-    done = verbs.read_exchanged(ask("swap", arguments))
-    assert (done.segments_before, done.segments_after) == (2, 1)
+    done = ask("swap", arguments)
+    assert (done["segments_before"], done["segments_after"]) == (2, 1)
     assert [record.value for record in log.records()] == [b"0", b"1"]
     assert [segment.base_offset for segment in log.segments] == [0, 2]
     with pytest.raises(InvalidRequest, match="are not consecutive finished segments"):

@@ -16,12 +16,12 @@ from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages import JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
 from tidelog.protocol.messages.classic_groups import (
     JoinGroupRequest,
-    JoinGroupRequestProtocol,
     JoinGroupResponse,
     LeaveGroupRequest,
     LeaveGroupResponse,
     SyncGroupRequest,
 )
+from tidelog.protocol.messages.shared import GroupProtocol
 from tidelog.server.api.node import Node
 from tidelog.server.broker import open_node
 from tidelog.server.net.clients import Clients
@@ -66,7 +66,7 @@ class World:
     def come(self, name: str) -> WireClient:
         """Connect a client that sends JoinGroup."""
         client = WireClient(self.node, self._clients, Noted(name[0], self.sent), name)
-        protocols = [JoinGroupRequestProtocol(name="range", metadata=b"")]
+        protocols = [GroupProtocol(name="range", metadata=b"")]
         message = JoinGroupRequest(
             group_id=GROUP,
             session_timeout_ms=6000,

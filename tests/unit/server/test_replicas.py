@@ -12,12 +12,11 @@ from tidelog.protocol.messages.cluster import (
     AlterPartitionReassignmentsRequest,
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
-    AlterReplicaLogDirTopic,
     ElectLeadersRequest,
-    ElectLeadersTopic,
     ReassignablePartition,
     ReassignableTopic,
 )
+from tidelog.protocol.messages.shared import NamedPartitions, TopicPartitions
 from tidelog.server.api import cluster
 from tidelog.server.api.context import RequestContext
 from tidelog.server.api.node import ClientInfo, Node
@@ -35,9 +34,7 @@ def context(node: Node, api: AnyApi) -> RequestContext:
 
 
 def test_no_election_is_needed(broker: Broker) -> None:
-    named = ElectLeadersRequest(
-        topic_partitions=[ElectLeadersTopic(topic=TOPIC, partitions=[0, 2])]
-    )
+    named = ElectLeadersRequest(topic_partitions=[TopicPartitions(topic=TOPIC, partitions=[0, 2])])
     told = broker.call(lambda n: cluster.elect_leaders(context(n, ELECT_LEADERS), named))
     (topic,) = told.replica_election_results
     assert [(p.partition_id, p.error_code) for p in topic.partition_result] == [(0, 84), (2, 3)]
@@ -49,7 +46,7 @@ def test_no_election_is_needed(broker: Broker) -> None:
 
 def test_an_election_of_a_type_that_there_is_not_is_refused(broker: Broker) -> None:
     named = ElectLeadersRequest(
-        election_type=2, topic_partitions=[ElectLeadersTopic(topic=TOPIC, partitions=[0, 9])]
+        election_type=2, topic_partitions=[TopicPartitions(topic=TOPIC, partitions=[0, 9])]
     )
     told = broker.call(lambda n: cluster.elect_leaders(context(n, ELECT_LEADERS), named))
     (topic,) = told.replica_election_results
@@ -74,8 +71,8 @@ def test_partitions_cannot_be_moved_to_another_broker(broker: Broker) -> None:
 
 
 def test_replicas_can_be_moved_only_to_the_one_directory(broker: Broker) -> None:
-    there = AlterReplicaLogDirTopic(name=TOPIC, partitions=[0, 9])
-    elsewhere = AlterReplicaLogDirTopic(name=TOPIC, partitions=[1])
+    there = NamedPartitions(name=TOPIC, partitions=[0, 9])
+    elsewhere = NamedPartitions(name=TOPIC, partitions=[1])
     request = AlterReplicaLogDirsRequest(
         dirs=[
             AlterReplicaLogDir(path=broker.data, topics=[there]),

@@ -35,12 +35,11 @@ from tidelog.protocol.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
+from tidelog.protocol.messages.shared import NamedIndexes, NamedPartitions
 from tidelog.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
-    AddPartitionsToTxnTopic,
     DescribeProducersRequest,
-    DescribeProducersTopic,
     EndTxnRequest,
     InitProducerIdRequest,
     ProducerState,
@@ -121,7 +120,7 @@ class Transacting:
             v3_and_below_transactional_id=self.transactional_id,
             v3_and_below_producer_id=self.producer_id,
             v3_and_below_producer_epoch=self.epoch,
-            v3_and_below_topics=[AddPartitionsToTxnTopic(name=topic, partitions=list(partitions))],
+            v3_and_below_topics=[NamedPartitions(name=topic, partitions=list(partitions))],
         )
 
         def ask() -> list[int]:
@@ -244,7 +243,7 @@ class Transacting:
 def producers(client: RawClient, topic: str, partition: int = 0) -> dict[int, ProducerState]:
     """Return the producer states of a partition, by id."""
     asked = DescribeProducersRequest(
-        topics=[DescribeProducersTopic(name=topic, partition_indexes=[partition])]
+        topics=[NamedIndexes(name=topic, partition_indexes=[partition])]
     )
     found = client.ask(DESCRIBE_PRODUCERS, 0, asked).topics[0].partitions[0]
     assert not found.error_code, found

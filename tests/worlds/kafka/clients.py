@@ -13,8 +13,10 @@ from tests.worlds.records.samples import tell_records
 from tests.worlds.waiting import until_so
 
 from tidelog.record.record import Record
+from tidelog.remote.cluster import Cluster
+from tidelog.remote.records import RemoteRecord
 from tidelog.storage.log.log_reader import LogView
-from tidelog.types import Codec, IsolationLevel, NewRecord
+from tidelog.types import Codec, IsolationLevel, NewRecord, TopicPartition
 
 Told: TypeAlias = dict[str, object]
 
@@ -33,6 +35,11 @@ class Seen:
 
 def _bytes(text: object) -> bytes | None:
     return None if text is None else base64.b64decode(cast("str", text))
+
+
+def first_record(cluster: Cluster, partition: TopicPartition, offset: int) -> RemoteRecord | None:
+    """Return the first data record at or after an offset; None if the log has none."""
+    return cluster.first_records({partition: offset})[partition]
 
 
 def consume(

@@ -8,6 +8,7 @@ KIP-814 (a static leader that rejoins may skip the assignment).
 from typing import Final
 from uuid import UUID
 
+from tidelog.protocol.messages.shared import GroupProtocol, ThrottledResponse
 from tidelog.protocol.schema import (
     BOOLEAN,
     BYTES,
@@ -169,14 +170,6 @@ class OffsetFetchResponse:
 
 
 @message
-class JoinGroupRequestProtocol:
-    """Assignment protocol that the member supports, and the member's metadata for this protocol."""
-
-    name: str = wire(STRING)
-    metadata: Buffer = wire(BYTES)
-
-
-@message
 class JoinGroupRequest:
     """Request to join or rejoin a group. With an empty member id, the broker assigns an id."""
 
@@ -186,7 +179,7 @@ class JoinGroupRequest:
     member_id: str = wire(STRING)
     group_instance_id: str | None = wire(nullable_string(), since=5)
     protocol_type: str = wire(STRING)
-    protocols: list[JoinGroupRequestProtocol] = wire(array(struct(JoinGroupRequestProtocol)))
+    protocols: list[GroupProtocol] = wire(array(struct(GroupProtocol)))
     reason: str | None = wire(nullable_string(), since=8)
 
 
@@ -358,8 +351,7 @@ class DeletableGroupResult:
 
 
 @message
-class DeleteGroupsResponse:
+class DeleteGroupsResponse(ThrottledResponse):
     """Response with a result for each group."""
 
-    throttle_time_ms: int = wire(INT32)
     results: list[DeletableGroupResult] = wire(array(struct(DeletableGroupResult)))

@@ -6,6 +6,16 @@ KIP-455, KIP-460, KIP-584, KIP-595, KIP-836, KIP-853.
 
 from uuid import UUID
 
+from tidelog.protocol.messages.shared import (
+    ErrorResponse,
+    NamedIndexes,
+    NamedPartitions,
+    PartitionCode,
+    PartitionError,
+    PartitionIndex,
+    ThrottledResponse,
+    TopicPartitions,
+)
 from tidelog.protocol.schema import (
     BOOLEAN,
     INT8,
@@ -25,18 +35,11 @@ from tidelog.protocol.schema import (
 
 
 @message
-class QuorumPartition:
-    """Partition in the request."""
-
-    partition_index: int = wire(INT32)
-
-
-@message
 class QuorumTopic:
     """Topic in the request, with its partitions."""
 
     topic_name: str = wire(STRING)
-    partitions: list[QuorumPartition] = wire(array(struct(QuorumPartition)))
+    partitions: list[PartitionIndex] = wire(array(struct(PartitionIndex)))
 
 
 @message
@@ -58,11 +61,9 @@ class QuorumReplica:
 
 
 @message
-class DescribedQuorumPartition:
+class DescribedQuorumPartition(PartitionCode):
     """Partition in the response, with its leader, voters and observers."""
 
-    partition_index: int = wire(INT32)
-    error_code: int = wire(INT16)
     error_message: str | None = wire(nullable_string(2), since=2)
     leader_id: int = wire(INT32)
     leader_epoch: int = wire(INT32)
@@ -139,15 +140,12 @@ class UpdatedFeature:
 
 
 @message
-class UpdateFeaturesResponse:
+class UpdateFeaturesResponse(ErrorResponse):
     """Response with a result for each feature (up to version 1), or one error for all features.
 
     From version 2, the request changes either all of its features or none.
     """
 
-    throttle_time_ms: int = wire(INT32)
-    error_code: int = wire(INT16)
-    error_message: str | None = wire(nullable_string())
     results: list[UpdatedFeature] = wire(array(struct(UpdatedFeature)), until=1)
 
 
@@ -159,12 +157,8 @@ class UnregisterBrokerRequest:
 
 
 @message
-class UnregisterBrokerResponse:
+class UnregisterBrokerResponse(ErrorResponse):
     """Response to the removal of a broker."""
-
-    throttle_time_ms: int = wire(INT32)
-    error_code: int = wire(INT16)
-    error_message: str | None = wire(nullable_string())
 
 
 @message
@@ -180,12 +174,8 @@ class AddRaftVoterRequest:
 
 
 @message
-class AddRaftVoterResponse:
+class AddRaftVoterResponse(ErrorResponse):
     """Response to the addition of a voter."""
-
-    throttle_time_ms: int = wire(INT32)
-    error_code: int = wire(INT16)
-    error_message: str | None = wire(nullable_string())
 
 
 @message
@@ -198,20 +188,8 @@ class RemoveRaftVoterRequest:
 
 
 @message
-class RemoveRaftVoterResponse:
+class RemoveRaftVoterResponse(ErrorResponse):
     """Response to the removal of a voter."""
-
-    throttle_time_ms: int = wire(INT32)
-    error_code: int = wire(INT16)
-    error_message: str | None = wire(nullable_string())
-
-
-@message
-class ElectLeadersTopic:
-    """Topic in the request, with the numbers of its partitions."""
-
-    topic: str = wire(STRING)
-    partitions: list[int] = wire(array(INT32))
 
 
 @message
@@ -222,9 +200,7 @@ class ElectLeadersRequest:
     """
 
     election_type: int = wire(INT8, since=1)
-    topic_partitions: list[ElectLeadersTopic] | None = wire(
-        nullable_array(struct(ElectLeadersTopic))
-    )
+    topic_partitions: list[TopicPartitions] | None = wire(nullable_array(struct(TopicPartitions)))
     timeout_ms: int = wire(INT32, default=60000)
 
 
@@ -246,10 +222,9 @@ class ElectionTopicResult:
 
 
 @message
-class ElectLeadersResponse:
+class ElectLeadersResponse(ThrottledResponse):
     """Response with a result for each partition."""
 
-    throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16, since=1)
     replica_election_results: list[ElectionTopicResult] = wire(array(struct(ElectionTopicResult)))
 
@@ -280,27 +255,17 @@ class AlterPartitionReassignmentsRequest:
 
 
 @message
-class ReassignedPartition:
-    """Result for one partition."""
-
-    partition_index: int = wire(INT32)
-    error_code: int = wire(INT16)
-    error_message: str | None = wire(nullable_string())
-
-
-@message
 class ReassignedTopic:
     """Topic in the response, with its partitions."""
 
     name: str = wire(STRING)
-    partitions: list[ReassignedPartition] = wire(array(struct(ReassignedPartition)))
+    partitions: list[PartitionError] = wire(array(struct(PartitionError)))
 
 
 @message
-class AlterPartitionReassignmentsResponse:
+class AlterPartitionReassignmentsResponse(ThrottledResponse):
     """Response with a result for each partition."""
 
-    throttle_time_ms: int = wire(INT32)
     allow_replication_factor_change: bool = wire(BOOLEAN, since=1, default=True)
     error_code: int = wire(INT16)
     error_message: str | None = wire(nullable_string())
@@ -308,19 +273,11 @@ class AlterPartitionReassignmentsResponse:
 
 
 @message
-class ListedTopic:
-    """Topic in the request, with the numbers of its partitions."""
-
-    name: str = wire(STRING)
-    partition_indexes: list[int] = wire(array(INT32))
-
-
-@message
 class ListPartitionReassignmentsRequest:
     """Request for partitions that are being reassigned; null `topics` mean all topics."""
 
     timeout_ms: int = wire(INT32, default=60000)
-    topics: list[ListedTopic] | None = wire(nullable_array(struct(ListedTopic)))
+    topics: list[NamedIndexes] | None = wire(nullable_array(struct(NamedIndexes)))
 
 
 @message
@@ -342,21 +299,10 @@ class OngoingTopic:
 
 
 @message
-class ListPartitionReassignmentsResponse:
+class ListPartitionReassignmentsResponse(ErrorResponse):
     """Response with the partitions that are being reassigned."""
 
-    throttle_time_ms: int = wire(INT32)
-    error_code: int = wire(INT16)
-    error_message: str | None = wire(nullable_string())
     topics: list[OngoingTopic] = wire(array(struct(OngoingTopic)))
-
-
-@message
-class AlterReplicaLogDirTopic:
-    """Topic in the request, with the numbers of its partitions."""
-
-    name: str = wire(STRING)
-    partitions: list[int] = wire(array(INT32))
 
 
 @message
@@ -364,7 +310,7 @@ class AlterReplicaLogDir:
     """Directory in the request, with the topics to move there."""
 
     path: str = wire(STRING)
-    topics: list[AlterReplicaLogDirTopic] = wire(array(struct(AlterReplicaLogDirTopic)))
+    topics: list[NamedPartitions] = wire(array(struct(NamedPartitions)))
 
 
 @message
@@ -375,26 +321,17 @@ class AlterReplicaLogDirsRequest:
 
 
 @message
-class AlterReplicaLogDirPartition:
-    """Result for one partition."""
-
-    partition_index: int = wire(INT32)
-    error_code: int = wire(INT16)
-
-
-@message
 class AlterReplicaLogDirTopicResult:
     """Topic in the response, with its partitions."""
 
     topic_name: str = wire(STRING)
-    partitions: list[AlterReplicaLogDirPartition] = wire(array(struct(AlterReplicaLogDirPartition)))
+    partitions: list[PartitionCode] = wire(array(struct(PartitionCode)))
 
 
 @message
-class AlterReplicaLogDirsResponse:
+class AlterReplicaLogDirsResponse(ThrottledResponse):
     """Response with a result for each partition."""
 
-    throttle_time_ms: int = wire(INT32)
     results: list[AlterReplicaLogDirTopicResult] = wire(
         array(struct(AlterReplicaLogDirTopicResult))
     )

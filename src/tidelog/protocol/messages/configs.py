@@ -7,12 +7,18 @@ values), KIP-339, KIP-546 (quotas), KIP-1142.
 from enum import IntEnum
 from typing import Final
 
+from tidelog.protocol.messages.shared import (
+    CodeResponse,
+    ConfigValue,
+    ErrorResponse,
+    ErrorResult,
+    QuotaEntity,
+    ThrottledResponse,
+)
 from tidelog.protocol.schema import (
     BOOLEAN,
     FLOAT64,
     INT8,
-    INT16,
-    INT32,
     STRING,
     array,
     message,
@@ -79,30 +85,19 @@ class DescribedConfig:
 
 
 @message
-class DescribeConfigsResult:
+class DescribeConfigsResult(ErrorResult):
     """Topic, broker or group in the response, with its settings."""
 
-    error_code: int = wire(INT16)
-    error_message: str | None = wire(nullable_string())
     resource_type: int = wire(INT8)
     resource_name: str = wire(STRING)
     configs: list[DescribedConfig] = wire(array(struct(DescribedConfig)))
 
 
 @message
-class DescribeConfigsResponse:
+class DescribeConfigsResponse(ThrottledResponse):
     """Response with the settings of each resource."""
 
-    throttle_time_ms: int = wire(INT32)
     results: list[DescribeConfigsResult] = wire(array(struct(DescribeConfigsResult)))
-
-
-@message
-class AlterableConfig:
-    """Setting with its new value. If `value` is null, the setting returns to its default."""
-
-    name: str = wire(STRING)
-    value: str | None = wire(nullable_string())
 
 
 @message
@@ -111,7 +106,7 @@ class AlterConfigsResource:
 
     resource_type: int = wire(INT8)
     resource_name: str = wire(STRING)
-    configs: list[AlterableConfig] = wire(array(struct(AlterableConfig)))
+    configs: list[ConfigValue] = wire(array(struct(ConfigValue)))
 
 
 @message
@@ -123,20 +118,17 @@ class AlterConfigsRequest:
 
 
 @message
-class AlterConfigsResourceResponse:
+class AlterConfigsResourceResponse(ErrorResult):
     """Result for one resource."""
 
-    error_code: int = wire(INT16)
-    error_message: str | None = wire(nullable_string())
     resource_type: int = wire(INT8)
     resource_name: str = wire(STRING)
 
 
 @message
-class AlterConfigsResponse:
+class AlterConfigsResponse(ThrottledResponse):
     """Response with a result for each resource."""
 
-    throttle_time_ms: int = wire(INT32)
     responses: list[AlterConfigsResourceResponse] = wire(
         array(struct(AlterConfigsResourceResponse))
     )
@@ -175,13 +167,8 @@ class IncrementalAlterConfigsRequest:
 
 
 @message
-class IncrementalAlterConfigsResponse:
+class IncrementalAlterConfigsResponse(AlterConfigsResponse):
     """Response with a result for each resource."""
-
-    throttle_time_ms: int = wire(INT32)
-    responses: list[AlterConfigsResourceResponse] = wire(
-        array(struct(AlterConfigsResourceResponse))
-    )
 
 
 @message
@@ -204,11 +191,9 @@ class ListedConfigResource:
 
 
 @message
-class ListConfigResourcesResponse:
+class ListConfigResourcesResponse(CodeResponse):
     """Response with the resources that have settings."""
 
-    throttle_time_ms: int = wire(INT32)
-    error_code: int = wire(INT16)
     config_resources: list[ListedConfigResource] = wire(array(struct(ListedConfigResource)))
 
 
@@ -237,14 +222,6 @@ class DescribeClientQuotasRequest:
 
 
 @message
-class QuotaEntity:
-    """Part of an entity: type (`user`, `client-id`, `ip`) and name. The default's name is null."""
-
-    entity_type: str = wire(STRING)
-    entity_name: str | None = wire(nullable_string())
-
-
-@message
 class QuotaValue:
     """Quota: key and value."""
 
@@ -261,12 +238,9 @@ class DescribedQuotas:
 
 
 @message
-class DescribeClientQuotasResponse:
+class DescribeClientQuotasResponse(ErrorResponse):
     """Response with the matching entities and their quotas; `entries` is null after an error."""
 
-    throttle_time_ms: int = wire(INT32)
-    error_code: int = wire(INT16)
-    error_message: str | None = wire(nullable_string())
     entries: list[DescribedQuotas] | None = wire(nullable_array(struct(DescribedQuotas)))
 
 
@@ -296,17 +270,14 @@ class AlterClientQuotasRequest:
 
 
 @message
-class AlteredQuotas:
+class AlteredQuotas(ErrorResult):
     """Result for one entity."""
 
-    error_code: int = wire(INT16)
-    error_message: str | None = wire(nullable_string())
     entity: list[QuotaEntity] = wire(array(struct(QuotaEntity)))
 
 
 @message
-class AlterClientQuotasResponse:
+class AlterClientQuotasResponse(ThrottledResponse):
     """Response with a result for each entity."""
 
-    throttle_time_ms: int = wire(INT32)
     entries: list[AlteredQuotas] = wire(array(struct(AlteredQuotas)))

@@ -8,6 +8,7 @@ Source: Kafka's protocol guide, API 1; KIP-227 (sessions), KIP-320 and KIP-595 (
 
 from uuid import UUID
 
+from tidelog.protocol.messages.shared import PartitionCode
 from tidelog.protocol.schema import (
     BOOLEAN,
     CONSUMER_REPLICA_ID,
@@ -129,11 +130,9 @@ class AbortedTransaction:
 
 
 @message
-class PartitionData:
+class PartitionData(PartitionCode):
     """Partition in the response, with record batches. Only the last batch may be cut off."""
 
-    partition_index: int = wire(INT32)
-    error_code: int = wire(INT16)
     high_watermark: int = wire(INT64)
     last_stable_offset: int = wire(INT64, since=4, default=-1)
     log_start_offset: int = wire(INT64, since=5, default=-1)

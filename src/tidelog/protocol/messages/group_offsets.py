@@ -6,6 +6,7 @@ KIP-496, KIP-848 (topic ids), KIP-890.
 
 from uuid import UUID
 
+from tidelog.protocol.messages.shared import PartitionCode, PartitionIndex, ThrottledResponse
 from tidelog.protocol.schema import (
     INT16,
     INT32,
@@ -54,14 +55,6 @@ class OffsetCommitRequest:
 
 
 @message
-class OffsetCommitResponsePartition:
-    """Result for one partition."""
-
-    partition_index: int = wire(INT32)
-    error_code: int = wire(INT16)
-
-
-@message
 class OffsetCommitResponseTopic:
     """Topic in the response of all three APIs, with its partitions.
 
@@ -70,9 +63,7 @@ class OffsetCommitResponseTopic:
 
     name: str = wire(STRING, until=9)
     topic_id: UUID = wire(UUID16, since=10)
-    partitions: list[OffsetCommitResponsePartition] = wire(
-        array(struct(OffsetCommitResponsePartition))
-    )
+    partitions: list[PartitionCode] = wire(array(struct(PartitionCode)))
 
 
 @message
@@ -84,20 +75,11 @@ class OffsetCommitResponse:
 
 
 @message
-class OffsetDeleteRequestPartition:
-    """Partition in the request."""
-
-    partition_index: int = wire(INT32)
-
-
-@message
 class OffsetDeleteRequestTopic:
     """Topic in the request, with its partitions."""
 
     name: str = wire(STRING)
-    partitions: list[OffsetDeleteRequestPartition] = wire(
-        array(struct(OffsetDeleteRequestPartition))
-    )
+    partitions: list[PartitionIndex] = wire(array(struct(PartitionIndex)))
 
 
 @message
@@ -152,11 +134,10 @@ class TxnOffsetCommitRequest:
 
 
 @message
-class TxnOffsetCommitResponse:
+class TxnOffsetCommitResponse(ThrottledResponse):
     """Response with a result for each partition.
 
     The offsets are committed only when the transaction commits.
     """
 
-    throttle_time_ms: int = wire(INT32)
     topics: list[OffsetCommitResponseTopic] = wire(array(struct(OffsetCommitResponseTopic)))

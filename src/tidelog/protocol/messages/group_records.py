@@ -12,6 +12,7 @@ from typing import Final
 from uuid import UUID
 
 from tidelog.protocol.data_message import DataMessage
+from tidelog.protocol.messages.shared import TopicPartitions
 from tidelog.protocol.schema import (
     BYTES,
     INT32,
@@ -102,18 +103,10 @@ class ConsumerProtocolSubscription:
 
 
 @message
-class AssignedPartitions:
-    """Partitions of one topic."""
-
-    topic: str = wire(STRING)
-    partitions: list[int] = wire(array(INT32))
-
-
-@message
 class ConsumerProtocolAssignment:
     """Assignment of a member, in SyncGroup."""
 
-    assigned_partitions: list[AssignedPartitions] = wire(array(struct(AssignedPartitions)))
+    assigned_partitions: list[TopicPartitions] = wire(array(struct(TopicPartitions)))
     user_data: Buffer | None = wire(nullable_bytes())
 
 

@@ -5,6 +5,7 @@ Source: Kafka's protocol guide, APIs 2 and 23; KIP-79, KIP-101, KIP-320.
 
 from typing import Final
 
+from tidelog.protocol.messages.shared import PartitionCode
 from tidelog.protocol.schema import (
     BOOLEAN,
     CONSUMER_REPLICA_ID,
@@ -75,7 +76,7 @@ class ListOffsetsRequest:
 
 
 @message
-class ListOffsetsPartitionResponse:
+class ListOffsetsPartitionResponse(PartitionCode):
     """Partition in the response; timestamp and offset are -1 if there is no match.
 
     Version 0 returns the offsets of segments, in descending order.
@@ -87,8 +88,6 @@ class ListOffsetsPartitionResponse:
             other brokers. This field is a tidelog extension.
     """
 
-    partition_index: int = wire(INT32)
-    error_code: int = wire(INT16)
     old_style_offsets: list[int] = wire(array(INT64), until=0)
     timestamp: int = wire(INT64, since=1, default=-1)
     offset: int = wire(INT64, since=1, default=-1)

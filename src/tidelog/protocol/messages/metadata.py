@@ -6,6 +6,12 @@ KIP-700, KIP-827, KIP-966.
 
 from uuid import UUID
 
+from tidelog.protocol.messages.shared import (
+    ErrorResponse,
+    ThrottledResponse,
+    TopicName,
+    TopicPartitions,
+)
 from tidelog.protocol.schema import (
     BOOLEAN,
     INT8,
@@ -169,24 +175,14 @@ class DescribeClusterBroker:
 
 
 @message
-class DescribeClusterResponse:
+class DescribeClusterResponse(ErrorResponse):
     """Response with the brokers of the cluster."""
 
-    throttle_time_ms: int = wire(INT32)
-    error_code: int = wire(INT16)
-    error_message: str | None = wire(nullable_string())
     endpoint_type: int = wire(INT8, since=1, default=1)
     cluster_id: str = wire(STRING)
     controller_id: int = wire(INT32, default=-1)
     brokers: list[DescribeClusterBroker] = wire(array(struct(DescribeClusterBroker)))
     cluster_authorized_operations: int = wire(INT32, default=NO_OPERATIONS)
-
-
-@message
-class DescribeTopicPartitionsTopic:
-    """Topic in the request."""
-
-    name: str = wire(STRING)
 
 
 @message
@@ -201,7 +197,7 @@ class Cursor:
 class DescribeTopicPartitionsRequest:
     """Request for the partitions of topics, in pages of at most `response_partition_limit`."""
 
-    topics: list[DescribeTopicPartitionsTopic] = wire(array(struct(DescribeTopicPartitionsTopic)))
+    topics: list[TopicName] = wire(array(struct(TopicName)))
     response_partition_limit: int = wire(INT32, default=2000)
     cursor: Cursor | None = wire(nullable_struct(Cursor))
 
@@ -234,29 +230,18 @@ class DescribedTopic:
 
 
 @message
-class DescribeTopicPartitionsResponse:
+class DescribeTopicPartitionsResponse(ThrottledResponse):
     """Response with one page of partitions, in order. On the last page, `next_cursor` is null."""
 
-    throttle_time_ms: int = wire(INT32)
     topics: list[DescribedTopic] = wire(array(struct(DescribedTopic)))
     next_cursor: Cursor | None = wire(nullable_struct(Cursor))
-
-
-@message
-class DescribableLogDirTopic:
-    """Topic in the request, with the numbers of its partitions."""
-
-    topic: str = wire(STRING)
-    partitions: list[int] = wire(array(INT32))
 
 
 @message
 class DescribeLogDirsRequest:
     """Request for the partitions in each log directory; null `topics` mean all topics."""
 
-    topics: list[DescribableLogDirTopic] | None = wire(
-        nullable_array(struct(DescribableLogDirTopic))
-    )
+    topics: list[TopicPartitions] | None = wire(nullable_array(struct(TopicPartitions)))
 
 
 @message
@@ -290,9 +275,8 @@ class DescribeLogDirsResult:
 
 
 @message
-class DescribeLogDirsResponse:
+class DescribeLogDirsResponse(ThrottledResponse):
     """Response with the log directories."""
 
-    throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16, since=3)
     results: list[DescribeLogDirsResult] = wire(array(struct(DescribeLogDirsResult)))

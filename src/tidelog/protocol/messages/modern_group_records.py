@@ -20,10 +20,9 @@ KIP-1263 (time of an assignment).
 from typing import Final
 from uuid import UUID
 
-from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol.data_message import DataMessage
+from tidelog.protocol.messages.shared import DescribedPartitions, GroupProtocol, IdPartitions
 from tidelog.protocol.schema import (
-    BYTES,
     INT8,
     INT32,
     INT64,
@@ -37,7 +36,6 @@ from tidelog.protocol.schema import (
     struct,
     wire,
 )
-from tidelog.types import Buffer
 
 
 @message
@@ -72,48 +70,17 @@ class TargetEpochValue:
 
 
 @message
-class TargetPartitions:
-    """Partitions of one topic."""
-
-    topic_id: UUID = wire(UUID16)
-    partitions: list[int] = wire(array(INT32))
-
-
-@message
 class MemberTargetValue:
     """Target assignment of a member."""
 
-    topic_partitions: list[TargetPartitions] = wire(array(struct(TargetPartitions)))
+    topic_partitions: list[IdPartitions] = wire(array(struct(IdPartitions)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
-class ConsumerGroupMetadataKey(GroupKey):
-    """Key of a consumer group."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ConsumerGroupMetadataValue(EpochValue):
     """Epoch of a consumer group, and a hash of its subscribed topics."""
 
     metadata_hash: int = wire(INT64, tag=0)
-
-
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
-class ConsumerGroupPartitionMetadataKey(GroupKey):
-    """Key of the topic metadata that an older Kafka wrote for a consumer group."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
-class ConsumerGroupMemberMetadataKey(GroupMemberKey):
-    """Key of a consumer group's member."""
-
-
-@message
-class ClassicProtocol:
-    """Assignment protocol that a classic member supports, and the member's metadata for it."""
-
-    name: str = wire(STRING)
-    metadata: Buffer = wire(BYTES)
 
 
 @message
@@ -121,7 +88,7 @@ class ClassicMemberMetadata:
     """Attributes that only a member of the classic protocol has."""
 
     session_timeout_ms: int = wire(INT32)
-    supported_protocols: list[ClassicProtocol] = wire(array(struct(ClassicProtocol)))
+    supported_protocols: list[GroupProtocol] = wire(array(struct(GroupProtocol)))
 
 
 @message
@@ -139,31 +106,6 @@ class ConsumerGroupMemberMetadataValue:
     classic_member_metadata: ClassicMemberMetadata | None = wire(
         nullable_struct(ClassicMemberMetadata), tag=0
     )
-
-
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
-class ConsumerGroupTargetAssignmentMetadataKey(GroupKey):
-    """Key of a consumer group's target assignment."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
-class ConsumerGroupTargetAssignmentMetadataValue(TargetEpochValue):
-    """Epoch of a consumer group's target assignment, and the time of its computation."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
-class ConsumerGroupTargetAssignmentMemberKey(GroupMemberKey):
-    """Key of a member's part of a consumer group's target assignment."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
-class ConsumerGroupTargetAssignmentMemberValue(MemberTargetValue):
-    """Target assignment of a consumer group's member."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
-class ConsumerGroupCurrentMemberAssignmentKey(GroupMemberKey):
-    """Key of the current assignment of a consumer group's member."""
 
 
 @message
@@ -203,11 +145,6 @@ class ConsumerGroupRegularExpressionValue:
     timestamp: int = wire(INT64)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
-class ShareGroupMemberMetadataKey(GroupMemberKey):
-    """Key of a share group's member."""
-
-
 @message
 class ShareGroupMemberMetadataValue:
     """Identity and subscription of a share group's member."""
@@ -218,41 +155,6 @@ class ShareGroupMemberMetadataValue:
     subscribed_topic_names: list[str] = wire(array(STRING))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
-class ShareGroupMetadataKey(GroupKey):
-    """Key of a share group."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
-class ShareGroupMetadataValue(EpochValue):
-    """Epoch of a share group, and a hash of its subscribed topics."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
-class ShareGroupTargetAssignmentMetadataKey(GroupKey):
-    """Key of a share group's target assignment."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
-class ShareGroupTargetAssignmentMetadataValue(TargetEpochValue):
-    """Epoch of a share group's target assignment, and the time in ms when it was computed."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
-class ShareGroupTargetAssignmentMemberKey(GroupMemberKey):
-    """Key of a member's part of a share group's target assignment."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
-class ShareGroupTargetAssignmentMemberValue(MemberTargetValue):
-    """Target assignment of a share group's member."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
-class ShareGroupCurrentMemberAssignmentKey(GroupMemberKey):
-    """Key of the current assignment of a share group's member."""
-
-
 @message
 class ShareGroupCurrentMemberAssignmentValue:
     """Current assignment of a share group's member."""
@@ -260,21 +162,7 @@ class ShareGroupCurrentMemberAssignmentValue:
     member_epoch: int = wire(INT32)
     previous_member_epoch: int = wire(INT32)
     state: int = wire(INT8)
-    assigned_partitions: list[TargetPartitions] = wire(array(struct(TargetPartitions)))
-
-
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
-class ShareGroupStatePartitionMetadataKey(GroupKey):
-    """Key of the partitions that have delivery state for a share group."""
-
-
-@message
-class ShareStatePartitions:
-    """Partitions of one topic, with the topic's id and name."""
-
-    topic_id: UUID = wire(UUID16)
-    topic_name: str = wire(STRING)
-    partitions: list[int] = wire(array(INT32))
+    assigned_partitions: list[IdPartitions] = wire(array(struct(IdPartitions)))
 
 
 @message
@@ -289,90 +177,41 @@ class ShareStateTopic:
 class ShareGroupStatePartitionMetadataValue:
     """Topics whose delivery state is being created, exists, or is being deleted."""
 
-    initializing_topics: list[ShareStatePartitions] = wire(array(struct(ShareStatePartitions)))
-    initialized_topics: list[ShareStatePartitions] = wire(array(struct(ShareStatePartitions)))
+    initializing_topics: list[DescribedPartitions] = wire(array(struct(DescribedPartitions)))
+    initialized_topics: list[DescribedPartitions] = wire(array(struct(DescribedPartitions)))
     deleting_topics: list[ShareStateTopic] = wire(array(struct(ShareStateTopic)))
 
 
-CONSUMER_GROUP_KEY: Final[DataMessage[GroupKey]] = DataMessage(ConsumerGroupMetadataKey, 3, 3)
+CONSUMER_GROUP_KEY: Final = DataMessage(GroupKey, 3, 3)
 
 CONSUMER_GROUP_VALUE: Final[DataMessage[EpochValue]] = DataMessage(
     ConsumerGroupMetadataValue, 0, 0, flexible=0
 )
-
-PARTITION_METADATA_KEY: Final[DataMessage[GroupKey]] = DataMessage(
-    ConsumerGroupPartitionMetadataKey, 4, 4
-)
-
-CONSUMER_MEMBER_KEY: Final[DataMessage[GroupMemberKey]] = DataMessage(
-    ConsumerGroupMemberMetadataKey, 5, 5
-)
-
+PARTITION_METADATA_KEY: Final = DataMessage(GroupKey, 4, 4)
+CONSUMER_MEMBER_KEY: Final = DataMessage(GroupMemberKey, 5, 5)
 CONSUMER_MEMBER_VALUE: Final = DataMessage(ConsumerGroupMemberMetadataValue, 0, 0, flexible=0)
-
-TARGET_KEY: Final[DataMessage[GroupKey]] = DataMessage(
-    ConsumerGroupTargetAssignmentMetadataKey, 6, 6
-)
-
-TARGET_VALUE: Final[DataMessage[TargetEpochValue]] = DataMessage(
-    ConsumerGroupTargetAssignmentMetadataValue, 0, 0, flexible=0
-)
-
-MEMBER_TARGET_KEY: Final[DataMessage[GroupMemberKey]] = DataMessage(
-    ConsumerGroupTargetAssignmentMemberKey, 7, 7
-)
-
-MEMBER_TARGET_VALUE: Final[DataMessage[MemberTargetValue]] = DataMessage(
-    ConsumerGroupTargetAssignmentMemberValue, 0, 0, flexible=0
-)
-
-CURRENT_ASSIGNMENT_KEY: Final[DataMessage[GroupMemberKey]] = DataMessage(
-    ConsumerGroupCurrentMemberAssignmentKey, 8, 8
-)
+TARGET_KEY: Final = DataMessage(GroupKey, 6, 6)
+TARGET_VALUE: Final = DataMessage(TargetEpochValue, 0, 0, flexible=0)
+MEMBER_TARGET_KEY: Final = DataMessage(GroupMemberKey, 7, 7)
+MEMBER_TARGET_VALUE: Final = DataMessage(MemberTargetValue, 0, 0, flexible=0)
+CURRENT_ASSIGNMENT_KEY: Final = DataMessage(GroupMemberKey, 8, 8)
 
 CURRENT_ASSIGNMENT_VALUE: Final = DataMessage(
     ConsumerGroupCurrentMemberAssignmentValue, 0, 0, flexible=0
 )
-
 REGULAR_EXPRESSION_KEY: Final = DataMessage(ConsumerGroupRegularExpressionKey, 16, 16)
 REGULAR_EXPRESSION_VALUE: Final = DataMessage(ConsumerGroupRegularExpressionValue, 0, 0, flexible=0)
-
-SHARE_MEMBER_KEY: Final[DataMessage[GroupMemberKey]] = DataMessage(
-    ShareGroupMemberMetadataKey, 10, 10
-)
-
+SHARE_MEMBER_KEY: Final = DataMessage(GroupMemberKey, 10, 10)
 SHARE_MEMBER_VALUE: Final = DataMessage(ShareGroupMemberMetadataValue, 0, 0, flexible=0)
-SHARE_GROUP_KEY: Final[DataMessage[GroupKey]] = DataMessage(ShareGroupMetadataKey, 11, 11)
-
-SHARE_GROUP_VALUE: Final[DataMessage[EpochValue]] = DataMessage(
-    ShareGroupMetadataValue, 0, 0, flexible=0
-)
-
-SHARE_TARGET_KEY: Final[DataMessage[GroupKey]] = DataMessage(
-    ShareGroupTargetAssignmentMetadataKey, 12, 12
-)
-
-SHARE_TARGET_VALUE: Final[DataMessage[TargetEpochValue]] = DataMessage(
-    ShareGroupTargetAssignmentMetadataValue, 0, 0, flexible=0
-)
-
-SHARE_MEMBER_TARGET_KEY: Final[DataMessage[GroupMemberKey]] = DataMessage(
-    ShareGroupTargetAssignmentMemberKey, 13, 13
-)
-
-SHARE_MEMBER_TARGET_VALUE: Final[DataMessage[MemberTargetValue]] = DataMessage(
-    ShareGroupTargetAssignmentMemberValue, 0, 0, flexible=0
-)
-
-SHARE_CURRENT_KEY: Final[DataMessage[GroupMemberKey]] = DataMessage(
-    ShareGroupCurrentMemberAssignmentKey, 14, 14
-)
-
+SHARE_GROUP_KEY: Final = DataMessage(GroupKey, 11, 11)
+SHARE_GROUP_VALUE: Final = DataMessage(EpochValue, 0, 0, flexible=0)
+SHARE_TARGET_KEY: Final = DataMessage(GroupKey, 12, 12)
+SHARE_TARGET_VALUE: Final = DataMessage(TargetEpochValue, 0, 0, flexible=0)
+SHARE_MEMBER_TARGET_KEY: Final = DataMessage(GroupMemberKey, 13, 13)
+SHARE_MEMBER_TARGET_VALUE: Final = DataMessage(MemberTargetValue, 0, 0, flexible=0)
+SHARE_CURRENT_KEY: Final = DataMessage(GroupMemberKey, 14, 14)
 SHARE_CURRENT_VALUE: Final = DataMessage(ShareGroupCurrentMemberAssignmentValue, 0, 0, flexible=0)
-
-SHARE_STATE_PARTITIONS_KEY: Final[DataMessage[GroupKey]] = DataMessage(
-    ShareGroupStatePartitionMetadataKey, 15, 15
-)
+SHARE_STATE_PARTITIONS_KEY: Final = DataMessage(GroupKey, 15, 15)
 
 SHARE_STATE_PARTITIONS_VALUE: Final = DataMessage(
     ShareGroupStatePartitionMetadataValue, 0, 0, flexible=0

@@ -4,6 +4,12 @@ Source: Kafka's protocol guide, APIs 17, 29, 30, 31, 36, 50 and 51; KIP-43, KIP-
 KIP-290 (name patterns), KIP-368 (session lifetime), KIP-554.
 """
 
+from tidelog.protocol.messages.shared import (
+    ErrorResponse,
+    ErrorResult,
+    ThrottledResponse,
+    TopicName,
+)
 from tidelog.protocol.schema import (
     BYTES,
     INT8,
@@ -22,8 +28,8 @@ from tidelog.types import Buffer
 
 
 @message
-class DescribeAclsRequest:
-    """Request for the ACLs that match a filter. A null name, principal or host matches all."""
+class DeleteAclsFilter:
+    """Filter for ACLs. A null name, principal or host matches all."""
 
     resource_type_filter: int = wire(INT8)
     resource_name_filter: str | None = wire(nullable_string())
@@ -32,6 +38,11 @@ class DescribeAclsRequest:
     host_filter: str | None = wire(nullable_string())
     operation: int = wire(INT8)
     permission_type: int = wire(INT8)
+
+
+@message
+class DescribeAclsRequest(DeleteAclsFilter):
+    """Request for the ACLs that match a filter."""
 
 
 @message
@@ -55,12 +66,9 @@ class DescribeAclsResource:
 
 
 @message
-class DescribeAclsResponse:
+class DescribeAclsResponse(ErrorResponse):
     """Response with the matching ACLs, by resource."""
 
-    throttle_time_ms: int = wire(INT32)
-    error_code: int = wire(INT16)
-    error_message: str | None = wire(nullable_string())
     resources: list[DescribeAclsResource] = wire(array(struct(DescribeAclsResource)))
 
 
@@ -85,32 +93,15 @@ class CreateAclsRequest:
 
 
 @message
-class AclCreationResult:
+class AclCreationResult(ErrorResult):
     """Result for one ACL."""
 
-    error_code: int = wire(INT16)
-    error_message: str | None = wire(nullable_string())
-
 
 @message
-class CreateAclsResponse:
+class CreateAclsResponse(ThrottledResponse):
     """Response with a result for each ACL, in the order of the request."""
 
-    throttle_time_ms: int = wire(INT32)
     results: list[AclCreationResult] = wire(array(struct(AclCreationResult)))
-
-
-@message
-class DeleteAclsFilter:
-    """Filter for ACLs. A null name, principal or host matches all."""
-
-    resource_type_filter: int = wire(INT8)
-    resource_name_filter: str | None = wire(nullable_string())
-    pattern_type_filter: int = wire(INT8, default=3)
-    principal_filter: str | None = wire(nullable_string())
-    host_filter: str | None = wire(nullable_string())
-    operation: int = wire(INT8)
-    permission_type: int = wire(INT8)
 
 
 @message
@@ -121,11 +112,9 @@ class DeleteAclsRequest:
 
 
 @message
-class DeleteAclsMatchingAcl:
+class DeleteAclsMatchingAcl(ErrorResult):
     """ACL that matched the filter; `error_code` is 0 if the ACL was deleted."""
 
-    error_code: int = wire(INT16)
-    error_message: str | None = wire(nullable_string())
     resource_type: int = wire(INT8)
     resource_name: str = wire(STRING)
     pattern_type: int = wire(INT8, default=3)
@@ -136,34 +125,24 @@ class DeleteAclsMatchingAcl:
 
 
 @message
-class DeleteAclsFilterResult:
+class DeleteAclsFilterResult(ErrorResult):
     """Result for one filter, with the ACLs that matched."""
 
-    error_code: int = wire(INT16)
-    error_message: str | None = wire(nullable_string())
     matching_acls: list[DeleteAclsMatchingAcl] = wire(array(struct(DeleteAclsMatchingAcl)))
 
 
 @message
-class DeleteAclsResponse:
+class DeleteAclsResponse(ThrottledResponse):
     """Response with a result for each filter, in the order of the request."""
 
-    throttle_time_ms: int = wire(INT32)
     filter_results: list[DeleteAclsFilterResult] = wire(array(struct(DeleteAclsFilterResult)))
-
-
-@message
-class UserName:
-    """User in the request."""
-
-    name: str = wire(STRING)
 
 
 @message
 class DescribeUserScramCredentialsRequest:
     """Request for the SCRAM credentials of users; null or an empty list means all users."""
 
-    users: list[UserName] | None = wire(nullable_array(struct(UserName)))
+    users: list[TopicName] | None = wire(nullable_array(struct(TopicName)))
 
 
 @message
@@ -185,12 +164,9 @@ class DescribeUserScramCredentialsResult:
 
 
 @message
-class DescribeUserScramCredentialsResponse:
+class DescribeUserScramCredentialsResponse(ErrorResponse):
     """Response with the SCRAM credentials of each user."""
 
-    throttle_time_ms: int = wire(INT32)
-    error_code: int = wire(INT16)
-    error_message: str | None = wire(nullable_string())
     results: list[DescribeUserScramCredentialsResult] = wire(
         array(struct(DescribeUserScramCredentialsResult))
     )
@@ -240,10 +216,9 @@ class AlterUserScramCredentialsResult:
 
 
 @message
-class AlterUserScramCredentialsResponse:
+class AlterUserScramCredentialsResponse(ThrottledResponse):
     """Response with a result for each user."""
 
-    throttle_time_ms: int = wire(INT32)
     results: list[AlterUserScramCredentialsResult] = wire(
         array(struct(AlterUserScramCredentialsResult))
     )
@@ -274,12 +249,10 @@ class SaslAuthenticateRequest:
 
 
 @message
-class SaslAuthenticateResponse:
+class SaslAuthenticateResponse(ErrorResult):
     """Broker's message in a SASL exchange."""
 
     __repr__ = object.__repr__  # may contain a secret
 
-    error_code: int = wire(INT16)
-    error_message: str | None = wire(nullable_string())
     auth_bytes: Buffer = wire(BYTES)
     session_lifetime_ms: int = wire(INT64, since=1)

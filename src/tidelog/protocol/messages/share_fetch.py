@@ -6,6 +6,7 @@ KIP-1222 (renewed locks).
 
 from uuid import UUID
 
+from tidelog.protocol.messages.shared import ErrorResponse, IdPartitions, PartitionError
 from tidelog.protocol.schema import (
     BOOLEAN,
     INT8,
@@ -55,14 +56,6 @@ class ShareFetchTopic:
 
 
 @message
-class ShareForgottenTopic:
-    """Partitions to remove from the share session."""
-
-    topic_id: UUID = wire(UUID16)
-    partitions: list[int] = wire(array(INT32))
-
-
-@message
 class ShareFetchRequest:
     """Request to acquire records. The broker waits for `min_bytes`, at most `max_wait_ms`.
 
@@ -82,7 +75,7 @@ class ShareFetchRequest:
     share_acquire_mode: int = wire(INT8, since=2)
     is_renew_ack: bool = wire(BOOLEAN, since=2)
     topics: list[ShareFetchTopic] = wire(array(struct(ShareFetchTopic)))
-    forgotten_topics_data: list[ShareForgottenTopic] = wire(array(struct(ShareForgottenTopic)))
+    forgotten_topics_data: list[IdPartitions] = wire(array(struct(IdPartitions)))
 
 
 @message
@@ -103,15 +96,12 @@ class AcquiredRecords:
 
 
 @message
-class SharePartitionData:
+class SharePartitionData(PartitionError):
     """Partition in the response, with whole batches.
 
     The member has acquired only the records in `acquired_records`.
     """
 
-    partition_index: int = wire(INT32)
-    error_code: int = wire(INT16)
-    error_message: str | None = wire(nullable_string())
     acknowledge_error_code: int = wire(INT16)
     acknowledge_error_message: str | None = wire(nullable_string())
     current_leader: LeaderIdAndEpoch = wire(struct(LeaderIdAndEpoch))
@@ -138,23 +128,12 @@ class ShareNodeEndpoint:
 
 
 @message
-class ShareFetchResponse:
+class ShareFetchResponse(ErrorResponse):
     """Response with acquired records, and a result for the acknowledgements of each partition."""
 
-    throttle_time_ms: int = wire(INT32)
-    error_code: int = wire(INT16)
-    error_message: str | None = wire(nullable_string())
     acquisition_lock_timeout_ms: int = wire(INT32)
     responses: list[ShareFetchableTopicResponse] = wire(array(struct(ShareFetchableTopicResponse)))
     node_endpoints: list[ShareNodeEndpoint] = wire(array(struct(ShareNodeEndpoint)))
-
-
-@message
-class ShareAcknowledgeTopic:
-    """Topic in the request, with its partitions."""
-
-    topic_id: UUID = wire(UUID16)
-    partitions: list[ShareFetchPartition] = wire(array(struct(ShareFetchPartition)))
 
 
 @message
@@ -165,16 +144,13 @@ class ShareAcknowledgeRequest:
     member_id: str | None = wire(nullable_string())
     share_session_epoch: int = wire(INT32)
     is_renew_ack: bool = wire(BOOLEAN, since=2)
-    topics: list[ShareAcknowledgeTopic] = wire(array(struct(ShareAcknowledgeTopic)))
+    topics: list[ShareFetchTopic] = wire(array(struct(ShareFetchTopic)))
 
 
 @message
-class ShareAcknowledgedPartition:
+class ShareAcknowledgedPartition(PartitionError):
     """Result of the acknowledgements of one partition."""
 
-    partition_index: int = wire(INT32)
-    error_code: int = wire(INT16)
-    error_message: str | None = wire(nullable_string())
     current_leader: LeaderIdAndEpoch = wire(struct(LeaderIdAndEpoch))
 
 
@@ -187,12 +163,9 @@ class ShareAcknowledgeTopicResponse:
 
 
 @message
-class ShareAcknowledgeResponse:
+class ShareAcknowledgeResponse(ErrorResponse):
     """Response with a result for each partition."""
 
-    throttle_time_ms: int = wire(INT32)
-    error_code: int = wire(INT16)
-    error_message: str | None = wire(nullable_string())
     acquisition_lock_timeout_ms: int = wire(INT32, since=2)
     responses: list[ShareAcknowledgeTopicResponse] = wire(
         array(struct(ShareAcknowledgeTopicResponse))

@@ -5,6 +5,7 @@ Source: Kafka's protocol guide, APIs 90 to 92; KIP-932, KIP-1226 (lag).
 
 from uuid import UUID
 
+from tidelog.protocol.messages.shared import ErrorResponse, PartitionError, ThrottledResponse
 from tidelog.protocol.schema import (
     INT16,
     INT32,
@@ -83,10 +84,9 @@ class DescribeShareGroupOffsetsResponseGroup:
 
 
 @message
-class DescribeShareGroupOffsetsResponse:
+class DescribeShareGroupOffsetsResponse(ThrottledResponse):
     """Response with the start offsets of each group."""
 
-    throttle_time_ms: int = wire(INT32)
     groups: list[DescribeShareGroupOffsetsResponseGroup] = wire(
         array(struct(DescribeShareGroupOffsetsResponseGroup))
     )
@@ -121,32 +121,18 @@ class AlterShareGroupOffsetsRequest:
 
 
 @message
-class AlterShareGroupOffsetsResponsePartition:
-    """Result for one partition."""
-
-    partition_index: int = wire(INT32)
-    error_code: int = wire(INT16)
-    error_message: str | None = wire(nullable_string())
-
-
-@message
 class AlterShareGroupOffsetsResponseTopic:
     """Topic in the response, with its partitions."""
 
     topic_name: str = wire(STRING)
     topic_id: UUID = wire(UUID16)
-    partitions: list[AlterShareGroupOffsetsResponsePartition] = wire(
-        array(struct(AlterShareGroupOffsetsResponsePartition))
-    )
+    partitions: list[PartitionError] = wire(array(struct(PartitionError)))
 
 
 @message
-class AlterShareGroupOffsetsResponse:
+class AlterShareGroupOffsetsResponse(ErrorResponse):
     """Response with a result for each partition."""
 
-    throttle_time_ms: int = wire(INT32)
-    error_code: int = wire(INT16)
-    error_message: str | None = wire(nullable_string())
     responses: list[AlterShareGroupOffsetsResponseTopic] = wire(
         array(struct(AlterShareGroupOffsetsResponseTopic))
     )
@@ -180,12 +166,9 @@ class DeleteShareGroupOffsetsResponseTopic:
 
 
 @message
-class DeleteShareGroupOffsetsResponse:
+class DeleteShareGroupOffsetsResponse(ErrorResponse):
     """Response with a result for each topic."""
 
-    throttle_time_ms: int = wire(INT32)
-    error_code: int = wire(INT16)
-    error_message: str | None = wire(nullable_string())
     responses: list[DeleteShareGroupOffsetsResponseTopic] = wire(
         array(struct(DeleteShareGroupOffsetsResponseTopic))
     )

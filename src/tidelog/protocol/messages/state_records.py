@@ -14,6 +14,7 @@ from typing import Final
 from uuid import UUID
 
 from tidelog.protocol.data_message import DataMessage
+from tidelog.protocol.messages.shared import QuotaEntity
 from tidelog.protocol.schema import (
     BOOLEAN,
     BYTES,
@@ -27,7 +28,6 @@ from tidelog.protocol.schema import (
     array,
     message,
     nullable_array,
-    nullable_string,
     struct,
     wire,
 )
@@ -164,18 +164,10 @@ class RemoveAccessControlEntryRecord:
 
 
 @message
-class EntityData:
-    """Part of the entity of a quota; a null name means the default."""
-
-    entity_type: str = wire(STRING)
-    entity_name: str | None = wire(nullable_string())
-
-
-@message
 class ClientQuotaRecord:
     """Value of a quota or, if `remove` is true, the deletion of the quota (key 14)."""
 
-    entity: list[EntityData] = wire(array(struct(EntityData)))
+    entity: list[QuotaEntity] = wire(array(struct(QuotaEntity)))
     key: str = wire(STRING)
     value: float = wire(FLOAT64)
     remove: bool = wire(BOOLEAN)

@@ -6,6 +6,7 @@ ids), KIP-525 (settings of created topics).
 
 from uuid import UUID
 
+from tidelog.protocol.messages.shared import ConfigValue, ThrottledResponse
 from tidelog.protocol.schema import (
     BOOLEAN,
     INT8,
@@ -32,14 +33,6 @@ class CreatableReplicaAssignment:
 
 
 @message
-class CreatableTopicConfig:
-    """Setting of the new topic."""
-
-    name: str = wire(STRING)
-    value: str | None = wire(nullable_string())
-
-
-@message
 class CreatableTopic:
     """Topic to create.
 
@@ -51,7 +44,7 @@ class CreatableTopic:
     num_partitions: int = wire(INT32)
     replication_factor: int = wire(INT16)
     assignments: list[CreatableReplicaAssignment] = wire(array(struct(CreatableReplicaAssignment)))
-    configs: list[CreatableTopicConfig] = wire(array(struct(CreatableTopicConfig)))
+    configs: list[ConfigValue] = wire(array(struct(ConfigValue)))
 
 
 @message
@@ -91,10 +84,9 @@ class CreatableTopicResult:
 
 
 @message
-class CreateTopicsResponse:
+class CreateTopicsResponse(ThrottledResponse):
     """Response with a result for each topic."""
 
-    throttle_time_ms: int = wire(INT32)
     topics: list[CreatableTopicResult] = wire(array(struct(CreatableTopicResult)))
 
 
@@ -126,10 +118,9 @@ class DeletableTopicResult:
 
 
 @message
-class DeleteTopicsResponse:
+class DeleteTopicsResponse(ThrottledResponse):
     """Response with a result for each topic."""
 
-    throttle_time_ms: int = wire(INT32)
     responses: list[DeletableTopicResult] = wire(array(struct(DeletableTopicResult)))
 
 
@@ -170,10 +161,9 @@ class CreatePartitionsTopicResult:
 
 
 @message
-class CreatePartitionsResponse:
+class CreatePartitionsResponse(ThrottledResponse):
     """Response with a result for each topic."""
 
-    throttle_time_ms: int = wire(INT32)
     results: list[CreatePartitionsTopicResult] = wire(array(struct(CreatePartitionsTopicResult)))
 
 
@@ -221,8 +211,7 @@ class DeleteRecordsTopicResult:
 
 
 @message
-class DeleteRecordsResponse:
+class DeleteRecordsResponse(ThrottledResponse):
     """Response with the new log start offset of each partition."""
 
-    throttle_time_ms: int = wire(INT32)
     topics: list[DeleteRecordsTopicResult] = wire(array(struct(DeleteRecordsTopicResult)))

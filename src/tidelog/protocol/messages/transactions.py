@@ -5,6 +5,15 @@ KIP-664, KIP-890 (several transactions in a request, epochs in EndTxn's response
 (filters), KIP-1228 (transaction version in markers).
 """
 
+from tidelog.protocol.messages.shared import (
+    CodeResponse,
+    NamedIndexes,
+    NamedPartitions,
+    PartitionCode,
+    PartitionError,
+    ThrottledResponse,
+    TopicPartitions,
+)
 from tidelog.protocol.schema import (
     BOOLEAN,
     INT8,
@@ -21,14 +30,6 @@ from tidelog.protocol.schema import (
 
 
 @message
-class AddPartitionsToTxnTopic:
-    """Topic in the request, with the numbers of its partitions."""
-
-    name: str = wire(STRING)
-    partitions: list[int] = wire(array(INT32))
-
-
-@message
 class AddPartitionsToTxnTransaction:
     """Transaction in the request, with partitions to add or, with `verify_only`, to verify."""
 
@@ -36,7 +37,7 @@ class AddPartitionsToTxnTransaction:
     producer_id: int = wire(INT64, since=4)
     producer_epoch: int = wire(INT16, since=4)
     verify_only: bool = wire(BOOLEAN, since=4)
-    topics: list[AddPartitionsToTxnTopic] = wire(array(struct(AddPartitionsToTxnTopic)), since=4)
+    topics: list[NamedPartitions] = wire(array(struct(NamedPartitions)), since=4)
 
 
 @message
@@ -52,9 +53,7 @@ class AddPartitionsToTxnRequest:
     v3_and_below_transactional_id: str = wire(STRING, until=3)
     v3_and_below_producer_id: int = wire(INT64, until=3)
     v3_and_below_producer_epoch: int = wire(INT16, until=3)
-    v3_and_below_topics: list[AddPartitionsToTxnTopic] = wire(
-        array(struct(AddPartitionsToTxnTopic)), until=3
-    )
+    v3_and_below_topics: list[NamedPartitions] = wire(array(struct(NamedPartitions)), until=3)
 
 
 @message
@@ -86,10 +85,9 @@ class AddPartitionsToTxnResult:
 
 
 @message
-class AddPartitionsToTxnResponse:
+class AddPartitionsToTxnResponse(ThrottledResponse):
     """Response with a result for each partition."""
 
-    throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16, since=4)
     results_by_transaction: list[AddPartitionsToTxnResult] = wire(
         array(struct(AddPartitionsToTxnResult)), since=4
@@ -110,11 +108,8 @@ class AddOffsetsToTxnRequest:
 
 
 @message
-class AddOffsetsToTxnResponse:
+class AddOffsetsToTxnResponse(CodeResponse):
     """Response to the addition of a group's offsets."""
-
-    throttle_time_ms: int = wire(INT32)
-    error_code: int = wire(INT16)
 
 
 @message
@@ -128,15 +123,13 @@ class EndTxnRequest:
 
 
 @message
-class EndTxnResponse:
+class EndTxnResponse(CodeResponse):
     """Response to the end of a transaction.
 
     From version 5 the response has the producer id and epoch of the next transaction. After an
     error, both are -1.
     """
 
-    throttle_time_ms: int = wire(INT32)
-    error_code: int = wire(INT16)
     producer_id: int = wire(INT64, since=5, default=-1)
     producer_epoch: int = wire(INT16, since=5, default=-1)
 
@@ -146,14 +139,6 @@ class DescribeTransactionsRequest:
     """Request for the state of transactional ids."""
 
     transactional_ids: list[str] = wire(array(STRING))
-
-
-@message
-class TopicData:
-    """Partitions of one topic in the transaction."""
-
-    topic: str = wire(STRING)
-    partitions: list[int] = wire(array(INT32))
 
 
 @message
@@ -167,14 +152,13 @@ class DescribedTransactionState:
     transaction_start_time_ms: int = wire(INT64)
     producer_id: int = wire(INT64)
     producer_epoch: int = wire(INT16)
-    topics: list[TopicData] = wire(array(struct(TopicData)))
+    topics: list[TopicPartitions] = wire(array(struct(TopicPartitions)))
 
 
 @message
-class DescribeTransactionsResponse:
+class DescribeTransactionsResponse(ThrottledResponse):
     """Response with the state of each transactional id."""
 
-    throttle_time_ms: int = wire(INT32)
     transaction_states: list[DescribedTransactionState] = wire(
         array(struct(DescribedTransactionState))
     )
@@ -203,11 +187,9 @@ class ListedTransactionState:
 
 
 @message
-class ListTransactionsResponse:
+class ListTransactionsResponse(CodeResponse):
     """Response with the matching transactional ids, and the requested states that are unknown."""
 
-    throttle_time_ms: int = wire(INT32)
-    error_code: int = wire(INT16)
     unknown_state_filters: list[str] = wire(array(STRING))
     transaction_states: list[ListedTransactionState] = wire(array(struct(ListedTransactionState)))
 
@@ -223,28 +205,18 @@ class InitProducerIdRequest:
 
 
 @message
-class InitProducerIdResponse:
+class InitProducerIdResponse(CodeResponse):
     """Response with the producer id and its epoch. After an error, both are -1."""
 
-    throttle_time_ms: int = wire(INT32)
-    error_code: int = wire(INT16)
     producer_id: int = wire(INT64, default=-1)
     producer_epoch: int = wire(INT16)
-
-
-@message
-class DescribeProducersTopic:
-    """Topic in the request, with the numbers of its partitions."""
-
-    name: str = wire(STRING)
-    partition_indexes: list[int] = wire(array(INT32))
 
 
 @message
 class DescribeProducersRequest:
     """Request for the active producers of partitions."""
 
-    topics: list[DescribeProducersTopic] = wire(array(struct(DescribeProducersTopic)))
+    topics: list[NamedIndexes] = wire(array(struct(NamedIndexes)))
 
 
 @message
@@ -260,12 +232,9 @@ class ProducerState:
 
 
 @message
-class DescribeProducersPartitionResponse:
+class DescribeProducersPartitionResponse(PartitionError):
     """Partition in the response, with its active producers."""
 
-    partition_index: int = wire(INT32)
-    error_code: int = wire(INT16)
-    error_message: str | None = wire(nullable_string())
     active_producers: list[ProducerState] = wire(array(struct(ProducerState)))
 
 
@@ -280,21 +249,12 @@ class DescribeProducersTopicResponse:
 
 
 @message
-class DescribeProducersResponse:
+class DescribeProducersResponse(ThrottledResponse):
     """Response with the active producers of each partition."""
 
-    throttle_time_ms: int = wire(INT32)
     topics: list[DescribeProducersTopicResponse] = wire(
         array(struct(DescribeProducersTopicResponse))
     )
-
-
-@message
-class WritableTxnMarkerTopic:
-    """Topic in the request, with the numbers of its partitions."""
-
-    name: str = wire(STRING)
-    partition_indexes: list[int] = wire(array(INT32))
 
 
 @message
@@ -304,7 +264,7 @@ class WritableTxnMarker:
     producer_id: int = wire(INT64)
     producer_epoch: int = wire(INT16)
     transaction_result: bool = wire(BOOLEAN)
-    topics: list[WritableTxnMarkerTopic] = wire(array(struct(WritableTxnMarkerTopic)))
+    topics: list[NamedIndexes] = wire(array(struct(NamedIndexes)))
     coordinator_epoch: int = wire(INT32)
     transaction_version: int = wire(INT8, since=2)
 
@@ -317,21 +277,11 @@ class WriteTxnMarkersRequest:
 
 
 @message
-class WritableTxnMarkerPartitionResult:
-    """Result for one partition."""
-
-    partition_index: int = wire(INT32)
-    error_code: int = wire(INT16)
-
-
-@message
 class WritableTxnMarkerTopicResult:
     """Topic in the response, with its partitions."""
 
     name: str = wire(STRING)
-    partitions: list[WritableTxnMarkerPartitionResult] = wire(
-        array(struct(WritableTxnMarkerPartitionResult))
-    )
+    partitions: list[PartitionCode] = wire(array(struct(PartitionCode)))
 
 
 @message

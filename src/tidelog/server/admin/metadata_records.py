@@ -12,10 +12,10 @@ from uuid import UUID
 from tidelog.errors import CorruptFile, CorruptMessage, UnsupportedVersion
 from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol.codecs import struct_codec
+from tidelog.protocol.messages.shared import QuotaEntity
 from tidelog.protocol.messages.state_records import (
     AccessControlEntryRecord,
     ClientQuotaRecord,
-    EntityData,
     RemoveAccessControlEntryRecord,
     RemoveUserScramCredentialRecord,
     UserScramCredentialRecord,
@@ -216,7 +216,7 @@ def _row_of(record: AccessControlEntryRecord) -> AclRow:
 
 def _quota(entity: Entity, key: str, value: float | None) -> ClientQuotaRecord:
     return ClientQuotaRecord(
-        entity=[EntityData(entity_type=kind, entity_name=name) for kind, name in entity],
+        entity=[QuotaEntity(entity_type=kind, entity_name=name) for kind, name in entity],
         key=key,
         value=0.0 if value is None else value,
         remove=value is None,

@@ -22,7 +22,6 @@ from tidelog.protocol.messages.cluster import (
     AddRaftVoterResponse,
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
-    AlterReplicaLogDirPartition,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,
     AlterReplicaLogDirTopicResult,
@@ -42,7 +41,6 @@ from tidelog.protocol.messages.cluster import (
     QuorumReplica,
     QuorumTopic,
     ReassignablePartition,
-    ReassignedPartition,
     ReassignedTopic,
     RemoveRaftVoterRequest,
     RemoveRaftVoterResponse,
@@ -59,6 +57,7 @@ from tidelog.protocol.messages.metadata import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
+from tidelog.protocol.messages.shared import PartitionCode, PartitionError
 from tidelog.protocol.wire import NO_UUID
 from tidelog.server.admin.topic_rules import ensure_brokers
 from tidelog.server.api.context import LargeResponse, RequestContext, large_if_many
@@ -343,8 +342,8 @@ def alter_partition_reassignments(
     )
 
 
-def _reassign(node: Node, topic: str, partition: ReassignablePartition) -> ReassignedPartition:
-    result = ReassignedPartition(partition_index=partition.partition_index)
+def _reassign(node: Node, topic: str, partition: ReassignablePartition) -> PartitionError:
+    result = PartitionError(partition_index=partition.partition_index)
     with errors_in(result):
         if not _exists(node, topic, partition.partition_index):
             raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NOT_HOSTED)
@@ -387,7 +386,7 @@ def _log_dir_results(
         for topic in directory.topics:
             result = AlterReplicaLogDirTopicResult(topic_name=topic.name)
             results.setdefault(topic.name, result).partitions.extend(
-                AlterReplicaLogDirPartition(
+                PartitionCode(
                     partition_index=number,
                     error_code=code_of(directory.path, topic.name, number),
                 )

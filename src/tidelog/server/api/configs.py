@@ -59,9 +59,9 @@ from tidelog.protocol.messages.configs import (
     ListConfigResourcesResponse,
     ListedConfigResource,
     QuotaAlteration,
-    QuotaEntity,
     QuotaValue,
 )
+from tidelog.protocol.messages.shared import QuotaEntity
 from tidelog.server.admin.config_changes import (
     ConfigChange,
     ConfigChanges,

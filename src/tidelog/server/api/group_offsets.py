@@ -24,7 +24,6 @@ from tidelog.protocol.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
-    OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
     OffsetDeleteRequest,
     OffsetDeleteResponse,
@@ -32,6 +31,7 @@ from tidelog.protocol.messages.group_offsets import (
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
 )
+from tidelog.protocol.messages.shared import PartitionCode
 from tidelog.protocol.wire import NO_UUID
 from tidelog.server.api.context import LargeResponse, RequestContext, large_if_many
 from tidelog.server.api.guards import Access, Denied, Guarded, denied_whole, failed_item
@@ -303,7 +303,7 @@ class _Codes:
                 name=name,
                 topic_id=topic_id,
                 partitions=[
-                    OffsetCommitResponsePartition(partition_index=partition, error_code=code)
+                    PartitionCode(partition_index=partition, error_code=code)
                     for partition, code in partitions
                 ],
             )

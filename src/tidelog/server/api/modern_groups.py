@@ -22,18 +22,17 @@ from tidelog.protocol.messages.modern_groups import (
     DescribedAssignment,
     DescribedConsumer,
     DescribedConsumerGroup,
-    DescribedPartitions,
     DescribedShareGroup,
     DescribedShareMember,
     GroupDescribeRequest,
     HeartbeatAssignment,
-    HeartbeatPartitions,
     HeartbeatResponse,
     ShareGroupDescribeRequest,
     ShareGroupDescribeResponse,
     ShareGroupHeartbeatRequest,
     ShareGroupHeartbeatResponse,
 )
+from tidelog.protocol.messages.shared import DescribedPartitions, IdPartitions
 from tidelog.server.api.classic_groups import GROUP_OPERATIONS
 from tidelog.server.api.context import LargeResponse, RequestContext, large_if_many, sees_topics
 from tidelog.server.api.guards import DENIED_TEXT, Access, Denied, Guarded
@@ -115,7 +114,7 @@ def _heartbeat(
     return beats.beat(request).map(partial(_beat_response, kind))
 
 
-def _owned(parts: Iterable[HeartbeatPartitions]) -> Mapping[UUID, frozenset[int]]:
+def _owned(parts: Iterable[IdPartitions]) -> Mapping[UUID, frozenset[int]]:
     owned: dict[UUID, set[int]] = {}
     for part in parts:
         owned.setdefault(part.topic_id, set()).update(part.partitions)
@@ -134,7 +133,7 @@ def _beat_response(kind: type[Beaten], beat: HeartbeatResult) -> Beaten:
         if assigned is None
         else HeartbeatAssignment(
             topic_partitions=[
-                HeartbeatPartitions(topic_id=topic, partitions=sorted(numbers))
+                IdPartitions(topic_id=topic, partitions=sorted(numbers))
                 for topic, numbers in assigned.items()
             ]
         ),

@@ -66,7 +66,6 @@ from tidelog.server.security.sasl import (
 from tidelog.storage.directory.broker_files import ScramCredential
 
 _NONE: Final = "No Authorizer is configured."
-_Filter: TypeAlias = DescribeAclsRequest | DeleteAclsFilter
 
 
 # -- describe ------------------------------------------------------------------------------------
@@ -106,7 +105,7 @@ def _resources(acls: Iterable[Acl], acl_filter: AclFilter | None) -> list[Descri
     ]
 
 
-def _filter_of(message: _Filter) -> AclFilter | None:
+def _filter_of(message: DeleteAclsFilter) -> AclFilter | None:
     """Return a request's ACL filter; None if an undefined code makes it match no ACL.
 
     Raises:

@@ -27,7 +27,6 @@ from tidelog.protocol.messages.share_fetch import (
     ShareAcknowledgedPartition,
     ShareAcknowledgeRequest,
     ShareAcknowledgeResponse,
-    ShareAcknowledgeTopic,
     ShareAcknowledgeTopicResponse,
     ShareFetchableTopicResponse,
     ShareFetchRequest,
@@ -673,7 +672,7 @@ def _lock_ms(member: Member) -> int:
 
 
 def _acknowledgements(
-    topics: "Iterable[ShareFetchTopic | ShareAcknowledgeTopic]",
+    topics: "Iterable[ShareFetchTopic | ShareFetchTopic]",
 ) -> Acknowledgements:
     return {
         SharedPartition(topic.topic_id, each.partition_index): each.acknowledgement_batches

@@ -19,7 +19,6 @@ from tidelog.protocol.messages.share_offsets import (
     AlterShareGroupOffsetsRequest,
     AlterShareGroupOffsetsRequestTopic,
     AlterShareGroupOffsetsResponse,
-    AlterShareGroupOffsetsResponsePartition,
     AlterShareGroupOffsetsResponseTopic,
     DeleteShareGroupOffsetsRequest,
     DeleteShareGroupOffsetsResponse,
@@ -32,6 +31,7 @@ from tidelog.protocol.messages.share_offsets import (
     DescribeShareGroupOffsetsResponsePartition,
     DescribeShareGroupOffsetsResponseTopic,
 )
+from tidelog.protocol.messages.shared import PartitionError
 from tidelog.protocol.wire import NO_UUID
 from tidelog.server.api.context import RequestContext
 from tidelog.server.api.guards import (
@@ -217,9 +217,7 @@ async def _altered(
         await slices.rest()
         code, text = await _reset_offset(node, group_id, name, number, start)
         result.partitions.append(
-            AlterShareGroupOffsetsResponsePartition(
-                partition_index=number, error_code=code, error_message=text or None
-            )
+            PartitionError(partition_index=number, error_code=code, error_message=text or None)
         )
     return result
 

@@ -20,6 +20,7 @@ from typing import Final
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import MissingDependency, TidelogError
 from tidelog.lazy_dataclass import dataclass
+from tidelog.protocol.messages.shared import NamedPartitions, PartitionCode, TopicPartitions
 from tidelog.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -27,7 +28,6 @@ from tidelog.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnResult,
-    AddPartitionsToTxnTopic,
     AddPartitionsToTxnTopicResult,
     AddPartitionsToTxnTransaction,
     DescribedTransactionState,
@@ -45,9 +45,7 @@ from tidelog.protocol.messages.transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
     ProducerState,
-    TopicData,
     WritableTxnMarker,
-    WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
     WritableTxnMarkerTopicResult,
     WriteTxnMarkersRequest,
@@ -190,7 +188,7 @@ def refusals(
 
 
 def results_of(
-    topics: Sequence[AddPartitionsToTxnTopic], codes: Mapping[TopicPartition, int]
+    topics: Sequence[NamedPartitions], codes: Mapping[TopicPartition, int]
 ) -> list[AddPartitionsToTxnTopicResult]:
     """Return the code of each partition, by topic in the order of the request."""
     return [
@@ -364,7 +362,7 @@ def _described_transaction(metadata: TransactionMetadata) -> DescribedTransactio
         producer_id=metadata.producer_id,
         producer_epoch=metadata.producer_epoch,
         topics=[
-            TopicData(topic=topic, partitions=numbers)
+            TopicPartitions(topic=topic, partitions=numbers)
             for topic, numbers in by_topic(metadata.partitions).items()
         ],
     )
@@ -411,9 +409,7 @@ def _topics(codes: Mapping[TopicPartition, ErrorCode]) -> list[WritableTxnMarker
         topic = topics.setdefault(
             partition.topic, WritableTxnMarkerTopicResult(name=partition.topic)
         )
-        topic.partitions.append(
-            WritableTxnMarkerPartitionResult(partition_index=partition.partition, error_code=code)
-        )
+        topic.partitions.append(PartitionCode(partition_index=partition.partition, error_code=code))
     return list(topics.values())
 
 

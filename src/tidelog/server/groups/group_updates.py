@@ -16,7 +16,8 @@ from uuid import UUID
 
 from tidelog.error_codes import ErrorCode
 from tidelog.lazy_dataclass import dataclass
-from tidelog.protocol.messages.group_records import AssignedPartitions, OwnedPartitions
+from tidelog.protocol.messages.group_records import OwnedPartitions
+from tidelog.protocol.messages.shared import TopicPartitions
 from tidelog.server.coordinator.state_topic import KeyValue, is_accepted
 from tidelog.server.groups.modern_group import (
     JOINING,
@@ -91,7 +92,7 @@ class TopicFacts:
         return topic_ids
 
     def by_id(
-        self, parts: Iterable[AssignedPartitions | OwnedPartitions]
+        self, parts: Iterable[TopicPartitions | OwnedPartitions]
     ) -> Mapping[UUID, frozenset[int]]:
         """Return the partitions of existing topics, by the topics' ids."""
         topics = self.topics.all()

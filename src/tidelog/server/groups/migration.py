@@ -24,10 +24,10 @@ from tidelog.protocol.data_message import VERSION_BYTES
 from tidelog.protocol.messages.group_records import (
     ASSIGNMENT,
     SUBSCRIPTION,
-    AssignedPartitions,
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
 )
+from tidelog.protocol.messages.shared import TopicPartitions
 from tidelog.server.coordinator.state_topic import is_accepted
 from tidelog.server.groups.classic_group import CONSUMER_PROTOCOL, ClassicGroup, GroupState, Member
 from tidelog.server.groups.classic_rebalance import Rebalances
@@ -286,7 +286,7 @@ class Migration:
         """Encode an assignment for a classic member. Deleted topics are left out."""
         names = {info.topic_id: name for name, info in self._updates.topics.all().items()}
         parts = [
-            AssignedPartitions(topic=names[topic], partitions=sorted(numbers))
+            TopicPartitions(topic=names[topic], partitions=sorted(numbers))
             for topic, numbers in target.items()
             if topic in names
         ]

@@ -42,7 +42,6 @@ from tidelog.protocol.messages.modern_group_records import (
     TARGET_KEY,
     TARGET_VALUE,
     ClassicMemberMetadata,
-    ClassicProtocol,
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataValue,
     ConsumerGroupRegularExpressionKey,
@@ -55,10 +54,9 @@ from tidelog.protocol.messages.modern_group_records import (
     ShareGroupCurrentMemberAssignmentValue,
     ShareGroupMemberMetadataValue,
     ShareGroupStatePartitionMetadataValue,
-    ShareStatePartitions,
     TargetEpochValue,
-    TargetPartitions,
 )
+from tidelog.protocol.messages.shared import DescribedPartitions, GroupProtocol, IdPartitions
 from tidelog.server.coordinator.state_topic import KeyValue
 from tidelog.server.groups.modern_group import (
     FIRST_EPOCH,
@@ -154,15 +152,15 @@ def member_key(number: int, group_id: str, member_id: str) -> bytes:
     return key.write(number, key.kind(group_id=group_id, member_id=member_id))
 
 
-def parts_of(target: Target) -> list[TargetPartitions]:
+def parts_of(target: Target) -> list[IdPartitions]:
     """Convert a target to its form in records."""
     return [
-        TargetPartitions(topic_id=topic, partitions=sorted(numbers))
+        IdPartitions(topic_id=topic, partitions=sorted(numbers))
         for topic, numbers in target.items()
     ]
 
 
-def target_of(parts: Iterable[TargetPartitions]) -> Target:
+def target_of(parts: Iterable[IdPartitions]) -> Target:
     """Convert a target from its form in records."""
     return {part.topic_id: frozenset(part.partitions) for part in parts}
 
@@ -186,7 +184,7 @@ def _write_consumer_subscription(subscription: Subscription) -> bytes:
         else ClassicMemberMetadata(
             session_timeout_ms=classic.session_timeout_ms,
             supported_protocols=[
-                ClassicProtocol(name=name, metadata=data) for name, data in classic.protocols
+                GroupProtocol(name=name, metadata=data) for name, data in classic.protocols
             ],
         ),
     )
@@ -545,7 +543,7 @@ class SharedTopicsChange:
         if self.shared is None:
             return KeyValue(key, None)
         topics = [
-            ShareStatePartitions(
+            DescribedPartitions(
                 topic_id=topic_id, topic_name=each.name, partitions=sorted(each.partitions)
             )
             for topic_id, each in self.shared.items()

@@ -165,10 +165,6 @@ class ShareSessions:
         """Return a member's session; None if the member has no session."""
         return self._sessions.get(key)
 
-    def of_group(self, group_id: str) -> list[ShareSession]:
-        """Return the sessions of a group, by a search through all sessions."""
-        return [each for each in self._sessions.values() if each.key.group_id == group_id]
-
     def begin(self, key: SessionKey, named: Iterable[SharedPartition]) -> ShareSession | ErrorCode:
         """Start a new session, which replaces the member's old session.
 

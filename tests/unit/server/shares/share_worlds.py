@@ -18,7 +18,6 @@ from tidelog.protocol.messages.share_fetch import (
     AcknowledgementBatch,
     ShareAcknowledgeRequest,
     ShareAcknowledgeResponse,
-    ShareAcknowledgeTopic,
     ShareFetchPartition,
     ShareFetchRequest,
     ShareFetchResponse,
@@ -117,7 +116,7 @@ class Member:
         """Send an acknowledgement; return the response, or an awaitable if it comes later."""
         epoch, self.epoch = self.epoch, self.epoch + 1
         topics = [
-            ShareAcknowledgeTopic(topic_id=each.topic_id, partitions=each.partitions)
+            ShareFetchTopic(topic_id=each.topic_id, partitions=each.partitions)
             for each in self.world.topics([partition], acks)
         ]
         request = ShareAcknowledgeRequest(

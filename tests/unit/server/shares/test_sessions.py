@@ -9,7 +9,7 @@ from tests.unit.server.loops import on_a_loop
 from tests.unit.server.shares.share_worlds import acquired, of, said, world
 
 from tidelog.error_codes import ErrorCode
-from tidelog.protocol.messages.share_fetch import ShareForgottenTopic
+from tidelog.protocol.messages.shared import IdPartitions
 from tidelog.server.shares.record_runs import AckType
 from tidelog.server.shares.share_partitions import (
     PARTITIONS_MAX,
@@ -33,7 +33,7 @@ async def test_a_session_remembers_its_partitions_and_forgets_them(path: Path) -
         assert acquired(response, 0) == acquired(response, 1) == [(0, 0, 1)]
         it.produce(1, partition=0)
         it.produce(1, partition=1)
-        gone = ShareForgottenTopic(topic_id=it.key().topic_id, partitions=[0])
+        gone = IdPartitions(topic_id=it.key().topic_id, partitions=[0])
         response = await one.fetch(forgotten_topics_data=[gone])
         assert (acquired(response, 0), acquired(response, 1)) == ([], [(1, 1, 1)])
 

@@ -14,10 +14,10 @@ from tests.unit.server.transactions.worlds import ID, ONE, START_MS, TWO, world
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import StorageFailure
 from tidelog.protocol.messages import ADD_PARTITIONS_TO_TXN
+from tidelog.protocol.messages.shared import NamedPartitions
 from tidelog.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
-    AddPartitionsToTxnTopic,
 )
 from tidelog.server.api.context import RequestContext
 from tidelog.server.api.node import ClientInfo
@@ -64,7 +64,7 @@ async def test_adding_partitions_waits_for_loading(tmp_path: Path) -> None:
         producer = await it.init()
 
         async def add(place: TopicPartition) -> list[int]:
-            topics = [AddPartitionsToTxnTopic(name=place.topic, partitions=[place.partition])]
+            topics = [NamedPartitions(name=place.topic, partitions=[place.partition])]
             request = AddPartitionsToTxnRequest(
                 v3_and_below_transactional_id=ID,
                 v3_and_below_producer_id=producer.producer_id,
