@@ -14,7 +14,7 @@ from tests.worlds.waiting import until_so
 
 from tidelog.record.record import Record
 from tidelog.remote.cluster import Cluster
-from tidelog.remote.records import RemoteRecord
+from tidelog.remote.view import RemoteRecord
 from tidelog.storage.log.log_reader import LogView
 from tidelog.types import Codec, IsolationLevel, NewRecord, TopicPartition
 

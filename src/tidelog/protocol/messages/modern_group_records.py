@@ -182,36 +182,37 @@ class ShareGroupStatePartitionMetadataValue:
     deleting_topics: list[ShareStateTopic] = wire(array(struct(ShareStateTopic)))
 
 
-CONSUMER_GROUP_KEY: Final = DataMessage(GroupKey, 3, 3)
+# Kinds of records whose keys do not name a member.
+PARTITION_METADATA: Final = 4
+SHARE_STATE_PARTITIONS: Final = 15
+REGULAR_EXPRESSION: Final = 16
+
+# Keys by the number of the kind: keys of a group, and keys of a member.
+GROUP_KEYS: Final = {kind: DataMessage(GroupKey, kind, kind) for kind in (3, 4, 6, 11, 12, 15)}
+MEMBER_KEYS: Final = {
+    kind: DataMessage(GroupMemberKey, kind, kind) for kind in (5, 7, 8, 10, 13, 14)
+}
+
+REGULAR_EXPRESSION_KEY: Final = DataMessage(
+    ConsumerGroupRegularExpressionKey, REGULAR_EXPRESSION, REGULAR_EXPRESSION
+)
 
 CONSUMER_GROUP_VALUE: Final[DataMessage[EpochValue]] = DataMessage(
     ConsumerGroupMetadataValue, 0, 0, flexible=0
 )
-PARTITION_METADATA_KEY: Final = DataMessage(GroupKey, 4, 4)
-CONSUMER_MEMBER_KEY: Final = DataMessage(GroupMemberKey, 5, 5)
-CONSUMER_MEMBER_VALUE: Final = DataMessage(ConsumerGroupMemberMetadataValue, 0, 0, flexible=0)
-TARGET_KEY: Final = DataMessage(GroupKey, 6, 6)
+
+SHARE_GROUP_VALUE: Final = DataMessage(EpochValue, 0, 0, flexible=0)
 TARGET_VALUE: Final = DataMessage(TargetEpochValue, 0, 0, flexible=0)
-MEMBER_TARGET_KEY: Final = DataMessage(GroupMemberKey, 7, 7)
 MEMBER_TARGET_VALUE: Final = DataMessage(MemberTargetValue, 0, 0, flexible=0)
-CURRENT_ASSIGNMENT_KEY: Final = DataMessage(GroupMemberKey, 8, 8)
+CONSUMER_MEMBER_VALUE: Final = DataMessage(ConsumerGroupMemberMetadataValue, 0, 0, flexible=0)
+SHARE_MEMBER_VALUE: Final = DataMessage(ShareGroupMemberMetadataValue, 0, 0, flexible=0)
 
 CURRENT_ASSIGNMENT_VALUE: Final = DataMessage(
     ConsumerGroupCurrentMemberAssignmentValue, 0, 0, flexible=0
 )
-REGULAR_EXPRESSION_KEY: Final = DataMessage(ConsumerGroupRegularExpressionKey, 16, 16)
-REGULAR_EXPRESSION_VALUE: Final = DataMessage(ConsumerGroupRegularExpressionValue, 0, 0, flexible=0)
-SHARE_MEMBER_KEY: Final = DataMessage(GroupMemberKey, 10, 10)
-SHARE_MEMBER_VALUE: Final = DataMessage(ShareGroupMemberMetadataValue, 0, 0, flexible=0)
-SHARE_GROUP_KEY: Final = DataMessage(GroupKey, 11, 11)
-SHARE_GROUP_VALUE: Final = DataMessage(EpochValue, 0, 0, flexible=0)
-SHARE_TARGET_KEY: Final = DataMessage(GroupKey, 12, 12)
-SHARE_TARGET_VALUE: Final = DataMessage(TargetEpochValue, 0, 0, flexible=0)
-SHARE_MEMBER_TARGET_KEY: Final = DataMessage(GroupMemberKey, 13, 13)
-SHARE_MEMBER_TARGET_VALUE: Final = DataMessage(MemberTargetValue, 0, 0, flexible=0)
-SHARE_CURRENT_KEY: Final = DataMessage(GroupMemberKey, 14, 14)
+
 SHARE_CURRENT_VALUE: Final = DataMessage(ShareGroupCurrentMemberAssignmentValue, 0, 0, flexible=0)
-SHARE_STATE_PARTITIONS_KEY: Final = DataMessage(GroupKey, 15, 15)
+REGULAR_EXPRESSION_VALUE: Final = DataMessage(ConsumerGroupRegularExpressionValue, 0, 0, flexible=0)
 
 SHARE_STATE_PARTITIONS_VALUE: Final = DataMessage(
     ShareGroupStatePartitionMetadataValue, 0, 0, flexible=0

@@ -16,30 +16,21 @@ from uuid import UUID
 from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol.data_message import DataMessage
 from tidelog.protocol.messages.modern_group_records import (
-    CONSUMER_GROUP_KEY,
     CONSUMER_GROUP_VALUE,
-    CONSUMER_MEMBER_KEY,
     CONSUMER_MEMBER_VALUE,
-    CURRENT_ASSIGNMENT_KEY,
     CURRENT_ASSIGNMENT_VALUE,
-    MEMBER_TARGET_KEY,
+    GROUP_KEYS,
+    MEMBER_KEYS,
     MEMBER_TARGET_VALUE,
-    PARTITION_METADATA_KEY,
+    PARTITION_METADATA,
+    REGULAR_EXPRESSION,
     REGULAR_EXPRESSION_KEY,
     REGULAR_EXPRESSION_VALUE,
-    SHARE_CURRENT_KEY,
     SHARE_CURRENT_VALUE,
-    SHARE_GROUP_KEY,
     SHARE_GROUP_VALUE,
-    SHARE_MEMBER_KEY,
-    SHARE_MEMBER_TARGET_KEY,
-    SHARE_MEMBER_TARGET_VALUE,
     SHARE_MEMBER_VALUE,
-    SHARE_STATE_PARTITIONS_KEY,
+    SHARE_STATE_PARTITIONS,
     SHARE_STATE_PARTITIONS_VALUE,
-    SHARE_TARGET_KEY,
-    SHARE_TARGET_VALUE,
-    TARGET_KEY,
     TARGET_VALUE,
     ClassicMemberMetadata,
     ConsumerGroupCurrentMemberAssignmentValue,
@@ -48,8 +39,6 @@ from tidelog.protocol.messages.modern_group_records import (
     ConsumerGroupRegularExpressionValue,
     CurrentPartitions,
     EpochValue,
-    GroupKey,
-    GroupMemberKey,
     MemberTargetValue,
     ShareGroupCurrentMemberAssignmentValue,
     ShareGroupMemberMetadataValue,
@@ -82,66 +71,37 @@ VALUE_VERSION: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class RecordSet(Generic[AssignmentT]):
-    """Record kinds of one protocol. The number of a kind is the lowest version of its key.
+    """Record kinds of one protocol: numbers of keys, and encodings of values.
 
     Attributes:
-        member_key: Key of a member's subscription.
+        member_key: A member's subscription.
         write_subscription: Encodes the value of `member_key`.
         read_subscription: Decodes the value of `member_key`.
-        epoch_key: Key of the group's epoch.
+        epoch_key: The group's epoch.
         epoch_value: Value of `epoch_key`.
-        target_epoch_key: Key of the epoch of the group's target assignment.
-        target_epoch_value: Value of `target_epoch_key`.
-        target_key: Key of a member's target assignment.
-        target_value: Value of `target_key`.
-        current_key: Key of a member's current assignment.
+        target_epoch_key: The epoch of the group's target assignment.
+        target_key: A member's target assignment.
+        current_key: A member's current assignment.
         write_assignment: Encodes the value of `current_key`.
         read_assignment: Decodes the value of `current_key`.
     """
 
-    member_key: DataMessage[GroupMemberKey]
+    member_key: int
     write_subscription: Callable[[Subscription], bytes]
     read_subscription: Callable[[bytes], Subscription]
-    epoch_key: DataMessage[GroupKey]
+    epoch_key: int
     epoch_value: DataMessage[EpochValue]
-    target_epoch_key: DataMessage[GroupKey]
-    target_epoch_value: DataMessage[TargetEpochValue]
-    target_key: DataMessage[GroupMemberKey]
-    target_value: DataMessage[MemberTargetValue]
-    current_key: DataMessage[GroupMemberKey]
+    target_epoch_key: int
+    target_key: int
+    current_key: int
     write_assignment: Callable[[AssignmentT], bytes]
     read_assignment: Callable[[bytes], AssignmentT]
-
-
-_GROUP_KEYS: Final = {
-    key.first: key
-    for key in (
-        CONSUMER_GROUP_KEY,
-        PARTITION_METADATA_KEY,
-        TARGET_KEY,
-        SHARE_GROUP_KEY,
-        SHARE_TARGET_KEY,
-        SHARE_STATE_PARTITIONS_KEY,
-    )
-}
-
-MEMBER_KEYS: Final = {
-    key.first: key
-    for key in (
-        CONSUMER_MEMBER_KEY,
-        MEMBER_TARGET_KEY,
-        CURRENT_ASSIGNMENT_KEY,
-        SHARE_MEMBER_KEY,
-        SHARE_MEMBER_TARGET_KEY,
-        SHARE_CURRENT_KEY,
-    )
-}
 
 
 @remembers_short(lambda _, group_id: is_short(group_id))
 def group_key(number: int, group_id: str) -> bytes:
     """Encode a key that consists of a group id."""
-    key = _GROUP_KEYS[number]
+    key = GROUP_KEYS[number]
     return key.write(number, key.kind(group_id=group_id))
 
 
@@ -256,16 +216,14 @@ def _assigned(parts: list[CurrentPartitions], member_epoch: int) -> Assigned:
 
 
 CONSUMER_RECORDS: Final = RecordSet(
-    member_key=CONSUMER_MEMBER_KEY,
+    member_key=5,
     write_subscription=_write_consumer_subscription,
     read_subscription=_read_consumer_subscription,
-    epoch_key=CONSUMER_GROUP_KEY,
+    epoch_key=3,
     epoch_value=CONSUMER_GROUP_VALUE,
-    target_epoch_key=TARGET_KEY,
-    target_epoch_value=TARGET_VALUE,
-    target_key=MEMBER_TARGET_KEY,
-    target_value=MEMBER_TARGET_VALUE,
-    current_key=CURRENT_ASSIGNMENT_KEY,
+    target_epoch_key=6,
+    target_key=7,
+    current_key=8,
     write_assignment=_write_consumer_assignment,
     read_assignment=_read_consumer_assignment,
 )
@@ -314,16 +272,14 @@ def _read_share_assignment(data: bytes) -> ShareAssignment:
 
 
 SHARE_RECORDS: Final = RecordSet(
-    member_key=SHARE_MEMBER_KEY,
+    member_key=10,
     write_subscription=_write_share_subscription,
     read_subscription=_read_share_subscription,
-    epoch_key=SHARE_GROUP_KEY,
+    epoch_key=11,
     epoch_value=SHARE_GROUP_VALUE,
-    target_epoch_key=SHARE_TARGET_KEY,
-    target_epoch_value=SHARE_TARGET_VALUE,
-    target_key=SHARE_MEMBER_TARGET_KEY,
-    target_value=SHARE_MEMBER_TARGET_VALUE,
-    current_key=SHARE_CURRENT_KEY,
+    target_epoch_key=12,
+    target_key=13,
+    current_key=14,
     write_assignment=_write_share_assignment,
     read_assignment=_read_share_assignment,
 )
@@ -371,7 +327,7 @@ class EpochChange:
     def record(self, group: ModernGroup[AssignmentT]) -> KeyValue:
         """Encode the record of kind 3 (consumer) or 11 (share)."""
         kinds = records_of(group)
-        key = group_key(kinds.epoch_key.first, group.group_id)
+        key = group_key(kinds.epoch_key, group.group_id)
         if self.epoch is None:
             return KeyValue(key, None)
         message = kinds.epoch_value
@@ -394,7 +350,7 @@ class MemberChange:
     def record(self, group: ModernGroup[AssignmentT]) -> KeyValue:
         """Encode the record of kind 5 (consumer) or 10 (share)."""
         kinds = records_of(group)
-        key = member_key(kinds.member_key.first, group.group_id, self.member_id)
+        key = member_key(kinds.member_key, group.group_id, self.member_id)
         return KeyValue(
             key, None if self.subscription is None else kinds.write_subscription(self.subscription)
         )
@@ -416,13 +372,11 @@ class TargetEpochChange:
 
     def record(self, group: ModernGroup[AssignmentT]) -> KeyValue:
         """Encode the record of kind 6 (consumer) or 12 (share)."""
-        kinds = records_of(group)
-        key = group_key(kinds.target_epoch_key.first, group.group_id)
+        key = group_key(records_of(group).target_epoch_key, group.group_id)
         if self.epoch is None:
             return KeyValue(key, None)
-        message = kinds.target_epoch_value
-        value = message.kind(assignment_epoch=self.epoch, assignment_timestamp=self.target_ms)
-        return KeyValue(key, message.write(VALUE_VERSION, value))
+        value = TargetEpochValue(assignment_epoch=self.epoch, assignment_timestamp=self.target_ms)
+        return KeyValue(key, TARGET_VALUE.write(VALUE_VERSION, value))
 
     def apply(self, group: ModernGroup[AssignmentT]) -> None:
         """Set the target's epoch and time."""
@@ -439,13 +393,11 @@ class TargetChange:
 
     def record(self, group: ModernGroup[AssignmentT]) -> KeyValue:
         """Encode the record of kind 7 (consumer) or 13 (share)."""
-        kinds = records_of(group)
-        key = member_key(kinds.target_key.first, group.group_id, self.member_id)
+        key = member_key(records_of(group).target_key, group.group_id, self.member_id)
         if self.target is None:
             return KeyValue(key, None)
-        message = kinds.target_value
-        value = message.kind(topic_partitions=parts_of(self.target))
-        return KeyValue(key, message.write(VALUE_VERSION, value))
+        value = MemberTargetValue(topic_partitions=parts_of(self.target))
+        return KeyValue(key, MEMBER_TARGET_VALUE.write(VALUE_VERSION, value))
 
     def apply(self, group: ModernGroup[AssignmentT]) -> None:
         """Set or remove the target."""
@@ -465,7 +417,7 @@ class AssignmentChange(Generic[AssignmentT]):
     def record(self, group: ModernGroup[AssignmentT]) -> KeyValue:
         """Encode the record of kind 8 (consumer) or 14 (share)."""
         kinds = records_of(group)
-        key = member_key(kinds.current_key.first, group.group_id, self.member_id)
+        key = member_key(kinds.current_key, group.group_id, self.member_id)
         return KeyValue(
             key, None if self.assignment is None else kinds.write_assignment(self.assignment)
         )
@@ -491,7 +443,7 @@ class PartitionMetadataChange:
 
     def record(self, group: ConsumerGroup) -> KeyValue:
         """Encode the tombstone of kind 4. Only tombstones of this kind are written."""
-        return KeyValue(group_key(PARTITION_METADATA_KEY.first, group.group_id), None)
+        return KeyValue(group_key(PARTITION_METADATA, group.group_id), None)
 
     def apply(self, group: ConsumerGroup) -> None:
         """Remember whether this record must still be deleted."""
@@ -510,7 +462,7 @@ class RegexChange:
         named = ConsumerGroupRegularExpressionKey(
             group_id=group.group_id, regular_expression=self.regex
         )
-        key = REGULAR_EXPRESSION_KEY.write(REGULAR_EXPRESSION_KEY.first, named)
+        key = REGULAR_EXPRESSION_KEY.write(REGULAR_EXPRESSION, named)
         if self.resolved is None:
             return KeyValue(key, None)
         value = ConsumerGroupRegularExpressionValue(
@@ -539,7 +491,7 @@ class SharedTopicsChange:
 
     def record(self, group: ShareGroup) -> KeyValue:
         """Encode the record of kind 15."""
-        key = group_key(SHARE_STATE_PARTITIONS_KEY.first, group.group_id)
+        key = group_key(SHARE_STATE_PARTITIONS, group.group_id)
         if self.shared is None:
             return KeyValue(key, None)
         topics = [
@@ -598,7 +550,7 @@ class ModernRecord(NamedTuple):
     @property
     def is_share(self) -> bool:
         """Whether the record belongs to a share group."""
-        return SHARE_MEMBER_KEY.first <= self.kind <= SHARE_STATE_PARTITIONS_KEY.first
+        return SHARE_RECORDS.member_key <= self.kind <= SHARE_STATE_PARTITIONS
 
     def apply(self, group: ConsumerGroup | ShareGroup) -> None:
         """Apply the change to a group of the record's protocol."""
@@ -612,26 +564,26 @@ def read_modern_change(kind: int, key: bytes, value: bytes) -> ModernRecord | No
         CorruptMessage: The record is invalid.
         UnsupportedVersion: The value has an unknown version.
     """
-    if kind == PARTITION_METADATA_KEY.first:
-        group_id = PARTITION_METADATA_KEY.read(key)[1].group_id
+    if kind == PARTITION_METADATA:
+        group_id = GROUP_KEYS[kind].read(key)[1].group_id
         return ModernRecord(kind, group_id, PartitionMetadataChange(is_there=True))
-    if kind == REGULAR_EXPRESSION_KEY.first:
+    if kind == REGULAR_EXPRESSION:
         regex_value = REGULAR_EXPRESSION_VALUE.read(value)[1]
         resolved = ResolvedRegex(
             frozenset(regex_value.topics), regex_value.version, regex_value.timestamp
         )
         named = REGULAR_EXPRESSION_KEY.read(key)[1]
         return ModernRecord(kind, named.group_id, RegexChange(named.regular_expression, resolved))
-    if kind == SHARE_STATE_PARTITIONS_KEY.first:
+    if kind == SHARE_STATE_PARTITIONS:
         # Topics that Kafka was still initializing are left out. The next heartbeat initializes
         # them.
         shared = {
             each.topic_id: SharedTopic(each.topic_name, frozenset(each.partitions))
             for each in SHARE_STATE_PARTITIONS_VALUE.read(value)[1].initialized_topics
         }
-        group_id = SHARE_STATE_PARTITIONS_KEY.read(key)[1].group_id
+        group_id = GROUP_KEYS[kind].read(key)[1].group_id
         return ModernRecord(kind, group_id, SharedTopicsChange(shared))
-    if kind <= CURRENT_ASSIGNMENT_KEY.first:
+    if kind <= CONSUMER_RECORDS.current_key:
         return _read(CONSUMER_RECORDS, kind, key, value)
     return _read(SHARE_RECORDS, kind, key, value)
 
@@ -644,20 +596,20 @@ def _read(
     if kind in MEMBER_KEYS:
         member = MEMBER_KEYS[kind].read(key)[1]
         group_id, member_id = member.group_id, member.member_id
-        if kind == kinds.member_key.first:
+        if kind == kinds.member_key:
             change = MemberChange(member_id, kinds.read_subscription(value))
-        elif kind == kinds.current_key.first:
+        elif kind == kinds.current_key:
             change = AssignmentChange(member_id, kinds.read_assignment(value))
         else:
-            parts = kinds.target_value.read(value)[1].topic_partitions
+            parts = MEMBER_TARGET_VALUE.read(value)[1].topic_partitions
             change = TargetChange(member_id, target_of(parts))
-    elif kind in _GROUP_KEYS:
-        group_id = _GROUP_KEYS[kind].read(key)[1].group_id
-        if kind == kinds.epoch_key.first:
+    elif kind in GROUP_KEYS:
+        group_id = GROUP_KEYS[kind].read(key)[1].group_id
+        if kind == kinds.epoch_key:
             epoch = kinds.epoch_value.read(value)[1]
             change = EpochChange(epoch.epoch, epoch.metadata_hash)
         else:
-            target = kinds.target_epoch_value.read(value)[1]
+            target = TARGET_VALUE.read(value)[1]
             change = TargetEpochChange(target.assignment_epoch, target.assignment_timestamp)
     else:
         return None
