@@ -12,8 +12,14 @@ from tidelog.jobs.chunks import Pacer, Rate
     [
         ("50000/s", Rate(50_000)),
         ("2.5 records/s", Rate(2.5)),
+        ("1 record/s", Rate(1)),
+        ("7 B/s", Rate(7, is_bytes=True)),
+        ("3 kB/s", Rate(3_000, is_bytes=True)),
         ("10MB/s", Rate(10_000_000, is_bytes=True)),
+        ("2 GB/s", Rate(2_000_000_000, is_bytes=True)),
+        ("0.5 KiB/s", Rate(512, is_bytes=True)),
         ("1 MiB / s", Rate(1_048_576, is_bytes=True)),
+        (" 1.5GiB /s ", Rate(1_610_612_736, is_bytes=True)),
     ],
 )
 def test_rates(text: str, rate: Rate) -> None:

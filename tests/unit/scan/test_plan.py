@@ -100,6 +100,29 @@ def test_small_segments_share_a_split(ordered: str) -> None:
     assert len(split.pieces) > 10
 
 
+def test_splits_are_as_large_as_the_limits_allow(tmp_path: Path) -> None:
+    """Six segments of two offsets each and of equal size, with limits that fit them exactly."""
+    path = str(tmp_path)
+    with LogDir.open(path, options=LogDirOptions(create=True)) as log_dir:
+        log_dir.create_topic(TOPIC)
+        log = log_dir.log(TOPIC, 0)
+        for _ in range(6):
+            log.append([NewRecord(value=b"x", timestamp=T0), NewRecord(value=b"y", timestamp=T0)])
+            log.roll()
+    size = scan.plan(path, TOPIC).scan_bytes // 6
+
+    def ends(split_bytes: int, max_offsets: int) -> list[int]:
+        plan = scan.plan(path, TOPIC, split_bytes=split_bytes, max_offsets=max_offsets)
+        return [split.end_offset for split in plan]
+
+    assert ends(100 * size, 4) == [4, 8, 12]
+    assert ends(100 * size, 5) == [4, 8, 12]
+    assert ends(100 * size, 6) == [6, 12]
+    assert ends(2 * size, 100) == [4, 8, 12]
+    assert ends(2 * size - 1, 100) == [2, 4, 6, 8, 10, 12]
+    assert ends(3 * size, 100) == [6, 12]
+
+
 def test_min_splits_cuts_inside_segments(tmp_path: Path) -> None:
     path = str(tmp_path)
     with LogDir.open(path, options=LogDirOptions(create=True)) as log_dir:

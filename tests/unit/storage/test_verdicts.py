@@ -110,6 +110,28 @@ class TestCompaction:
             "2 of 3 partitions are due: 2 MB to read, 2 MB to write, 2 MB to free"
         )
 
+    def test_only_cleaned_and_merged_segments_are_written(self) -> None:
+        """Each segment has other sizes, so each sum shows which segments it contains."""
+        decisions = tuple(Decision)
+        segments = tuple(
+            SegmentFacts(
+                base_offset=number,
+                end_offset=number + 1,
+                size_bytes=11 * 10**number * MB,
+                cleaned_to=0,
+                live_bytes=10**number * MB,
+                sum_bytes=10**number * MB,
+                keys=1,
+            )
+            for number in range(len(decisions))
+        )
+        plan = replace(IDLE, segments=segments, decisions=decisions)
+        written = [s for s, d in zip(segments, decisions, strict=True) if d in ("clean", "merge")]
+        assert len(written) == 2
+        assert plan.chosen == tuple(written)
+        assert plan.written_bytes == sum(each.live_bytes for each in written)
+        assert plan.garbage_bytes == 10 * plan.written_bytes
+
 
 class Check(DirectoryCheck):
     """Check that reports logs of 126 MB."""

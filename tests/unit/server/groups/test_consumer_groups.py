@@ -14,6 +14,10 @@ from tidelog.protocol.messages.group_records import (
     ConsumerProtocolSubscription,
     OwnedPartitions,
 )
+from tidelog.protocol.messages.modern_group_records import (
+    PARTITION_METADATA_KEY,
+    ConsumerGroupPartitionMetadataKey,
+)
 from tidelog.server.groups.modern_group import MemberState
 from tidelog.server.groups.offset_commits import Commit
 from tidelog.server.groups.requests import (
@@ -25,6 +29,7 @@ from tidelog.server.groups.requests import (
     Owned,
     SyncRequest,
 )
+from tidelog.types import OFFSETS_TOPIC, NewRecord
 
 SESSION_MS = 45_000
 REBALANCE_MS = 60_000
@@ -490,6 +495,18 @@ def test_commits_of_members_are_accepted_in_the_epochs_of_their_partitions(world
     assert code("A", 3, kept, is_late=False) is ErrorCode.UNSUPPORTED_VERSION
     assert code("nobody", 3, kept) is ErrorCode.UNKNOWN_MEMBER_ID
 
+    third = Member(world, "C")
+    first.beat(owned={ROUTES: frozenset(first.numbers())})
+    state = world.consumers.members["A"].assignment
+    (revoked,) = state.revoking[ROUTES]
+    assert (state.epoch, third.numbers()) == (3, set())
+    assert [code("A", epoch, revoked) for epoch in (1, 2, 3, 4)] == [
+        ErrorCode.STALE_MEMBER_EPOCH,
+        ErrorCode.NONE,
+        ErrorCode.NONE,
+        ErrorCode.STALE_MEMBER_EPOCH,
+    ]
+
 
 @pytest.mark.parametrize(
     "owned",
@@ -512,6 +529,29 @@ def test_a_member_that_drops_a_topic_owns_its_partitions_until_it_reports_otherw
     assert {topic: set(part) for topic, part in state.revoking.items()} == {STOPS: {0, 1}}
     settle(first)
     assert world.consumers.members["A"].assignment.revoking == {}
+
+
+def test_topics_that_an_older_kafka_stored_are_deleted_once(world: World) -> None:
+    """Kafka up to 4.1 stored a record of kind 4 with each group."""
+    key = PARTITION_METADATA_KEY.write(
+        PARTITION_METADATA_KEY.first, ConsumerGroupPartitionMetadataKey(group_id=GROUP)
+    )
+    member = Member(world, "A")
+    log = world.node.partitions.get(OFFSETS_TOPIC, 0).log
+    log.append([NewRecord(key=key, value=b"\0\0\0\0")])
+    world.restart()
+
+    def stored() -> list[bytes | None]:
+        records = world.node.partitions.get(OFFSETS_TOPIC, 0).log.records()
+        return [each.value for each in records if each.key == key]
+
+    assert stored() == [b"\0\0\0\0"]
+    for topic in ("routes", "stops", "routes"):
+        member.beat(topics=frozenset({topic}))
+        assert stored() == [b"\0\0\0\0", None]
+    world.restart()
+    member.beat(topics=frozenset({"stops"}))
+    assert stored() == [b"\0\0\0\0", None]
 
 
 def test_an_epoch_without_a_member_id_is_refused(world: World) -> None:
