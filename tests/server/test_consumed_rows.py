@@ -6,6 +6,7 @@ import pytest
 from tests.worlds.waiting import PATIENCE_S
 
 from tidelog.env import os_env
+from tidelog.errors import OffsetsGone
 from tidelog.remote.broker_connection import connect_socket
 from tidelog.remote.partition_fetch import FetchSeams, PartitionFetch
 from tidelog.remote.rows import ConsumeSettings, consumed, fetched
@@ -79,6 +80,44 @@ def test_rows_of_a_range(broker: Broker, stamps: str) -> None:
             assert without_time == (time_range is not None)
     if stamps == "CreateTime":
         assert offsets == [[0, 1, 2, 3], [0], [0, 2], [2, 3], [3]]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "lost", "values"),
+    [
+        (0, 2, "offsets 0 to 1: deleted, the log starts at offset 3", []),
+        (1, 4, "offsets 1 to 2: deleted, the log starts at offset 3", [b"2"]),
+        (5, 8, "offsets 5 to 7: not in the log, which ends at offset 4", []),
+    ],
+)
+def test_a_task_of_spark_names_the_lost_offsets_of_its_range(
+    broker: Broker,
+    caplog: pytest.LogCaptureFixture,
+    start: int,
+    end: int,
+    lost: str,
+    values: list[bytes],
+) -> None:
+    put(broker, {})
+    broker.call(lambda node: node.partitions.get(TOPIC, 0).log.delete_records(3))
+    given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": TOPIC}
+
+    def task(fails: str) -> BrokerTask:
+        return BrokerTask(
+            name=TopicPartition(TOPIC, 0),
+            start_offset=start,
+            end_offset=end,
+            topic_id="",
+            columns=("value",),
+            options=read_source_options({**given, "failOnDataLoss": fails}),
+        )
+
+    with pytest.raises(OffsetsGone, match=f"t-0: {lost}"):
+        list(task("true").read())
+    assert not caplog.messages
+    rows = [row["value"] for batch in task("false").read() for row in batch.to_pylist()]
+    assert rows == values
+    assert caplog.messages == [f"not in the log any more: t-0: {lost}"]
 
 
 def test_a_task_of_spark_names_the_records_without_a_time(

@@ -174,7 +174,9 @@ def test_options_that_contradict_each_other(desk: Desk, options: RewindOptions) 
         groups.target_of(desk.surroundings, options)
 
 
-@pytest.mark.parametrize("text", ["", ":1", "flights:", "flights:x", "flights:-1"])
+@pytest.mark.parametrize(
+    "text", ["", ":1", "flights:", "flights:x", "flights:-1", "flights:\u00b2"]
+)
 def test_invalid_topics_are_refused(text: str) -> None:
     with pytest.raises(UsageProblem, match="write TOPIC or TOPIC:PARTITION"):
         places.parse_topics((text,))

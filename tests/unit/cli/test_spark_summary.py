@@ -3,16 +3,20 @@
 import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tidelog.cli import output
+from tidelog.cli.jobs.reindex import in_short
 from tidelog.cli.jobs.replay import COLUMNS, _report
 from tidelog.cli.jobs.session import clock_plots, save_report
 from tidelog.cli.latency import hour_table
 from tidelog.cli.options import Format
 from tidelog.cli.surroundings import InvalidInput, Surroundings
+from tidelog.jobs.reindex.job import ReindexResult
+from tidelog.jobs.reindex.work import PartDone
 from tidelog.jobs.replay.hours import Hours
 from tidelog.jobs.replay.job import summary_row
 from tidelog.jobs.replay.run import ReplayOutcome
@@ -21,6 +25,8 @@ from tidelog.jobs.target_check import Effect, Finding
 from tidelog.pages import Provenance, Report, Text
 from tidelog.spark.offset_ranges import OffsetRange
 from tidelog.spark.places import Place
+from tidelog.storage.checks import Finding as Damage
+from tidelog.storage.checks import Severity
 from tidelog.storage.clocks.latency import LatencyByHour
 from tidelog.types import TopicPartition
 
@@ -52,6 +58,30 @@ def test_many_topics_with_times_before_and_after_1970_have_two_rows_each() -> No
     _, rows = hour_table(latencies, None, "topic")
     assert len(rows) == 100
     assert {row[0] for row in rows} == {f"topic-{number}" for number in range(50)}
+
+
+def test_the_line_about_a_reindex_counts_all_partitions_and_the_directory() -> None:
+    """No two counts that are added are equal, so a missing part changes a sum."""
+    fault = Damage("data/x", "damaged", "rebuild it", repairable=True)
+    warning, note = (replace(fault, severity=each) for each in (Severity.WARNING, Severity.NOTE))
+    done = [
+        PartDone(
+            topic="t",
+            partition=number,
+            found=[replace(fault, path=f"data/{file}") for file in range(2 + number)],
+            left=[note, *[replace(fault, path="data/0")] * (number + 1), *[warning] * 10],
+            segments=1_000 + number,
+            log_bytes=7_000_000,
+            maps_there=2_000 + number,
+            maps_built=30 + number,
+        )
+        for number in range(2)
+    ]
+    result = ReindexResult(done=done, top=[fault, *[warning] * 100, note])
+    assert in_short("data", result) == (
+        "data: findings; 2 partitions, 2,001 segments, 14 MB; 124 findings left, 3 files repaired,"
+        " zone maps: 61 built, 4,001 already present"
+    )
 
 
 def printed(kind: Format) -> str:

@@ -1,6 +1,7 @@
 """All staged segments are attached or none; offsets, epochs and times are as for appends."""
 
 import errno
+from collections.abc import Callable
 
 import pytest
 from tests.faults import DamageFileSystem, seeded_env
@@ -263,6 +264,32 @@ def test_staged_files_are_dropped_by_prefix(env: SeededEnv) -> None:
     stage(env, 1, "job2-a", 3)
     assert drop_staging(env.files, ROOT, prefix="job1", older_than_ms=INT64_MAX) == 1
     assert [name[:4] for name in staged_names(env)] == ["job2"]
+
+
+class MeetingDisk(DamageFileSystem):
+    """Disk that makes a call once, just before the record of a commit is removed."""
+
+    meanwhile: Callable[[], object] | None = None
+
+    def remove(self, path: str) -> None:
+        if self.meanwhile is not None and "tidelog-commit" in path:
+            self.meanwhile, call = None, self.meanwhile
+            call()
+        super().remove(path)
+
+
+def test_an_attach_during_a_commit_of_this_process_is_accepted() -> None:
+    disk = MeetingDisk()
+    env = seeded_env(1, files=disk)
+    make_directory(env)
+    first, second = stage(env, 0, "a", 3), stage(env, 1, "b", 3)
+    with LogDir.open(ROOT, env=env, options=WRITABLE) as log_dir:
+        disk.meanwhile = lambda: attach(log_dir, second)
+        attach(log_dir, first)
+        assert disk.meanwhile is None
+    assert values(env, 0) == expected(0, "a", 3)
+    assert values(env, 1) == expected(1, "b", 3)
+    assert staged_names(env) == []
 
 
 class BusyDisk(DamageFileSystem):

@@ -45,8 +45,8 @@ def component(kind: str, match_type: int, match: str | None = None) -> QuotaFilt
         (
             [component("ip", DEFAULT), component("client-id", ANY)],
             (
-                "Invalid entity filter component combination. IP filter component should not be used"
-                " with user or clientId filter component."
+                "Invalid entity filter component combination. IP filter component should not be"
+                " used with user or clientId filter component."
             ),
         ),
     ],
