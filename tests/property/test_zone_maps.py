@@ -29,7 +29,7 @@ from tidelog.storage.clocks.zone_map import FileSum, Limits, Question, ZoneMap
 from tidelog.storage.segment.segment import Segment
 from tidelog.storage.segment.zone_map_builder import build_plain
 from tidelog.storage.segment.zone_map_kernels import build_with_kernels
-from tidelog.types import INT64_MAX, ClockName, NewRecord
+from tidelog.types import INT64_MAX, ClockName, NewRecord, TimestampType
 
 Build = Callable[[Segment, Mapping[str, FileSum], Limits], bytes | None]
 SIBLINGS = {".index": FileSum(3, 4)}
@@ -168,6 +168,35 @@ def test_other_files_are_refused(data: bytes) -> None:
     for content in (data, data + layout.END_MAGIC):
         with pytest.raises((CorruptIndex, UnsupportedVersion)):
             ZoneMap.decode(content)
+
+
+@BUILDERS
+@pytest.mark.parametrize(
+    ("creates", "gap", "horizon_ms", "counted"),
+    [
+        ((700, 700), 0, None, 2),
+        ((700, 700), 1, None, 0),
+        ((700, 700), 0, 5, 0),
+        ((700, 690), 1, None, 2),
+        ((700, 690), 0, 5, 2),
+    ],
+)
+def test_create_times_that_kafkas_cleaner_has_overwritten_are_no_latencies(
+    build: Build, creates: tuple[int, int], gap: int, horizon_ms: int | None, counted: int
+) -> None:
+    batch = build_batch(
+        [NewRecord(value=b"x", timestamp=each) for each in creates],
+        base_offset=0,
+        timestamp_type=TimestampType.LOG_APPEND_TIME,
+        append_time_ms=700,
+        last_offset_delta=1 + gap,
+        delete_horizon_ms=horizon_ms,
+    )
+    known = AppendTimes(0, TOPIC_ID)
+    known.note(0, 700, 5)
+    segment = MemorySegment(0, bytes(batch), known, 2 + gap)
+    found = map_of(build, segment, layout.LIMITS)
+    assert sum(histogram.count for _, histogram in found.latency.items()) == counted
 
 
 def test_offsets_outside_of_any_segment_are_refused_with_their_position() -> None:

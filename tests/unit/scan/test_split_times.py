@@ -18,10 +18,8 @@ from tidelog.scan.split_times import (
     SplitTimes,
     TimesCounter,
     correct,
-    decode_hours,
     decode_late,
     decode_times,
-    encode_hours,
     encode_late,
     encode_times,
     late_of,
@@ -128,22 +126,6 @@ def test_a_head_longer_than_its_kept_times_is_read_again(
     end = found.head_end(INT64_MAX)
     assert end == found.marks[-1].end_offset
     assert found.recount(INT64_MAX, end) is None
-
-
-@pytest.mark.parametrize(
-    "count", [1, (1 << 16) - 1, 1 << 16, (1 << 32) - 1, 1 << 32, (1 << 63) - 1]
-)
-def test_counts_of_any_size_are_encoded(count: int) -> None:
-    """The encoding has three sizes of counts: 2, 4 and 8 bytes."""
-    hours = LatencyByHour()
-    histogram = hours.at(0)
-    histogram.add_buckets({0: 1, 1: count - 1 or 1})
-    histogram.min_ms, histogram.max_ms = 0, 1
-    hours.at(7 * HOUR_MS).merge(histogram)
-    assert decode_hours(encode_hours(hours)) == hours
-    whole = LatencyByHour()
-    whole.at(0).add_bucket(3, count)
-    assert decode_hours(encode_hours(whole)) == whole
 
 
 class TestKernel:

@@ -1,7 +1,7 @@
 """All staged segments are attached or none; offsets, epochs and times are as for appends."""
 
 import errno
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.faults import DamageFileSystem, seeded_env
@@ -42,6 +42,9 @@ from tidelog.storage.directory.staging import (
 )
 from tidelog.storage.open_files import FilePool
 from tidelog.types import INT64_MAX, Codec, NewRecord, TimestampType, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @pytest.fixture
@@ -269,12 +272,13 @@ def test_staged_files_are_dropped_by_prefix(env: SeededEnv) -> None:
 class MeetingDisk(DamageFileSystem):
     """Disk that makes a call once, just before the record of a commit is removed."""
 
-    meanwhile: Callable[[], object] | None = None
+    def __init__(self) -> None:
+        super().__init__()
+        self.meanwhile: list[Callable[[], object]] = []
 
     def remove(self, path: str) -> None:
-        if self.meanwhile is not None and "tidelog-commit" in path:
-            self.meanwhile, call = None, self.meanwhile
-            call()
+        if self.meanwhile and "tidelog-commit" in path:
+            self.meanwhile.pop()()
         super().remove(path)
 
 
@@ -284,9 +288,9 @@ def test_an_attach_during_a_commit_of_this_process_is_accepted() -> None:
     make_directory(env)
     first, second = stage(env, 0, "a", 3), stage(env, 1, "b", 3)
     with LogDir.open(ROOT, env=env, options=WRITABLE) as log_dir:
-        disk.meanwhile = lambda: attach(log_dir, second)
+        disk.meanwhile.append(lambda: attach(log_dir, second))
         attach(log_dir, first)
-        assert disk.meanwhile is None
+        assert not disk.meanwhile
     assert values(env, 0) == expected(0, "a", 3)
     assert values(env, 1) == expected(1, "b", 3)
     assert staged_names(env) == []

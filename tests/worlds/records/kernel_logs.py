@@ -39,6 +39,15 @@ def batches(draw: st.DrawFn, codecs: tuple[Codec, ...] = (Codec.NONE, *Codec)) -
     gaps = draw(st.lists(st.integers(0, 3), min_size=len(chosen), max_size=len(chosen)))
     deltas = [sum(gaps[: i + 1]) + i for i in range(len(chosen))]
     stamped = draw(st.booleans())
+    append_ms = draw(times) if stamped else None
+    if stamped and draw(st.booleans()):
+        # Kafka's cleaner writes the append time of such a batch into its records.
+        chosen = [
+            NewRecord.of_log(
+                key=each.key, value=each.value, timestamp=append_ms, headers=each.headers
+            )
+            for each in chosen
+        ]
     has_producer = draw(st.booleans())
     return bytes(
         build_batch(
@@ -47,7 +56,7 @@ def batches(draw: st.DrawFn, codecs: tuple[Codec, ...] = (Codec.NONE, *Codec)) -
             leader_epoch=draw(st.sampled_from((-1, 0, 7))),
             codec=draw(st.sampled_from(codecs)),
             timestamp_type=TimestampType(int(stamped)),
-            append_time_ms=draw(times) if stamped else None,
+            append_time_ms=append_ms,
             producer_id=5 if has_producer else -1,
             producer_epoch=3 if has_producer else -1,
             base_sequence=draw(st.sampled_from((0, 2**31 - 2))) if has_producer else -1,

@@ -4,6 +4,7 @@ Source of the messages: Kafka 4.3's ClientQuotaControlManager and ClientQuotasIm
 """
 
 import math
+from collections.abc import Mapping
 
 import pytest
 
@@ -12,7 +13,8 @@ from tidelog.protocol.messages.configs import QuotaFilterComponent, QuotaOperati
 from tidelog.server.admin.quotas import ANY, DEFAULT, EXACT, change, filter_of
 from tidelog.server.runtime.errors import Refusal
 
-ALICE = {"user": "alice"}
+Known = dict[tuple[tuple[str, str | None], ...], Mapping[str, float]]
+ALICE: dict[str, str | None] = {"user": "alice"}
 RATE = "producer_byte_rate"
 
 
@@ -108,7 +110,7 @@ def test_a_filter_of_an_unknown_type_is_unsupported() -> None:
 )
 def test_refused_changes(entity: dict[str, str | None], key: str, value: float, text: str) -> None:
     """A refused operation also undoes the accepted operation before it."""
-    quotas = {(("user", "alice"),): {RATE: 7.0}}
+    quotas: Known = {(("user", "alice"),): {RATE: 7.0}}
     accepted = QuotaOperation(key="consumer_byte_rate", value=1.0, remove=False)
     refused_op = QuotaOperation(key=key, value=value, remove=False)
     with pytest.raises(Refusal) as refused:
@@ -118,7 +120,7 @@ def test_refused_changes(entity: dict[str, str | None], key: str, value: float, 
 
 
 def test_the_largest_accepted_values() -> None:
-    quotas: dict[tuple[tuple[str, str | None], ...], dict[str, float]] = {}
+    quotas: Known = {}
     ops = [
         QuotaOperation(key=RATE, value=2.0**63, remove=False),
         QuotaOperation(key="consumer_byte_rate", value=1.0000005, remove=False),

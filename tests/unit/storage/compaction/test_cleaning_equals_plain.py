@@ -1,7 +1,9 @@
 """A cleaning writes exactly the bytes of the reference cleaning, which works record by record."""
 
 from dataclasses import replace
+from itertools import product
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.faults.seeded import SeededEnv
@@ -22,6 +24,7 @@ from tidelog.storage import files
 from tidelog.storage.compaction.job import CleanedGroup, Group
 from tidelog.storage.compaction.worker import clean
 from tidelog.storage.segment.txn_index import TxnIndex
+from tidelog.types import Header, NewRecord
 
 CLEANED_LOG = files.LOG_SUFFIX + files.CLEANED_SUFFIX
 
@@ -83,6 +86,27 @@ def test_all_is_left_that_the_rules_leave(log: Log, data: st.DataObject) -> None
         # The header of an old format's wrapper message has no record count.
         assert group.records_after == sum(len(list(b.records())) for b in walk(found))
         assert _aborted(env, group) == plain.kept_aborted[group.base_offset]
+
+
+@pytest.mark.parametrize("strategy", ["offset", "timestamp", "header"])
+def test_four_records_of_a_key_in_every_order_of_versions(strategy: str) -> None:
+    """Each start of the mapped range divides the records into older ones and mapped ones."""
+    rules = small_rules(strategy=strategy, header=VERSION if strategy == "header" else "")
+    for versions in product((1, 2, 3), repeat=4):
+        log = Log()
+        for version in versions:
+            header = Header(VERSION, version.to_bytes(8, "big"))
+            log.data([NewRecord(key=b"k", value=b"v", timestamp=version, headers=(header,))])
+        for map_from in range(5):
+            env = new_env()
+            sources = write_log(env, log, [2])
+            groups = [Group(bases=(base,), drop_expired=False) for base in (0, 2)]
+            job = make_job(sources, map_from=map_from, groups=groups, rules=rules, map_to=4)
+            clean(job, env)
+            data = {each.base_offset: read(env, each.base_offset, ".log") for each in sources}
+            for base, wanted in Plain(job, data, job.map_to).run().items():
+                found = walk(read(env, base, CLEANED_LOG))
+                assert [bytes(batch.view) for batch in found] == wanted, (versions, map_from)
 
 
 def _aborted(env: SeededEnv, group: CleanedGroup) -> list[tuple[int, int]]:
