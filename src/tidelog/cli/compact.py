@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from tidelog.control.client import ControlClient
     from tidelog.control.verbs import CompactionResult
     from tidelog.directory import Directory
-    from tidelog.storage.compaction.cleaning_plan import Preview
+    from tidelog.storage.compaction.cleaning_plan import CleanerOptions, Preview
     from tidelog.storage.compaction.generations import GenerationPlan
     from tidelog.storage.erasure import Receipt
 
@@ -247,6 +247,11 @@ def say_stopped(
     help="Compact only what is due by the topic's settings. Default: all finished segments.",
 )
 @click.option(
+    "--accept-lost-times",
+    is_flag=True,
+    help="Also compact segments whose append times are damaged or lost: they become unknown.",
+)
+@click.option(
     "--plan",
     is_flag=True,
     help="Dry run: show which partitions are due by their settings, and the cost.",
@@ -260,6 +265,7 @@ def compact(  # noqa: PLR0913 - one argument for each option
     data: str | None,
     roll: bool,
     if_due: bool,
+    accept_lost_times: bool,
     plan: bool,
     show: PlanShow | None,
     kind: Format,
@@ -275,6 +281,8 @@ def compact(  # noqa: PLR0913 - one argument for each option
         raise UsageProblem("--show does not apply without --plan")
     if plan and roll:
         raise UsageProblem("--roll does not apply with --plan, which changes nothing")
+    if plan and accept_lost_times:
+        raise UsageProblem("--accept-lost-times does not apply with --plan")
     if plan:
         with open_directory(surroundings, data) as directory:
             return show_plan(
@@ -282,17 +290,22 @@ def compact(  # noqa: PLR0913 - one argument for each option
             )
 
     def here() -> "list[CompactionResult]":
+        from tidelog.storage.compaction.cleaning_plan import CleanerOptions
+
         with (
             interrupted_as(COMPACTED_UNTIL_INTERRUPT),
             open_directory(surroundings, data, writable=True) as directory,
         ):
             names = _compacted(directory, data, target)
+            options = CleanerOptions(is_asked=not if_due, accepts_lost_times=accept_lost_times)
             env = surroundings.env
-            return [_clean(env, directory, name, roll=roll, if_due=if_due) for name in names]
+            return [_clean(env, directory, name, options, roll=roll) for name in names]
 
     def by_holder(holder: "ControlClient") -> "list[CompactionResult]":
         from tidelog.control.verbs import compact_arguments, read_compact_report
 
+        if accept_lost_times:
+            raise UsageProblem("--accept-lost-times needs the directory's lock: stop the broker")
         with open_directory(surroundings, data) as directory:
             names = _compacted(directory, data, target)
         requests = [compact_arguments(name, roll=roll, is_asked=not if_due) for name in names]
@@ -309,11 +322,10 @@ def compact(  # noqa: PLR0913 - one argument for each option
 
 
 def _clean(
-    env: Env, directory: "Directory", name: TopicPartition, *, roll: bool, if_due: bool
+    env: Env, directory: "Directory", name: TopicPartition, options: "CleanerOptions", *, roll: bool
 ) -> "CompactionResult":
     from tidelog.control.verbs import compacted
     from tidelog.storage.compaction.cleaner import clean_partition
-    from tidelog.storage.compaction.cleaning_plan import CleanerOptions
     from tidelog.storage.compaction.worker import InProcess
     from tidelog.storage.segment.roll import RollReason
 
@@ -321,7 +333,6 @@ def _clean(
     if roll:
         log.roll(RollReason.REQUEST)
     log.flush()  # unsynced records prevent the removal of older records
-    options = CleanerOptions(is_asked=not if_due)
     if log.tier is not None:
         from tidelog.storage.tier_manager.tier_compaction import compact_tier
 

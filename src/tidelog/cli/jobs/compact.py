@@ -59,7 +59,11 @@ class Request:
         "tidelog spark compact /shared/data orders bills:3 --roll --part-bytes 268435456",
     ),
 )
-@with_job_options(Request, CompactOptions, order="directory targets roll if_due part_bytes store")
+@with_job_options(
+    Request,
+    CompactOptions,
+    order="directory targets roll if_due accept_lost_times part_bytes store",
+)
 def compact(surroundings: Surroundings, request: Request, options: CompactOptions) -> ExitCode:
     """Compact a large directory in parallel.
 

@@ -226,8 +226,8 @@ def compact(
         **options: Options, see `CompactOptions`.
 
     Raises:
-        DirectoryLocked: Another process has locked the directory, and doesn't support `lend`.
-            Nothing was changed.
+        DirectoryLocked: Another process has locked the directory, and doesn't support `lend`, or
+            `accept_lost_times` is set. Nothing was changed.
         UnknownTopic, InvalidRequest: A topic does not exist or is not compacted; a topic of a
             running broker has a tier; or the directory is in an object store.
         CleaningFailed, CorruptData, StorageFailure, TierConflict: Cleaning failed, in the directory
@@ -251,7 +251,9 @@ def run(
     store = options["store"]
     check_directory(directory)
     cleaning = CleanerOptions(
-        is_asked=not options["if_due"], dedupe_buffer_bytes=options["dedupe_buffer_bytes"]
+        is_asked=not options["if_due"],
+        accepts_lost_times=options["accept_lost_times"],
+        dedupe_buffer_bytes=options["dedupe_buffer_bytes"],
     )
     reports = []
     try:
@@ -272,7 +274,7 @@ def run(
                         reports.append(compact_tier(log_dir, name, cleaning, tasks))
                 listener.at(number + 1, len(names))
     except DirectoryLocked:
-        holder = lender(directory)
+        holder = None if cleaning.accepts_lost_times else lender(directory)
         if holder is None:
             raise
         with LogDir.open(directory) as readers:

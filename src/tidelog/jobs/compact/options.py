@@ -21,6 +21,14 @@ class CompactOptions(TypedDict, total=False):
     roll: Annotated[
         bool, Option("Finish active segments first, to clean them too.", "--roll", default=False)
     ]
+    accept_lost_times: Annotated[
+        bool,
+        Option(
+            "Also compact segments whose append times are damaged or lost: they become unknown.",
+            "--accept-lost-times",
+            default=False,
+        ),
+    ]
     part_bytes: Annotated[
         int,
         Option(

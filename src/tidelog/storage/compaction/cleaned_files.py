@@ -16,7 +16,7 @@ import numpy as np
 
 from tidelog.config import TopicConfig
 from tidelog.env import Env, File
-from tidelog.errors import CorruptData, OffsetOverflow, UnsupportedCompression
+from tidelog.errors import CorruptData, MissingFile, OffsetOverflow, UnsupportedCompression
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.coding import crc32c, crc32c_spans
 from tidelog.record.compression import DEFAULT_DECOMPRESSION_LIMIT, compress
@@ -91,12 +91,20 @@ class SourceTimes:
 
 
 def _read_times(job: CleaningJob, source: SourceSegment, env: Env) -> "tuple[Longs, Longs]":
-    """Return offsets and times in ms of the trusted rows in a source's `.appendtime` file."""
+    """Return offsets and times in ms of the trusted rows in a source's `.appendtime` file.
+
+    Raises:
+        CorruptFile, MissingFile: The file can't be read, or the object differs from the manifest.
+    """
+    if source.append_end <= source.base_offset:
+        return np.empty(0, np.int64), np.empty(0, np.int64)  # no row is trusted
     name = files.file_name(source.base_offset, files.APPEND_TIME_SUFFIX)
     limit = max(source.size_bytes, files.SMALL_FILE_LIMIT_BYTES)
     try:
         data = files.read_file(env.files, f"{job.directory}/{name}", limit=limit)
-    except (FileNotFoundError, CorruptData):
+    except MissingFile:
+        raise  # the manifest has the object
+    except FileNotFoundError:
         data = b""
     is_whole = source.append_end >= source.end_offset
     if is_whole and (

@@ -16,7 +16,7 @@ Other modules own the rules (`eligibility`, `generations.planning`), the executi
 Source: Kafka 4.x LogCleanerManager.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -25,9 +25,13 @@ from typing import TYPE_CHECKING, Final, Protocol
 from tidelog.config import TopicConfig
 from tidelog.config.values import CompactionScheduler
 from tidelog.env import FileSystem
-from tidelog.errors import CorruptFile, InvalidRequest
+from tidelog.errors import CorruptFile, InvalidRequest, MissingFile
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.batch import RecordBatch
+from tidelog.record.coding import crc32c
+from tidelog.storage import files
+from tidelog.storage.clocks.append_times import AppendTimes
+from tidelog.storage.clocks.zone_map import FileSum
 from tidelog.storage.compaction.eligibility import CleaningDecision, LogState, judge
 from tidelog.storage.compaction.generations import GenerationPlan, Generations
 from tidelog.storage.compaction.generations.scheduler import (
@@ -60,7 +64,7 @@ from tidelog.storage.segment.compaction_history import (
     read_history,
     records_left,
 )
-from tidelog.storage.segment.segment import Segment, iterate_batches
+from tidelog.storage.segment.segment import Segment, iterate_batches, read_optional
 from tidelog.types import NO_OFFSET, NO_TIMESTAMP, UNKNOWN_MS, TopicPartition
 
 if TYPE_CHECKING:
@@ -71,6 +75,11 @@ if TYPE_CHECKING:
     from tidelog.storage.segment.txn_index import AbortedTxn
 
 _UNKNOWN: Final = (UNKNOWN_MS, UNKNOWN_MS)
+
+_NOT_COMPACTED: Final = (
+    "a compaction would make these append times unknown for good; restore the file, or use `tidelog"
+    " compact --accept-lost-times`"
+)
 
 
 def is_whole(segments: Iterable[Segment], log_start: int) -> bool:
@@ -145,6 +154,9 @@ class CleanerOptions:
         load_factor: Maximum fraction of the map's slots that is used
             (`log.cleaner.io.buffer.load.factor`).
         is_asked: Clean even if no cleaning is due.
+        accepts_lost_times: Whether a segment is rewritten although its append times are damaged or
+            lost. The new segment then has unknown append times for the records concerned, even if
+            the file or object is restored later. If False, such a segment is an error.
         hold: Returns a context that is entered while segments are swapped in. Within this context,
             nothing else truncates, deletes or replaces segments of the partition.
     """
@@ -152,6 +164,7 @@ class CleanerOptions:
     dedupe_buffer_bytes: int = 128 << 20
     load_factor: float = 0.9
     is_asked: bool = False
+    accepts_lost_times: bool = False
     hold: Callable[[TopicPartition], AbstractContextManager[object]] = nullcontext
 
 
@@ -550,7 +563,8 @@ def plan_cleaning(
 
     Raises:
         ConfigError: Settings conflict.
-        CorruptData: A batch or index is damaged.
+        CorruptData, MissingFile: A batch or index is damaged. Or append times of a segment to
+            rewrite are damaged or lost, and `options.accepts_lost_times` is False.
         StorageFailure: The disk failed.
     """
     log, decision = state.log, state.decision
@@ -566,7 +580,7 @@ def plan_cleaning(
             topic=state.name.topic,
             partition=state.name.partition,
             topic_id=log.context.topic_id,
-            sources=tuple(_sources(log, sources)),
+            sources=tuple(_sources(log, choice, options)),
             groups=choice.groups,
             map_from=choice.map_from,
             map_to=decision.end,
@@ -590,12 +604,45 @@ def plan_cleaning(
     )
 
 
-def _sources(log: "LogAccess", segments: Sequence[ClosedSegment]) -> list[SourceSegment]:
+def _sources(log: "LogAccess", choice: Choice, options: CleanerOptions) -> Iterator[SourceSegment]:
     trusted = log.trusted_end()
-    return [
-        replace(source, append_end=proven_end(each, each.append_times, trusted))
-        for source, each in zip(identities(segments), segments, strict=True)
-    ]
+    rewritten = {base for group in choice.groups for base in group.bases}
+    for source, segment in zip(identities(choice.sources), choice.sources, strict=True):
+        loss = _lost_times(segment) if segment.base_offset in rewritten else None
+        if loss is not None and not options.accepts_lost_times:
+            raise loss
+        end = proven_end(segment, segment.append_times, trusted)
+        is_unreadable = loss is not None and segment.is_tiered
+        yield replace(source, append_end=segment.base_offset if is_unreadable else end)
+
+
+def _lost_times(segment: ClosedSegment) -> CorruptFile | MissingFile | None:
+    """Return the error if the file or object of a segment's append times is damaged or lost.
+
+    Unproven rows are no loss: no backup can prove them. A zone map shows how many rows a local file
+    had.
+    """
+    context, base, suffix = segment.context, segment.base_offset, files.APPEND_TIME_SUFFIX
+    path, limit = context.path(base, suffix), max(segment.size_bytes, files.SMALL_FILE_LIMIT_BYTES)
+    try:
+        data = read_optional(context, base, suffix, limit=limit)
+    except CorruptFile as error:
+        return CorruptFile(f"{error.reason}; {_NOT_COMPACTED}", path=path)
+    except MissingFile as error:
+        return MissingFile(path, error.operation, f"{error.reason}; {_NOT_COMPACTED}")
+    if segment.is_tiered:
+        return None  # the content has been compared with the manifest's checksum
+    zones = segment.zones
+    if data is None:
+        rows, damage = 0, None
+    elif zones is not None and zones.siblings.get(suffix) == FileSum(len(data), crc32c(data)):
+        return None
+    else:
+        times, damage = AppendTimes.decode(data, base, context.topic_id, open_end=True)
+        rows = times.row_count
+    if damage is None and zones is not None and rows < zones.identity.append_rows:
+        damage = f"{rows} rows, but it had {zones.identity.append_rows}"
+    return None if damage is None else CorruptFile(f"{damage}; {_NOT_COMPACTED}", path=path)
 
 
 def _active_producers(states: "ProducerStates") -> dict[int, tuple[int, int]]:

@@ -11,7 +11,13 @@ from tests.worlds.directories.logs import watched
 from tests.worlds.directories.plain_cleaner import PlainWorker
 
 from tidelog.env import Env
-from tidelog.errors import CleaningAborted, CleaningFailed, InvalidRequest, StorageFailure
+from tidelog.errors import (
+    CleaningAborted,
+    CleaningFailed,
+    CorruptFile,
+    InvalidRequest,
+    StorageFailure,
+)
 from tidelog.record.builder import build_batch
 from tidelog.storage import commits, files
 from tidelog.storage.compaction.cleaner import clean_partition
@@ -21,6 +27,7 @@ from tidelog.storage.compaction.job import SEED_SIZE, CleaningJob, CleaningResul
 from tidelog.storage.compaction.worker import InProcess, Pace
 from tidelog.storage.directory.attach import ensure_finished
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
+from tidelog.storage.files import read_file, write_atomically
 from tidelog.storage.log.append import AppendTerms
 from tidelog.storage.log.log import Log
 from tidelog.storage.segment.compaction_history import HISTORY_FILE
@@ -352,6 +359,73 @@ def test_append_times_are_those_of_the_records_that_are_left() -> None:
         reader = log_dir.reader("t", 0)
         assert [reader.append_time_of(n) for n in (1, 2, 3)] == [before[n] for n in (1, 2, 3)]
         assert log_dir.reports == []
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "removed"])
+def test_append_times_that_could_be_restored_are_not_compacted_away(damage: str) -> None:
+    env = seeded_env(1)
+    with open_dir(env) as log_dir:
+        log = log_dir.log("t", 0)
+        for _ in range(3):
+            env.clock.advance(10)
+            log.append([NewRecord(key=b"a", value=b"1")])
+            append(env, log, b"b", b"c")
+        before = {offset: log.append_time_of(offset) for offset in range(9)}
+    path = f"{DIRECTORY}/{3:020}.appendtime"
+    data = read_file(env.files, path)
+    spoiled = {"flipped": data[:50] + bytes([data[50] ^ 1]) + data[51:], "cut": data[:-40]}
+    if damage == "removed":
+        env.files.remove(path)
+    else:
+        write_atomically(env.files, path, spoiled[damage])
+    with open_dir(env) as log_dir:
+        with pytest.raises(CorruptFile, match="--accept-lost-times") as caught:
+            clean_partition(log_dir, NAME, InProcess(env), ASKED)
+        assert caught.value.path == path
+        assert [record.offset for record in log_dir.log("t", 0).records()] == list(range(9))
+    write_atomically(env.files, path, data)
+    with open_dir(env) as log_dir:
+        log = log_dir.log("t", 0)
+        assert clean_partition(log_dir, NAME, InProcess(env), ASKED).passes == 1
+        assert [(n, log.append_time_of(n)) for n in (6, 7, 8)] == [
+            (n, before[n]) for n in (6, 7, 8)
+        ]
+
+
+def test_lost_append_times_are_unknown_if_that_is_accepted() -> None:
+    env = seeded_env(1)
+    with open_dir(env) as log_dir:
+        log = log_dir.log("t", 0)
+        for key in (b"a", b"b", b"c"):
+            append(env, log, key)
+        before = {offset: log.append_time_of(offset) for offset in range(3)}
+    env.files.remove(f"{DIRECTORY}/{1:020}.appendtime")
+    accepting = CleanerOptions(is_asked=True, accepts_lost_times=True)
+    with open_dir(env) as log_dir:
+        assert clean_partition(log_dir, NAME, InProcess(env), accepting).passes == 1
+        log = log_dir.log("t", 0)
+        assert [log.append_time_of(n) for n in range(3)] == [before[0], None, before[2]]
+
+
+def test_times_before_an_unknown_source_are_proven_without_a_checkpoint() -> None:
+    """The row that begins the unknown times names the last batch of the source before."""
+    env = seeded_env(1)
+    with open_dir(env) as log_dir:
+        log = log_dir.log("t", 0)
+        log.append([NewRecord(key=b"a", value=b"1")])
+        log.append([NewRecord(key=b"b", value=b"1")])
+        log.roll()
+        append(env, log, b"c")
+        known_ms = log.append_time_of(1)
+        assert known_ms == log.append_time_of(0)
+    env.files.remove(f"{DIRECTORY}/{2:020}.appendtime")
+    accepting = CleanerOptions(is_asked=True, accepts_lost_times=True)
+    with open_dir(env) as log_dir:
+        assert clean_partition(log_dir, NAME, InProcess(env), accepting).segments_after == 1
+    env.files.remove(f"{DIRECTORY}/{files.APPEND_TIME_CHECKPOINT_FILE}")
+    with LogDir.open(ROOT, env=env) as log_dir:
+        reader = log_dir.reader("t", 0)
+        assert [reader.append_time_of(n) for n in range(3)] == [known_ms, known_ms, None]
 
 
 @pytest.mark.parametrize("by_us", [True, False])

@@ -1,12 +1,21 @@
 """Compaction of segments that are only in the tier, compared with a dict of the topic's keys."""
 
+from collections.abc import Iterator, Mapping
+
 import pytest
 from tests.core import one_in
 from tests.faults import reopen, seeded_env
 from tests.unit.storage.tiers.tiered import EAGER, NAME, Tiered
 from tests.worlds.directories.logs import PATH, WRITABLE
 
-from tidelog.errors import CleaningAborted, CorruptData, InvalidRequest, StorageFailure
+from tidelog.errors import (
+    CleaningAborted,
+    CorruptData,
+    CorruptFile,
+    InvalidRequest,
+    MissingFile,
+    StorageFailure,
+)
 from tidelog.record.builder import build_batch
 from tidelog.storage.compaction import cleaner
 from tidelog.storage.compaction.cleaner import CleaningReport
@@ -16,13 +25,22 @@ from tidelog.storage.compaction.cleaning_plan import (
     CleaningState,
     plan_cleaning,
 )
+from tidelog.storage.compaction.job import CleaningJob
 from tidelog.storage.directory.log_dir import DirectoryAccess, LogDir
 from tidelog.storage.log.append import AppendTerms
 from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.segment.compaction_history import read_history
+from tidelog.storage.tier.manifest import TierSegment
+from tidelog.storage.tier.remote_segment import RemoteSegment
+from tidelog.storage.tier.tier_files import TierFiles, TierOptions
 from tidelog.storage.tier_manager.orphans import collect
-from tidelog.storage.tier_manager.tier_compaction import compact_tier
-from tidelog.storage.tier_manager.tier_store import verify
+from tidelog.storage.tier_manager.tier_compaction import (
+    Rewritten,
+    TierCleaner,
+    Workplace,
+    compact_tier,
+)
+from tidelog.storage.tier_manager.tier_store import PartitionTier, verify
 from tidelog.types import ClockName, Codec, IsolationLevel, NewRecord
 
 RETENTION_MS = 60_000
@@ -73,8 +91,11 @@ def table(log: LogView) -> Table:
     return {key: value for key, value in found.items() if value is not None}
 
 
-def compact(tiered: Tiered, *, is_asked: bool = True) -> CleaningReport:
-    return compact_tier(tiered.directory, NAME, CleanerOptions(is_asked=is_asked))
+def compact(
+    tiered: Tiered, *, is_asked: bool = True, accepts_lost_times: bool = False
+) -> CleaningReport:
+    options = CleanerOptions(is_asked=is_asked, accepts_lost_times=accepts_lost_times)
+    return compact_tier(tiered.directory, NAME, options)
 
 
 def tier_keys(tiered: Tiered) -> list[bytes | None]:
@@ -127,6 +148,85 @@ def test_the_error_of_a_damaged_object_names_the_object(position: int) -> None:
     assert path.startswith("s3://bucket/")
     assert path.partition("#")[0].rpartition("/")[2] in {key.rpartition("/")[2] for key in damaged}
     assert str(caught.value).count(".log") == 1
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["damaged", "lost"])
+def test_append_times_that_could_be_restored_are_not_compacted_away(is_lost: bool) -> None:
+    tiered = start()
+    put_with_transactions(tiered, 60)
+    tiered.move(roll=True)
+    before, rows = table(tiered.reader()), manifest_rows(tiered)
+    times = {n: tiered.log.append_time_of(n) for n in range(tiered.log.log_end_offset)}
+    key = sorted(key for key in tiered.store.objects if key.endswith(".appendtime"))[1]
+    data, etag, modified_ms = tiered.store.objects.pop(key)
+    if not is_lost:
+        tiered.store.objects[key] = data[:-1] + bytes([data[-1] ^ 1]), etag, modified_ms
+    tiered.reopen()
+    with pytest.raises((CorruptFile, MissingFile), match="--accept-lost-times") as caught:
+        compact(tiered)
+    assert key in str(caught.value.path)
+    assert manifest_rows(tiered) == rows
+    tiered.store.objects[key] = data, etag, modified_ms
+    tiered.reopen()
+    assert compact(tiered).passes == 1
+    assert table(tiered.reader()) == before
+    for record in tiered.reader().records():
+        assert tiered.log.append_time_of(record.offset) == times[record.offset]
+
+
+def test_lost_append_times_are_unknown_if_that_is_accepted() -> None:
+    tiered = start()
+    put_with_transactions(tiered, 60)
+    tiered.move(roll=True)
+    before = table(tiered.reader())
+    times = {n: tiered.log.append_time_of(n) for n in range(tiered.log.log_end_offset)}
+    lost = manifest_rows(tiered)[1]
+    del tiered.store.objects[f"{folder(tiered)}/{lost.key('.appendtime')}"]
+    tiered.reopen()
+    assert compact(tiered, accepts_lost_times=True).passes == 1
+    assert table(tiered.reader()) == before
+    for record in tiered.reader().records():
+        is_lost = lost.base_offset <= record.offset < lost.end_offset
+        expected = None if is_lost else times[record.offset]
+        assert tiered.log.append_time_of(record.offset) == expected
+
+
+def test_an_object_that_a_worker_can_not_read_is_no_unknown_time() -> None:
+    """The plan has read the object; then it is damaged, and another machine's worker reads it."""
+    tiered = start()
+    put_with_transactions(tiered, 60)
+    tiered.move(roll=True)
+    damaged = manifest_rows(tiered)[1]
+    key = f"{folder(tiered)}/{damaged.key('.appendtime')}"
+    data, etag, modified_ms = tiered.store.objects[key]
+
+    class Elsewhere(TierCleaner):
+        def rewrite(
+            self, job: CleaningJob, segments: Mapping[int, RemoteSegment]
+        ) -> Iterator[Rewritten]:
+            tiered.store.objects[key] = data[:-1], etag, modified_ms
+            yield self.rewritten(job, segments)
+
+    worker = Elsewhere(
+        workplace=Workplace.beside(tiered.log),
+        tier=PartitionTier(tiered.store, folder(tiered)),
+        tier_files=TierFiles(tiered.disk, TierOptions(open_store=tiered.store.open)),
+        draw_uid=lambda: "0" * 32,
+    )
+    with pytest.raises(CorruptFile, match="appendtime"):
+        compact_tier(tiered.directory, NAME, CleanerOptions(is_asked=True), worker)
+
+
+def manifest_rows(tiered: Tiered) -> tuple[TierSegment, ...]:
+    tier = tiered.log.tier
+    assert tier is not None
+    return tier.record.manifest.segments
+
+
+def folder(tiered: Tiered) -> str:
+    tier = tiered.log.tier
+    assert tier is not None
+    return tier.record.folder
 
 
 def test_a_cleaning_is_cancelled_if_its_segments_were_deleted_after_planning(
