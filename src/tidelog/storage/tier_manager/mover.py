@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidelog.amounts import bytes_text, plural, verb
 from tidelog.config import RetentionClock
-from tidelog.errors import CorruptData, InvalidRequest, OffsetsGone, TierConflict
+from tidelog.errors import CorruptData, InvalidRequest, MissingFile, OffsetsGone, TierConflict
 from tidelog.lazy_dataclass import dataclass
 from tidelog.storage import files
 from tidelog.storage.log.log import LogAccess
@@ -470,6 +470,11 @@ class Mover:
         try:
             with typed_reads(segment.log_path):
                 return copy_segment(self.tier, self._source(segment))
+        except FileNotFoundError as error:
+            if isinstance(error, MissingFile):
+                raise
+            path = str(error.filename or segment.log_path)
+            raise MissingFile(path, "read", error.strerror or str(error)) from error
         except (CorruptData, InvalidRequest, OffsetsGone) as error:
             # Later segments are not copied either, so that the tier gets no holes.
             self._report.stopped = f"{error}{_LATER}" if _is_local_damage(error) else str(error)

@@ -7,8 +7,8 @@ from tests.faults import DamageFileSystem
 from tests.unit.storage.tiers.fake_store import FakeStore
 from tests.unit.storage.tiers.tiered import EAGER, Tiered, values
 
-from tidelog.errors import OffsetsGone
-from tidelog.storage.files import read_file
+from tidelog.errors import MissingFile, OffsetsGone
+from tidelog.storage.files import read_file, write_atomically
 from tidelog.storage.segment.zone_map_files import build_missing
 from tidelog.types import ClockName
 
@@ -122,6 +122,33 @@ def test_no_changed_byte_of_a_log_is_copied(monkeypatch: pytest.MonkeyPatch) -> 
     assert tiered.log.local_segments[0].base_offset == damaged.base_offset
     assert tiered.move().copied == len(segments) - 2
     assert values(tiered.reader()) == list(range(24))
+
+
+@pytest.mark.parametrize("cut_bytes", [1, 70, 500])
+def test_a_log_that_became_shorter_or_longer_is_not_copied(cut_bytes: int) -> None:
+    tiered = Tiered().start(**EAGER)
+    tiered.fill(24)
+    segment = tiered.log.finished_segments()[2]
+    content = read_file(tiered.disk, segment.log_path)
+    for changed in (content[:-cut_bytes], content + content[-cut_bytes:]):
+        write_atomically(tiered.disk, segment.log_path, changed)
+        assert segment.log_path in (tiered.move().stopped or "")
+        assert tiered.log.local_segments[0].base_offset == segment.base_offset
+    write_atomically(tiered.disk, segment.log_path, content)
+    assert tiered.move().stopped is None
+    assert values(tiered.reader()) == list(range(24))
+
+
+def test_a_log_file_that_was_removed_is_a_typed_error_that_names_it() -> None:
+    tiered = Tiered().start(**EAGER)
+    tiered.fill(24)
+    segment = tiered.log.finished_segments()[2]
+    assert segment.size_bytes
+    tiered.disk.remove(segment.log_path)
+    with pytest.raises(MissingFile) as caught:
+        tiered.move()
+    assert caught.value.path == segment.log_path
+    assert tiered.log.local_segments[0].base_offset == 0
 
 
 @pytest.mark.parametrize("suffix", [".zones", ".index", ".timeindex"])
