@@ -167,7 +167,7 @@ class Topics:
 
 
 def wrong(found: AuditResults, planted: dict[int, Kind]) -> int:
-    """Count wrong results: keys missed, reported without cause, twice, or as another kind."""
+    """Count wrong results: keys missed, or reported without cause, twice or as another kind."""
     told = {int.from_bytes(one.key or b"", "big"): one.kind for one in found.differences}
     differing = {key for key in told.keys() | planted.keys() if told.get(key) != planted.get(key)}
     return len(differing) + len(found.differences) - len(told)

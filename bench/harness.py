@@ -5,7 +5,7 @@ case's unit decides how this number is used:
 
 - `.../s` (records/s, MB/s): work per second of elapsed time, higher is better;
 - `s`, `ms`, `us`: elapsed time per piece of work, lower is better;
-- any other unit (bytes, rows): the number itself; the time is not part of it.
+- any other unit (bytes, rows): the number itself; the time has no effect.
 
 `ratio` is always ours / rival. A goal limits this ratio, or our figure in the case's unit. A goal
 for the ratio is written `>= X` or `<= X`, optionally with `ratio` before it. A goal for the figure

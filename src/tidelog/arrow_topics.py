@@ -47,7 +47,7 @@ def append_table(
     codec: Codec,
     batch_bytes: int,
 ) -> dict[int, AppendResult]:
-    """See `tidelog.Directory.append_table`."""
+    """Append a table to a topic of a directory, as `tidelog.Directory.append_table` documents."""
     info = log_dir.topic(topic)
     rows = as_table(table)
     partitions, rows = choose_rows(rows, info.partitions, keyless)

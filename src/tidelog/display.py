@@ -23,7 +23,7 @@ RECORDS_SHOWN: Final = 5
 
 
 def rest_text(count: int, lines: int = LINES_SHOWN) -> str:
-    """Return a note on how many lines are left out; empty if none is."""
+    """Return a note on how many lines are left out; an empty text if no line is left out."""
     return f"and {count - lines:,} more" if count > lines else ""
 
 
@@ -228,8 +228,8 @@ _APPEND: Final = "appendTimestamp"
 def _is_constant(name: str, rows: Sequence[Mapping[str, object]]) -> bool:
     """Whether to leave out a column.
 
-    It is left out if it has unknown append times only, or if it is in `_CONSTANT` and all rows have
-    the same value.
+    A column is left out if all its values are unknown append times, or if its name is in
+    `_CONSTANT` and all rows have the same value.
     """
     if name == _APPEND:
         return all(row[name] == "-" for row in rows)

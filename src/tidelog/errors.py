@@ -322,8 +322,8 @@ class OffsetsGone(RequestError):
     """Requested offsets were deleted, or were never written.
 
     Attributes:
-        lost: The missing offsets. If a compaction during the read removed them, ranges that contain
-            them.
+        lost: The missing offsets. If a compaction during the read removed the records, these ranges
+            may also contain other offsets.
     """
 
     code: ClassVar[int | None] = ErrorCode.OFFSET_OUT_OF_RANGE

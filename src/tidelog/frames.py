@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from tidelog.scan.count_by_time import CountsByTime
 
-# The text of a directory has the size of its logs only if it has at most this number of partitions.
+# Maximum number of partitions of a directory whose text has the size of its logs.
 PARTITIONS_SIZED: Final = 100
 
 
@@ -104,8 +104,8 @@ class ArrowSource(ABC):
 
         Args:
             connection: Connection for the queries; DuckDB's default if None.
-            view: Name under which the records are also registered for SQL on that connection; None
-                for none.
+            view: Name under which the records are also registered for SQL on that connection. If
+                None, they are not registered.
 
         Raises:
             MissingDependency: DuckDB is not installed. Also the errors that `to_arrow` raises
@@ -344,7 +344,7 @@ def _bound(ms: int | None) -> str:
 
 
 def first_rows(reader: "pa.RecordBatchReader") -> list[dict[str, object]]:
-    """Return the first rows as dicts by column, with times as text; then close the reader."""
+    """Return the first rows as dicts by column, with times as text, and close the reader."""
     import pyarrow as pa
 
     rows: list[dict[str, object]] = []

@@ -109,8 +109,8 @@ class FrontDoor(Closing):
                 directory deletes nothing.
             ReadOnly, StorageFailure: The directory is open for reading, or its disk failed.
             NotAuthorized, ClusterFailure: The cluster refuses the request, or can't be reached.
-            Unless this list says that nothing is deleted, records of some partitions may have been
-            deleted before the error.
+            After every other error, and after a PolicyViolation of a cluster, records of some
+            partitions may already have been deleted.
         """
 
     @abstractmethod

@@ -244,7 +244,8 @@ def checked(
         name: The partition.
         splits: Splits of the partition's records.
         rows: The rows. All keys of the partition are read before the first row is yielded. If the
-            keys exceed the memory limit, all are read only before the last row.
+            keys exceed the memory limit, only a part of the keys is read before the first row, and
+            all keys are read before the last row.
         stats: Statistics of the read.
 
     Raises:

@@ -362,8 +362,8 @@ def plot_by_hour(
 ) -> Plot:
     """Return a plot with bars of counts by hour; if there are many hours, they are joined to steps.
 
-    Each panel has its own axis. On a common axis, hours would be too narrow to see if records were
-    created years before they were appended.
+    Each panel has its own axis. If records were created years before they were appended, hours
+    would be too narrow to be visible on a common axis.
 
     Args:
         panels: For each panel, such as `append time`, and each of its series, the counts by hour

@@ -344,7 +344,7 @@ class _Panel:
     plot: Plot
 
     def sentence(self, xs: Sequence[int]) -> str:
-        """Return the values of a panel as a sentence, if it has too few points for a plot."""
+        """Return the values as a sentence, for a panel with too few points for a plot."""
         where = f"{self.name}: " if self.name else ""
         if not xs:
             return f"{where}no {self.plot.y_title} to show."

@@ -177,7 +177,7 @@ class _DelayedBar:
 
 
 class _NotebookBar:
-    """Output of a notebook cell. Each update replaces it, and at the end one line replaces it."""
+    """Output of a notebook cell. Each update replaces this output, as does one line at the end."""
 
     def __init__(self, line: _Line) -> None:
         from IPython.display import display

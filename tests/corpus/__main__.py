@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
 
 
 def replay(named: list[str], names: list[str]) -> int:
-    """Print the differences in these parts; if there are `names`, only those of named entries."""
+    """Print the differences in these parts; with `names`, only of the entries with these names."""
     found: list[Difference] = []
     count = 0
     for part in named:

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Final
 
 HOME_MASK: Final = "/tmp/corpus-00000000"
-# The size of a tier's objects varies, because they contain the path of the part's directory, and a
-# checksum with a varying number of digits.
+# The sizes of a tier's objects vary, because an object contains the path of the part's directory,
+# and a checksum whose number of digits varies.
 _REMOVED: Final = re.compile(r"objects of \d+ bytes removed")
 # Progress lines of a job, the speed in its result, the start of Spark, and a process id.
 _PROGRESS: Final = re.compile(r"^! .*: \d+ of \d+ \w+\n", re.MULTILINE)

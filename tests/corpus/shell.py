@@ -81,8 +81,8 @@ class Hangs(BaseException):
 def _alarm(seconds: int) -> None:
     def ring(_signal: int, _frame: object) -> None:
         if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-            # The command may run an event loop, which would handle the signal as a normal end and
-            # swallow an error raised by it.
+            # The command may run an event loop, which handles SIGTERM as a normal end, but would
+            # swallow an error that is raised here.
             os.kill(os.getpid(), signal.SIGTERM)
         raise Hangs(f"no end after {PATIENCE_S} s")
 

@@ -191,7 +191,7 @@ def judge_lookups(log: Log, there: Sequence[Kept | Marker]) -> None:
 
 
 def _targets(times: Sequence[int]) -> list[int]:
-    """Return 0; the first, middle and last time >= 0; and the times 1 ms after these three."""
+    """Return 0, the first, middle and last time (>= 0), and 1 ms after each of these three."""
     known = sorted({time for time in times if time >= 0})
     picked = known[:1] + known[len(known) // 2 : len(known) // 2 + 1] + known[-1:]
     return sorted({0, *(time + step for time in picked for step in (0, 1))})

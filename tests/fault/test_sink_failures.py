@@ -1,4 +1,4 @@
-"""An attach is the commit of a sink. In each run another of its file-system calls fails."""
+"""An attach is the commit of a sink. In each run, another file-system call of the attach fails."""
 
 from contextlib import suppress
 from functools import cache
@@ -93,7 +93,7 @@ def goes_on(log: Log, files: DamageFileSystem) -> bool:
 def expect_readable(
     directory: LogDir, name: TopicPartition, before: LogPromise, intended: LogPromise
 ) -> None:
-    """Assert that acknowledged records are readable, and the whole commit or nothing of it."""
+    """Assert that what was acknowledged is readable, and the commit wholly or not at all."""
     log = directory.log(name.topic, name.partition)
     found = [record.value for record in log.records() if record.value != b"goes on"]
     assert found in [

@@ -103,8 +103,8 @@ MAY_DELETE: Final = frozenset(
         "but-star",
     }
 )
-# On our broker, users with this right may fetch as a follower with any replica id; not in Kafka
-# (docs/failover.md).
+# On our broker, users with this right may fetch as a follower with any replica id. Kafka requires
+# the id of a replica (docs/differences.md).
 MAY_FOLLOW: Final = frozenset(
     {
         "cluster-cluster_action",

@@ -167,7 +167,7 @@ ours = broker_fixture({"log.retention.ms": "-1"}, is_temporary=True, scope="modu
 
 @pytest.fixture
 def places(kafka_broker: KafkaBroker, ours: Broker) -> Iterator[tuple[Place, Place]]:
-    """The same topic in both brokers; Kafka's first."""
+    """The same topic in both brokers; the first one is Kafka's."""
     name = f"t{uuid.uuid4().hex}"
     with RawClient(kafka_broker.bootstrap) as kafka, RawClient(ours.bootstrap_servers) as own:
         yield topic_with_records(kafka, name), topic_with_records(own, name)

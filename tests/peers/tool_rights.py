@@ -59,7 +59,7 @@ class Step(StrEnum):
 
 Told = dict[Step, Shown]
 # Results in place of error codes that are not compared: UNTOLD if the client hides the code, DENIED
-# if the error may be either of two.
+# if either of two errors may occur.
 UNTOLD: Final = "failed"
 DENIED: Final = "denied"
 _DENIALS: Final = {

@@ -116,7 +116,7 @@ def _cleaned() -> list[Mapping[str, object]]:
 
 
 def toml_value(value: object) -> str:
-    """Return a TOML value; bytes as hexadecimal text."""
+    """Return a value as TOML; bytes become hexadecimal text."""
     if isinstance(value, bytes):
         return f'"{value.hex()}"'
     if isinstance(value, bool | int | str):

@@ -25,7 +25,7 @@ def plain_rows(log: bytes) -> Iterator[tuple[Batch, Record]]:
 
 
 def as_row(batch: Batch, record: Record) -> Row:
-    """Return the expected columns of a record; times as integers."""
+    """Return the expected columns of a record; times are integers."""
 
     def known(number: int) -> int | None:
         return None if number == -1 else number

@@ -318,7 +318,7 @@ def test_a_compaction_beyond_the_planned_end_is_an_error(later_ms: int | None) -
     at_ms = None if later_ms is None else middle + later_ms
     table = Table(source=records_of(env), topic=TOPIC, at_ms=at_ms, columns=("key", "value"))
     splits = table.plan()
-    clean(env)  # it reads up to the planned end
+    clean(env)  # the compaction reads up to the planned end
     found = pa.Table.from_batches(list(table._rows(splits, TableStats())))
     assert found["key"].to_pylist() == [b"a", b"b"]
     overwrite(env, [b"a"], middle)

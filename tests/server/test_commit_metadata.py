@@ -26,7 +26,7 @@ def shell(broker: Broker) -> Shell:
     broker.call(lambda node: node.topics.create("t"))
     with tidelog.connect(broker.bootstrap_servers) as log:
         log.append("t", [NewRecord(value=b"v")] * 9)
-        log.cluster.commit("g", {PLACE: Committed(1)})  # the broker then has its groups
+        log.cluster.commit("g", {PLACE: Committed(1)})  # then the broker has loaded its groups
     return Shell(broker.bootstrap_servers)
 
 

@@ -1,4 +1,4 @@
-"""Responses don't reveal topics that a user may not see: in no cursor, nor if created meanwhile.
+"""Responses reveal no hidden topic, neither in a cursor nor if it is created during the request.
 
 Also: responses to requests about a broker with an invalid name and about a missing group.
 """

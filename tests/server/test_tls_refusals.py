@@ -1,4 +1,4 @@
-"""After a failed TLS handshake, the client gets the reason, and the broker logs and counts it."""
+"""After a failed TLS handshake, the client gets the reason. The broker logs and counts failures."""
 
 import asyncio
 import logging

@@ -100,7 +100,8 @@ def kill_at_random(work: Path, options: dict[str, str], kind: str, draw: random.
 def run_and_kill(work: Path, options: dict[str, str], seed: int) -> list[str]:
     """Kill the driver, a worker, and a committer or another worker; then let the query finish.
 
-    Each kill is in a run of its own; their order is drawn. Returns a text about each kill.
+    Each kill is in a run of its own; the order of the kills is drawn. Returns a text about each
+    kill.
     """
     draw = random.Random(seed)
     make_input(work)

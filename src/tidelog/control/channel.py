@@ -209,7 +209,7 @@ _DESCRIPTORS: Final = "/proc/self/fd"
 
 @contextmanager
 def address(directory: str, name: str = SOCKET_FILE) -> Iterator[str]:
-    """Yield the address of a socket in a directory. It is valid in the `with` block.
+    """Yield the address of a socket in a directory. The address is valid in the `with` block.
 
     Raises:
         InvalidRequest: The path is too long, and this system can't shorten it.

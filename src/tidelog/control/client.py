@@ -85,8 +85,9 @@ class ControlClient(Closing):
 
         Raises:
             ControlFailure: There was no usable response; either all segments were attached or none.
-            TidelogError: `storage.directory.attach` failed. No segment is visible. Exception: after
-                a StorageFailure, the segments may become visible when the partitions are reopened.
+            TidelogError: The holder's call of `storage.directory.attach` failed, and no segment is
+                visible. But after a StorageFailure, the segments may become visible when the
+                partitions are reopened.
         """
         arguments = {
             "segments": [verbs.encode_segment(segment) for segment in staged],
@@ -101,7 +102,7 @@ class ControlClient(Closing):
         Raises:
             ControlFailure: There was no usable response; the key may be erased partly or fully.
                 Sending the request again completes the erasure.
-            TidelogError: `storage.erasure.erase` failed.
+            TidelogError: The holder's call of `storage.erasure.erase` failed.
         """
         encoded = b64encode(key).decode("ascii")
         arguments = {"topic": topic, "key": encoded, "execute": execute}
@@ -111,7 +112,7 @@ class ControlClient(Closing):
         """Send a request and return the result in its response.
 
         Raises:
-            TidelogError: The response is invalid. Or the response is an error, which is raised with
+            TidelogError: The response is invalid, or the response is an error, which is raised with
                 its own type.
             ControlFailure: There was no usable response; the request may have been executed.
             InvalidRequest: The request is too large and was not sent.

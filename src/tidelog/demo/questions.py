@@ -46,7 +46,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """Numbers of a day's flights that were before a moment only on one of the clocks.
+    """Counts of a day's flights that were before a moment on only one of the two clocks.
 
     Attributes:
         due_before_left_after: Number of flights that were scheduled before the moment, and departed

@@ -63,7 +63,7 @@ def ensure_countable(first_ms: int, end_ms: int, unit: CalendarUnit) -> None:
     """Check that the units with instants in [first_ms, end_ms) can be listed.
 
     Raises:
-        InvalidRequest: There are more than `UNITS_MAX` units, estimated by the average length; or
+        InvalidRequest: There are more than `UNITS_MAX` units, estimated by the average length, or
             some units are before the year 2 or after the year 9998.
     """
     if end_ms > _LAST_MS:
@@ -104,7 +104,8 @@ def unit_starts(first_ms: int, end_ms: int, unit: CalendarUnit, zone: tzinfo = U
     """Return the starts of all units with instants in [first_ms, end_ms), in ms.
 
     Raises:
-        InvalidRequest: Raised by `ensure_countable`.
+        InvalidRequest: There are more than `UNITS_MAX` units, or some units are before the year 2
+            or after the year 9998.
     """
     ensure_countable(first_ms, end_ms, unit)
     starts = [unit_start(first_ms, unit, zone)]
@@ -150,8 +151,8 @@ def unit_ranges(
         zone: Its time zone.
 
     Raises:
-        InvalidRequest: Raised by `ensure_countable`. Or a unit does not begin at a multiple of
-            `QUARTER_MS`.
+        InvalidRequest: `ensure_countable` refuses the units, or a unit does not begin at a multiple
+            of `QUARTER_MS`.
     """
     first_ms, end_ms = requested
     starts = unit_starts(

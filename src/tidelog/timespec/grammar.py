@@ -83,7 +83,7 @@ def _split(text: str) -> tuple[str, str | None]:
 def _read_rpk_side(text: str, side: str, now_ms: int, base_ns: int) -> tuple[int, bool]:
     """Return the instant in ns, and whether it is absolute.
 
-    An instant that is not absolute is a duration, which is added to `base_ns`.
+    If the side is a duration, the instant is `base_ns` plus this duration, and is not absolute.
     """
     for pattern, read in _ABSOLUTE:
         if re.fullmatch(pattern, side, re.ASCII):

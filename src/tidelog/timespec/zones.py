@@ -103,7 +103,7 @@ def zone_of(zone: tzinfo | str | None) -> tzinfo | None:
     """Return the zone for a zone or the name of a zone; None for None.
 
     Raises:
-        InvalidTime: Raised by `parse_zone`.
+        InvalidTime: The zone is unknown, or the offset is too large.
     """
     return _zone_named(zone) if isinstance(zone, str) else zone
 
@@ -280,7 +280,7 @@ def format_ms(timestamp: int, zone: tzinfo | str | None = None) -> str:
 
 
 def in_zone(text: str, times_ms: Iterable[int | None], zone: tzinfo | str | None) -> str:
-    """Return a text that states times as `format_ms` formats them, with these times in a zone.
+    """Return the text with its UTC times, as formatted by `format_ms`, replaced by times in a zone.
 
     Args:
         text: The text, whose times are in UTC.

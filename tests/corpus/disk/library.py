@@ -49,7 +49,7 @@ def some(clock: tidelog.ManualClock, count: int, first: int = 0, size: int = 30)
 
 
 def records(directory: tidelog.Directory, clock: tidelog.ManualClock, notes: Notes) -> None:
-    """Records of all kinds: without key, value, time; with headers; by key and by partition."""
+    """Records of all kinds: without key, value or time, with headers, by key and by partition."""
     directory.create_topic("t", partitions=3, config=SMALL)
     directory.append("t", some(clock, 12))
     clock.advance(1500)
@@ -154,7 +154,7 @@ def _every_way(directory: tidelog.Directory, clock: tidelog.ManualClock) -> None
 
 
 def rolled(directory: tidelog.Directory, clock: tidelog.ManualClock, notes: Notes) -> None:
-    """Segments rolled by size, time and full indexes; flushed by settings."""
+    """Segments that are rolled by size, by time and by full indexes, and flushed by settings."""
     _every_way(directory, clock)
     directory.create_topic("flushed", config={"flush.messages": "4"})
     for number in range(3):

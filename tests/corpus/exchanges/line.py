@@ -152,7 +152,7 @@ class Line:
             self._closed()
 
     def quiet(self, api: str, version: int, tree: Tree) -> Tree:
-        """Send a request and return its response, without recording them; to prepare or to wait."""
+        """Send an unrecorded request, which prepares or awaits something; return its response."""
         assert not self._waiting, self._waiting
         self._connected().sendall(self._frame(api, version, tree, _QUIET))
         return self._decoded(api, version, self._take_frame(), _QUIET)

@@ -43,7 +43,7 @@ NAMES: Final = {
 
 
 class Question(NamedTuple):
-    """Question whether a user may do an operation on a resource; on any if `name` is None."""
+    """Question whether a user may do an operation on a resource, or on any if `name` is None."""
 
     user: str
     host: str

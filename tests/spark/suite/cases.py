@@ -53,7 +53,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Send:
-    """One call of a producer; in a transaction if `commit` is not None."""
+    """One call of a producer, which is in a transaction if `commit` is not None."""
 
     records: Sequence[NewRecord]
     codec: Codec = Codec.NONE

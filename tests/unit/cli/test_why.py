@@ -376,7 +376,7 @@ def test_a_copy_with_other_file_times_gives_the_same_output(tides: Cli, seconds:
 
 
 def test_a_zone_map_gives_the_exact_record_and_the_smallest_time(cli: Cli) -> None:
-    """The first record, with a time of next year, expires later than the old one after it.
+    """The first record, with a time of next year, expires later than the old record after it.
 
     Its age counts from its append time.
     """

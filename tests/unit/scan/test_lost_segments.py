@@ -333,7 +333,7 @@ def test_offsets_that_are_lost_below_the_log_start_are_no_concern(tmp_path: Path
 
 
 def searches(root: Path) -> list[int]:
-    """Return the offsets that searches by time find: the earliest, the last, the latest."""
+    """Return the offsets that four searches find: record times 0 and 59, append time 0, largest."""
     name = TopicPartition(TOPIC, 0)
     with tidelog.open(str(root)) as log:
         latest = log.partition(TOPIC, 0).max_timestamp()

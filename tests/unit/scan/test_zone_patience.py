@@ -1,4 +1,4 @@
-"""A plan examines a block's zones one by one only as long as that excludes some of them."""
+"""A plan examines a block's zones one by one only as long as this excludes some zones."""
 
 import random
 from pathlib import Path

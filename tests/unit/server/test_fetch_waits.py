@@ -1,4 +1,4 @@
-"""Records that arrive between a fetch's read and its wait end the wait at once."""
+"""If records arrive after a fetch's read and before its wait, the wait ends at once."""
 
 import asyncio
 import threading

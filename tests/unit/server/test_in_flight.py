@@ -1,4 +1,4 @@
-"""The memory budget of all connections is bounded, and no connection waits forever for it."""
+"""The memory budget of all connections is bounded, and no connection waits forever for memory."""
 
 from collections.abc import Callable
 

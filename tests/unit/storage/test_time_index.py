@@ -129,7 +129,7 @@ def test_entries_that_cannot_be_are_found(entries: str, at: int) -> None:
 
 @pytest.mark.parametrize("tail", [bytes(12), bytes(10_485_720), b"\0\0\0", b"\1\2\3"])
 def test_a_tail_is_found_unless_it_is_allowed(tail: bytes) -> None:
-    """KAFKA-10207: if zeros at the end were read as entries, the segment's last timestamp was 0."""
+    """If zeros at the end were read as entries, the last timestamp would be 0 (KAFKA-10207)."""
     index = TimeIndex(100, data=bytes(index_of_entries().encoded) + tail)
     index.check(allow_tail=True)
     assert index.last_entry == (9000, 181)

@@ -132,7 +132,7 @@ def new_cluster_id() -> str:
 
 
 class Broker:
-    """One Kafka node in `folder`. start -> stop -> start ...; for one thread."""
+    """One Kafka node in `folder`. It can be started and stopped repeatedly, by one thread."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Damage: a flipped bit in a log, before other batches and at its end; missing files."""
+"""Damage: flipped bits in the middle and at the end of a log, and missing files."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Transactions that commit, abort, are fenced or time out; and the records that readers get."""
+"""Transactions that commit, abort, are fenced or time out, and the records that readers get."""
 
 from pathlib import Path
 

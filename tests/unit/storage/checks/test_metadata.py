@@ -24,7 +24,7 @@ CHANGES = ([b"first"], [b"one", b"two"], [b"secret", b"four", b"five"])
 
 
 def written() -> tuple[SeededEnv, list[int]]:
-    """Return a disk with a file of three changes; and a list of their positions and the end."""
+    """Return a disk with a file of three changes, and a list: the changes' positions, the end."""
     env = seeded_env(1)
     env.files.make_dirs(PATH)
     file, ends = MetadataFile(env, PATH), [0]

@@ -40,7 +40,7 @@ import org.apache.kafka.common.resource.PatternType;
 import org.apache.kafka.common.resource.ResourcePattern;
 import org.apache.kafka.common.resource.ResourceType;
 
-/** What one user may administer, as Kafka's own client finds it out. */
+/** Finds out through Kafka's own client which administration steps one user may take. */
 final class Administration {
     private final Map<String, Step> steps = new LinkedHashMap<>();
     private final JsonNode asked;
@@ -54,7 +54,7 @@ final class Administration {
         KafkaFuture<?> by(Admin admin);
     }
 
-    /** For each step the error code that the client shows. */
+    /** Returns, for each step, the error code that the client shows. */
     static JsonNode ask(JsonNode question) throws Exception {
         Administration found = new Administration(question);
         found.aboutTopics();

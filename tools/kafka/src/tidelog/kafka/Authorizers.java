@@ -22,11 +22,11 @@ import org.apache.kafka.server.authorizer.Action;
 import org.apache.kafka.server.authorizer.AuthorizableRequestContext;
 import org.apache.kafka.server.authorizer.AuthorizationResult;
 
-/** What Kafka's own authorizer makes of rules. */
+/** Results of Kafka's own authorizer for given ACLs. */
 final class Authorizers {
     private Authorizers() {}
 
-    /** Somebody at an address; nothing else of a request counts for rights. */
+    /** A principal at an address; the authorizer uses no other part of a request. */
     private record Asker(KafkaPrincipal principal, InetAddress clientAddress)
             implements AuthorizableRequestContext {
         @Override
@@ -61,8 +61,8 @@ final class Authorizers {
     }
 
     /**
-     * For each of {@code asked} (user, address, operation, type, name) whether it is allowed; a null
-     * in the name's place asks whether there is a resource for which it is.
+     * Returns, for each of {@code asked} (user, address, operation, type, name), whether the
+     * operation is allowed. A null name asks whether it is allowed on any resource of the type.
      */
     static JsonNode authorize(JsonNode question) throws Exception {
         try (Metrics metrics = new Metrics();

@@ -12,14 +12,14 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
-/** One partition of a broker's topic from its beginning to its end, as Kafka's consumer sees it. */
+/** Reads one partition of a topic from its beginning to its end, by Kafka's own consumer. */
 final class Consumers {
     private static final Duration POLL = Duration.ofMillis(500);
     private static final long DEADLINE_NANOS = 180_000_000_000L;
 
     private Consumers() {}
 
-    /** Every record up to the end that {@code config}'s isolation level allows. */
+    /** Returns every record up to the end that the isolation level in {@code config} allows. */
     static JsonNode consume(JsonNode question) {
         Properties properties = new Properties();
         question.get("config").properties().forEach(
@@ -40,7 +40,7 @@ final class Consumers {
             KafkaConsumer<byte[], byte[]> consumer, TopicPartition partition, long end) {
         ArrayNode found = Oracle.JSON.createArrayNode();
         long begun = System.nanoTime();
-        // The position also passes what consumers are not shown: markers, aborted records, gaps.
+        // The position also moves past offsets without a record: markers, aborted records, gaps.
         while (consumer.position(partition) < end) {
             if (System.nanoTime() - begun > DEADLINE_NANOS) {
                 throw new IllegalStateException("no end after three minutes: " + found.size());

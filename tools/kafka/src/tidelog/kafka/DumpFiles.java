@@ -10,7 +10,7 @@ import java.util.List;
 import kafka.tools.StorageTool;
 import org.apache.kafka.tools.DumpLogSegments;
 
-/** Kafka's command line tools, run in this process with their output caught. */
+/** Runs Kafka's command-line tools in this process, and captures their output. */
 final class DumpFiles {
     private DumpFiles() {}
 
@@ -24,7 +24,7 @@ final class DumpFiles {
         return new PrintStream(bytes, true, StandardCharsets.UTF_8);
     }
 
-    /** DumpLogSegments with {@code args}; what it throws is part of its verdict. */
+    /** Runs DumpLogSegments with {@code args}; the answer includes an exception that it throws. */
     static JsonNode run(JsonNode question) {
         ByteArrayOutputStream out = new ByteArrayOutputStream();
         ByteArrayOutputStream err = new ByteArrayOutputStream();
@@ -45,7 +45,7 @@ final class DumpFiles {
         return answer.put("err", err.toString(StandardCharsets.UTF_8));
     }
 
-    /** StorageTool with {@code args}, as a new broker's directory needs it once. */
+    /** Runs StorageTool with {@code args}, which formats a new broker's directory. */
     static JsonNode formatStorage(JsonNode question) {
         ByteArrayOutputStream out = new ByteArrayOutputStream();
         int status = StorageTool.execute(arguments(question), into(out));

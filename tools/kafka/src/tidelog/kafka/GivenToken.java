@@ -12,16 +12,16 @@ import org.apache.kafka.common.security.auth.SaslExtensionsCallback;
 import org.apache.kafka.common.security.oauthbearer.OAuthBearerToken;
 import org.apache.kafka.common.security.oauthbearer.OAuthBearerTokenCallback;
 
-/** Shows a broker the token that stands in the client's JAAS settings, whatever it is. */
+/** Sends a broker the token in the client's JAAS settings, without checking the token. */
 public final class GivenToken implements AuthenticateCallbackHandler {
     private static final long LIFE_MS = 3_600_000;
 
     private String value;
 
-    /** Called by name. */
+    /** Kafka creates the handler by the name of its class. */
     public GivenToken() {}
 
-    /** A token of which the client knows nothing: it must not refuse it by itself. */
+    /** A token whose claims are not read, so that the client does not refuse the token. */
     private record Unread(String value, long startMs) implements OAuthBearerToken {
         @Override
         public Set<String> scope() {

@@ -13,7 +13,7 @@ import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
-/** A classic group whose second member comes and goes, polled in turns on one thread. */
+/** A classic group whose second member joins and leaves; one thread polls both in turn. */
 final class Groups {
     private static final Duration POLL = Duration.ofMillis(50);
     private static final long DEADLINE_NANOS = 240_000_000_000L;
@@ -21,14 +21,14 @@ final class Groups {
     private Groups() {}
 
     /**
-     * Polls one member until it has all partitions, then two until both have half of them, then
-     * one again; answers how many each had, and the values that came.
+     * Polls one member until it has all partitions, then two members until each has half of them,
+     * then one member again. Returns how many partitions each member had, and the values.
      */
     static JsonNode rebalance(JsonNode question) {
         int partitions = question.get("partitions").asInt();
         ObjectNode answer = Oracle.JSON.createObjectNode();
         ArrayNode sizes = answer.putArray("sizes");
-        // A member that was given up reads again what it has read.
+        // If the broker has removed a member, records may be read twice, so this is a set.
         Set<String> values = new LinkedHashSet<>();
         try (KafkaConsumer<byte[], byte[]> first = member(question)) {
             settle(List.of(first), partitions, values);

@@ -11,11 +11,11 @@ import org.apache.kafka.clients.consumer.OffsetAndTimestamp;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
-/** The three questions of KIP-79 about one partition, asked by Kafka's consumer. */
+/** The three lookups of KIP-79 in one partition, by Kafka's own consumer. */
 final class Lookups {
     private Lookups() {}
 
-    /** {@code begin}, {@code end}, and for each of {@code times} offset and timestamp, or null. */
+    /** Returns the first and the end offset, and for each time offset and timestamp, or null. */
     static JsonNode lookUp(JsonNode question) {
         Properties properties = new Properties();
         properties.put("bootstrap.servers", question.get("bootstrap").asText());

@@ -12,11 +12,11 @@ import org.apache.kafka.common.utils.Time;
 import org.apache.kafka.server.util.Scheduler;
 
 /**
- * Kafka's clock and its background threads, moved by hand.
+ * Kafka's clock and background threads, which a script controls.
  *
- * <p>Tasks due at once run where they are scheduled, on the caller's thread; later ones run when
- * {@link #set} passes their time; repeated ones run once per {@link #set} that passes them. So a
- * script has one outcome, whatever the machine does.
+ * <p>A task that is due at once runs on the caller's thread when it is scheduled. A later task runs
+ * when {@link #set} passes its time. A repeated task runs once per call of {@link #set} that passes
+ * its time. So a script has the same result on every machine.
  */
 final class ManualTime implements Time, Scheduler {
     private record Task(long dueMs, long order, long periodMs, Runnable work)
@@ -36,7 +36,7 @@ final class ManualTime implements Time, Scheduler {
         this.nowMs = nowMs;
     }
 
-    /** Moves the clock, back or ahead, and runs what became due. */
+    /** Sets the clock back or ahead, and runs the tasks that are due. */
     void set(long newNowMs) {
         nowMs = newNowMs;
         while (!tasks.isEmpty() && tasks.peek().dueMs <= nowMs) {
@@ -95,7 +95,7 @@ final class ManualTime implements Time, Scheduler {
         return new Done();
     }
 
-    /** Nobody waits for these futures; Kafka cancels some of them on close. */
+    /** No caller waits for these futures. Kafka cancels some of them when it closes. */
     private static final class Done extends CompletableFuture<Void>
         implements ScheduledFuture<Void> {
         @Override

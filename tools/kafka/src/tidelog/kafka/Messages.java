@@ -10,13 +10,13 @@ import org.apache.kafka.common.protocol.ByteBufferAccessor;
 import org.apache.kafka.common.protocol.MessageUtil;
 import org.apache.kafka.common.protocol.Readable;
 
-/** Reads a message by Kafka's own class for it, tells its fields, and writes it again. */
+/** Decodes a message by Kafka's own class, returns its fields, and encodes it again. */
 final class Messages {
     private static final String PACKAGE = "org.apache.kafka.common.message.";
 
     private Messages() {}
 
-    /** Number, first and last stable version of each API. */
+    /** Returns the key, the first and the last stable version of each API. */
     static JsonNode versions(JsonNode question) {
         ObjectNode answer = Oracle.JSON.createObjectNode();
         for (ApiKeys api : ApiKeys.values()) {
@@ -28,7 +28,7 @@ final class Messages {
 
     static JsonNode message(JsonNode question) throws Exception {
         String asked = question.get("name").asText();
-        // Records of the group coordinator are named in full, and have no suffix.
+        // Records of the group coordinator are given by their full class names, without suffix.
         String name = asked.contains(".") ? asked
             : PACKAGE + asked + (asked.startsWith("ConsumerProtocol") ? "" : "Data");
         short version = (short) question.get("version").asInt();

@@ -3,17 +3,17 @@ package tidelog.kafka;
 import java.io.IOException;
 import kafka.Kafka;
 
-/** A Kafka node that ends with its parent: nothing is left running when a test run is killed. */
+/** A Kafka node that ends with its parent, so that a killed test run leaves no process. */
 public final class Node {
     private Node() {}
 
     private static void haltAtEndOfInput() {
         try {
             while (System.in.read() >= 0) {
-                // Nothing is ever said; only the end counts.
+                // The parent sends nothing. Only the end of the input matters.
             }
         } catch (IOException closed) {
-            // As good as the end.
+            // This means the same as the end of the input.
         }
         Runtime.getRuntime().halt(1);
     }

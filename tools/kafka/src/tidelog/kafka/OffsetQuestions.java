@@ -13,11 +13,11 @@ import org.apache.kafka.clients.admin.OffsetSpec;
 import org.apache.kafka.common.TopicPartition;
 
 /**
- * Asks a broker for offsets by time, very many at once, through Kafka's own admin client.
+ * Looks up very many offsets by time in a broker, through Kafka's own admin client.
  *
- * <p>Arguments: bootstrap servers, a file of questions, a file for the answers. A question is
- * {@code [topic, partition, [spec, ...]]}; a spec is a time in ms, or a value below zero as on the
- * wire. An answer is {@code [[offset, timestamp], ...]} in the same order.
+ * <p>Arguments: bootstrap servers, a file with questions, and a file for the answers. A question is
+ * {@code [topic, partition, [spec, ...]]}. A spec is a time in ms, or a negative special value of
+ * ListOffsets. An answer is {@code [[offset, timestamp], ...]} in the same order.
  */
 public final class OffsetQuestions {
     private OffsetQuestions() {}
@@ -33,7 +33,7 @@ public final class OffsetQuestions {
         };
     }
 
-    /** One request asks each partition once, so the n-th specs of all go together. */
+    /** Sends the n-th specs of all partitions together, as a request has one spec a partition. */
     private static List<ArrayNode> ask(Admin admin, JsonNode questions) throws Exception {
         List<ArrayNode> answers = new ArrayList<>();
         List<TopicPartition> names = new ArrayList<>();
@@ -62,7 +62,7 @@ public final class OffsetQuestions {
         return answers;
     }
 
-    /** Answers all questions of a file. */
+    /** Looks up all questions of a file, and writes the answers. */
     public static void main(String[] args) throws Exception {
         JsonNode questions = Oracle.JSON.readTree(new File(args[1]));
         try (Admin admin = Admin.create(Map.<String, Object>of("bootstrap.servers", args[0]))) {

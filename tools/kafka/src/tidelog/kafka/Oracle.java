@@ -13,16 +13,16 @@ import org.apache.kafka.common.utils.Exit;
 import org.apache.kafka.storage.internals.log.RecordValidationException;
 
 /**
- * Answers questions about Apache Kafka's own behaviour, one JSON object per line.
+ * Runs operations with Apache Kafka's own classes, one JSON object per line.
  *
  * <p>Each line on stdin is {@code {"op": NAME, ...}}; each line on stdout is {@code {"result": ...}}
- * or {@code {"error": CLASS, "message": TEXT}}. One process answers many questions, because a JVM
- * start costs more than hundreds of them. Everything runs on this one thread.
+ * or {@code {"error": CLASS, "message": TEXT}}. One process runs many operations, because a JVM's
+ * start takes longer than hundreds of operations. Everything runs on this one thread.
  */
 public final class Oracle {
     static final ObjectMapper JSON = new ObjectMapper();
 
-    /** One question; the answer is any tree of JSON. */
+    /** One operation; its result is any JSON tree. */
     interface Operation {
         JsonNode answer(JsonNode question) throws Exception;
     }
@@ -54,7 +54,7 @@ public final class Oracle {
         return Map.entry(name, operation);
     }
 
-    /** Kafka's tools end the process on a bad argument; here that must end one question only. */
+    /** Thrown instead of ending the process if one of Kafka's tools exits, as for bad arguments. */
     static final class ToolExit extends RuntimeException {
         private static final long serialVersionUID = 1L;
 
@@ -85,7 +85,7 @@ public final class Oracle {
         return reply;
     }
 
-    /** Writes an exception down as the fields that every answer may have; code as on the wire. */
+    /** Adds an exception to a reply: the protocol's error code, the class and the message. */
     static void describe(ObjectNode reply, Throwable thrown) {
         Throwable failure = thrown instanceof RecordValidationException refused
             ? refused.invalidException() : thrown;
@@ -94,7 +94,7 @@ public final class Oracle {
         reply.put("message", String.valueOf(failure.getMessage()));
     }
 
-    /** Answers until stdin ends. */
+    /** Runs the operations of all lines on stdin. */
     public static void main(String[] args) throws Exception {
         PrintStream answers = new PrintStream(System.out, false, StandardCharsets.UTF_8);
         System.setOut(System.err);

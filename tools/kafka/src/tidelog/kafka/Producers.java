@@ -12,13 +12,14 @@ import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
-/** Records sent to a broker by Kafka's own producer, whose batches differ from librdkafka's. */
+/** Sends records to a broker by Kafka's own producer; its batches differ from librdkafka's. */
 final class Producers {
     private Producers() {}
 
     /**
-     * Sends {@code records} to one partition, all in one transaction where {@code transactional_id}
-     * is given, which ends as {@code commit} says. Answers offset and timestamp of each.
+     * Sends {@code records} to one partition; returns the offset and the timestamp of each record.
+     * If {@code config} has a {@code transactional.id}, all records are in one transaction, which
+     * is aborted if {@code commit} is false.
      */
     static JsonNode produce(JsonNode question) throws Exception {
         Properties properties = new Properties();

@@ -11,13 +11,13 @@ import org.apache.kafka.common.metrics.Sensor;
 import org.apache.kafka.common.metrics.stats.Rate;
 import org.apache.kafka.server.quota.QuotaUtils;
 
-/** How long a client has to wait after each of its uses, by the broker's own sensors. */
+/** Throttle times of a client after each use of its quota, by the broker's own sensors. */
 final class Rates {
     private static final int SAMPLES = 11;
 
     private Rates() {}
 
-    /** For each of {@code uses} (time in ms, amount) the throttle time in ms. */
+    /** Returns the throttle time in ms for each of {@code uses} (time in ms, amount). */
     static JsonNode throttle(JsonNode question) {
         ArrayNode waits = Oracle.JSON.createArrayNode();
         try (Metrics metrics = new Metrics()) {

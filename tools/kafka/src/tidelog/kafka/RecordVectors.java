@@ -25,11 +25,11 @@ import org.apache.kafka.common.record.internal.RecordBatch;
 import org.apache.kafka.common.utils.ByteBufferOutputStream;
 import org.apache.kafka.common.utils.Utils;
 
-/** Record batches made and read by Kafka's own classes: lists in JSON to bytes, and back. */
+/** Encodes and decodes record batches by Kafka's own classes: lists in JSON to and from bytes. */
 final class RecordVectors {
     private RecordVectors() {}
 
-    /** {@code batches} to bytes, back to back; answers them in base64, or writes {@code path}. */
+    /** Encodes {@code batches}; returns the bytes in base64, or writes them to {@code path}. */
     static JsonNode write(JsonNode question) throws IOException {
         List<byte[]> parts = new ArrayList<>();
         for (JsonNode batch : question.get("batches")) {
@@ -52,7 +52,7 @@ final class RecordVectors {
         return joined;
     }
 
-    /** One batch; what is left out has Kafka's "none" value. */
+    /** Encodes one batch; a field that is left out has Kafka's value for "none". */
     static byte[] build(JsonNode batch) {
         boolean control = batch.has("marker");
         MemoryRecordsBuilder builder = new MemoryRecordsBuilder(
@@ -114,7 +114,7 @@ final class RecordVectors {
         };
     }
 
-    /** Base64 text to bytes; JSON's null is Kafka's null. */
+    /** Decodes base64 text to bytes; JSON's null is Kafka's null. */
     static byte[] bytes(JsonNode field) {
         try {
             return field == null || field.isNull() ? null : field.binaryValue();
@@ -132,11 +132,11 @@ final class RecordVectors {
     }
 
     /**
-     * Every batch in {@code data} or in the file {@code path}, with every field.
+     * Returns every batch in {@code data} or in the file {@code path}, with all fields.
      *
-     * <p>A batch whose records Kafka refuses has {@code error} in place of the rest of them; bytes
-     * that are no batch at all end the list with an entry that has nothing but {@code error}. Some
-     * damaged lengths make Kafka ask for gigabytes: that is its way of refusing them.
+     * <p>If Kafka refuses a batch's records, the batch has {@code error} in place of the remaining
+     * records. Bytes that are no batch end the list with an entry that has only {@code error}. For
+     * some damaged lengths, Kafka runs out of memory, which also counts as a refusal.
      */
     static JsonNode read(JsonNode question) throws IOException {
         byte[] data = question.has("path")

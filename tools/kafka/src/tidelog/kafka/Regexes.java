@@ -5,11 +5,11 @@ import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.google.re2j.Pattern;
 import com.google.re2j.PatternSyntaxException;
 
-/** What the library that Kafka matches clients' regular expressions with makes of one. */
+/** Matches texts by the library that Kafka uses for clients' regular expressions. */
 final class Regexes {
     private Regexes() {}
 
-    /** Whether each of {@code texts} matches {@code regex} as a whole; null where it is refused. */
+    /** Returns whether each of {@code texts} fully matches {@code regex}; null if it is invalid. */
     static JsonNode match(JsonNode question) {
         Pattern pattern;
         try {

@@ -19,7 +19,7 @@ import org.apache.kafka.common.errors.TransactionalIdAuthorizationException;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
-/** What one user may do, as Kafka's own clients find it out. */
+/** Finds out through Kafka's own clients what one user may do. */
 final class Rights {
     private static final Duration POLL = Duration.ofMillis(500);
     private static final long DEADLINE_NANOS = 90_000_000_000L;
@@ -33,12 +33,12 @@ final class Rights {
         open = question.get("open").asText();
     }
 
-    /** One try; it throws where something is denied, or fails otherwise. */
+    /** One attempt; throws an exception if it is denied, or if it fails for another reason. */
     private interface Attempt {
         void on(String name) throws Exception;
     }
 
-    /** For each of {@code steps}, and each name that it has, whether the user may. */
+    /** Returns, for each of {@code steps} and each of its names, whether the user has the right. */
     static JsonNode ask(JsonNode question) throws Exception {
         Rights rights = new Rights(question);
         JsonNode steps = question.get("steps");
@@ -68,7 +68,7 @@ final class Rights {
         }
     }
 
-    /** Whether it went well; another failure than the denial goes on. */
+    /** Whether the attempt succeeds, or is denied; throws any other failure. */
     private static boolean isAllowed(
             Class<? extends Exception> denial, Attempt attempt, String name) throws Exception {
         try {
@@ -129,7 +129,7 @@ final class Rights {
                     return;
                 }
             } catch (TopicAuthorizationException denial) {
-                // It may still tell of the topic before.
+                // The exception may still be about the previous topic.
                 if (denial.unauthorizedTopics().contains(topic)) {
                     throw denial;
                 }
@@ -144,7 +144,7 @@ final class Rights {
         }
     }
 
-    /** Whether a producer gets an id; a topic that it may not write to comes afterwards. */
+    /** Requests a producer id; ignores a later denial to write to the topic. */
     private void number(String ignored) throws Exception {
         try (KafkaProducer<byte[], byte[]> producer =
                 producer(Map.of("enable.idempotence", "true"))) {

@@ -33,10 +33,10 @@ import org.apache.kafka.storage.internals.utils.Throttler;
 import org.apache.kafka.storage.log.metrics.BrokerTopicStats;
 
 /**
- * One partition's log driven by Kafka's own storage classes, by a script on a clock of our own.
+ * Runs a script of steps on one partition's log, by Kafka's own storage classes on a manual clock.
  *
- * <p>A script opens a directory, takes its steps and ends: {@code "end": "close"} as on a
- * controlled shutdown, {@code "crash"} with every file left as it is at that moment.
+ * <p>A script opens a directory, takes its steps and ends. {@code "end": "close"} is a controlled
+ * shutdown. {@code "end": "crash"} leaves every file as it is at that time.
  */
 final class SegmentOracle {
     private static final int OFFSET_MAP_BYTES = 1 << 20;
@@ -78,7 +78,7 @@ final class SegmentOracle {
             : Optional.empty();
     }
 
-    /** Runs one script; answers the list of its steps' answers, a failed step's being its error. */
+    /** Runs one script; returns the result of each step, or the error of a step that failed. */
     static JsonNode run(JsonNode script) throws IOException {
         ArrayNode answers = Oracle.JSON.createArrayNode();
         SegmentOracle oracle = new SegmentOracle(script);
@@ -176,7 +176,7 @@ final class SegmentOracle {
         return Oracle.JSON.createObjectNode().put("deleted", log.deleteOldSegments());
     }
 
-    /** Cleans everything below the active segment, whatever the dirty ratio. */
+    /** Cleans all segments below the active segment, whatever the dirty ratio is. */
     private JsonNode compact(long firstDirty) throws Exception {
         Throttler throttler = new Throttler(Double.MAX_VALUE, 300, "cleaner-io", "bytes", time);
         Cleaner cleaner = new Cleaner(

@@ -30,7 +30,7 @@ import org.apache.kafka.common.protocol.Errors;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
-/** What one user may do with transactions, share groups and features, by Kafka's own clients. */
+/** One user's rights on transactions, share groups and features, by Kafka's own clients. */
 final class ToolRights {
     private static final Duration POLL = Duration.ofMillis(200);
     private static final long DEADLINE_NANOS = 90_000_000_000L;
@@ -46,17 +46,17 @@ final class ToolRights {
             entry -> config.put(entry.getKey(), entry.getValue().asText()));
     }
 
-    /** One step; it throws where something is denied, or fails otherwise. */
+    /** One step; throws an exception if it is denied, or if it fails for another reason. */
     private interface Step {
         void run(Admin admin) throws Exception;
     }
 
-    /** What is done in a transaction. */
+    /** The work inside a transaction. */
     private interface Action {
         void by(KafkaProducer<byte[], byte[]> producer) throws Exception;
     }
 
-    /** For each step the error code that the client shows. */
+    /** Returns, for each step, the error code that the client shows. */
     static JsonNode ask(JsonNode question) throws Exception {
         ToolRights found = new ToolRights(question);
         found.producing();
@@ -88,7 +88,7 @@ final class ToolRights {
         }
     }
 
-    /** By the class; a producer that foresaw no such error only quotes its words. */
+    /** Returns the error by its class, or by its text if the producer did not expect the error. */
     private static Errors error(Throwable cause) {
         String said = String.valueOf(cause.getMessage());
         for (Errors each : Errors.values()) {
@@ -123,7 +123,7 @@ final class ToolRights {
         }));
     }
 
-    /** One that has failed would wait for its end when it is closed. */
+    /** Runs an action in a transaction; closes at once, as a failed producer would wait. */
     private void inTransaction(Action action) throws Exception {
         KafkaProducer<byte[], byte[]> producer = begun();
         try {
@@ -160,7 +160,7 @@ final class ToolRights {
 
     private void aboutTransactions() {
         String id = text("id");
-        // Those that may not be described are left out without a word.
+        // The list omits transactions that the user may not describe.
         steps.put("list-transactions", admin -> {
             if (admin.listTransactions().all().get().stream().noneMatch(
                     each -> each.transactionalId().equals(id))) {
@@ -208,7 +208,7 @@ final class ToolRights {
         Map<String, ListShareGroupOffsetsSpec> whole =
             Map.of(lent, new ListShareGroupOffsetsSpec().topicPartitions(Set.of(seen())));
         ask("describe-lent", admin -> admin.describeShareGroups(groups).all());
-        // Of a topic that may not be described it says nothing.
+        // The result omits topics that the user may not describe.
         steps.put("lent-offsets", admin -> {
             if (!admin.listShareGroupOffsets(whole).all().get().get(lent).containsKey(seen())) {
                 throw Errors.TOPIC_AUTHORIZATION_FAILED.exception();

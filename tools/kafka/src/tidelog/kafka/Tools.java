@@ -9,11 +9,11 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
 
-/** Kafka's command-line tools, without a JVM for each. */
+/** Runs Kafka's command-line tools without a separate JVM for each run. */
 final class Tools {
     private Tools() {}
 
-    /** Runs {@code main_class} with {@code args}; answers what it prints and its exit status. */
+    /** Runs {@code main_class} with {@code args}; returns its output and its exit status. */
     static JsonNode run(JsonNode question) throws Exception {
         List<String> args = new ArrayList<>();
         question.get("args").forEach(each -> args.add(each.asText()));
