@@ -58,11 +58,12 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
     """Wait at most the request's wait time for enough bytes, then return the available records."""
     if request.isolation_level not in ISOLATION_LEVELS:
         return _refused(context.version, request)
-    node, order = context.node, order_of(context, request)
+    node = context.node
     now_ms = node.env.clock.monotonic_ms()
     fetching = node.fetch_sessions.open(_session_request(context, request), now_ms)
     if fetching.error_code:
         return response_of(context, fetching, ())
+    order = order_of(context, request)
     missing = node.partitions.unopened(unused(node, fetching.partitions))
     if missing:
         await node.partitions.open_beside(missing, node.work)
