@@ -117,9 +117,9 @@ def nullable_string(since: int = 0) -> Kind[str | None]:
     return Kind(Form.STRING, None, since)
 
 
-def nullable_bytes(since: int = 0) -> Kind[Buffer | None]:
-    """Return the type of bytes that may be null from version `since` on; the default is null."""
-    return Kind(Form.BYTES, None, since)
+def nullable_bytes() -> Kind[Buffer | None]:
+    """Return the type of bytes that may be null; the default is null."""
+    return Kind(Form.BYTES, None, 0)
 
 
 def array(item: Kind[T]) -> Kind[list[T]]:

@@ -191,9 +191,9 @@ def parsed(texts: Mapping[str, str], defaults: Mapping[str, str]) -> TopicConfig
         raise config_refusal(error) from error
 
 
-def config_refusal(error: ConfigError, error_code: int = ErrorCode.INVALID_CONFIG) -> Refusal:
+def config_refusal(error: ConfigError) -> Refusal:
     """Build the error for an invalid setting, in Kafka's words."""
     if error.value is None:
-        return Refusal(error_code, str(error))
+        return Refusal(ErrorCode.INVALID_CONFIG, str(error))
     text = f"Invalid value {shortened(error.value)} for configuration {error.key}: {error.allowed}"
-    return Refusal(error_code, text)
+    return Refusal(ErrorCode.INVALID_CONFIG, text)

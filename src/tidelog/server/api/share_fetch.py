@@ -671,9 +671,7 @@ def _lock_ms(member: Member) -> int:
     return member.context.node.shares.settings.limits(member.group_id).lock_ms
 
 
-def _acknowledgements(
-    topics: "Iterable[ShareFetchTopic | ShareFetchTopic]",
-) -> Acknowledgements:
+def _acknowledgements(topics: Iterable[ShareFetchTopic]) -> Acknowledgements:
     return {
         SharedPartition(topic.topic_id, each.partition_index): each.acknowledgement_batches
         for topic in topics
