@@ -14,11 +14,9 @@ from tidelog.protocol.messages.group_records import (
     ConsumerProtocolSubscription,
     OwnedPartitions,
 )
-from tidelog.protocol.messages.modern_group_records import (
-    PARTITION_METADATA_KEY,
-    ConsumerGroupPartitionMetadataKey,
-)
+from tidelog.protocol.messages.modern_group_records import PARTITION_METADATA
 from tidelog.server.groups.modern_group import MemberState
+from tidelog.server.groups.modern_records import group_key
 from tidelog.server.groups.offset_commits import Commit
 from tidelog.server.groups.requests import (
     CommitRequest,
@@ -533,9 +531,7 @@ def test_a_member_that_drops_a_topic_owns_its_partitions_until_it_reports_otherw
 
 def test_topics_that_an_older_kafka_stored_are_deleted_once(world: World) -> None:
     """Kafka up to 4.1 stored a record of kind 4 with each group."""
-    key = PARTITION_METADATA_KEY.write(
-        PARTITION_METADATA_KEY.first, ConsumerGroupPartitionMetadataKey(group_id=GROUP)
-    )
+    key = group_key(PARTITION_METADATA, GROUP)
     member = Member(world, "A")
     log = world.node.partitions.get(OFFSETS_TOPIC, 0).log
     log.append([NewRecord(key=key, value=b"\0\0\0\0")])
