@@ -210,7 +210,7 @@ def _parse_range(text: str, now_ms: int, zone: tzinfo | None) -> tuple[int, int]
     if text.startswith("@") and _SEPARATOR not in text:
         start, end = parse_rpk_range(text, now_ms=now_ms, open_range=(OPEN_START, OPEN_END))
     elif _SEPARATOR in text:
-        first, _, second = (side.strip() for side in text.partition(_SEPARATOR))
+        first, second = _split_sides(text)
         sides = _read_sides(text, first, second, now_ms)
         start, end = _resolved(text, *sides, now_ms, _shared_zone(text, *sides) or zone)
     else:
@@ -251,6 +251,23 @@ def _parse_day(text: str, now_ms: int, zone: tzinfo | None) -> tuple[int, int]:
         raise InvalidTime(text, "outside the years 1 to 9999") from None
     start, end = (instant_ns(side, zone, now_ms * NS_PER_MS) for side in sides)
     return checked_ms(text, start), checked_ms(text, end)
+
+
+def _split_sides(text: str) -> tuple[str, str]:
+    """Split `A..B` at its first separator; `A..+7d ZONE` means `A ZONE..+7d`."""
+    first, _, second = (side.strip() for side in text.partition(_SEPARATOR))
+    head, space, zone = second.rpartition(" ")
+    if not space and second[-1:] in ("Z", "z"):
+        head, zone = second[:-1], second[-1]
+    wall = _wall(first)
+    if wall is None or wall.zone_text is not None:
+        return first, second
+    try:
+        is_length = _is_length(_read_side(head, 0))
+        parse_zone(text, zone)
+    except InvalidTime:
+        return first, second
+    return (f"{first} {zone}", head) if is_length else (first, second)
 
 
 def _read_sides(
@@ -338,7 +355,8 @@ def zone_of_question(texts: Iterable[str]) -> str | None:
     """
     names: set[str | None] = set()
     for text in texts:
-        walls = [wall for side in text.split(_SEPARATOR) if (wall := _wall(side.strip()))]
+        sides = _split_sides(text) if text.count(_SEPARATOR) == 1 else text.split(_SEPARATOR)
+        walls = [wall for side in sides if (wall := _wall(side.strip()))]
         zones = [wall.zone_text for wall in walls if wall.zone_text is not None]
         names.update(map(_zone_spelling, zones) if zones or not walls else (None,))
     is_needed = None in names
