@@ -366,7 +366,7 @@ def check_deletions(shell: "Shell | LocalShell") -> None:
     assert (row.pop("unread_by_group") is None) is shell.knows_counts
     offsets = {"partition": 0, "start": 0, "new_start": 2, "end": 4, "offsets_deleted": 2}
     assert row == {**offsets, "records_deleted": 2}
-    newest = "the newest record that would be deleted is of 1970-01-03T00:00:00.000Z (record clock)"
+    newest = "the newest record that would be deleted is of 1970-01-03 00:00:00 UTC (record clock)"
     verdict = "dry run: would delete 2 records; --yes deletes them"
     assert shell.err.splitlines()[:2] == [verdict, f"note: {newest}"]
     assert shell.run(before)[1].startswith(f"{verdict}\n")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tidelog.amounts import plural
 from tidelog.cli.surroundings import Surroundings
 from tidelog.errors import TidelogError
-from tidelog.timespec import format_ms
+from tidelog.timespec import zoned_text
 from tidelog.types import ClockName, OffsetAndTimestamp, TopicPartition
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def _time_text(
     """Return words for the time of the record at the log start; empty if the time is unknown."""
     if first is None or first.offset != start:
         return ""
-    return f", whose {clock} time is {format_ms(first.timestamp, zone)}"
+    return f", whose {clock} time is {zoned_text(first.timestamp, zone)}"
 
 
 def _listed(texts: Iterable[str]) -> str:

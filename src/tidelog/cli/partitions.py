@@ -25,7 +25,7 @@ from tidelog.cli.places import Place, chosen, open_topics, parse_target, place_o
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.errors import InvalidRequest, TidelogError
 from tidelog.lazy_dataclass import dataclass
-from tidelog.timespec import TIME_HELP, format_ms
+from tidelog.timespec import TIME_HELP, zoned_text
 from tidelog.types import OFFSETS_TOPIC, ClockName, IsolationLevel, TopicPartition
 
 if TYPE_CHECKING:
@@ -265,7 +265,7 @@ def _newest(
         return f"the time of the newest record that would be deleted is unknown: {error}"
     if not newest:
         return f"no record that would be deleted has a known time on the {options.clock} clock"
-    time = format_ms(newest[0].ms, options.zone)
+    time = zoned_text(newest[0].ms, options.zone)
     return f"the newest record that would be deleted is of {time} ({options.clock} clock)"
 
 

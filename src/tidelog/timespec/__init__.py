@@ -14,4 +14,4 @@ from tidelog.timespec.grammar import (
     zone_of_question,
 )
 from tidelog.timespec.units import parse_duration
-from tidelog.timespec.zones import format_ms, in_zone, time_text
+from tidelog.timespec.zones import format_ms, in_zone, time_text, zoned_text

@@ -280,10 +280,10 @@ def format_ms(timestamp: int, zone: tzinfo | str | None = None) -> str:
 
 
 def in_zone(text: str, times_ms: Iterable[int | None], zone: tzinfo | str | None) -> str:
-    """Return the text with its UTC times, as formatted by `format_ms`, replaced by times in a zone.
+    """Return the text with its UTC times, as formatted by `format_ms`, replaced by `zoned_text`.
 
     Args:
-        text: The text, whose times are in UTC.
+        text: The text, whose times are in UTC, in ISO 8601.
         times_ms: The times, in ms since the epoch; None is skipped.
         zone: Zone of the times in the result; UTC if None.
 
@@ -292,8 +292,17 @@ def in_zone(text: str, times_ms: Iterable[int | None], zone: tzinfo | str | None
     """
     for ms in times_ms:
         if ms is not None:
-            text = text.replace(format_ms(ms), format_ms(ms, zone))
+            text = text.replace(format_ms(ms), zoned_text(ms, zone))
     return text
+
+
+def zoned_text(ms: int, zone: tzinfo | str | None = None) -> str:
+    """Format a time for people with its zone: `2013-02-08 17:00:00 UTC`; see `time_text`.
+
+    `parse_point` reads it back, except in an hour that a clock change repeats.
+    """
+    text = time_text(ms, zone)
+    return text if _moment(ms, zone) is None else f"{text} {zone or 'UTC'}"
 
 
 def time_text(ms: object, zone: tzinfo | str | None = None) -> str:
