@@ -127,7 +127,7 @@ def why(
         if form is WhyShow.DETAILS:
             _print_details(surroundings, stories, forever, zone, is_compacted=is_compacted)
         else:
-            _print_segments(surroundings, stories, forever, zone)
+            _print_segments(surroundings, stories, forever, zone, is_compacted=is_compacted)
     elif kind is Format.JSON:
         for name, story in stories:
             for segment in story.segments:
@@ -294,7 +294,8 @@ def _print_details(
             _print_line(surroundings, "  all segments")
             _print_facts(surroundings, shared)
         for segment, facts in zip(story.segments, every, strict=True):
-            _print_line(surroundings, f"  {_segment_heading(segment, zone)}")
+            heading = _segment_heading(segment, zone, is_compacted=is_compacted)
+            _print_line(surroundings, f"  {heading}")
             own = {label: text for label, text in facts.items() if label not in shared}
             _print_facts(surroundings, own)
 
@@ -337,6 +338,8 @@ def _print_segments(
     stories: "Sequence[tuple[TopicPartition, PartitionStory]]",
     forever: str,
     zone: str | None,
+    *,
+    is_compacted: bool,
 ) -> None:
     """Print a line for each segment."""
     segments = [(name, segment) for name, story in stories for segment in story.segments]
@@ -345,11 +348,11 @@ def _print_segments(
     for name, story in stories:
         for line in _partition_lines(story):
             _print_line(surroundings, f"{name.topic}:{name.partition}: {line}")
-    is_compacted = any(segment.removed != 0 for _, segment in segments)
+    has_removed = any(segment.removed != 0 for _, segment in segments)
     is_due = any(segment.due is not None for _, segment in segments)
     columns = output.columns(
         output.number("partition", "first_offset", "last_offset"),
-        output.count("records_left") if is_compacted else (),
+        output.count("records_left") if has_removed else (),
         output.size("bytes"),
         output.wrapped("rolled_by"),
         output.time("kept_until"),
@@ -359,9 +362,11 @@ def _print_segments(
     for name, segment in segments:
         row: list[Cell] = [name.partition, segment.base_offset]
         row.append(segment.end_offset - 1 if segment.end_offset > segment.base_offset else None)
-        if is_compacted:
+        if has_removed:
             row.append(segment.records)
-        row += [segment.size_bytes, _CAUSES.get(segment.reason, "takes appends")]
+        is_new = is_compacted and segment.removed
+        cause = "compaction" if is_new else _CAUSES.get(segment.reason, "takes appends")
+        row += [segment.size_bytes, cause]
         until_ms = segment.keeping.until_ms
         row.append("forever" if until_ms is None else until_ms)
         if is_due:
@@ -384,11 +389,12 @@ def _forever(config: TopicConfig, *, is_age_known: bool) -> str:
     return f"forever: retention.ms={config.retention_ms}"
 
 
-def _segment_heading(segment: "SegmentStory", zone: str | None) -> str:
+def _segment_heading(segment: "SegmentStory", zone: str | None, *, is_compacted: bool) -> str:
     if segment.base_offset == segment.end_offset:
         return f"segment at {segment.base_offset}: no records yet"
     offsets = f"offsets {segment.base_offset} to {segment.end_offset - 1}"
-    return f"{offsets}, {output.bytes_text(segment.size_bytes)}, {_rolled(segment, zone)}"
+    made = "made by compaction; before that " if is_compacted and segment.removed else ""
+    return f"{offsets}, {output.bytes_text(segment.size_bytes)}, {made}{_rolled(segment, zone)}"
 
 
 def _segment_facts(segment: "SegmentStory", forever: str, zone: str | None) -> dict[str, str]:
