@@ -446,9 +446,12 @@ class Client:
         last_error = self._last_error_text() if is_timeout else ""
         reason = f"{error.name()}: {error.str()}{last_error}"
         refused = _REFUSED_CONNECTION.search(last_error)
-        # with several servers, another server may respond
         if refused is not None and refused[1] == self.bootstrap:
             reason = refused_text(self.bootstrap)
+        elif is_timeout and "," in self.bootstrap:
+            # another server may have accepted the connection without a response
+            last = last_error if refused is None else f"; {refused_text(refused[1])}"
+            reason = f"no server responds{last}"
         kind = NotAuthorized if error.code() in _NOT_AUTHORIZED else ClusterFailure
         return kind(self.bootstrap, operation, reason, error_code=error.code())
 

@@ -1,12 +1,13 @@
 """`tidelog.connect` without a broker: calls that are refused before any request."""
 
 import inspect
+import socket
 from collections.abc import Callable
 
 import pytest
 
 import tidelog
-from tidelog.errors import Closed, ConfigError, InvalidRequest
+from tidelog.errors import Closed, ClusterFailure, ConfigError, InvalidRequest
 from tidelog.remote.cluster import Cluster
 from tidelog.remote.remote_directory import RemoteDirectory
 from tidelog.scan import ScanStats
@@ -72,6 +73,22 @@ CALLS: dict[str, Callable[[RemoteDirectory], object]] = {
 def test_invalid_addresses_are_refused_at_once(bootstrap: str) -> None:
     with pytest.raises(ConfigError, match=r"bootstrap=.*give HOST:PORT"):
         tidelog.connect(bootstrap)
+
+
+def test_a_silent_server_among_refusing_servers_is_reported_in_words() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        socket.create_server(("127.0.0.1", 0)) as closing,
+    ):
+        ports = [one.getsockname()[1] for one in (silent, closing)]
+        closing.close()
+        bootstrap = ",".join(f"127.0.0.1:{port}" for port in ports)
+        with (
+            tidelog.connect(bootstrap, timeout_s=1) as remote,
+            pytest.raises(ClusterFailure, match="no server responds") as failure,
+        ):
+            remote.topics()
+    assert "_TRANSPORT" not in str(failure.value)
 
 
 def test_no_server_at_all_is_refused_at_once() -> None:
