@@ -42,6 +42,7 @@ from tidelog.errors import (
     InvalidRequest,
     MissingFile,
     TierConflict,
+    UnsupportedCompression,
 )
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.builder import build_empty_batch
@@ -405,6 +406,9 @@ class TierCleaner:
                 # The damage is in an object of the tier, not in the local file with this path.
                 error.path = aliases.get(error.path, error.path)
             raise
+        except UnsupportedCompression as error:
+            path, _, reason = str(error).rpartition(": ")
+            raise UnsupportedCompression(f"{aliases.get(path, path)}: {reason}") from error
         finally:
             for group in job.groups:
                 drop_rewritten(workplace, group.bases[0])

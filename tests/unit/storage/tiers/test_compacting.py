@@ -1,6 +1,7 @@
 """Compaction of segments that are only in the tier, compared with a dict of the topic's keys."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NoReturn
 
 import pytest
 from tests.core import one_in
@@ -15,6 +16,7 @@ from tidelog.errors import (
     InvalidRequest,
     MissingFile,
     StorageFailure,
+    UnsupportedCompression,
 )
 from tidelog.record.builder import build_batch
 from tidelog.storage.compaction import cleaner, source_reader
@@ -26,6 +28,7 @@ from tidelog.storage.compaction.cleaning_plan import (
     plan_cleaning,
 )
 from tidelog.storage.compaction.job import CleaningJob
+from tidelog.storage.compaction.worker import InProcess
 from tidelog.storage.directory.log_dir import DirectoryAccess, LogDir
 from tidelog.storage.log.append import AppendTerms
 from tidelog.storage.log.log_reader import LogView
@@ -34,11 +37,13 @@ from tidelog.storage.tier import remote_segment
 from tidelog.storage.tier.manifest import TierSegment
 from tidelog.storage.tier.remote_segment import RemoteSegment
 from tidelog.storage.tier.tier_files import TierFiles, TierOptions
+from tidelog.storage.tier_manager import tier_compaction
 from tidelog.storage.tier_manager.orphans import collect
 from tidelog.storage.tier_manager.tier_compaction import (
     Rewritten,
     TierCleaner,
     Workplace,
+    aliases_of,
     compact_tier,
 )
 from tidelog.storage.tier_manager.tier_store import PartitionTier, verify
@@ -251,6 +256,26 @@ def folder(tiered: Tiered) -> str:
     tier = tiered.log.tier
     assert tier is not None
     return tier.record.folder
+
+
+def test_the_error_of_an_undefined_codec_names_the_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    tiered = start()
+    put_with_transactions(tiered, 60)
+    tiered.move(roll=True)
+    paths: list[str] = []
+
+    def aliases(segments: Iterable[RemoteSegment], directory: str) -> dict[str, str]:
+        found = aliases_of(segments, directory)
+        paths.extend(found)
+        return found
+
+    def clean(_self: InProcess, _job: CleaningJob) -> NoReturn:
+        raise UnsupportedCompression(f"{paths[0]}: codec 5 is unknown")
+
+    monkeypatch.setattr(tier_compaction, "aliases_of", aliases)
+    monkeypatch.setattr(InProcess, "clean", clean)
+    with pytest.raises(UnsupportedCompression, match=r"^s3://bucket/[^ ]*: codec 5 is unknown$"):
+        compact(tiered)
 
 
 def test_a_cleaning_is_cancelled_if_its_segments_were_deleted_after_planning(
