@@ -131,7 +131,8 @@ class ProduceOptions:
     accept_clock: bool = option(
         "--accept-clock",
         is_flag=True,
-        help="Append even if the clock jumped by over an hour. Default: refuse.",
+        help="Append even if the clock jumped ahead by more than tidelog.max.clock.jump.ms (an"
+        " hour, unless it is set). Default: refuse.",
     )
     check: bool = option(
         "--check",

@@ -33,7 +33,7 @@ from tidelog.cli.surroundings import (
 )
 from tidelog.errors import ConfigError, ConfigErrors
 from tidelog.lazy_dataclass import dataclass
-from tidelog.timespec import format_ms
+from tidelog.timespec import zoned_text
 
 if TYPE_CHECKING:
     from tidelog.config import BrokerConfig
@@ -326,9 +326,10 @@ def reopen(surroundings: Surroundings, target: str | None, data: str | None) -> 
 def accept_clock(surroundings: Surroundings, data: str | None) -> ExitCode:
     """Accept a clock that jumped, so that appends continue.
 
-    Appends stop if the clock jumps ahead by more than an hour, or if the last append time is
-    that far ahead of the clock. This command lets them continue, also after restarts. It applies
-    to the process that has the directory open, such as a broker, or else to the directory.
+    Appends stop if the clock jumps ahead by more than tidelog.max.clock.jump.ms, or if the last
+    append time is that far ahead of the clock. This command lets them continue, also after
+    restarts. It applies to the process that has the directory open, such as a broker, or else to
+    the directory.
     """
     from tidelog.control.client import find_holder
 
@@ -342,7 +343,7 @@ def accept_clock(surroundings: Surroundings, data: str | None) -> ExitCode:
             accepted_ms = cast("int", holder.call("accept_clock", {})["accepted_ms"])
     ahead = accepted_ms > surroundings.env.clock.now_ms()
     until = (
-        f"; append times up to {format_ms(accepted_ms)}, which is ahead of the clock, are"
+        f"; append times up to {zoned_text(accepted_ms)}, which is ahead of the clock, are"
         " accepted, too"
         if ahead
         else ""
