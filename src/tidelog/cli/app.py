@@ -5,10 +5,12 @@ table.
 """
 
 import os
+import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from typing import Final
 
@@ -241,12 +243,15 @@ def run(arguments: Sequence[str], surroundings: Surroundings) -> int:
             for `audit`, `doctor` and `reindex`, 1 means findings, and 2 means an error. If the
             command raises SystemExit, the exception is passed on with its code.
     """
+    surroundings = replace(
+        surroundings, arguments=tuple(arguments), with_place=partial(_with_place, arguments)
+    )
     try:
         result: object = app.main(
             args=list(arguments) or ["--help"],
             prog_name="tidelog",
             standalone_mode=False,
-            obj=replace(surroundings, arguments=tuple(arguments)),
+            obj=surroundings,
         )
         surroundings.hand_over()
     except (KeyboardInterrupt, click.Abort) as error:
@@ -270,7 +275,7 @@ def _failed(surroundings: Surroundings, arguments: Sequence[str], error: BaseExc
         # still has a reader, the BrokenPipeError concerns another pipe.
         _point_stdout_nowhere()
         return ExitCode.OK
-    code, text, hint = describe(error, _option_names(arguments), _typed_place(arguments))
+    code, text, hint = describe(error, _option_names(arguments))
     surroundings.fail(text, hint)
     if isinstance(error, TidelogError) and not isinstance(error, UnknownTopic):
         # the notes state what was changed before the error
@@ -282,6 +287,31 @@ def _failed(surroundings: Surroundings, arguments: Sequence[str], error: BaseExc
         except OSError:
             _point_stdout_nowhere()
     return code
+
+
+# A command in a text.
+_NAMED_COMMAND: Final = re.compile("`tidelog ([^`]+)`")
+
+
+def _with_place(arguments: Sequence[str], text: str) -> str:
+    """Add the options that name the place of these arguments to the commands in a text.
+
+    Left unchanged: commands that name a place, do not accept it, or show help, and the name of the
+    arguments' own command.
+    """
+    if "`tidelog " not in text or not (place := _typed_place(arguments)):
+        return text
+
+    def completed(match: re.Match[str]) -> str:
+        words = match[1].split()
+        options = {word.partition("=")[0] for word in words}
+        own = arguments[: len(words)]
+        if options & {"--data", "-d", "--bootstrap", "-b", "--help"} or [*own] == words:
+            return match[0]
+        accepts = place.split()[0] in _option_names(words)
+        return f"{match[0][:-1]}{place}`" if accepts else match[0]
+
+    return _NAMED_COMMAND.sub(completed, text)
 
 
 def _typed_place(arguments: Sequence[str]) -> str:
@@ -311,6 +341,8 @@ def _option_names(arguments: Sequence[str]) -> set[str]:
         if not isinstance(command, click.Group) or name not in command.commands:
             break
         command = command.commands[name]
+        if isinstance(command, _Unimported):
+            command = command.imported()
     return option_names(command)
 
 

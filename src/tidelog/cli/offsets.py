@@ -297,7 +297,7 @@ def _print_whole(surroundings: Surroundings, options: CountOptions, counts: "Cou
     output.print_verdict(surroundings, count_verdict(options, counts), options.kind)
     _print_counts(surroundings, options, counts)
     for line in counts.reports:
-        surroundings.say(f"note: {line}")
+        surroundings.report(line)
     is_unknown = any(one.without_time is None for one in counts.partitions.values())
     _say_untimed(
         surroundings,

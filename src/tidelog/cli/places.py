@@ -5,6 +5,7 @@ partitions. When a directory is closed, its notes on damage and recovery are pri
 opening a place are imported only when a place is opened.
 """
 
+import logging
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -211,15 +212,47 @@ def open_directory(
     if is_path and files.exists(data) and not files.stat(data).is_dir:
         raise UsageProblem(f"{data} is not a directory")
     if not create and not files.exists(data):
-        raise UsageProblem(f"{data}: no such directory; `tidelog create` creates one")
-    with _open(surroundings, data, writable=writable) as directory:
+        raise UsageProblem(
+            f"{data}: no such directory; `tidelog create TOPIC --data {quote(data)}` creates one"
+        )
+    with _reports(surroundings), _open(surroundings, data, writable=writable) as directory:
         if accept_clock:
             directory.log_dir.accept_clock()
         try:
             yield directory
         finally:
             for line in directory.reports:
-                surroundings.note(f"{line}")
+                surroundings.report(line)
+
+
+# Loggers of lines that are not also raised as errors.
+_REPORTING: Final = ("directory.log_dir", "segment.segment_notes")
+
+
+class _Reports(logging.Handler):
+    """Collects the lines about damage and recovery that the storage logs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: dict[str, None] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a line; drop the line of an error that is also raised."""
+        if record.name.endswith(_REPORTING):
+            self.lines[record.getMessage()] = None
+
+
+@contextmanager
+def _reports(surroundings: Surroundings) -> Iterator[None]:
+    """Print each line that the storage logs during the block as a note after the block."""
+    handler, logger = _Reports(), logging.getLogger("tidelog.storage")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        for line in handler.lines:
+            surroundings.report(line)
 
 
 def _open(surroundings: Surroundings, data: str, *, writable: bool) -> "Directory":

@@ -45,7 +45,7 @@ from tidelog.errors import (
 from tidelog.scan.record_filter import RecordFilter
 from tidelog.scan.split import RequestedRange, ScanStats
 from tidelog.scan.time_order import WINDOW_LEAST, Timed, TimeOrder, clipped, offset_from_end
-from tidelog.timespec import format_ms
+from tidelog.timespec import zoned_text
 from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -322,6 +322,13 @@ class _Reading:
             more = "more may follow"
         shown = plural(self._count, "record")
         self._surroundings.note(f"--limit ended the reading after {shown}; {more}")
+        order_source = click.get_current_context().get_parameter_source("order")
+        is_chosen = self._options.is_ordered or order_source is ParameterSource.COMMANDLINE
+        if len(self._ranges) > 1 and not is_chosen and not self._options.follow:
+            self._surroundings.hint(
+                "the records are in order of partition; --order time reads all partitions in order"
+                " of time"
+            )
 
     def _say_none(self) -> None:
         """Print that no record matches. With a range, also print the newest time in the partitions.
@@ -356,7 +363,7 @@ class _Reading:
             return f"the newest of {target} is unknown: {error}"
         if newest_ms is None:
             return f"no record of {target} has a known time on the {clock}"
-        return f"the newest of {target} is {format_ms(newest_ms, self._options.zone)} ({clock})"
+        return f"the newest of {target} is {zoned_text(newest_ms, self._options.zone)} ({clock})"
 
     def _write_rows(self) -> None:
         out = self._maker.writer(self._surroundings)

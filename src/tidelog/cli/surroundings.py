@@ -10,6 +10,7 @@ import io
 import os
 import resource
 import select
+import shlex
 import signal
 import sys
 import textwrap
@@ -80,15 +81,14 @@ class InvalidInput(Exception):
     """Error for invalid input. If records of the input were appended, the text says so."""
 
 
-# Pairs of an error class and the hint for it: what to do next, with the options that name the
-# place. The first matching class applies. Classes whose texts already name the solution are not
-# listed.
+# Pairs of an error class and the hint for it: what to do next. The first matching class applies.
+# Classes whose texts already name the solution are not listed.
 _NEXT_STEPS: Final[tuple[tuple[type[TidelogError], str], ...]] = (
-    (UnknownTopic, "`tidelog topics{place}` lists topics and partitions"),
-    (UnknownGroup, "`tidelog groups list{place}` lists the groups"),
-    (TopicExists, "`tidelog describe TOPIC{place}` shows it"),
-    (OffsetOutOfRange, "`tidelog describe TOPIC{place}` shows the offsets"),
-    (OffsetsGone, "`tidelog read TOPIC --offset A..B{place}` reads other offsets"),
+    (UnknownTopic, "`tidelog topics` lists topics and partitions"),
+    (UnknownGroup, "`tidelog groups list` lists the groups"),
+    (TopicExists, "`tidelog describe TOPIC` shows it"),
+    (OffsetOutOfRange, "`tidelog describe TOPIC` shows the offsets"),
+    (OffsetsGone, "`tidelog read TOPIC --offset A..B` reads other offsets"),
     (DamagedLog, "`tidelog doctor --repair` moves damaged bytes to a separate file"),
     (CorruptData, "`tidelog dump FILE` shows the undamaged part"),
     (UnsupportedVersion, "a later release of tidelog may support it"),
@@ -121,15 +121,13 @@ class Failure(NamedTuple):
     hint: str = ""
 
 
-def describe(error: BaseException, options: Collection[str] = (), place: str = "") -> Failure:
+def describe(error: BaseException, options: Collection[str] = ()) -> Failure:
     """Return an error's exit code, message and hint; raise an error of an unexpected class.
 
     Args:
         error: The error.
         options: Names of the failed command's options. A hint on connecting mentions only these
             options.
-        place: The failed command's options that name its directory or cluster, as text. Commands
-            in a hint get these options.
     """
     if isinstance(error, USAGE):
         return Failure(ExitCode.USAGE, _one_line(f"{error}"), _zone_hint(error, options))
@@ -137,7 +135,7 @@ def describe(error: BaseException, options: Collection[str] = (), place: str = "
         return Failure(ExitCode.USAGE, *_os_text(error))
     if isinstance(error, TidelogError):
         is_of_object = "://" in str(getattr(error, "path", ""))
-        step = _step_for_object(error, place) if is_of_object else _next_step(error, options, place)
+        step = _step_for_object(error) if is_of_object else _next_step(error, options)
         return Failure(ExitCode.ERROR, _one_line(f"{error}"), step)
     if isinstance(error, InvalidInput):
         return Failure(ExitCode.ERROR, _one_line(f"{error}"), _zone_hint(error, options))
@@ -155,7 +153,7 @@ def _zone_hint(error: BaseException, options: Collection[str]) -> str:
     return "--zone ZONE sets the zone of all times without one" if is_missing else ""
 
 
-def _next_step(error: TidelogError, options: Collection[str], place: str) -> str:
+def _next_step(error: TidelogError, options: Collection[str]) -> str:
     if isinstance(error, ClusterFailure) and error.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
         return ""  # the broker was reached, and the error's text says what to do
     if isinstance(error, ClusterFailure) and error.error_code == ErrorCode.SECURITY_DISABLED:
@@ -167,23 +165,22 @@ def _next_step(error: TidelogError, options: Collection[str], place: str) -> str
     if isinstance(error, UnknownTopic) and hasattr(error, "__notes__"):
         # the notes say how to create the topic, or which partitions exist
         return "; ".join(error.__notes__)
-    for kind, words in _NEXT_STEPS:
-        is_of_cluster = kind is not UnknownGroup or " --bootstrap" in place
-        step = words.format(place=place if is_of_cluster else "")  # else TIDELOG_BOOTSTRAP is set
+    for kind, step in _NEXT_STEPS:
         if kind is UnknownGroup and "--bootstrap" not in options:
             continue  # `tidelog groups` needs a cluster, but the failed command names none
         if isinstance(error, kind) and step not in str(error):
-            return step
+            path = getattr(error, "path", None)
+            return step.replace("FILE", shlex.quote(path)) if path else step
     return ""
 
 
-def _step_for_object(error: TidelogError, place: str) -> str:
+def _step_for_object(error: TidelogError) -> str:
     """Return the hint for an error about an object of a store, which is not on the local disk."""
     from tidelog.storage.tier.tier_files import is_tier_path
 
     if "`tidelog " in f"{error}" or not is_tier_path(str(getattr(error, "path", ""))):
         return ""  # the error's text says what to do
-    return f"`tidelog tier{place} --verify` finds missing and damaged objects"
+    return "`tidelog tier --verify` finds missing and damaged objects"
 
 
 def _os_text(error: OSError) -> tuple[str, str]:
@@ -231,6 +228,8 @@ class Surroundings:
         variables: Environment variables.
         is_wide: Whether tables may be wider than the terminal (`--wide`).
         arguments: Arguments of the command, shown in reports.
+        with_place: Function that adds the command's directory or cluster to the commands that a
+            message names, so that a user can copy them.
     """
 
     env: Env = field(default_factory=os_env)
@@ -241,6 +240,8 @@ class Surroundings:
     variables: Mapping[str, str] = field(default_factory=lambda: os.environ)
     is_wide: bool = False
     arguments: Sequence[str] = ()
+    with_place: Callable[[str], str] = str
+    _reported: set[str] = field(default_factory=set)
 
     def say(self, text: str) -> None:
         """Print a result or progress on stderr, without a label.
@@ -253,6 +254,12 @@ class Surroundings:
         """Print a remark on stderr, labeled `note:`. A note does not change the exit code."""
         self._print("note", text)
 
+    def report(self, line: str) -> None:
+        """Print a line about damage or recovery as a note, unless the command has printed it."""
+        if line not in self._reported:
+            self._reported.add(line)
+            self.note(line)
+
     def fail(self, text: str, hint: str = "") -> None:
         """Print an error on stderr, labeled `error:`, and a hint on a line of its own."""
         self._print("error", text)
@@ -264,7 +271,7 @@ class Surroundings:
         self._print("hint", text)
 
     def _print(self, label: str, text: str) -> None:
-        line = visible(f"{label}: {text}" if label else text)
+        line = visible(f"{label}: {self.with_place(text)}" if label else text)
         if self.stderr.isatty():
             line = textwrap.fill(
                 line,

@@ -74,7 +74,7 @@ def test_no_arguments_show_all_commands(capsys: pytest.CaptureFixture[str]) -> N
         (("offsets", "flights"), "--at"),
         (
             ("rewind", "-b", "h:9092", "g"),
-            "hint: give --group GROUP; `tidelog groups list` lists the groups",
+            "hint: give --group GROUP; `tidelog groups list --bootstrap h:9092` lists the groups",
         ),
     ],
 )
@@ -134,7 +134,7 @@ def test_without_a_directory_the_way_to_name_one_is_reported() -> None:
 def test_a_directory_that_does_not_exist_is_not_made(cli: Cli) -> None:
     result = cli.run("produce", "flights", "--from", "-")
     assert result.code == 3
-    assert "no such directory; `tidelog create` creates one" in result.err
+    assert "no such directory; `tidelog create TOPIC --data" in result.err
     assert not cli.data.exists()
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.worlds.command_line import Cli, Terminal
 
 from tidelog.cli import surroundings as messages
-from tidelog.cli.app import COMMANDS, JOBS, app, run
+from tidelog.cli.app import COMMANDS, JOBS, _with_place, app, run
 from tidelog.cli.options import option_names
 from tidelog.cli.surroundings import (
     ExitCode,
@@ -284,11 +284,44 @@ def test_the_commands_that_texts_name_exist() -> None:
 
 
 @pytest.mark.parametrize("kind", [UnknownTopic, UnknownGroup, OffsetOutOfRange, TopicExists])
-@pytest.mark.parametrize("place", ["", " --data logs", " --bootstrap h:9092"])
-def test_hints_name_commands_with_their_options(kind: type[TidelogError], place: str) -> None:
-    error = kind.__new__(kind)
-    hint = messages.describe(error, {"--bootstrap", "--data"}, place).hint
-    assert [_unknown_part(one) for one in re.findall(r"`tidelog ([^`]*)`", hint)] == [None]
+@pytest.mark.parametrize("place", [(), ("--data", "my logs"), ("--bootstrap=h:9092",)])
+def test_hints_name_commands_with_their_options(
+    kind: type[TidelogError], place: tuple[str, ...]
+) -> None:
+    hint = describe(kind.__new__(kind), {"--bootstrap", "--data"}).hint
+    completed = _with_place(["read", "flights", *place], hint)
+    assert [_unknown_part(one) for one in re.findall(r"`tidelog ([^`]*)`", completed)] == [None]
+    options = {(): "", ("--bootstrap=h:9092",): " --bootstrap h:9092`"}.get(place, " 'my logs'`")
+    assert (options in completed) or (kind is UnknownGroup and "--data" in place)
+
+
+@pytest.mark.parametrize(
+    ("text", "completed"),
+    [
+        ("run `tidelog doctor --repair`", "run `tidelog doctor --repair -d x`"),
+        ("`tidelog why TOPIC:P` explains", "`tidelog why TOPIC:P -d x` explains"),
+        ("`tidelog dump FILE` shows", None),
+        ("`tidelog groups list` lists", None),
+        ("`tidelog config t --data other` shows", None),
+        ("`tidelog read --help` shows", None),
+        ("`tidelog read` reads", None),
+        ("`tidelog nothing` is unknown", None),
+    ],
+)
+def test_commands_in_messages_get_the_directory(text: str, completed: str | None) -> None:
+    expected = text if completed is None else completed.replace("-d x", "--data logs")
+    assert _with_place(["read", "t", "-d", "logs"], text) == expected
+    assert _with_place(["read", "t"], text) == text
+
+
+def test_a_hint_of_a_command_can_be_copied(flights: Cli) -> None:
+    data = str(flights.data)
+    err = io.StringIO()
+    surroundings = Surroundings(stdout=io.StringIO(), stderr=err, variables={})
+    assert run(["why", "flights", "--data", data, "-o", "table"], surroundings) == 0
+    assert run(["read", "flights:7", "-d", data], surroundings) == ExitCode.USAGE
+    assert run(["read", "nope", "-d", data], surroundings) == ExitCode.ERROR
+    assert f"hint: `tidelog topics --data {data}` lists topics" in err.getvalue()
 
 
 def test_only_a_missing_zone_gets_the_hint_on_zones() -> None:

@@ -92,6 +92,27 @@ def test_a_note_says_that_the_limit_ended_the_reading(
     assert notes == ([] if more is None else [note])
 
 
+@pytest.mark.parametrize(
+    ("arguments", "is_hinted"),
+    [
+        (("-n", "2"), True),
+        (("-n", "2", "--order", "offset"), False),
+        (("-n", "2", "--order", "time"), False),
+        (("-n", "2", "--partition", "0"), False),
+        (("-n", "2", "-o", "json"), False),
+        (("-n", "9"), False),
+    ],
+)
+def test_a_limit_over_several_partitions_names_the_order_by_time(
+    cli: Cli, arguments: tuple[str, ...], is_hinted: bool
+) -> None:
+    cli.ok("create", "flights", "--partitions", "2")
+    for partition in (0, 1):
+        cli.append(at(NOW), at(NOW), partition=partition)
+    err = cli.ok("read", "flights", *arguments).err
+    assert err.count("hint: the records are in order of partition; --order time") == is_hinted
+
+
 def test_a_note_says_once_that_values_are_cut(flights: Cli) -> None:
     flights.append(*(at(NOW, value=b"v" * 100) for _ in range(3)))
     result = flights.ok("read", "flights")
@@ -108,6 +129,22 @@ def test_a_partition_without_files_is_no_empty_partition(flights: Cli) -> None:
     files = f"flights:0 has no files in {flights.data}; partitions with files: 1"
     assert (result.code, result.out) == (1, "")
     assert result.err.startswith(f"error: {files}\n")
+
+
+@pytest.mark.parametrize("command", ["read", "why", "describe", "latency", "count --clock append"])
+def test_damage_of_a_sidecar_is_printed_once(
+    flights: Cli, command: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    flights.append(*(at(NOW) for _ in range(3)))
+    (path,) = (flights.data / "flights-0").glob("*.appendtime")
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    verb, *options = command.split()
+    times = ("--from", "-1h") if verb == "count" else ()
+    err = flights.ok(verb, "flights", *options, *times).err
+    assert [line.startswith("note: ") for line in err.splitlines() if path.name in line] == [True]
+    assert path.name not in capfd.readouterr().err
 
 
 def test_arrow_output_has_the_same_records(hours: Cli) -> None:
@@ -323,7 +360,7 @@ def test_a_damaged_batch_is_named_and_the_records_before_it_are_shown(cli: Cli) 
     assert [row["offset"] for row in result.objects] == [0]
     assert result.code == 1
     assert result.err.startswith(f"error: {second}, position 0, offset 1: CRC-32C is ")
-    assert result.err.endswith("\nhint: `tidelog dump FILE` shows the undamaged part\n")
+    assert result.err.endswith(f"\nhint: `tidelog dump {second}` shows the undamaged part\n")
 
 
 @pytest.mark.parametrize("kind", ["json", "arrow"])

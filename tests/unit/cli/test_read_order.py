@@ -149,9 +149,9 @@ def test_columns_have_the_same_records_in_the_same_order(
 def test_without_a_match_the_newest_time_is_reported(hours: Cli, place: tuple[str, ...]) -> None:
     late = ("--from", str(NOW + 100 * HOUR))
     said = hours.ok("read", "flights", *late, *place).err
-    assert "0 records; the newest of flights is 2023-11-14T21:13:20.000Z (record clock)\n" in said
+    assert "0 records; the newest of flights is 2023-11-14 21:13:20 UTC (record clock)\n" in said
     said = hours.ok("read", "flights", *late, "--clock", "append", *place).err
-    assert "0 records; the newest of flights is 2023-11-15T07:13:20.000Z (append clock)" in said
+    assert "0 records; the newest of flights is 2023-11-15 07:13:20 UTC (append clock)" in said
     said = hours.ok("read", "flights", "--key", "nobody", *late, "-o", "csv", *place).err
     assert "0 records; the newest of flights is" in said
 
@@ -172,7 +172,7 @@ def test_without_a_match_deleted_offsets_are_reported(hours: Cli, place: tuple[s
     note = (
         "earlier offsets were deleted by retention or delete-records: flights-0 starts at offset 3"
     )
-    times = (("record", ""), ("append", ", whose append time is 2023-11-15T04:13:20.000Z"))
+    times = (("record", ""), ("append", ", whose append time is 2023-11-15 04:13:20 UTC"))
     for clock, time in times:
         said = hours.ok(*early, "--partition", "0", "--clock", clock, *place).err
         assert said.endswith(f"note: {note}{time}\n"), "it has no record time"
@@ -212,7 +212,7 @@ def test_a_read_of_lost_offsets_fails(cli: Cli, order: str) -> None:
     (cli.data / "flights-0" / f"{1:020}.log").write_bytes(b"")
     result = cli.run("read", "flights", "--order", order, "-o", "json")
     assert (result.code, "error: flights-0: offsets 1 to 1: " in result.err) == (1, True)
-    assert "--offset A..B` reads other offsets" in result.err
+    assert "`tidelog read TOPIC --offset A..B --data" in result.err
     rest = cli.ok("read", "flights", "--order", order, "--offset", "2..", "-o", "json").objects
     assert [row["offset"] for row in rest] == [2, 3]
 
@@ -313,7 +313,7 @@ def test_stamps_are_append_times_of_a_topic_without_others(cli: Cli) -> None:
     cli.append(at(NOW))
     late = ("--clock", "append", "--from", str(NOW + 2 * HOUR))
     said = cli.ok("read", "flights", *late).err
-    assert "0 records; the newest of flights is 2023-11-14T23:13:20.000Z (append clock)" in said
+    assert "0 records; the newest of flights is 2023-11-14 23:13:20 UTC (append clock)" in said
     with tidelog.open(str(cli.data)) as log:
         (span,) = log.time_spans("flights", clock="append").values()
     assert span == (NOW, NOW + HOUR)

@@ -208,7 +208,7 @@ def test_a_diff_the_wrong_way_round_is_refused(flights: Cli) -> None:
     assert result.code == ExitCode.USAGE
     assert "the second time must not be before the first" in result.err
     zoned = flights.run("diff", "flights", *span, "--zone", "America/New_York").err
-    assert "from 2023-11-14T17:13:20.000-05:00 to 2023-11-14T17:13:19.901-05:00: the" in zoned
+    assert "a diff from 2023-11-14 17:13:20 America/New_York to 2023-11-14 17:13:19.901" in zoned
 
 
 def delete_starts(cli: Cli, starts: dict[int, int]) -> None:
@@ -225,7 +225,7 @@ def test_a_past_that_was_deleted_is_refused_or_marked(flights: Cli) -> None:
     refused = flights.run(*past)
     assert refused.code == 1
     assert "records below offset 1 were deleted" in refused.err
-    assert "the table as of 2023-11-14T22:13:19.901Z exactly" in refused.err
+    assert "the table as of 2023-11-14 22:13:19.901 UTC exactly" in refused.err
     zoned = flights.run(*past[:-1], "2023-11-14 17:13:19.901 America/New_York").err
     assert "the table as of 2023-11-14T17:13:19.901-05:00 exactly" in zoned
     marked = flights.ok(*past, "--inexact", "mark", "-o", "json")

@@ -241,7 +241,7 @@ class LogDir(Closing):
             raise ReadOnly(
                 f"{path}: a directory in an object store is read only; write to a directory on"
                 " disk, and copy that to the store or move its finished segments there with"
-                " `tidelog tier`"
+                " `tidelog tier --data DIR`"
             )
         try:
             directory._load()
