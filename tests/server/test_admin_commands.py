@@ -315,7 +315,7 @@ def test_lag_of_all_groups_names_a_refused_group(
     )
     secured = Shell(f"127.0.0.1:{broker.ports['SASL_PLAINTEXT']}")
     assert secured.run(f"lag --command-config {settings}")[0] == ExitCode.ERROR
-    assert "could not describe group b: GROUP_AUTHORIZATION_FAILED" in secured.err
+    assert "note: 1 group (b) can't be read: GROUP_AUTHORIZATION_FAILED" in secured.err
 
 
 def test_partitions_and_deleted_records_of_a_broker(broker: Broker, shell: Shell) -> None:

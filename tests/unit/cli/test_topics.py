@@ -40,7 +40,7 @@ def test_topics_of_an_empty_directory_gets_advice(cli: Cli) -> None:
     cli.data.mkdir()
     result = cli.ok("topics")
     assert result.lines == ["TOPIC  PARTITIONS  SEGMENTS  SIZE  TOPIC ID  CHANGED SETTINGS"]
-    assert "`tidelog create TOPIC` creates one" in result.err
+    assert f"`tidelog create TOPIC --data {cli.data}` creates one" in result.err
 
 
 @pytest.mark.parametrize("command", [["topics"], ["describe", "flights"], ["create", "flights"]])
