@@ -260,6 +260,29 @@ def refuse(leader: FakeLeader, code: int, *, replicas: int, times: int = 1 << 30
     leader.mangle = mangle
 
 
+def test_each_error_is_repeated_at_another_leader_or_raised(leader: FakeLeader) -> None:
+    """All error codes: a code is in the list, or the fetch raises it after one request."""
+    repeated = (
+        *("UNKNOWN_TOPIC_OR_PARTITION", "LEADER_NOT_AVAILABLE", "NOT_LEADER_OR_FOLLOWER"),
+        *("REPLICA_NOT_AVAILABLE", "KAFKA_STORAGE_ERROR", "FENCED_LEADER_EPOCH"),
+        *("UNKNOWN_LEADER_EPOCH", "OFFSET_NOT_AVAILABLE", "UNKNOWN_TOPIC_ID"),
+        "INCONSISTENT_TOPIC_ID",
+    )
+    found, raised = [], []
+    for code in set(ErrorCode) - {ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE}:
+        refuse(leader, code, replicas=2, times=1)
+        leader.asked.clear()
+        try:
+            parts = list(open_fetch(leader).parts(0, 30))
+        except ClusterFailure as error:
+            raised.append((code, error.error_code, leader.asked.count("Fetch")))
+            continue
+        assert len(values(parts, 0, 30)) == 30, code
+        found.append(code.name)
+    assert sorted(found) == sorted(repeated)
+    assert all(code == error_code and count == 1 for code, error_code, count in raised)
+
+
 def test_a_storage_error_of_the_only_replica_is_not_retried(leader: FakeLeader) -> None:
     refuse(leader, ErrorCode.KAFKA_STORAGE_ERROR, replicas=1)
     before = leader.env.clock.monotonic_ms()

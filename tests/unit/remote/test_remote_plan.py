@@ -10,6 +10,7 @@ from tests.worlds.clusters.fake_cluster import FLIGHTS_0, FakeCluster
 from tidelog.env import os_env
 from tidelog.errors import ClusterFailure, InvalidRequest
 from tidelog.remote.cluster import Cluster, connect
+from tidelog.remote.partition_fetch import FetchSettings
 from tidelog.remote.records import ClusterRecords
 from tidelog.remote.time_lookup import plan_remote
 from tidelog.scan import RequestedRange, Split
@@ -124,6 +125,44 @@ def test_brokers_that_cannot_search_are_read_from_the_start() -> None:
     cluster.code = None
     with pytest.raises(ClusterFailure):
         plan(cluster, 15, None)
+
+
+def test_only_a_plan_with_a_start_on_the_record_clock_may_skip_records_without_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Cluster, "topics", lambda _cluster: {})
+    with connect("127.0.0.1:1") as cluster:
+        source = ClusterRecords(cluster=cluster, client={}, env=os_env())
+        found = {
+            (clock, start): source.plan(
+                [],
+                RequestedRange(start_ms=start),
+                clock=clock,
+                isolation=IsolationLevel.READ_UNCOMMITTED,
+                columns=[],
+            ).has_skipped
+            for clock in ClockName
+            for start in (None, 0, 1)
+        }
+    assert [key for key, has_skipped in found.items() if has_skipped] == [(ClockName.RECORD, 1)]
+
+
+def test_a_fetch_of_a_cluster_has_the_requested_settings() -> None:
+    """Each value differs from its default."""
+    with connect("127.0.0.1:1", {"client.id": "me"}, timeout_s=7) as cluster:
+        fetch = cluster.open_fetch(
+            FLIGHTS_0, isolation=IsolationLevel.READ_COMMITTED, topic_id="ab", max_bytes=9
+        )
+        assert fetch._settings == FetchSettings(
+            isolation=IsolationLevel.READ_COMMITTED,
+            client_id="me",
+            timeout_ms=7_000,
+            max_bytes=9,
+            partition_max_bytes=9,
+        )
+        assert cluster.open_fetch(FLIGHTS_0)._settings == FetchSettings(
+            client_id="me", timeout_ms=7_000
+        )
 
 
 def test_each_topic_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
