@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from tests.unit.storage.appending import (
@@ -237,6 +238,27 @@ def test_append_time_is_written_to_the_wrapper_and_inner_times_stay() -> None:
     assert build_legacy_message(b"k", b"v", magic=1, offset=0, timestamp=NOW - 7) == bytes(
         batch.body()
     )
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("codec", ["gzip", "producer"])
+def test_only_a_rewritten_wrapper_of_format_0_is_bound_to_its_offset(
+    magic: int, codec: str
+) -> None:
+    """Messages in a wrapper of format 0 have absolute offsets, so it must be rewritten again."""
+    config, _ = TopicConfig.parse({"compression.type": codec})
+    validator = Validator(PARTITION, config, set_passes=CHOSEN[0])
+    sent = message(magic=magic) * 2
+    later = replace(old_context(), next_offset=old_context().next_offset + 1)
+    moved = validator.prepare_set(sent, old_context()).finish(later)
+    if magic == 0 and codec == "gzip":
+        assert moved is None
+    else:
+        assert moved is not None
+        assert [record.offset for record in read(moved)] == [101, 102]
+    same = validator.prepare_set(sent, old_context()).finish(old_context())
+    assert same is not None
+    assert [record.offset for record in read(same)] == [100, 101]
 
 
 def test_partial_message_at_the_end_is_left_out() -> None:

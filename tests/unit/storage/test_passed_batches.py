@@ -8,7 +8,7 @@ from tests.worlds.directories.logs import new_log, put, read, reader_of, reopen,
 from tests.worlds.repetition import rarely
 
 from tidelog.errors import CorruptBatch
-from tidelog.record.header import MAGIC_AT, MAX_TIMESTAMP_AT
+from tidelog.record.header import CRC_AT, MAGIC_AT, MAX_TIMESTAMP_AT
 from tidelog.types import ClockName
 
 LOG = "00000000000000000000.log"
@@ -51,6 +51,19 @@ def test_no_search_by_record_time_passes_over_a_damaged_batch(
         found = log.offset_for_time(1000)
         assert found is not None
         assert found.offset == 0
+
+
+def test_a_read_fails_at_a_damaged_batch_before_its_start_only_if_a_gap_follows() -> None:
+    """A wrong offset in the damaged header could hide records of the gap, but of no other place."""
+    env = flipped({}, 5, CRC_AT, 1, rolled=False)
+    assert [record.offset for record in reader_of(env).records(6)] == list(range(6, COUNT))
+    data = read(env, LOG)
+    size = len(data) // COUNT
+    write(env, LOG, data[: 6 * size] + data[7 * size :])
+    with pytest.raises(CorruptBatch) as caught:
+        list(reader_of(env).records(6))
+    assert caught.value.position == 5 * size
+    assert [record.offset for record in reader_of(env).records(7)] == list(range(7, COUNT))
 
 
 def test_no_search_by_a_stamped_append_time_passes_over_a_damaged_batch() -> None:
