@@ -13,7 +13,7 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.record.coding import crc32c
 from tidelog.record.header import CRC_AT, LEADER_EPOCH_AT, LENGTH_AT, MAGIC_AT
 from tidelog.storage import files
-from tidelog.storage.checks.findings import Finding, Severity, derived
+from tidelog.storage.checks.findings import Finding, Severity, derived, warning
 from tidelog.storage.checks.flipped_bits import flipped_bit
 from tidelog.storage.checks.log_check import LogFacts
 from tidelog.storage.clocks.zone_map import FileSum, Zone, ZoneMap
@@ -21,6 +21,9 @@ from tidelog.storage.clocks.zone_map import FileSum, Zone, ZoneMap
 ReadBytes = Callable[[int, int], bytes]
 READ_BYTES: Final = 4 << 20
 _STALE: Final = "--repair rebuilds it"
+_PRIMARY: Final = (
+    "append times that the file lacks are unknown; restore the file from a backup to recover them"
+)
 
 _OUTSIDE: Final = (
     (LENGTH_AT, "base offset"),
@@ -235,4 +238,7 @@ def _check_siblings(path: str, zone_map: ZoneMap, context: ZoneMapContext) -> It
                 f" map was built, it had {expected.size_bytes} bytes with CRC-32C"
                 f" {expected.crc32c:08x}. The file's entries match the log"
             )
-        yield derived(stem + suffix, damage, severity=Severity.WARNING)
+        if suffix == files.APPEND_TIME_SUFFIX:
+            yield warning(stem + suffix, damage, _PRIMARY)
+        else:
+            yield derived(stem + suffix, damage, severity=Severity.WARNING)

@@ -1,6 +1,7 @@
 """Findings on a damaged log name exactly the lost offsets and the next readable offset."""
 
 import re
+from uuid import UUID
 
 import pytest
 from tests.faults import SeededEnv
@@ -181,6 +182,28 @@ def test_a_damaged_head_of_append_times_is_named(env: SeededEnv) -> None:
     (finding, *_) = of_log(look(env), name)
     assert finding.position == 0
     assert "topic id" in finding.damage
+
+
+def topic_id_of(env: SeededEnv) -> UUID:
+    with LogDir.open(PATH, env=env) as log_dir:
+        return log_dir.reader("t", 0).context.topic_id
+
+
+@pytest.mark.parametrize("is_removed", [False, True], ids=["replaced", "removed"])
+def test_no_repair_of_lost_append_times_is_promised(env: SeededEnv, is_removed: bool) -> None:
+    name = f"{0:020d}.appendtime"
+    times, _ = append_times.AppendTimes.decode(read(env, name), 0, topic_id_of(env))
+    end = times.rows()[-1].offset
+    times.truncate_to(times.rows()[1].offset)
+    write(env, name, times.encode() + times.close(end))
+    if is_removed:
+        env.files.remove(f"{PARTITION}/{name}")
+    (finding,) = of_log(look(env), name)
+    expected = "is missing, but its zone map" if is_removed else "when its zone map was built"
+    assert expected in finding.damage
+    assert finding.severity is Severity.WARNING
+    assert "restore the file from a backup" in finding.remedy
+    assert not finding.repairable
 
 
 def test_a_partition_that_cannot_be_read_is_not_called_sound(env: SeededEnv) -> None:
