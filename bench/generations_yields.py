@@ -15,8 +15,9 @@ from tidelog.storage.compaction.generations.estimates import PRIOR_SAMPLES
 class Yields:
     """Yields of earlier cleanings, and predictions from these yields.
 
-    If a cleaning left a fraction p of a segment after d appended records, its records became
-    garbage at a rate of -ln(p) / d. As in the scheduler, the rate falls with age, in proportion to
+    If a cleaning leaves a fraction p of a segment, and d records were appended to the log since the
+    segment's previous cleaning (or since its base offset), the segment's records became garbage at
+    a rate of -ln(p) / d. As in the scheduler, the rate falls with age, in proportion to
     1 / (age + 2L), where L is the number of keys. A segment that was never cleaned is expected to
     have the yield that segments of similar age had at their first cleaning.
     """

@@ -42,7 +42,7 @@ SESSIONS = {
 
 
 def play(home: Path) -> Iterator[Entry]:
-    """Play all APIs, in each version and by each identity, and all sessions."""
+    """Yield the entries: requests of each API, version and user, and all recorded sessions."""
     logging.getLogger("tidelog").addHandler(logging.NullHandler())
     served = announced(home / "announced")
     rows = [f"{api}: {first} to {last}" for api, (first, last) in sorted(served.items())]

@@ -50,7 +50,7 @@ class CreateTimeRolls(LogMachine):
 
 
 class FullIndexes(LogMachine):
-    """Indexes are full after three entries, and a full index rolls the segment."""
+    """The time index is full after two entries; a full index rolls the segment."""
 
     CONFIGS: ClassVar[Configs] = ({"segment.index.bytes": "36", "index.interval.bytes": "1"},)
 

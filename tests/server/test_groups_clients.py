@@ -156,7 +156,7 @@ def test_a_static_member_returns_without_a_rebalance(broker: Broker) -> None:
 def test_members_continue_over_a_restart(tmp_path: Path) -> None:
     """After a restart of the broker, the group's members continue without a rebalance."""
     data = str(tmp_path / "data")
-    port = free_port()  # the port stays reserved while the broker is down
+    port = free_port()  # the system gives this port to no other process
     with tidelog.broker(data, port=port, settings=SETTINGS) as broker:
         make_filled_topic(broker, "flights")
         consumer = member(broker, "readers", "flights")

@@ -41,7 +41,7 @@ class Child(Driver):
 
         def is_there() -> bool:
             found[:] = [pid for pid in descendants(self.process.pid) if name in command_of(pid)]
-            if name == WORKER:  # the daemon comes first, and only forks the workers
+            if name == WORKER:  # the first one is the daemon, which only forks
                 found[:] = found[1:]
             return bool(found)
 

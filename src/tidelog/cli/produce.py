@@ -261,13 +261,14 @@ def _note_old(
 ) -> None:
     """Print that retention deletes `count` records soon: they are older than `retention.ms`."""
     are, them = verb(count, "is", "are"), verb(count, "it", "them")
+    records = plural(count, "appended record")
     what = (
         "the topic's retention.ms: retention deletes"
         if is_limit_known
         else "the default of retention.ms: a broker that serves the directory may delete"
     )
     surroundings.note(
-        f"{count} of them {are} older than {what} {them} with {verb(count, 'its', 'their')}"
+        f"{records} {are} older than {what} {them} with {verb(count, 'its', 'their')}"
         f" segment; `tidelog config {options.topic}{options.place.words} --set retention.ms=-1`"
         f" keeps {them}"
     )

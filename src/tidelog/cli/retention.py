@@ -497,8 +497,8 @@ def _kept_text(segment: "SegmentStory", forever: str, zone: str | None) -> str:
     if keeping.behind is not None:
         own = output.time_text(keeping.own_until_ms, zone)
         return (
-            f"{until}, because the earlier segment at {keeping.behind} is kept that long;"
-            f" on its own it would be kept until {own}"
+            f"{until}, because the earlier segment at {keeping.behind} is kept until then;"
+            f" without that segment, this segment would be kept until {own}"
         )
     return f"{until}, retention.ms after {_because(segment, zone)}"
 

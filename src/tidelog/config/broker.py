@@ -97,8 +97,13 @@ BOUNDED: Final = (
     "partition.max.record.locks",
 )
 
-_LEAST: Final = "Minimum of a group's own setting, which has this name without `group.` and `min.`."
-_MOST: Final = "Maximum of a group's own setting, which has this name without `group.` and `max.`."
+
+def _minimum_of(setting: str) -> str:
+    return f"Minimum value of the group setting `{setting}`."
+
+
+def _maximum_of(setting: str) -> str:
+    return f"Maximum value of the group setting `{setting}`."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,20 +322,32 @@ class BrokerConfig:
         "45000",
         "A member of the consumer protocol without a heartbeat for this time in ms is removed.",
     )
-    group_consumer_min_session_timeout_ms: int = config_field(int32(1), "45000", _LEAST)
-    group_consumer_max_session_timeout_ms: int = config_field(int32(1), "60000", _MOST)
+    group_consumer_min_session_timeout_ms: int = config_field(
+        int32(1), "45000", _minimum_of("consumer.session.timeout.ms")
+    )
+    group_consumer_max_session_timeout_ms: int = config_field(
+        int32(1), "60000", _maximum_of("consumer.session.timeout.ms")
+    )
     group_consumer_heartbeat_interval_ms: int = config_field(
         int32(1),
         "5000",
         "Time in ms between heartbeats of a member of the consumer protocol.",
     )
-    group_consumer_min_heartbeat_interval_ms: int = config_field(int32(1), "5000", _LEAST)
-    group_consumer_max_heartbeat_interval_ms: int = config_field(int32(1), "15000", _MOST)
+    group_consumer_min_heartbeat_interval_ms: int = config_field(
+        int32(1), "5000", _minimum_of("consumer.heartbeat.interval.ms")
+    )
+    group_consumer_max_heartbeat_interval_ms: int = config_field(
+        int32(1), "15000", _maximum_of("consumer.heartbeat.interval.ms")
+    )
     group_consumer_assignment_interval_ms: int = config_field(
         int32(0), "1000", "Minimum time in ms between two assignments of a consumer group; 0: none."
     )
-    group_consumer_min_assignment_interval_ms: int = config_field(int32(0), "0", _LEAST)
-    group_consumer_max_assignment_interval_ms: int = config_field(int32(0), "15000", _MOST)
+    group_consumer_min_assignment_interval_ms: int = config_field(
+        int32(0), "0", _minimum_of("consumer.assignment.interval.ms")
+    )
+    group_consumer_max_assignment_interval_ms: int = config_field(
+        int32(0), "15000", _maximum_of("consumer.assignment.interval.ms")
+    )
     group_consumer_max_size: int = config_field(
         int32(1), str(INT32_MAX), "Maximum number of members of a consumer protocol group."
     )
@@ -383,45 +400,63 @@ class BrokerConfig:
         "45000",
         "A member of a share group without a heartbeat for this time in ms is removed.",
     )
-    group_share_min_session_timeout_ms: int = config_field(int32(1), "45000", _LEAST)
-    group_share_max_session_timeout_ms: int = config_field(int32(1), "60000", _MOST)
+    group_share_min_session_timeout_ms: int = config_field(
+        int32(1), "45000", _minimum_of("share.session.timeout.ms")
+    )
+    group_share_max_session_timeout_ms: int = config_field(
+        int32(1), "60000", _maximum_of("share.session.timeout.ms")
+    )
     group_share_heartbeat_interval_ms: int = config_field(
         int32(1), "5000", "Time in ms between heartbeats of a member of a share group."
     )
-    group_share_min_heartbeat_interval_ms: int = config_field(int32(1), "5000", _LEAST)
-    group_share_max_heartbeat_interval_ms: int = config_field(int32(1), "15000", _MOST)
+    group_share_min_heartbeat_interval_ms: int = config_field(
+        int32(1), "5000", _minimum_of("share.heartbeat.interval.ms")
+    )
+    group_share_max_heartbeat_interval_ms: int = config_field(
+        int32(1), "15000", _maximum_of("share.heartbeat.interval.ms")
+    )
     group_share_assignment_interval_ms: int = config_field(
         int32(0), "1000", "Minimum time in ms between two assignments of a share group; 0: none."
     )
-    group_share_min_assignment_interval_ms: int = config_field(int32(0), "0", _LEAST)
-    group_share_max_assignment_interval_ms: int = config_field(int32(0), "15000", _MOST)
+    group_share_min_assignment_interval_ms: int = config_field(
+        int32(0), "0", _minimum_of("share.assignment.interval.ms")
+    )
+    group_share_max_assignment_interval_ms: int = config_field(
+        int32(0), "15000", _maximum_of("share.assignment.interval.ms")
+    )
     group_share_record_lock_duration_ms: int = config_field(
         int32(1000, 3_600_000),
         "30000",
         "Time in ms for which a member holds a record's acquisition lock.",
     )
     group_share_min_record_lock_duration_ms: int = config_field(
-        int32(1000, 30_000), "15000", _LEAST
+        int32(1000, 30_000), "15000", _minimum_of("share.record.lock.duration.ms")
     )
     group_share_max_record_lock_duration_ms: int = config_field(
-        int32(30_000, 3_600_000), "60000", _MOST
+        int32(30_000, 3_600_000), "60000", _maximum_of("share.record.lock.duration.ms")
     )
     group_share_delivery_count_limit: int = config_field(
         int32(2, 10),
         "5",
         "Maximum number of deliveries of a record, after which no member gets it.",
     )
-    group_share_min_delivery_count_limit: int = config_field(int32(2, 5), "2", _LEAST)
-    group_share_max_delivery_count_limit: int = config_field(int32(5, 25), "10", _MOST)
+    group_share_min_delivery_count_limit: int = config_field(
+        int32(2, 5), "2", _minimum_of("share.delivery.count.limit")
+    )
+    group_share_max_delivery_count_limit: int = config_field(
+        int32(5, 25), "10", _maximum_of("share.delivery.count.limit")
+    )
     group_share_partition_max_record_locks: int = config_field(
         int32(100, 10_000),
         "2000",
         "Maximum number of in-flight records of a partition in a share group: from the"
         " first unacknowledged record to the last delivered record.",
     )
-    group_share_min_partition_max_record_locks: int = config_field(int32(100, 2000), "100", _LEAST)
+    group_share_min_partition_max_record_locks: int = config_field(
+        int32(100, 2000), "100", _minimum_of("share.partition.max.record.locks")
+    )
     group_share_max_partition_max_record_locks: int = config_field(
-        int32(2000, 10_000), "4000", _MOST
+        int32(2000, 10_000), "4000", _maximum_of("share.partition.max.record.locks")
     )
     group_share_max_size: int = config_field(
         int32(1, 1000), "200", "Maximum number of members of a share group."

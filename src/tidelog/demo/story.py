@@ -55,7 +55,7 @@ class Printer:
         self._console.print(f"\n{text}")
 
     def checked(self, checks: Checks) -> None:
-        """Print the number of checks on one line, and one line for each failed check."""
+        """Print how many checks passed on one line, and one line for each failed check."""
         count, equal = len(checks.lines), len(checks.lines) - len(checks.failed)
         style = "bold red" if checks.failed else "green"
         line = f"\nchecked: {equal} of {count} figures equal those of the source file"

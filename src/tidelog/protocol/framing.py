@@ -291,7 +291,10 @@ class Frames:
             self._move_chunk(have + max(room_bytes, _ROOM_BYTES_MIN), have)
 
     def _begin_again(self) -> None:
-        """Receive at the beginning of the chunk again. A full chunk is replaced by a larger one."""
+        """Let the next bytes be received at the beginning of the chunk.
+
+        A full chunk is replaced by a larger one.
+        """
         size = self._next_size()
         if size != len(self._chunk):
             self._chunk = bytearray(size)

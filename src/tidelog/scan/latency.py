@@ -129,7 +129,8 @@ def by_unit(
     """Return latencies by start of the unit; None if a span of `by_hour` overlaps two units.
 
     Raises:
-        InvalidRequest: From `units_with`.
+        InvalidRequest: Too many units have records, or a unit is before the year 2 or after the
+            year 9998 (see `units_with`).
     """
     units: dict[int, LatencyHistogram] = {}
     bounds = iter(units_with(by_hour, unit, zone))
@@ -173,7 +174,8 @@ def latency(  # noqa: PLR0913 - the range, and how it is divided
     Raises:
         UnknownTopic: A topic or partition doesn't exist.
         CorruptData: A batch that had to be read is damaged.
-        InvalidRequest: Too many units have records; or from `units_with`.
+        InvalidRequest: Too many units have records, or a unit is before the year 2 or after the
+            year 9998 (see `units_with`).
         MissingDependency: Something must be read, and pyarrow, numpy or numba is not installed.
     """
     hours = _Range.around(start_ms, end_ms, unit, zone)

@@ -92,10 +92,10 @@ class Piece:
         times_end: First offset for which the append times in this file are not trusted.
         is_unknown: Whether append times are needed but unknown. Then only batches with a
             LogAppendTime timestamp can match.
-        without_time: For a piece without bytes: number of records at its offsets that have no time
-            on the clock, from the zone map.
-        records: For a piece without bytes, in a plan for counting: number of records in the time
-            range.
+        without_time: Number of records in the offset range that have no time on the clock. It comes
+            from the zone map, and is set only for a piece without bytes, which is not read.
+        records: Number of records in the time range. It is set only in a plan for counting, for a
+            piece without bytes.
         opens_all: Whether every batch is opened, because the piece may have records without a time.
             Records without a time in unopened batches are not counted.
         floor_offset: No batch of the piece begins below this offset.

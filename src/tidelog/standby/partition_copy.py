@@ -402,8 +402,8 @@ class Copy:
 
         A leader reads its log start offset before its last stable offset. If records are deleted
         between the two reads, the last stable offset may be above the reported log start although
-        the transaction is open. So the proof counts only if a later response has a log start below
-        that last stable offset.
+        the transaction is open. So a last stable offset is a proof only if the log start of a later
+        response is below it.
         """
         first = self.log.producer_states().first_unstable_offset
         answer, self._candidate = self._candidate, None

@@ -107,7 +107,7 @@ def test_the_text_has_reasons_and_times(tides: Cli) -> None:
     assert "rolled by segment.bytes at 2023-11-14 22:13:21" in text
     assert "the timestamp of record 0" in text
     assert "record 1, 2023-11-14 22:13:21; its timestamp is 2024-11-13" in text
-    assert "because the earlier segment at 1 is kept that long" in text
+    assert "because the earlier segment at 1 is kept until then" in text
     assert "takes appends" in text
     assert "deletion      possible by age after that; by size once" in text
     assert "more are appended; by `tidelog delete-records`\n" in text

@@ -5,7 +5,7 @@ import pytest
 from tidelog.scan.record_filter import FieldMatch
 
 LONG = "9" * 5_000  # Python parses no integer of more than 4300 digits
-HUGE = "1e9999999999999999999999"  # Python parses no exponent with so many digits
+HUGE = "1e9999999999999999999999"  # Python's `Decimal` parses no exponent with so many digits
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ TURNS: Final = 5  # number of loop iterations; there are more connections
 
 
 async def crowded(path: Path, count: int, **settings: str) -> tuple[Server, list[socket.socket]]:
-    """Start a broker, and connect clients that it has not accepted yet."""
+    """Start a broker, connect clients, and return before the broker accepts them."""
     named = {name.replace("_", "."): text for name, text in settings.items()}
     config = BrokerConfig.parse(named)[0]
     server = Server(open_node(str(path), config, env=Env(clock=ManualClock())))

@@ -198,7 +198,7 @@ def codes(answer: Answered) -> set[int]:
 
 
 def each_once(asked: Asked) -> bool:
-    """Return whether the request names no topic and no partition twice."""
+    """Return whether the topics of the request differ, and the partitions of each topic."""
     names = [name for name, _ in asked.topics]
     numbers = [[number for number, _ in parts] for _, parts in asked.topics]
     return len({*names}) == len(names) and all(len({*each}) == len(each) for each in numbers)

@@ -64,7 +64,7 @@ class MemoryCluster:
         return offset
 
     def skip(self, partition: TopicPartition, count: int = 1) -> None:
-        """Add offsets without data records, such as markers, or records that compaction removed."""
+        """Add offsets that have no data record, as after a marker or a compaction."""
         self.ends[partition] += count
 
     def delete_before(self, partition: TopicPartition, offset: int) -> None:

@@ -250,8 +250,9 @@ def page(place: str, result: "LatencyResult", zone: str | None) -> Report:
     """Return the report."""
     sections: list[Section] = [
         Text(
-            "Latency is append time minus create time, by hour of append time and of create time. A"
-            " record with a negative latency was appended before its create time."
+            "Latency is append time minus create time. It is shown by the hour of the append time"
+            " and by the hour of the create time. A record with a negative latency was appended"
+            " before its create time."
         ),
         Items(lines(result), "In short"),
     ]

@@ -137,7 +137,8 @@ class MirrorOptions(TypedDict, total=False):
     name: Annotated[
         str,
         Option(
-            "Name at the target of topics that --pattern finds. Default: {topic}, their own name.",
+            "Name that each topic found by --pattern gets at the target. Default: {topic}, the"
+            " topic's own name.",
             "--name",
             TOPIC_WORD,
             metavar="NAME",

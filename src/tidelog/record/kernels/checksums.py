@@ -74,9 +74,9 @@ def add_word(crc: int, data: Bytes, at: int) -> int:
     return crc
 
 
-# The code from here on is compiled; see `memory`.
+# The code from here on is compiled. `memory` explains why mypy and ruff don't check it fully.
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
-# ruff: noqa: ARG001 - as there
+# ruff: noqa: ARG001
 
 
 def _stepper(x86_name, arm_name, bits):

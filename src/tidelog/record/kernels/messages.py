@@ -150,10 +150,14 @@ def check_messages(
             the message, time in ms, 1 if it has a key.
 
     Returns:
-        DONE, or BAD_RECORD and the position of the bad message; the number of messages; the last
-        message's offset, -1 for none; the largest timestamp in ms, -1 for none; the number of
-        refused messages; whether any message was refused only because of its time; whether offsets
-        are 0, 1, 2, ... All values after the position are valid only with status DONE.
+        - status: DONE or BAD_RECORD.
+        - position of the bad message, with BAD_RECORD. All further values are valid only with DONE.
+        - number of messages.
+        - offset of the last message, or -1 if there is none.
+        - largest timestamp in ms, or -1 if there is none.
+        - number of refused messages.
+        - whether a message was refused only because of its time.
+        - whether the offsets are 0, 1, 2, ...
     """
     at, end, count, refused_count = 0, data.size, 0, 0
     last, largest, counts_from_0, has_time_error = -1, NO_TIMESTAMP, True, False

@@ -479,7 +479,7 @@ def _mark(superseded: Bytes, number: int) -> None:
 def _prefetch_row(row: int, keys: KeyMap) -> None:
     """Prefetch the slot of a hashed record.
 
-    This is done for one slot per record that is read, because many prefetches at once would block
+    Each time a record is read, one slot is prefetched, because many prefetches at once would block
     the CPU's other memory accesses.
     """
     if row & (HALF_ROWS - 1) < keys.state[WAITING]:

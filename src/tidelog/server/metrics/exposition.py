@@ -555,7 +555,7 @@ def _partition_families(
 def _by_clock(
     labels: Iterable[str], times: Iterable[tuple[int | None, int | None]]
 ) -> Iterator[tuple[str, int | None]]:
-    """Yield each time with the labels of its partition and clock."""
+    """Yield the times, each with the labels of its partition and clock."""
     for label, (record_ms, append_ms) in zip(labels, times, strict=True):
         yield f'{label[:-1]},clock="record"}}', record_ms
         yield f'{label[:-1]},clock="append"}}', append_ms

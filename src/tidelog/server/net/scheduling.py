@@ -219,7 +219,8 @@ class WriteCoalescer:
     """Coalesces responses of one event-loop iteration. Used only in the event loop's thread.
 
     Attributes:
-        holds: Whether the next response is to be held, by a call of `hold`.
+        holds: Whether the caller must hold each response, by calling `hold`. If it is False, the
+            caller must call `tries`, which decides.
         due_ns: Monotonic time in ns at which to call `send` if the iteration has not ended by then.
     """
 

@@ -579,9 +579,10 @@ def _end_within(segment: Segment, first: Frame, end: int, source: SegmentBytes) 
 def _walk_within(
     first: Frame, walked: Iterable[Frame], end: int, sound_end: tuple[int, int]
 ) -> tuple[int, int]:
-    """Return the result of `_end_within` after a pass over the batches.
+    """Return position and offset after the last batch of `walked` that ends by position `end`.
 
-    The batches up to `sound_end` are sound.
+    The result is at least `sound_end`, the position and offset after batches that are known to be
+    sound.
     """
     behind, next_offset = sound_end
     previous, before = first, first.base_offset
