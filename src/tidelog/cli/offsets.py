@@ -160,12 +160,12 @@ def _print_matches(
     if total:
         surroundings.note(
             f"the append time of {plural(total, 'record')} before these offsets is unknown;"
-            f" {verb(total, 'it', 'any of them')} may match"
+            f" {verb(total, 'this record', 'any of these records')} may match"
         )
     if None in unknown:
         surroundings.note(
             "brokers don't report how many records before these offsets have no known append time;"
-            " any of them may match"
+            " any of these records may match"
         )
 
 
@@ -264,7 +264,7 @@ def count(surroundings: Surroundings, options: CountOptions) -> None:
     """
     if options.by is not None and options.zone_cache is not None:
         raise UsageProblem(
-            "--by reads the records, so --zone-cache has no use; leave one of them out"
+            "--by reads the records, so --zone-cache has no use; leave out --by or --zone-cache"
         )
     if options.place.access is not None and options.zone_cache is not None:
         raise UsageProblem("--zone-cache applies to a directory's files; leave it out for a broker")

@@ -474,6 +474,6 @@ def _ensure_known(
         fact = f"the append time of {records} before offset {target} is unknown"
         other = ClockName.RECORD
     raise UsageProblem(
-        f"{name}: {fact}; any of them may be at or after {options.before}: add --untimed to delete"
-        f" them as well, or use --clock {other} or --offset"
+        f"{name}: {fact}; any of these records may be at or after {options.before}: add"
+        f" --untimed to delete them as well, or use --clock {other} or --offset"
     )

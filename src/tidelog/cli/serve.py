@@ -71,7 +71,7 @@ class ServeOptions:
     durability: str | None = option(
         "--durability",
         type=click.Choice(["page-cache", "fsync"]),
-        help="What an acknowledgment with acks=all waits for; sets tidelog.durability. Default:"
+        help="What an acknowledgement with acks=all waits for; sets tidelog.durability. Default:"
         " page-cache.",
     )
     metrics: str | None = option(

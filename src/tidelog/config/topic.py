@@ -217,9 +217,9 @@ class TopicConfig:
     delete_retention_ms: int = config_field(
         int64(0),
         "86400000",
-        "Minimum time in ms that a tombstone is kept after the first compaction that"
-        " read it. Even if nothing more is appended, the compaction that removes it is due"
-        " at most a tenth of this time after the minimum (with"
+        "Minimum time in ms for which a tombstone is kept, counted from the first compaction that"
+        " read the tombstone. The compaction that removes the tombstone is due at most a tenth of"
+        " this time after the minimum, even if nothing more is appended (with"
         " tidelog.compaction.scheduler=generational: at most 1.1 times this time after the"
         " minimum).",
         synonyms=(Synonym("log.cleaner.delete.retention.ms"),),
@@ -233,9 +233,9 @@ class TopicConfig:
     min_compaction_lag_ms: int = config_field(
         int64(0),
         "0",
-        "Minimum time in ms before a record can be compacted, counted from its"
-        " timestamp, or from its append time if that is earlier and"
-        " tidelog.retention.clock is not `record`. Must not exceed max.compaction.lag.ms.",
+        "Minimum age in ms of records that are compacted. The age counts from the record's"
+        " timestamp, or, if tidelog.retention.clock is not `record`, from the earlier of timestamp"
+        " and append time. Must not exceed max.compaction.lag.ms.",
         synonyms=(Synonym("log.cleaner.min.compaction.lag.ms"),),
     )
     max_compaction_lag_ms: int = config_field(

@@ -70,7 +70,7 @@ class RetentionClock(StrEnum):
 
 
 class Durability(StrEnum):
-    """Meaning of an acknowledgment with acks=all: records in the page cache, or synced to disk."""
+    """Meaning of an acknowledgement with acks=all: records in the page cache, or synced to disk."""
 
     PAGE_CACHE = "page-cache"
     FSYNC = "fsync"

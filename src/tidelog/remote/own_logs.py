@@ -164,8 +164,8 @@ def _refuse_unknown(log: LogView, end: int, time_ms: int) -> None:
     if last is None or log.append_time_of(last) is not None:
         return
     error = InvalidRequest(
-        f"{log.topic_partition}: offset {last} has no known append time, and it or others before"
-        f" it may have been appended at {format_ms(time_ms)} or later; use --clock record"
+        f"{log.topic_partition}: offset {last} has no known append time, so records up to this"
+        f" offset may have been appended at {format_ms(time_ms)} or later; use --clock record"
     )
     raise with_times(error, time_ms)
 

@@ -64,7 +64,7 @@ def test_a_load_by_name_reports_rows_that_retention_will_delete(flights: Cli) ->
     old = (*COLUMNS, "--time", "t", "--once", "mine")
     rows = [b'{"k": "a", "v": 1, "t": 1000}', b'{"k": "b", "v": 2}']
     first = flights.run("produce", "flights", "--from", "-", *old, stdin=b"\n".join(rows[:1]))
-    assert "note: 1 of them is older than the topic's retention.ms" in first.err
+    assert "note: 1 appended record is older than the topic's retention.ms" in first.err
     rows[1] = b'{"k": "b", "v": 2, "t": null}'
     again = flights.run("produce", "flights", "--from", "-", *old, stdin=b"\n".join(rows))
     assert (again.code, "older than" in again.err) == (0, False)

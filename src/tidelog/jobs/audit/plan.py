@@ -648,4 +648,6 @@ def _check_options(b: Place | None, options: AuditOptions) -> None:
         raise InvalidRequest("an offset map needs a second place")
     has_times = options["start"] is not None or options["end"] is not None
     if has_times and options["state"] is not None:
-        raise InvalidRequest("a state can't be used with a time range; leave out one of them")
+        raise InvalidRequest(
+            "a state can't be used with a time range; leave out the state or the range"
+        )

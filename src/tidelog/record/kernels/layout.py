@@ -70,7 +70,7 @@ REASONS: Final = {
     BAD_SIZE: "a batch length below the minimum for its magic",
     BAD_MAGIC: "a magic other than 0, 1 and 2",
     BAD_OFFSETS: "the batch's offsets leave the range of 0..2^63-1",
-    BAD_ORDER: "offsets that are not above those of the batch before it",
+    BAD_ORDER: "offsets that are not above the last offset of the previous batch",
     BAD_COUNT: "a record count that is negative, or too large for the bytes of the batch",
     BAD_RECORD: (
         f"a record whose length is not that of its fields, or with more than {HEADERS_MAX} headers"

@@ -243,7 +243,7 @@ RECORDS_OUT: Final = _counter(
 BYTES_OUT: Final = _counter("topic_bytes_out_total", "Bytes of batches sent to clients.")
 
 SKIPPED: Final = _counter(
-    "topic_writes_skipped_total", "Numbered writes skipped because they were already committed."
+    "topic_writes_skipped_total", "Versioned writes skipped because they were already committed."
 )
 
 LATENCY: Final = Family(

@@ -367,7 +367,7 @@ def compare_snapshot(
     for producer_id, entry in saved.items():
         right = expected.get(producer_id)
         if right is None and entry.last_offset >= first_offset:
-            yield _differs(path, f"producer {producer_id}: the log has no batch of it")
+            yield _differs(path, f"producer {producer_id}: the log has no batch of this producer")
         elif right is not None and (differences := _differences(entry, right)):
             yield _differs(path, f"producer {producer_id}: {'; '.join(differences)}")
     for producer_id in expected.keys() - saved.keys():

@@ -222,7 +222,7 @@ class CleaningJob:
         source_bases = {source.base_offset for source in self.sources}
         bases = [base for group in self.groups for base in group.bases]
         if not all(group.bases for group in self.groups) or not source_bases.issuperset(bases):
-            raise InvalidRequest("a group without segments, or with one that is not a source")
+            raise InvalidRequest("a group without segments, or with a segment that is not a source")
         if bases != sorted(set(bases)):
             raise InvalidRequest("segments of groups are out of order, or in two groups")
         if not 0 <= self.map_from <= self.map_to:

@@ -48,8 +48,8 @@ def unknown_times_note(name: TopicPartition, count: int) -> str:
     """Return a note that a search by append time excludes records of unknown append time."""
     return (
         f"{name}: the append time of {plural(count, 'record')} before the result is unknown;"
-        f" {'it' if count == 1 else 'each of them'} may have been appended at or after the"
-        " requested time"
+        f" {'this record' if count == 1 else 'each of these records'} may have been appended"
+        " at or after the requested time"
     )
 
 

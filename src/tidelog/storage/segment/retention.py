@@ -288,7 +288,8 @@ def _over_size(segments: Sequence[SegmentFacts], limit_bytes: int) -> _Pass:
             return None
         over -= segment.size_bytes
         return (
-            f"without it, the log of {total} bytes still has retention.bytes={limit_bytes} or more"
+            f"without this segment, the log of {total} bytes still has"
+            f" retention.bytes={limit_bytes} or more"
         )
 
     return reason_for

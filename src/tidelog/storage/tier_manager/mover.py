@@ -372,7 +372,7 @@ class Mover:
             if segment is not None and is_followed_by_hole(segment, row, self.record.manifest):
                 raise TierConflict(
                     f"{segment.log_path}: the next file, of offset {row.end_offset}, is missing,"
-                    " but the tier has it; run `tidelog tier TOPIC --restore`"
+                    " but the tier has this file; run `tidelog tier TOPIC --restore`"
                 )
             if segment is None or segment.is_active or not is_copied(segment, row):
                 self._cut_from(row.base_offset)

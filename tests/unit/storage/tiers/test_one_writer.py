@@ -204,7 +204,7 @@ def test_a_missing_local_file_removes_nothing_from_the_tier() -> None:
     tiered.directory.close()
     tiered.disk.remove(victim.log_path)
     reopened(tiered)
-    with pytest.raises(TierConflict, match="is missing, but the tier has it"):
+    with pytest.raises(TierConflict, match="is missing, but the tier has this file"):
         tiered.move(grace_ms=0)
     assert stored(tiered) == before
     tiered.directory.close()
