@@ -540,7 +540,7 @@ class ProducerStates:
         if entry.txn_first_offset is not None and not batch.is_transactional:
             raise InvalidTxnState(
                 f"producer {entry.producer_id} has a transaction open since offset "
-                f"{entry.txn_first_offset}, but its batch at {batch.base_offset} is in no transaction"
+                f"{entry.txn_first_offset}, but its batch at {batch.base_offset} is outside it"
             )
         return None
 
