@@ -60,7 +60,7 @@ class Answers:
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
 
     def read(self) -> memoryview:
-        """Return the next response from its correlation id on.
+        """Return the next response without its length; it begins with the correlation id.
 
         The result is valid until the next call.
         """

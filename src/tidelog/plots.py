@@ -305,7 +305,7 @@ class Plot:
             sum(len(one.values) for series in panels.values() for one in series)
             for panels in (self.panels, finite)
         )
-        note = f"Left out: {plural(value_count - finite_count, 'value')} without a finite number."
+        note = f"Left out: {plural(value_count - finite_count, 'infinite or undefined value')}."
         text = _html(replace(self, panels=finite))
         return f'{text}<p class="note">{note}</p>' if value_count > finite_count else text
 

@@ -38,7 +38,11 @@ class Story(Generic[Promise]):
         return bisect_right(self._moments, moment) - 1
 
     def around(self, moment: int) -> tuple[Promise, Promise]:
-        """Return the promises before and after the step that follows the first `moment` calls."""
+        """Return the promises before and after the step that the call number `moment` belongs to.
+
+        Calls are numbered from 0. If that call is the first of a step, the result is the promises
+        before and after that step.
+        """
         step = self.step_at(moment)
         return self._promises[step], self._promises[min(step + 1, len(self._promises) - 1)]
 

@@ -1,7 +1,7 @@
 """Power is lost while segments are rolled, truncated and deleted: their notes stay correct.
 
-Each record's value is the time of its append, so a segment's content shows the earliest `seen_ms`
-that its notes may have.
+Each record's value is the time of its append. A note's `seen_ms`, the time by which all records of
+the segment had arrived, must not be below the latest of these values.
 """
 
 from functools import cache

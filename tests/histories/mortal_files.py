@@ -9,7 +9,7 @@ from tidelog.types import Buffer
 
 
 class MortalFiles(OsFileSystem):
-    """Runs a limited number of changing calls; afterwards every changing call fails.
+    """Allows a limited number of calls that change files; afterwards every such call fails.
 
     A write at which the process is killed may write a part of its bytes.
 

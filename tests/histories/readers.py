@@ -82,7 +82,7 @@ def fetch_request(partition: Partition, at: int, *, is_committed: bool = True) -
 
 
 def committed_in(data: PartitionData, at: int) -> tuple[list[tuple[int, int]], int]:
-    """Return offsets and values of records from `at` on, without aborted ones; and the next offset.
+    """Return (offset, value) of each record from `at` on that is not aborted, and the next offset.
 
     Aborted records are found as by Kafka's consumers: from the list of aborted transactions and
     their markers.

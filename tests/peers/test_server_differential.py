@@ -30,7 +30,8 @@ pytestmark = pytest.mark.kafka
 INDEX_ENTRY_SIZES = {".index": 8, ".timeindex": 12}
 SPECIAL = (-1, -2, -3, -4, -5)
 PLAIN_RUN, SWEEP = 75, 3_000
-# No retention and no limits of timestamps, because the traffic's times are in the past.
+# No retention and no limit for old timestamps, because the traffic's times are in the past. Index
+# entries at short distances test more lookups.
 FREE = {
     "retention.ms": "-1",
     "message.timestamp.before.max.ms": str(2**63 - 1),

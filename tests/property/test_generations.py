@@ -143,7 +143,7 @@ def _append(model: Model, random: Random) -> None:
 
 
 def _clean_by_kafka(model: Model, _random: Random) -> None:
-    """Clean like Kafka: map from the checkpoint on, rewrite all, drop every expired tombstone."""
+    """Clean as Kafka: map keys from the checkpoint on, rewrite all, drop each expired tombstone."""
     map_from = clean_end(model.facts([1.0] * len(model.segments)), 0)
     model.clean([((each.base,), True) for each in model.segments], map_from, model.end)
     for each in model.segments:

@@ -203,7 +203,7 @@ def test_values_that_are_not_finite_are_gaps(unit: Unit, is_stacked: bool) -> No
         ).html()
 
     finite = html({x: value for x, value in values.items() if math.isfinite(value)})
-    note = '<p class="note">Left out: 3 values without a finite number.</p>'
+    note = '<p class="note">Left out: 3 infinite or undefined values.</p>'
     assert html(values) == f"{finite}{note}"
     few = html({0: math.nan, 1: 4.0})
     assert "<svg" not in few

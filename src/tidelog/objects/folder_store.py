@@ -133,7 +133,7 @@ class FolderStore(TwoRequestStore):
             file.close()
 
     def _make_folder(self, path: str) -> None:
-        """Create the folder and its parents, with durable names."""
+        """Create the folder and its missing parents, and sync the names of the new folders."""
         missing = []
         while path and not self._fs.exists(path):
             missing.append(path)

@@ -286,7 +286,7 @@ class LegacyBatch:
         )
 
     def ensure_valid(self) -> None:
-        """Raise CorruptBatch if the CRC in the message is wrong.
+        """Raise CorruptBatch if the message is too short for its magic, or its CRC is wrong.
 
         Raises:
             CorruptBatch: The CRC is wrong, or the message is too short for its magic.

@@ -157,8 +157,8 @@ def is_other_batch(own_batch: Batch, theirs: Batch) -> bool:
     )
 
 
-# First versions with the needed fields. Metadata has topic ids since version 10. Fetch has the
-# epoch of the last fetched record since version 12.
+# First versions with the needed fields. Since version 10, Metadata has topic ids. Since version 12,
+# Fetch has the epoch of the last fetched record.
 _METADATA_LEAST: Final = 10
 
 _FETCH_LEAST: Final = 12

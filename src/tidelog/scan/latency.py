@@ -85,7 +85,14 @@ class TopicLatency:
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """Whole hours of append time, [start, end) in ms, and the calendar of units, if requested."""
+    """A range of append time in whole hours, [start_ms, end_ms), and the unit that groups it.
+
+    Attributes:
+        start_ms: Start in ms, inclusive.
+        end_ms: End in ms, exclusive.
+        unit: Calendar unit by which the result is also grouped; None if none was requested.
+        zone: Time zone of the calendar.
+    """
 
     start_ms: int
     end_ms: int

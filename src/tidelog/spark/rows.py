@@ -262,8 +262,9 @@ def _wrong_times(name: str, column: "Column") -> "Iterator[tuple[int, RequestErr
             row,
             InvalidTimestamp(
                 f"(column {name}): {times[row]} ms does not fit into Spark's timestamps"
-                " (microseconds in 64 bits; was it meant as micro- or nanoseconds?); leave the"
-                " column out by the option columns, or read it as null by mode=permissive"
+                " (microseconds in 64 bits); the writer may have meant microseconds or"
+                f" nanoseconds. Omit {name} from the option columns, or set mode=permissive to"
+                " read it as null"
             ),
         )
 

@@ -273,9 +273,9 @@ def _cut(reader: "LogView", start: int, end: int, max_bytes: int) -> int:
 def _last_offset(part: _Part, limit: int, *, is_first: bool) -> int | None:
     """Return the last offset of the last batch that ends at or before the position `limit`.
 
-    If no batch does, there are two cases. If the part is the range's first part (`is_first`),
-    return the last offset of the part's first batch. Otherwise, return the offset before the
-    segment's base offset. None if there is no batch.
+    Return None if the part has no batches. If all its batches end after `limit`, there are two
+    cases. If the part is the range's first part (`is_first`), return the last offset of the part's
+    first batch. Otherwise, return the offset before the segment's base offset.
     """
     from tidelog.storage.segment.segment import iterate_batches
 

@@ -117,8 +117,8 @@ def missing(name: str) -> MissingDependency:
     """Return the error for a package that this Python lacks."""
     return MissingDependency(
         f"the worker's Python, {sys.executable} on {platform.node()}, lacks {name}:"
-        " set spark.pyspark.python (or PYSPARK_PYTHON) to one with 'tidelog[spark]' installed, or"
-        " ship one by --archives; docs/deploy.md"
+        " set spark.pyspark.python (or PYSPARK_PYTHON) to a Python that has 'tidelog[spark]',"
+        " or send such a Python to the workers with --archives; see docs/deploy.md"
     )
 
 
@@ -166,8 +166,8 @@ _PROBE_SCHEMA: Final = "path string, version string, tidelog string"
 _MISMATCH: Final = re.compile(r"PYTHON_VERSION_MISMATCH.*|Python in worker has different version.*")
 
 _HINT: Final = (
-    "set spark.pyspark.python (or PYSPARK_PYTHON) to one with 'tidelog[spark]' installed before"
-    " the session starts; docs/deploy.md"
+    "before the session starts, set spark.pyspark.python (or PYSPARK_PYTHON) to a Python that has"
+    " 'tidelog[spark]'; see docs/deploy.md"
 )
 
 

@@ -1,4 +1,4 @@
-"""Settings that were changed on a broker already apply when its next start opens a partition."""
+"""After a restart, changed settings have an effect even while the broker opens partitions."""
 
 import asyncio
 import errno

@@ -11,7 +11,7 @@ from tidelog.types import Buffer
 
 
 def our_fields(batch: Batch) -> dict[str, object]:
-    """Return the fields of the batch's header, by the oracle's names."""
+    """Return the header's fields and facts about the batch, by the names in `KafkaBatch.fields`."""
     return {
         "magic": batch.magic,
         "size_bytes": batch.size_bytes,

@@ -54,7 +54,7 @@ class KafkaBatch:
     """A batch as Kafka reads it; `error` is the class of Kafka's exception, None without one.
 
     Attributes:
-        fields: Header fields by the names of `tidelog.record`'s batches.
+        fields: Header fields by the attribute names of the batches in `tidelog.record`.
         records: The records read before an error.
         error: Simple name of Kafka's exception, None without one.
     """

@@ -263,12 +263,12 @@ def _keeping(error: "TargetLoses", command_config: str | None, *, has_config: bo
     access = "".join(f" {name} {shlex.quote(text)}" for name, text in where.items() if text)
     if target.created_with is None:
         command = f"tidelog config {target.topic}{access}{_option_words('--set', settings)}"
-        return f"`{command}` keeps them"
+        return f"`{command}` keeps these records"
     command = (
         f"tidelog create {target.topic}{access} --partitions {target.partitions}"
         f"{_option_words('--config', {**target.created_with, **settings})}"
     )
-    return f"`{command}` creates a topic that keeps them; then repeat this command"
+    return f"`{command}` creates a topic that keeps these records; then run the job again"
 
 
 def _option_words(option: str, settings: Mapping[str, str]) -> str:

@@ -73,9 +73,9 @@ _BEFORE: Final[Mapping[TransactionState, frozenset[TransactionState]]] = {
 }
 
 
-def may_follow(state: TransactionState, after: TransactionState) -> bool:
-    """Whether `state` may follow `after`."""
-    return after in _BEFORE[state]
+def may_follow(state: TransactionState, previous: TransactionState) -> bool:
+    """Whether a transaction may change from the state `previous` to `state`."""
+    return previous in _BEFORE[state]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

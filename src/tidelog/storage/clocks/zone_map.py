@@ -375,7 +375,7 @@ class ZoneMap:
         self._rows_end = size_bytes - footer_size
         if trailer.header_size + trailer.zone_count * trailer.row_size != self._rows_end:
             zones = plural(trailer.zone_count, "zone")
-            reason = f"{size_bytes} bytes can't contain {zones} with the footer"
+            reason = f"{size_bytes} bytes are not the size of {zones} and the footer"
             raise CorruptIndex(reason, at=0)
         if footer_size > len(tail):
             tail = self._read(footer_size - len(tail), self._rows_end) + tail
@@ -618,5 +618,5 @@ def _decode_header(data: bytes, size: int) -> _RowFields:
     fields = data[HEAD_SIZE : -CRC.size]
     row_fields = _RowFields(list(FIELD.iter_unpack(fields)))
     if row_fields.size != row_size:
-        raise CorruptIndex(f"fields of {row_fields.size} bytes in rows of {row_size}", at=0)
+        raise CorruptIndex(f"fields of {row_fields.size} bytes, rows of {row_size} bytes", at=0)
     return row_fields

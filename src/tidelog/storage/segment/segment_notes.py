@@ -1,7 +1,7 @@
 """The file `segment-notes`: why and when each segment was rolled, and when its records arrived.
 
-If another program wrote a segment, the note has the time when tidelog first saw the segment. If the
-modification time of the log file was earlier at that moment, the note has the modification time.
+If another program wrote a segment, the note has the time when tidelog first saw the segment, or the
+modification time that the log file had then, if this was earlier (it can also be in the future).
 The modification time alone is not enough, because copying the file changes it. The file of notes is
 primary data, which can't be rebuilt. Without the file the reasons are unknown, and modification
 times are used. Retention, `tidelog why` and recovery (which looks for lost ends of segments) use

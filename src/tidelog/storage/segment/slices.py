@@ -142,8 +142,8 @@ def slices(
         start: First offset, inclusive.
         end: Offset after the last offset.
         on_empty: Called, in order, for each segment that has no such part. The arguments of the
-            call are the segment, and the start and the exclusive end of the requested offsets that
-            the segment should have.
+            call are the segment, and start and end of the requested offsets that the segment should
+            have.
 
     Raises:
         DamagedLog: Offsets that were on disk are in no file. The error is raised after the last
