@@ -381,8 +381,8 @@ def _first_free(env: Env, directory: str, *, is_new: bool) -> int:
 
 METADATA_FILE: Final = "tidelog-metadata.log"
 
-# Maximum number of records in each batch of a new file that replaces the old one. An appended change
-# is always one batch of any size.
+# Maximum number of records in each batch of a new file that replaces the old one. An appended
+# change is always one batch, of any number of records.
 _BATCH_RECORDS: Final = 1_000
 
 _MAGIC: Final = 2
