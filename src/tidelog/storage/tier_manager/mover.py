@@ -51,6 +51,7 @@ from tidelog.storage.tier.tier_record import TierRecord
 from tidelog.storage.tier_manager.tier_store import (
     CopySource,
     PartitionTier,
+    build_zones,
     copy_segment,
     folder_of,
     remove_garbage,
@@ -482,7 +483,7 @@ class Mover:
 
     def _source(self, segment: ClosedSegment) -> CopySource:
         log = self.log
-        zone_map_files.build_missing([segment])
+        build_zones(segment)
         note, seen_ms = log.note_of(segment)
         times = read_times(log, segment, clock=RetentionClock.RECORD_CAPPED, seen_ms=seen_ms)
         return CopySource(

@@ -38,7 +38,7 @@ from tidelog.errors import (
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.coding import crc32c
 from tidelog.storage import files
-from tidelog.storage.clocks.zone_map import FileSum, ZoneMap
+from tidelog.storage.clocks.zone_map import FileSum, Zone, ZoneMap
 from tidelog.storage.open_files import walk_file
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.gaps import lost_at_end
@@ -239,6 +239,55 @@ def _sum_sound_log(segment: "ClosedSegment", zones: ZoneMap) -> FileSum:
         file.close()
 
 
+def build_zones(segment: "ClosedSegment") -> None:
+    """Build the zone map of a segment, unless the segment has a current map.
+
+    Before an old map is replaced, it is compared with the log, because only this map has the
+    checksums of the bytes that the batches' checksums don't cover. If no zone of several zones
+    matches, the log was rewritten, so the old map proves nothing.
+
+    Raises:
+        CorruptData: Bytes of the log have changed since the old map was built.
+        OSError: The disk failed.
+    """
+    if segment.zones_on(ClockName.APPEND) is not None:
+        return
+    old = _old_zones(segment)
+    if old is not None:
+        file = segment.context.env.files.open(segment.log_path)
+        try:
+            changed = sum(1 for _ in _changed_zones(file, old))
+            if changed == 1 or 0 < changed < old.zone_count:
+                raise _damage_of(segment, file, old)
+        finally:
+            file.close()
+    zone_map_files.build_missing([segment])
+
+
+def _old_zones(segment: "ClosedSegment") -> ZoneMap | None:
+    """Return the map beside a log of the map's range and size, even if batches or times differ."""
+    context, base = segment.context, segment.base_offset
+    limit = segment.size_bytes + files.SMALL_FILE_LIMIT_BYTES
+    try:
+        data = read_optional(context, base, files.ZONES_SUFFIX, limit=limit)
+        if data is None:
+            return None
+        zones = ZoneMap.decode(data)
+        zones.verify()
+    except (CorruptData, UnsupportedVersion):
+        return None
+    found = zones.topic_id, zones.base_offset, zones.end_offset, zones.log_size
+    expected = context.topic_id, base, segment.end_offset, segment.size_bytes
+    return zones if found == expected else None
+
+
+def _changed_zones(file: File, zones: ZoneMap) -> Iterator[Zone]:
+    """Yield the zones whose bytes have changed since the map was built."""
+    for zone in zones.zones():
+        if zone_map_files.sum_span(file, zone.position, zone.end_position) != zone.crc:
+            yield zone
+
+
 def _damage_of(segment: "ClosedSegment", file: File, zones: ZoneMap) -> CorruptData:
     """Return the error for a log that differs from its zone map: the first damaged batch.
 
@@ -255,12 +304,7 @@ def _damage_of(segment: "ClosedSegment", file: File, zones: ZoneMap) -> CorruptD
                 return error.located(path, position - batch.at)
     except CorruptData as error:
         return error
-    changed = (
-        zone
-        for zone in zones.zones()
-        if zone_map_files.sum_span(file, zone.position, zone.end_position) != zone.crc
-    )
-    zone = next(changed, zones.total)
+    zone = next(_changed_zones(file, zones), zones.total)
     reason = (
         f"bytes {zone.position} to {zone.end_position - 1} of {size} were changed after the segment"
         " was finished, where the batches' checksums don't cover them"

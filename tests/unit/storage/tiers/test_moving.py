@@ -8,7 +8,9 @@ from tests.unit.storage.tiers.fake_store import FakeStore
 from tests.unit.storage.tiers.tiered import EAGER, Tiered, values
 
 from tidelog.errors import MissingFile, OffsetsGone
+from tidelog.record.header import LEADER_EPOCH_AT
 from tidelog.storage.files import read_file, write_atomically
+from tidelog.storage.segment.segment import iterate_batches
 from tidelog.storage.segment.zone_map_files import build_missing
 from tidelog.types import ClockName
 
@@ -149,6 +151,41 @@ def test_a_log_file_that_was_removed_is_a_typed_error_that_names_it() -> None:
         tiered.move()
     assert caught.value.path == segment.log_path
     assert tiered.log.local_segments[0].base_offset == 0
+
+
+@pytest.mark.parametrize("loses_times", [False, True])
+@pytest.mark.parametrize("number", [0, 2, 4])
+def test_a_changed_log_is_not_copied_by_a_process_that_loads_the_map_afterwards(
+    number: int, loses_times: bool
+) -> None:
+    """A map whose first or last batch differs, or whose append times differ, is not rebuilt."""
+    tiered = Tiered().start(**EAGER)
+    tiered.fill(24)
+    tiered.log.roll()
+    segments = tiered.log.finished_segments()
+    build_missing(segments)
+    damaged = segments[2]
+    positions = [at for at, _ in iterate_batches(damaged, 0, damaged.size_bytes)]
+    flip(tiered, damaged.log_path, positions[number] + LEADER_EPOCH_AT)
+    if loses_times:
+        tiered.disk.remove(damaged.context.path(damaged.base_offset, ".appendtime"))
+    report = tiered.reopen().move()
+    assert report.copied == 2
+    assert (report.stopped or "").startswith(f"{damaged.log_path}, position ")
+    flip(tiered, damaged.log_path, positions[number] + LEADER_EPOCH_AT)
+    assert tiered.reopen().move().copied == len(segments) - 2
+
+
+def test_a_map_of_another_log_is_built_again() -> None:
+    """Every zone differs, so the log was rewritten and is not damaged."""
+    tiered = Tiered().start(**EAGER | {"internal.segment.bytes": "100000"})
+    tiered.fill(400)
+    tiered.log.roll()
+    (segment,) = tiered.log.finished_segments()
+    build_missing([segment])
+    for position, _ in iterate_batches(segment, 0, segment.size_bytes):
+        flip(tiered, segment.log_path, position + LEADER_EPOCH_AT + 3)
+    assert tiered.reopen().move().copied == 1
 
 
 @pytest.mark.parametrize("suffix", [".zones", ".index", ".timeindex"])
