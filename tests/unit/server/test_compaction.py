@@ -152,6 +152,33 @@ def test_a_partition_that_fails_is_named_and_tried_again_later_and_later(
     asyncio.run(story())
 
 
+def test_lost_append_times_stop_one_partition_alone(
+    node: Node, clock: ManualClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        await make_segments(node, "lost", 3)
+        await make_segments(node, "sound", 3)
+        path = tmp_path / "lost-0" / f"{1:020}.appendtime"
+        data = path.read_bytes()
+        path.unlink()
+        worker = Worker(node.env)
+        cleaners = await run(node, worker)
+        assert worker.asked == ["sound-0"]
+        for _ in range(3):
+            await settle(node, worker)
+        (line,) = [record.message for record in caplog.records if "lost-0" in record.message]
+        assert str(path) in line
+        assert "--accept-lost-times" in line
+        path.write_bytes(data)
+        clock.advance(BACKOFF_MS)
+        await settle(node, worker)
+        assert worker.asked == ["sound-0", "lost-0"]
+        assert node.metrics.cleaner.failing == {}
+        await cleaners.stop()
+
+    asyncio.run(story())
+
+
 def test_a_wait_has_an_end(node: Node, clock: ManualClock) -> None:
     async def story() -> None:
         await make_segments(node, "t", 3)
