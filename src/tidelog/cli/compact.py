@@ -7,7 +7,7 @@ topic's files, except for a tombstone, and prints a receipt.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
@@ -41,7 +41,7 @@ from tidelog.cli.places import (
 )
 from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem, interrupted_as
 from tidelog.env import Env
-from tidelog.errors import InvalidRequest
+from tidelog.errors import CorruptData, InvalidRequest, MissingFile, TidelogError
 from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -289,7 +289,7 @@ def compact(  # noqa: PLR0913 - one argument for each option
                 surroundings, directory, _compacted(directory, data, target), kind, show
             )
 
-    def here() -> "list[CompactionResult]":
+    def here() -> "tuple[list[CompactionResult], list[TidelogError]]":
         from tidelog.storage.compaction.cleaning_plan import CleanerOptions
 
         with (
@@ -299,26 +299,58 @@ def compact(  # noqa: PLR0913 - one argument for each option
             names = _compacted(directory, data, target)
             options = CleanerOptions(is_asked=not if_due, accepts_lost_times=accept_lost_times)
             env = surroundings.env
-            return [_clean(env, directory, name, options, roll=roll) for name in names]
+            return _each(names, lambda name: _clean(env, directory, name, options, roll=roll))
 
-    def by_holder(holder: "ControlClient") -> "list[CompactionResult]":
+    def by_holder(
+        holder: "ControlClient",
+    ) -> "tuple[list[CompactionResult], list[TidelogError]]":
         from tidelog.control.verbs import compact_arguments, read_compact_report
 
         if accept_lost_times:
             raise UsageProblem("--accept-lost-times needs the directory's lock: stop the broker")
         with open_directory(surroundings, data) as directory:
             names = _compacted(directory, data, target)
-        requests = [compact_arguments(name, roll=roll, is_asked=not if_due) for name in names]
-        return [
-            read_compact_report(name, holder.call("compact", arguments))
-            for name, arguments in zip(names, requests, strict=True)
-        ]
 
-    results = here_or_by_holder(data, "compact", here, by_holder)
-    output.print_rows(surroundings, _ROW_COLUMNS, map(_row, results), kind)
+        def requested(name: TopicPartition) -> "CompactionResult":
+            arguments = compact_arguments(name, roll=roll, is_asked=not if_due)
+            return read_compact_report(name, holder.call("compact", arguments))
+
+        return _each(names, requested)
+
+    return _show(surroundings, here_or_by_holder(data, "compact", here, by_holder), kind)
+
+
+def _each(
+    names: Iterable[TopicPartition], clean: Callable[[TopicPartition], "CompactionResult"]
+) -> "tuple[list[CompactionResult], list[TidelogError]]":
+    """Compact each partition; return results and errors. Damage does not stop later partitions."""
+    results: list[CompactionResult] = []
+    errors: list[TidelogError] = []
+    for name in names:
+        try:
+            results.append(clean(name))
+        except (CorruptData, MissingFile) as error:
+            errors.append(error)
+    return results, errors
+
+
+def _show(
+    surroundings: Surroundings,
+    done: "tuple[list[CompactionResult], list[TidelogError]]",
+    kind: Format,
+) -> ExitCode:
+    """Print the results and errors of `_each`; raises the last error."""
+    results, errors = done
+    if results or not errors:
+        output.print_rows(surroundings, _ROW_COLUMNS, map(_row, results), kind)
+    code = say_stopped(surroundings, ((one.name, one.stopped) for one in results))
+    for error in errors[:-1]:
+        surroundings.fail(str(error))
+    if errors:
+        raise errors[-1]
     if not results:
         surroundings.note("no topic has cleanup.policy=compact")
-    return say_stopped(surroundings, ((one.name, one.stopped) for one in results))
+    return code
 
 
 def _clean(

@@ -41,6 +41,26 @@ def test_without_a_topic_all_compacted_ones_are_examined(tmp_path: Path) -> None
     assert "nothing is dirty" in str(found[0]["reason"])
 
 
+def test_damage_of_a_partition_does_not_stop_the_others(tmp_path: Path) -> None:
+    cli = compactable(tmp_path)
+    for topic in ("airports", "planes"):
+        cli.ok("create", topic, *COMPACT)
+    topics = ("airports", "flights", "planes")
+    for _ in range(2):
+        cli.ok("compact", "--roll")
+        for topic in topics:
+            cli.append(at(NOW, b"a"), at(NOW, b"a"), topic=topic)
+    damaged = [tmp_path / "data" / f"{topic}-0" / f"{0:020}.appendtime" for topic in topics[:2]]
+    for path in damaged:
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+    found = cli.run("compact", "--roll", "-o", "json")
+    assert found.code == ExitCode.ERROR
+    compacted = [(one["topic"], one["partition"]) for one in found.objects]
+    assert compacted == [("flights", 1), ("planes", 0)]
+    for path in damaged:
+        assert found.err.count(str(path)) == 1
+
+
 def test_the_active_segment_is_left_alone(tmp_path: Path) -> None:
     cli = compactable(tmp_path)
     cli.ok("compact", "flights")
