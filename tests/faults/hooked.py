@@ -1,4 +1,4 @@
-"""Variants of the machine's file system: with a hook before calls, with failing calls, warm."""
+"""Variants of the machine's file system: a hook before calls, failing calls, all in memory."""
 
 import errno
 from collections.abc import Callable, Iterable

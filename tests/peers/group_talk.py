@@ -1,4 +1,4 @@
-"""A recorded conversation about groups with a broker, to compare two brokers.
+"""Sends requests of group members to a broker and records the responses, to compare brokers.
 
 Member ids are random, so the conversation replaces each id by a name, in the order of first use.
 """

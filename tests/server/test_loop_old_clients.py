@@ -1,4 +1,4 @@
-"""Message sets of old clients that decompress to much data don't block the event loop."""
+"""A message set of an old client does not block the event loop even if it decompresses to MBs."""
 
 import gc
 import random

@@ -478,9 +478,9 @@ def hour_table(
 ) -> tuple[output.Columns, list[list[Cell]]]:
     """Return columns and rows of latency by time for people.
 
-    A group has at most about `HOUR_ROWS` rows, each an hour, day, week or month. Exception: spans
-    of several hours are joined regardless of the calendar in two cases: one of the spans is in two
-    units, or the group would have too many months.
+    A group has at most about `HOUR_ROWS` rows, each an hour, day, week or month. If a span of the
+    latencies overlaps two of these units, or if the group would have too many months, each row is
+    instead a number of joined spans, which do not follow the calendar.
 
     Args:
         latencies: A pair for each group of rows: the first cells of each row of the group, and the

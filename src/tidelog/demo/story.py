@@ -213,7 +213,7 @@ def why(answers: Sequence[Answer], crossing: Crossing) -> list[str]:
         f" the record clock's answers come {min(gaps)} to {max(gaps)} offsets earlier."
     )
     still_there = (
-        f"Conversely, {late} flights of that day were due before noon and left after it. A replay"
+        f"Conversely, {late} flights of that day were due before noon and left at noon or later. A replay"
         " from noon by record time leaves them out; a replay by append time contains them."
     )
     return [record_first, still_there]
@@ -235,8 +235,8 @@ def three_sentences(day: "pd.DataFrame", crossing: Crossing, share: float) -> li
     )
     noon = (
         f'So "before noon" has two exact answers: {crossing.due_before_left_after} flights of the'
-        f" storm day were due before noon and left after it, and {crossing.due_after_left_before}"
-        " left before noon that were due later."
+        f" storm day were due before noon but left at noon or later, and"
+        f" {crossing.due_after_left_before} left before noon but were due at noon or later."
     )
     replayed = (
         f"Spark replayed the {left + canceled:,} flights that were due on that day, {left:,} that"

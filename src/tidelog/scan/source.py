@@ -378,7 +378,7 @@ class DirectoryRecords(RecordSource):
         _clock: ClockName,
         stats: ScanStats,
     ) -> int | None:
-        """See `RecordSource`; the number is in `stats`."""
+        """Return the number that the read has counted in `stats`; see `RecordSource`."""
         return stats.without_time
 
     def ranking(self, topic: str) -> Ranking:

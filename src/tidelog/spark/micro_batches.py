@@ -70,8 +70,8 @@ def seconds_behind(first_offsets: Mapping[TopicPartition, int], times: Times, no
         now_ms: The current time in ms.
 
     Returns:
-        The largest age in seconds for each of the keys `record` and `append`. An age is 0 if no
-        record is unread, and None if no time is known on that clock.
+        The largest age in seconds for each of the keys `record` and `append`. An age is 0 if all
+        records were read. It is None if no first unread record has a known time on the key's clock.
     """
     seconds: Json = {}
     for number, clock in enumerate(("record", "append")):

@@ -306,7 +306,7 @@ def zoned_text(ms: int, zone: tzinfo | str | None = None) -> str:
 
 
 def time_text(ms: object, zone: tzinfo | str | None = None) -> str:
-    """Format a time for people without its zone: `2013-02-08 17:00:00`, ms only if they are not 0.
+    """Format a time without its zone: `2013-02-08 17:00:00`, with ms only if they are not 0.
 
     The heading of the column or the sentence names the zone. The UTC offset is added only in an
     hour that a clock change repeats: `2013-11-03 01:30:00-05:00`. A time before 1970 or after the

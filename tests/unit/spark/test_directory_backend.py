@@ -203,7 +203,7 @@ def test_a_batch_read_warns_of_records_that_it_does_not_find(
 
 
 def test_a_start_after_the_last_record_follows_the_strategy(tmp_path: Path) -> None:
-    """The strategy `error` applies to times as exact bounds and to times as positions."""
+    """The strategy `error` applies with `timeRange=exact` and with `timeRange=positions`."""
     with live(tmp_path) as log_dir:
         put(log_dir, 3)
 

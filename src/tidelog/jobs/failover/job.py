@@ -620,7 +620,7 @@ def _sources(
 
 
 def _reason(sources: Iterable[Reference], margin: Margin, now_ms: int) -> str:
-    """Return the reason for a start on B: that of the reference with the earliest append time.
+    """Return the reason of the reference with the earliest append time, for a start on B.
 
     If the time of a reference is unknown or in the future, the reason states this. If no partition
     on A ever had a record, the reason states this.

@@ -134,8 +134,8 @@ class ClassicMembers:
         member = group.members.get(member_id)
         limit = self._config.group_max_size
         if group.is_in(GroupState.PREPARING_REBALANCE):
-            # Only the members that have joined this rebalance are counted, because the group may
-            # have more members than the limit if the limit was lowered.
+            # If the limit was lowered, the group may have more members than the limit. Then the
+            # first members that join the rebalance stay, so only these are counted.
             return (member is not None and member.join is not None) or group.awaiting_join < limit
         return group.is_empty or member is not None or len(group.members) < limit
 

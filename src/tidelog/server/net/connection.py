@@ -467,7 +467,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _take_next_turn(self) -> None:
         self._next_turn = None
-        self.last_active_ms = self._monotonic_ms()  # the client did not cause the pause
+        self.last_active_ms = self._monotonic_ms()  # the client was not idle in the meantime
         self._resume()
 
     def _flush(self) -> None:
@@ -477,7 +477,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _read_on(self) -> None:
         """Read the rest of a request, when there is memory again."""
-        self.last_active_ms = self._monotonic_ms()  # the client did not cause the pause
+        self.last_active_ms = self._monotonic_ms()  # the client was not idle in the meantime
         self._pace()
 
     def _handle(self, frame: memoryview, *, more: bool) -> None:

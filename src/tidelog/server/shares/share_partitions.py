@@ -242,7 +242,7 @@ LIVE_MAX: Final = 250_000
 
 
 class SharePartitions:
-    """Open share partitions and sessions. Used only in the event loop's thread.
+    """The share partitions and sessions that are open. Used only in the event loop's thread.
 
     Attributes:
         states: Persisted states.

@@ -619,8 +619,8 @@ def _sources(log: "LogAccess", choice: Choice, options: CleanerOptions) -> Itera
 def _lost_times(segment: ClosedSegment) -> CorruptFile | MissingFile | None:
     """Return the error if the file or object of a segment's append times is damaged or lost.
 
-    Unproven rows are no loss: no backup can prove them. A zone map shows how many rows a local file
-    had.
+    Rows that a checkpoint doesn't prove are not reported as lost, because a backup of the file
+    could not prove them either. A zone map shows how many rows a local file had.
     """
     context, base, suffix = segment.context, segment.base_offset, files.APPEND_TIME_SUFFIX
     path, limit = context.path(base, suffix), max(segment.size_bytes, files.SMALL_FILE_LIMIT_BYTES)

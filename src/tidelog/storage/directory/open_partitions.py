@@ -299,8 +299,8 @@ class OpenPartitions:
 
         The log of a partition that is not offline is returned unchanged. A commit that the
         failure interrupted is completed first. Data that is not synced is rewritten before the
-        recovery, because after a failed sync the system may treat pages as written that never
-        reached the disk.
+        recovery, because after a failed sync the operating system may mark pages as written
+        although they never reached the disk.
 
         Raises:
             UnknownTopic: No such topic or partition.

@@ -225,9 +225,10 @@ class Truncator(LogPart):
         So damage is found before the truncation begins.
 
         Returns:
-            The index of the aborted transactions whose markers remain in the segment that will be
-            last, rebuilt if the file is corrupt. None if that segment is the active segment. The
-            index is a new object, because readers still use the segment's index.
+            The index of aborted transactions of the segment that is last after the truncation; it
+            has only the transactions whose markers remain. If the file is corrupt, the index is
+            rebuilt from the log. None if that segment is the active segment. The index is a new
+            object, because readers still use the segment's index.
         """
         local, segments = self._segments.local, self._segments
         end_below(local, offset)

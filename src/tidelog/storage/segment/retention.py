@@ -288,8 +288,8 @@ def _over_size(segments: Sequence[SegmentFacts], limit_bytes: int) -> _Pass:
             return None
         over -= segment.size_bytes
         return (
-            f"without this segment, the log of {total} bytes still has"
-            f" retention.bytes={limit_bytes} or more"
+            f"after its deletion, {limit_bytes + over} of {total} bytes remain, at least"
+            f" retention.bytes={limit_bytes}"
         )
 
     return reason_for

@@ -1,4 +1,4 @@
-"""A partition's record of its tier, and the tier's segments for a log.
+"""The file in which a partition stores its tier's state, and the tier's segments for a log.
 
 `tidelog-tier.json` has the URL (never credentials), a copy of the manifest as the lock's holder
 last wrote or read it, and the start of the local part. So opening, planning and appending send no

@@ -15,8 +15,9 @@ because readers with older plans may read them, and parts of the job may still r
 This module owns:
 
 - The `CleaningTarget` of a tier.
-- The worker in this process (`TierCleaner`). It writes objects that no manifest names yet, and
-  `.cleaned` files in its own folder. So it needs no lock and may run on another machine.
+- The worker that cleans segments in the process that calls it (`TierCleaner`). It writes objects
+  that no manifest names yet, and `.cleaned` files in its own folder. So it needs no lock, and a
+  Spark task on another machine may call it.
 - The rewriting of segments of a tier, which an erasure also uses.
 
 Other modules own the passes (`compaction.cleaner`) and the manifest (`mover`).

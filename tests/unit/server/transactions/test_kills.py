@@ -40,7 +40,7 @@ TOO_LATE: Final = frozenset(
 
 
 class Known(NamedTuple):
-    """The outcomes of transactions that clients know after `calls` file system calls."""
+    """The outcomes that clients know after the first `calls` calls of the file system."""
 
     calls: int
     decided: dict[str, bool]

@@ -1,4 +1,4 @@
-"""A tier has one writer, so copies of its directory and restored backups change nothing in it."""
+"""Only one directory writes to a tier: copies and restored backups of it change nothing there."""
 
 import dataclasses
 from collections.abc import Callable

@@ -326,9 +326,8 @@ class Generations:
 
         If the log was rolled since the last plan, the active segment has grown to its current size
         between two checks. If a cleaning waits for the next check, the active segment may be full
-        by then, and the segment after it may have the active segment's current size. The estimate
-        includes at least the batch that causes the next roll. If the log was not rolled, the
-        estimate is 0.
+        by then, and the segment after it may have the active segment's current size. If the log was
+        not rolled, the estimate is 0.
         """
         is_first = self._statistics.planned_to != demand.cleanable_end
         has_rolled = self._segments and self._segments[-1].end_offset == demand.cleanable_end
