@@ -213,8 +213,8 @@ def why(answers: Sequence[Answer], crossing: Crossing) -> list[str]:
         f" the record clock's answers come {min(gaps)} to {max(gaps)} offsets earlier."
     )
     still_there = (
-        f"Conversely, {late} flights of that day were due before noon and left at noon or later. A replay"
-        " from noon by record time leaves them out; a replay by append time contains them."
+        f"Conversely, {late} flights of that day were due before noon and left at noon or later. A"
+        " replay from noon by record time leaves them out; a replay by append time contains them."
     )
     return [record_first, still_there]
 

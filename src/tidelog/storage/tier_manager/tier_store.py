@@ -291,8 +291,8 @@ def _changed_zones(file: File, zones: ZoneMap) -> Iterator[Zone]:
 def _damage_of(segment: "ClosedSegment", file: File, zones: ZoneMap) -> CorruptData:
     """Return the error for a log that differs from its zone map: the first damaged batch.
 
-    The checksum of a magic-2 batch does not cover its offset, length, leader epoch and magic. If no batch
-    is damaged, the error names the first changed zone.
+    The checksum of a magic-2 batch does not cover its offset, length, leader epoch and magic. If no
+    batch is damaged, the error names the first changed zone.
     """
     path, size = segment.log_path, file.size()
     try:
