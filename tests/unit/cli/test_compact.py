@@ -58,7 +58,7 @@ def test_damage_of_a_partition_does_not_stop_the_others(tmp_path: Path) -> None:
     compacted = [(one["topic"], one["partition"]) for one in found.objects]
     assert compacted == [("flights", 1), ("planes", 0)]
     for path in damaged:
-        assert found.err.count(str(path)) == 1
+        assert found.err.count(f"error: {path}") == 1
 
 
 def test_the_active_segment_is_left_alone(tmp_path: Path) -> None:
