@@ -158,7 +158,9 @@ class Life:
 
     def compact(self) -> None:
         if "compact" in self.writer.topic("t").config.cleanup_policy:
-            worker, options = PlainWorker(self.env), CleanerOptions(is_asked=True)
+            # Append times may be lost, because `remove_sidecar` removes their files, too.
+            worker = PlainWorker(self.env)
+            options = CleanerOptions(is_asked=True, accepts_lost_times=True)
             clean_partition(self.writer.log_dir, NAME, worker, options)
 
     def truncate(self) -> None:
