@@ -229,7 +229,7 @@ CREATED = {"retention.ms": "1000", "cleanup.policy": "compact,delete"}
             "my data",
             None,
             True,
-            "`tidelog config t --data 'my data' --set retention.ms=-1 --set x=9` keeps them",
+            "`tidelog config t --data 'my data' --set retention.ms=-1 --set x=9` keeps these records",
         ),
         (
             "kafka://west:9092",
@@ -237,7 +237,7 @@ CREATED = {"retention.ms": "1000", "cleanup.policy": "compact,delete"}
             False,
             (
                 "`tidelog config t --bootstrap west:9092 --command-config client.properties"
-                " --set retention.ms=-1 --set x=9` keeps them"
+                " --set retention.ms=-1 --set x=9` keeps these records"
             ),
         ),
         (
