@@ -88,7 +88,7 @@ class Commands:
         given = ("--from", "-", "--format", "json", "--value", "value", "--time", "time")
         code, _, err = shell.run("produce", name, *given, stdin=line)
         assert code == ExitCode.OK, err
-        assert ("1 of them is older than the topic's retention.ms" in err) is is_noted
+        assert ("1 appended record is older than the topic's retention.ms" in err) is is_noted
 
     def test_topics_are_made_shown_changed_and_deleted(self, shell: Shell) -> None:
         name = shell.fresh(2, "--config", "retention.ms=60000")

@@ -191,8 +191,8 @@ def test_produce_reports_rows_that_retention_will_delete(
     arguments = ("--key", "key", "--value", "value", "--time", "at")
     result = cli.ok("produce", "t", "--from", str(rows), *arguments)
     count = 2 if setting.startswith("retention.ms") else 1
-    are = "are" if count > 1 else "is"
-    assert (f"note: {count} of them {are} older than" in result.err) is is_told
+    records = f"{count} appended records are" if count > 1 else "1 appended record is"
+    assert (f"note: {records} older than" in result.err) is is_told
 
 
 def test_produce_reports_if_only_a_broker_would_delete_rows(cli: Cli) -> None:

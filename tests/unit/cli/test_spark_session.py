@@ -229,7 +229,8 @@ CREATED = {"retention.ms": "1000", "cleanup.policy": "compact,delete"}
             "my data",
             None,
             True,
-            "`tidelog config t --data 'my data' --set retention.ms=-1 --set x=9` keeps these records",
+            "`tidelog config t --data 'my data' --set retention.ms=-1 --set x=9` keeps these"
+            " records",
         ),
         (
             "kafka://west:9092",
@@ -247,7 +248,7 @@ CREATED = {"retention.ms": "1000", "cleanup.policy": "compact,delete"}
             (
                 "`tidelog create t --data data --partitions 3 --config retention.ms=-1"
                 " --config cleanup.policy=compact,delete --config x=9` creates a topic that keeps"
-                " them; then repeat this command"
+                " these records; then run the job again"
             ),
         ),
         ("data", CREATED, True, "repeat the command with --config retention.ms=-1 --config x=9"),
