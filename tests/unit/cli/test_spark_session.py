@@ -229,8 +229,10 @@ CREATED = {"retention.ms": "1000", "cleanup.policy": "compact,delete"}
             "my data",
             None,
             True,
-            "`tidelog config t --data 'my data' --set retention.ms=-1 --set x=9` keeps these"
-            " records",
+            (
+                "`tidelog config t --data 'my data' --set retention.ms=-1 --set x=9` keeps these"
+                " records"
+            ),
         ),
         (
             "kafka://west:9092",
