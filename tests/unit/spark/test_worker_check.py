@@ -60,7 +60,10 @@ def test_equal_workers_pass_the_check() -> None:
 
 @pytest.mark.parametrize(
     ("claims", "said"),
-    [("", "which has no tidelog: set spark.pyspark.python"), ("0.0.1", r"tidelog 0\.0\.1, not ")],
+    [
+        ("", "which has no tidelog: before the session starts, set spark.pyspark.python"),
+        ("0.0.1", r"tidelog 0\.0\.1, not "),
+    ],
 )
 def test_workers_with_another_tidelog_or_none_are_an_error(claims: str, said: str) -> None:
     with pytest.raises(MissingDependency, match=said) as caught:
