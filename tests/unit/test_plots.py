@@ -207,7 +207,7 @@ def test_values_that_are_not_finite_are_gaps(unit: Unit, is_stacked: bool) -> No
     assert html(values) == f"{finite}{note}"
     few = html({0: math.nan, 1: 4.0})
     assert "<svg" not in few
-    assert "Left out: 1 value without" in few
+    assert "Left out: 1 infinite or undefined value" in few
 
 
 def test_the_last_value_stands_beside_its_mark_and_not_on_a_taller_one() -> None:
