@@ -781,7 +781,8 @@ def absent_error(
     Returns None if there are none. `among` limits the partitions; None means all of the topic.
     """
     absent = set(range(info.partitions)) - set(info.present)
-    absent &= absent if among is None else set(among)
+    if among is not None:
+        absent &= set(among)
     if info.foreign or not absent:
         return None
     verbs = f"{verb(len(absent), 'is', 'are')} listed in {TOPICS_FILE}, but"
