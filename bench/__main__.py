@@ -111,7 +111,8 @@ def main(arguments: Sequence[str]) -> None:
         return
     console = Console(width=None if sys.stdout.isatty() else 160)
     for name in asked.name or names():
-        # The result of some sections must not replace the result of the whole benchmark.
+        # A run of only some sections writes another file, so that it does not replace the result of
+        # the whole benchmark.
         out = asked.out or OUT_DIR / f"{'-'.join([name, *asked.only])}.json"
         run(name, quick=asked.quick, only=asked.only, out=out, console=console)
 

@@ -86,7 +86,10 @@ class Partition:
         return order[keep[order]]
 
     def _swap(self, order: Longs, is_last: npt.NDArray[np.bool_], pairs: int) -> None:
-        """Swap pairs of neighboring last records of keys that have no other differences."""
+        """Swap `pairs` pairs of neighboring records.
+
+        Each swapped record is the last record of its key. These keys have no other difference.
+        """
         at, done = len(order) // 2, 0
         while done < pairs:
             at += 1

@@ -28,10 +28,11 @@ Number = Callable[[], float]
 
 
 class Series:
-    """Figures that are recorded while another case is measured. Each call returns the next figure.
+    """Figures that are recorded while another case is measured.
 
-    Some quantities, such as CPU, are measured while another case runs. A `Series` makes such a
-    quantity a case of its own, with a figure for each round.
+    Some quantities, such as CPU time, are measured while another case runs. A `Series` makes such a
+    quantity a separate case, with a figure for each round. Each call of a `Series` returns the next
+    recorded figure.
     """
 
     def __init__(self) -> None:
@@ -111,7 +112,7 @@ def lines(size: int) -> list[bytes]:
 
 @dataclass(slots=True)
 class Side:
-    """One broker's side of a cell: the topic of the current round, and the figures."""
+    """One broker's part of a cell (a kind of load): the current round's topic, and the figures."""
 
     server: Served
     topics: Topics

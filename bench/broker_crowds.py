@@ -55,9 +55,9 @@ def _idle(server: Served, count: int) -> Work:
 
     def run() -> float:
         _await_rest(server)
-        # A broker keeps some memory after a round. If this memory were subtracted, the connections
-        # of the next round would seem to need too little. So the least memory before any round so
-        # far is subtracted.
+        # A broker keeps some memory after a round. If this memory were subtracted from the memory
+        # in the next round, the result for the connections of that round would be too small. So the
+        # smallest memory before any round so far is subtracted.
         without.append(memory_bytes(server.pid))
         before = min(without)
         with closing(Crowd(server.bootstrap, count)):

@@ -222,7 +222,7 @@ class ClassicMember(Member):
 
 
 class ConsumerMember(Member):
-    """Member of the consumer protocol. It revokes and accepts partitions without delay."""
+    """Member that uses the consumer protocol, and revokes and accepts partitions without delay."""
 
     def __init__(self, address: Address, group: str, topic: str, _partitions: int) -> None:
         super().__init__(address, group, topic)

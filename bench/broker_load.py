@@ -3,7 +3,8 @@
 A memory file holds the requests, and `sendfile` sends them. The kernel discards received records
 (`MSG_TRUNC`) in parts of up to 1 MiB, as soon as a part is complete (`SO_RCVLOWAT`). The generator
 reads only the fields around the records. So it uses much less CPU than the brokers that it
-measures. It has one thread. Its sockets block, or one `epoll` waits for them.
+measures. The generator has one thread. With one connection, it uses a blocking socket; with several
+connections, one `epoll` waits for all of them.
 """
 
 import os
@@ -32,7 +33,8 @@ _DROP: Final = socket.MSG_TRUNC | socket.MSG_DONTWAIT
 def connect(address: Address) -> socket.socket:
     """Return a connection without Nagle's delay.
 
-    The kernel applies the timeout, so no further system calls are needed.
+    The operating system applies the timeout of the blocking calls, so no system call is needed to
+    wait with a timeout.
     """
     sock = socket.create_connection(address, SOCKET_TIMEOUT_S)
     sock.settimeout(None)
@@ -103,8 +105,8 @@ class Stream:
         while size > 0:
             part = min(size, BUFFER_BYTES)
             self._wake_at(part)
-            # A blocking call would first read only a part, and then wait for SO_RCVLOWAT bytes
-            # again.
+            # Wait for the whole part before the read: a blocking read would take the bytes that
+            # have already arrived, and then wait for SO_RCVLOWAT further bytes.
             self._room.poll(SOCKET_TIMEOUT_S * 1000)
             got = self._sock.recv_into(self._buffer, part, _DROP)
             if not got:

@@ -49,7 +49,7 @@ QUICK: Final = Size(32_000_000, 6, 700, 400, 200, 1_000, 400, 100_000, 1, 0.5, 1
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Both running brokers and their admin clients, each with tidelog's first."""
+    """The running brokers of tidelog (`ours`) and of Kafka (`rival`), with an admin client each."""
 
     ours: Served
     rival: Served

@@ -57,7 +57,7 @@ class TlsClient:
         self._sock.sendall(request)
 
     def read(self) -> memoryview:
-        """Return the next response from its correlation id on.
+        """Return the next response without its length; it begins with the correlation id.
 
         The result is valid until the next call.
         """
@@ -166,7 +166,7 @@ class TlsSide:
 
 
 def tls(brokers: Brokers) -> Iterator[Case]:
-    """Yield the cases of TLS: throughput, CPU and memory of both cells, and the rates of kcat."""
+    """Yield the cases of TLS: throughput, CPU and memory for each load, and kcat's rates."""
     folder = brokers.folder / "tls"
     folder.mkdir()
     authority = Authority(folder)

@@ -3,9 +3,9 @@
 A transaction consists of one batch for each of a few partitions, and then EndTxn. With transactions
 of version 2 (KIP-890), Produce adds the partitions to the transaction, and each transaction has its
 own epoch, which the response to EndTxn returns. With the classic protocol, AddPartitionsToTxn adds
-the partitions first. A producer has one request in flight, like real clients in these steps. While
-a broker is still ending the previous transaction, it returns an error, and the producer repeats the
-request without delay. Real clients wait 20 ms or more.
+the partitions first. In each of these steps, a producer has one request in flight, as real clients
+do. While a broker is still ending the previous transaction, it returns an error, and the producer
+repeats the request without delay. Before such a retry, real clients wait 20 ms or more.
 
 Requests are encoded by hand as in bench/broker_wire.py: AddPartitionsToTxn v3, Produce v11 and
 v12, EndTxn v4 and v5. Source: the message definitions of Apache Kafka 4.3.
@@ -29,8 +29,8 @@ ADD_PARTITIONS, END_TXN = 24, 26
 # Codes of errors after which a request is repeated: NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS
 # (which Produce returns instead of CONCURRENT_TRANSACTIONS), CONCURRENT_TRANSACTIONS.
 AGAIN: Final = frozenset({6, 19, 51})
-# Positions in a batch: of the CRC; of the attributes, which are the first bytes that the CRC
-# covers; and of the producer id, which the epoch and the sequence follow.
+# Positions of three fields in a batch: the CRC, the attributes and the producer id. The CRC covers
+# the batch from the attributes on. After the producer id come the epoch and the sequence.
 CRC_AT, ATTRIBUTES_AT, PRODUCER_AT = 17, 21, 43
 _PRODUCER: Final = struct.Struct(">qhi")
 _CRC: Final = struct.Struct(">I")
@@ -221,10 +221,10 @@ class _Goal:
     end: float
 
     def go_on(self) -> bool:
-        """Handle a response; send the next request, unless a transaction has ended after `end`.
+        """Handle a response; send the next request unless the producer has reached its end time.
 
         Returns:
-            Whether the response has ended a transaction and `end` is reached.
+            True if the response has ended a transaction and the time `end` is reached.
         """
         before = self.producer.ended
         self.producer.receive()

@@ -1,7 +1,7 @@
 """Section of the broker's benchmark: rate, CPU and memory of transactions with 100 records.
 
 Producers replay prepared requests with both protocols of transactions. A real client is measured
-too. Its figure includes the client's own work and pauses.
+too. The figure of the real client includes the client's own work and pauses.
 """
 
 import time

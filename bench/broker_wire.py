@@ -21,8 +21,8 @@ VARINT_MAX_BYTES: Final = 5
 
 _HEADER: Final = struct.Struct(">hhih")
 _PRODUCED: Final = struct.Struct(">ihqqq")
-# Size of a partition in a Produce response: index, error, base offset, append time and log start,
-# followed by no record errors, a null message and no tags.
+# Size in bytes of a partition in a Produce response. The fields are index, error, base offset,
+# append time and log start, then an empty array of record errors, a null message and no tags.
 PRODUCED_SIZE: Final = _PRODUCED.size + 3
 _FETCHED: Final = struct.Struct(">ihqqqbi")
 FETCHED_SIZE: Final = _FETCHED.size

@@ -68,7 +68,7 @@ QUICK: Final = Size(1_000_000, 100_000, ROUNDS_QUICK, goals=False)
 
 
 def cases(quick: bool) -> Iterator[Case]:
-    """Yield the cases of brute force against Kafka, then of generational against brute force."""
+    """Yield cases of brute force against Kafka, then of generational compaction."""
     yield from _brute_force(quick)
     yield from generational(quick)
 

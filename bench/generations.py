@@ -3,10 +3,10 @@
 Both cleaners process the same log of 200-byte records. Each key occurs once, and then updates
 follow, whose keys are uniform or distributed by Zipf's law. Both cleaners may use the same peak
 space: twice the live size, with the active segment counted as full. Brute force cleans when one
-more segment would exceed this space. The generational strategy decides after every roll whether to
-clean. Bytes written are bytes of log files and of `compaction-statistics`. Bytes read are read to
-map, rewrite and sample segments. Files that await deletion, and `.cleaned` files before their swap,
-don't count as space.
+more segment would exceed this peak space. The generational strategy decides after every roll
+whether to clean. Bytes written are bytes of log files and of `compaction-statistics`. Bytes read
+are read to map, rewrite and sample segments. Files that await deletion, and `.cleaned` files before
+their swap, don't count as space.
 
 `./run bench compaction` includes these cases.
 """

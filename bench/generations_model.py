@@ -1,11 +1,11 @@
 """A model of a compacted log with integers as keys, which computes traffic and space.
 
-All records have size 1. Space and traffic (bytes written and read) are in live sizes (rounds).
-Cleaning follows the rules of the storage. A map has the last offsets of the keys in [from, to); the
-records that these offsets supersede are removed in place. Neighboring segments that are rewritten
-together may be merged. There are four schedulers here: the storage's scheduler with exact counts of
-live records, the storage's scheduler with a sample of keys, brute force, and a greedy choice with
-exact counts.
+All records have size 1. Space and traffic (bytes written and read) are in live sizes (rounds). A
+cleaning follows the rules of tidelog's storage: a map has the last offsets of the keys in [from,
+to), and the records that these offsets supersede are removed in place. Neighboring segments that
+are rewritten together may be merged. There are four schedulers here: the storage's scheduler with
+exact counts of live records, the storage's scheduler with a sample of keys, brute force, and a
+greedy choice with exact counts.
 
 The log begins with each key once, in random order. Updates follow, whose keys are drawn from a
 distribution.
@@ -35,7 +35,7 @@ Longs = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """The keys and the updates that are appended.
+    """Records that are appended to the log: each key once, and then updates.
 
     Attributes:
         kind: `zipf` (exponent 1.0) or `uniform`.
@@ -87,8 +87,8 @@ class Piece:
 class Outcome:
     """Figures of a run, in live sizes unless stated otherwise.
 
-    `peak` is a fraction of the space limit. `segments_peak` is a multiple of the number of segments
-    that the live size fills. `runs` is the number of cleanings.
+    `peak` is a fraction of the space limit. `segments_peak` is the largest number of segments,
+    divided by the number of segments that the live size fills. `runs` is the number of cleanings.
     """
 
     written: float = 0.0

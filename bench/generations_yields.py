@@ -17,9 +17,10 @@ class Yields:
 
     If a cleaning leaves a fraction p of a segment, and d records were appended to the log since the
     segment's previous cleaning (or since its base offset), the segment's records became garbage at
-    a rate of -ln(p) / d. As in the scheduler, the rate falls with age, in proportion to
-    1 / (age + 2L), where L is the number of keys. A segment that was never cleaned is expected to
-    have the yield that segments of similar age had at their first cleaning.
+    a rate of -ln(p) / d. As in the storage's scheduler, this rate is expected to fall with the
+    segment's age, in proportion to 1 / (age + 2L), where L is the number of keys. A segment that
+    was never cleaned is expected to have the yield that segments of similar age had at their first
+    cleaning.
     """
 
     KEPT = 32
@@ -75,8 +76,9 @@ class Yields:
 def by_yields() -> Scheduler:
     """Return the storage's scheduler with live sizes estimated from yields alone.
 
-    The exact live size of the whole log is used, because yields don't provide it. Yields come from
-    the scheduler's cleanings, and from cleanings of the whole log when it is full.
+    The estimates are scaled to the exact live size of the whole log, because yields don't provide
+    this size. Yields come from the scheduler's cleanings, and from cleanings of the whole log when
+    it is full.
     """
     yields = Yields()
 
@@ -94,7 +96,10 @@ def by_yields() -> Scheduler:
 
 
 class SamplingWithYields(Sampling):
-    """Sampling whose predictions come from yields, not from samples of neighboring segments."""
+    """Sampling scheduler whose predictions come from the yields of earlier cleanings.
+
+    The scheduler `Sampling` predicts from the samples of neighboring segments instead.
+    """
 
     def __init__(self, shift: int, seed: int = 0, prior: int = PRIOR_SAMPLES) -> None:
         super().__init__(shift, seed)

@@ -5,15 +5,15 @@ case's unit decides how this number is used:
 
 - `.../s` (records/s, MB/s): work per second of elapsed time, higher is better;
 - `s`, `ms`, `us`: elapsed time per piece of work, lower is better;
-- any other unit (bytes, rows): the number itself; the time has no effect.
+- any other unit (bytes, rows): the figure is the number itself, independent of the time.
 
 `ratio` is always ours / rival. A goal limits this ratio, or our figure in the case's unit. A goal
 for the ratio is written `>= X` or `<= X`, optionally with `ratio` before it. A goal for the figure
 is written `ours >= X` or `ours <= X`. Results also have CPU time and peak memory. CPU time is the
 time of this process and of the children that it has waited for. Peak memory is the amount by which
-one call raises the resident set. It is None outside Linux. Neither value includes a long-lived
-child such as Spark's JVM. Callables that are shorter than `ROUND_SECONDS` run several times per
-round, unless the case has `prepare`.
+one call raises the resident set; outside Linux, peak memory is None. CPU time and peak memory don't
+include a long-lived child such as Spark's JVM. Callables that are shorter than `ROUND_SECONDS` run
+several times per round, unless the case has `prepare`.
 """
 
 import gc
@@ -52,8 +52,8 @@ class Case:
         rival_name: Name and version of the rival, e.g. `aiokafka 0.14.0`.
         goal: Goal for the ratio or the figure (see the module); empty for none.
         note: Conditions that a reader needs to judge the figure.
-        prepare: Function that is called before every measured call, without being timed. With it,
-            each side is called once per round.
+        prepare: Function that is called before every measured call, without being timed. If a case
+            has `prepare`, each side is called once per round.
     """
 
     case: str
@@ -182,8 +182,8 @@ class Harness:
 class _Runner:
     """Calls and measures one side.
 
-    The first call is not counted, because it compiles code and fills caches. The second call shows
-    how many calls fit into a round, and the memory of a call.
+    The first call is not counted, because it compiles code and fills caches. From the second call,
+    the runner computes how many calls fit into a round, and measures the memory of a call.
     """
 
     def __init__(

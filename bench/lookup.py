@@ -230,9 +230,9 @@ def _batch_kind_cases(size: int) -> Iterator[Case]:
 
 
 def _memory_case(partitions: int) -> Case:
-    """Return the case of the memory for indexes.
+    """Return the case of the memory that indexes use.
 
-    Many readers of one partition are opened separately.
+    The case opens `partitions` separate readers of the same partition.
     """
     return Case(
         case=f"resident index memory, {partitions} partitions",

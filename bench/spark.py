@@ -1,7 +1,7 @@
 """Compares the Spark source with a Python data source that does nothing, in one session.
 
 The rival yields one prebuilt record batch repeatedly, with the same columns and sizes and in the
-same number of tasks. So the rival's time is Spark's own share of the time, mostly for the
+same number of tasks. So the rival's time is the time that Spark itself needs, mostly for the
 conversion from Arrow to rows in the JVM. Both sides are measured in turn. Spark runs in local mode
 on two cores. The page cache is warm. Batches are uncompressed and have 16 KB, with 8-byte keys and
 100-byte values. Segments have 128 MiB. CRCs are checked. Each run is a new query with a new plan,
@@ -43,8 +43,8 @@ CHUNK_ROWS = 50_000
 WARM_UPS = 4
 TOPIC = "numbers"
 GOAL = ">= 0.9"
-# Rates of Spark's Kafka connector. They are not measured in this run. They were measured once on
-# this kind of machine, with a broker on the same two cores.
+# Rates of Spark's Kafka connector. This benchmark does not measure these rates. They were measured
+# once on this kind of machine, with a broker on the same two cores.
 CONNECTOR = "Spark's Kafka connector 4.2 was recorded at 0.80 M rows/s, 1.22 M with minPartitions=2"
 HERE = Path(__file__).parent.parent
 ALL_COLUMNS = (
@@ -174,7 +174,7 @@ def cases(quick: bool) -> Iterator[Case]:
             ):
                 read = run(ours(spark, path, columns), aggregates)
                 rival = run(nothing(spark, path, columns), aggregates)
-                for _ in range(WARM_UPS):  # runs both sides in turn while the JVM still compiles
+                for _ in range(WARM_UPS):  # warms up both sides in turn, until the JVM has compiled
                     read()
                     rival()
                 yield Case(

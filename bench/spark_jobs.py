@@ -2,8 +2,8 @@
 
 The topic is the first topic of `bench/ranges.py`: 2 GB in 150-record batches of about 16 KB,
 appended evenly over ten days, with create times a little before the append times. Spark runs on two
-cores. The time of a query without records is a separate case. The speedup of a slice is computed
-without this time.
+cores. The time of a query without records is a separate case: the fixed cost of a query. The
+speedup of a time slice is computed without this fixed cost.
 """
 
 import re
@@ -195,7 +195,7 @@ def memory_case(spark: "SparkSession", topic: ranges.Topic) -> Case:
 def watched_workers() -> Iterator[list[int]]:
     """Yield a list of samples of the largest worker's memory in KiB.
 
-    The list is complete after the block.
+    The list is complete when the `with` block has ended.
     """
     peaks: list[int] = []
     done = threading.Event()
