@@ -46,7 +46,7 @@ CELLS: Final = tuple(
     for codec in (Codec.NONE, Codec.LZ4)
     for partitions in (1, 16)
 )
-# With `--quick`, QUICK_CELLS are run instead of CELLS. SMALL_CELLS are always run too.
+# With `--quick`, QUICK_CELLS are run instead of CELLS. SMALL_CELLS are run in both cases.
 QUICK_CELLS: Final = tuple(cell for cell in CELLS if cell.record_bytes == 100)
 SMALL_CELLS: Final = (Cell(100, Codec.NONE, 1, small=True), Cell(100, Codec.LZ4, 16, small=True))
 RATE: Final = 1_000

@@ -76,7 +76,8 @@ class Cell:
     def batch_records(self) -> int:
         """Number of records in a batch.
 
-        If `small` is false, a request with a batch for each partition has 1 MB.
+        If `small` is false, batches are so large that a request with one batch for each partition
+        has 1 MB.
         """
         if self.small:
             return SMALL_BATCH_BYTES // (self.record_bytes + RECORD_OVERHEAD)
@@ -97,7 +98,8 @@ class Cell:
 def lines(size: int) -> list[bytes]:
     """Return values like lines of a log.
 
-    Compression makes them about a third as large. All calls return the same values.
+    Compression reduces the values to about a third of their size. All calls with the same `size`
+    return the same values.
     """
     rng = random.Random(size)
     words = [rng.randbytes(4).hex().encode() for _ in range(64)]

@@ -1,11 +1,12 @@
 """Group members for the load generator, for both group protocols, as raw connections in one thread.
 
 A member sends each request that its protocol requires without delay. While a group settles, its
-members send a heartbeat every `BEAT_MS`. They send the first heartbeat `HEAD_START_MS` after the
-coordinator knows all joining members, or after it has confirmed that a member left. Real clients
-send a heartbeat only every few seconds, so a changing group of real clients mostly waits for the
-next heartbeats. The interval is short here, so that the coordinator's own time is measured. Because
-there are few messages, tidelog's own codecs encode the messages for both brokers.
+members send a heartbeat every `BEAT_MS`. Members send their first heartbeat `HEAD_START_MS` after
+the coordinator knows all joining members, or after the coordinator has confirmed that a member
+left. Real clients send a heartbeat only every few seconds, so a changing group of real clients
+mostly waits for the next heartbeats. `BEAT_MS` is shorter than the interval of real clients, so
+that the coordinator's own time is measured. Because there are few messages, tidelog's own codecs
+encode the messages for both brokers.
 
 Source: Kafka's protocol guide; KIP-394 (a new member joins again with the
 id that it gets), KIP-848 (consumer groups).
@@ -70,7 +71,7 @@ class Refused(RuntimeError):
 
 
 class Member(ABC):
-    """Member of a group with its connection. It has at most one request in flight.
+    """Member of a group with its connection, and with at most one request in flight.
 
     Attributes:
         sock: The member's connection.

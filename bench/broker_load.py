@@ -1,10 +1,10 @@
 """The load generator: replays prepared requests over raw sockets, without work for each record.
 
-A memory file holds the requests, and `sendfile` sends them. The kernel discards received records
-(`MSG_TRUNC`) in parts of up to 1 MiB, as soon as a part is complete (`SO_RCVLOWAT`). The generator
-reads only the fields around the records. So it uses much less CPU than the brokers that it
-measures. The generator has one thread. With one connection, it uses a blocking socket; with several
-connections, one `epoll` waits for all of them.
+A memory file holds the requests, and `sendfile` sends them. The operating system discards received
+records (`MSG_TRUNC`) in parts of up to 1 MiB, as soon as a part is complete (`SO_RCVLOWAT`). The
+generator reads only the fields around the records. So it uses much less CPU than the brokers that
+it measures. The generator has one thread. With one connection, it uses a blocking socket; with
+several connections, one `epoll` waits for all of them.
 """
 
 import os

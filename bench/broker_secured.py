@@ -1,8 +1,8 @@
 """Section of the broker's benchmark: CPU per request with authentication, ACLs and quotas.
 
-One client authenticates with PLAIN. It has an ACL for the only topic, and quotas of bytes and of
-request time that are far above its use. It sends one kind of request repeatedly, with one in
-flight.
+One client authenticates with PLAIN. The client has an ACL for the only topic. The client's quotas
+of bytes and of request time are far above its use. The client sends one kind of request repeatedly,
+with one request in flight.
 """
 
 import socket

@@ -73,7 +73,7 @@ class TlsClient:
 
 @dataclass(slots=True)
 class TlsSide:
-    """One broker's side of a cell: a topic that is recreated for each round of writing."""
+    """One broker's part of a cell (a kind of load): a topic that is recreated for each round."""
 
     server: HasTls
     topics: Topics

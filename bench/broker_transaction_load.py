@@ -49,7 +49,8 @@ class Identity:
     Attributes:
         transactional_id: The transactional id.
         producer_id: The producer id that the broker has assigned.
-        epoch: Producer epoch. With transactions of version 2, it changes with each transaction.
+        epoch: Producer epoch. With transactions of version 2, the producer epoch changes with each
+            transaction.
     """
 
     transactional_id: str

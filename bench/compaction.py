@@ -1,12 +1,13 @@
 """Compares brute-force compaction with Apache Kafka 4.3's cleaner, on the same head of a keyed log.
 
-The head consists of records that were never cleaned. They have 200 bytes and uniform keys. Kafka's
-cleaner runs in a real broker with one cleaner thread, the same memory for its map and no throttle.
-The segments are put into the topic's directory before the broker starts. When the broker is idle,
-the topic's setting is changed to compaction. The CPU time of the broker's process counts from this
-change until the cleaner logs that it has finished, minus the CPU time that the idle broker would
-use meanwhile. tidelog's cleaner runs in its own process. The start of this process is not counted.
-The loading of tidelog's kernels is a separate figure.
+The head consists of records that were never cleaned. Each record has 200 bytes; keys are uniform.
+Kafka's cleaner runs in a real broker with one cleaner thread, the same memory for its map and no
+throttle. The segments are put into the topic's directory before the broker starts. When the broker
+is idle, the topic's setting is changed to compaction. Kafka's figure is the CPU time of the
+broker's process from the change of the setting until the cleaner logs that it has finished, minus
+the CPU time that the idle broker would use in this time. tidelog's cleaner runs in its own process.
+tidelog's figure does not include the start of this process; the time to load tidelog's kernels is a
+separate figure.
 
 The cases of the generational strategy (bench/generations.py) follow.
 """

@@ -1,10 +1,10 @@
 """Measures decoding of log files to Arrow, and encoding of Arrow to batches, on one core.
 
 The rivals are other libraries. The log is a file of 100-byte records (key 7 bytes, value 85 bytes)
-in batches of 16 KB. It is written to a temporary folder and mapped, like a finished segment.
-tidelog checks every CRC-32C, and releases each Arrow batch before it decodes the next one, as a
-scan does. kafka-python and aiokafka create one Python object per record instead of columns. The
-notes of their cases state this difference.
+in batches of 16 KB. This file is written to a temporary folder and mapped, like a finished segment.
+tidelog checks every CRC-32C. tidelog releases each Arrow batch before it decodes the next batch, as
+a scan does. kafka-python and aiokafka create one Python object per record instead of columns; the
+notes of the cases with these two rivals state this difference.
 """
 
 import mmap
@@ -131,8 +131,8 @@ def codec_alone(log: memoryview, codec: Codec, rows: int) -> Work:
     sections = [bytes(batch.view[HEADER_SIZE:]) for batch in walk(log)]
     decompress = {
         Codec.LZ4: lz4.frame.decompress,
-        # This function requires that a frame declares the size of its content. tidelog's frames
-        # declare it.
+        # This function requires that a zstd frame declares the size of its content, as tidelog's
+        # frames do.
         Codec.ZSTD: zstandard.ZstdDecompressor().decompress,
     }[codec]
 

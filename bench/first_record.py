@@ -116,7 +116,7 @@ def _environment() -> dict[str, str]:
 
 
 class _Warm:
-    """A broker in another process. It has already served a group of the client."""
+    """A broker in another process that has already served a group of the client."""
 
     def __init__(self, client: str) -> None:
         self._client = client

@@ -108,7 +108,10 @@ Scheduler = Callable[["ModelLog"], None]
 
 
 class ModelLog:
-    """The log. Before each new segment, it calls the scheduler until the log size is stable."""
+    """Model of the log.
+
+    Before each new segment, the log calls the scheduler until the log size is stable.
+    """
 
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
@@ -209,7 +212,7 @@ def brute_force(log: ModelLog) -> None:
 def greedy(log: ModelLog) -> None:
     """If the log is full, clean the segments with the most garbage per live byte, each separately.
 
-    The counts of live records are exact.
+    This scheduler knows the exact count of live records in each segment.
     """
     if not log.is_full:
         return

@@ -1,7 +1,7 @@
 """Statistics of yields for generational compaction, in the model of a compacted log.
 
-The storage uses a sample of keys instead, because the results with a sample were better: see
-docs/generations.md#yields-as-statistics.
+tidelog's storage does not use yields. It uses a sample of keys, because the results with a sample
+were better: see docs/generations.md#yields-as-statistics.
 """
 
 from collections.abc import Mapping, Sequence

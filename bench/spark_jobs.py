@@ -58,7 +58,7 @@ def rows_of(frame: "DataFrame", aggregates: Sequence[str] = VALUES) -> float:
 def seconds(work: Callable[[], object]) -> float:
     """Return the median elapsed seconds of `TRIES` runs.
 
-    The harness repeats the call in rounds.
+    The harness repeats the whole case in several rounds.
     """
     taken = []
     for _ in range(TRIES):
