@@ -36,8 +36,8 @@ KAFKA_SETTINGS: Final = {
     "background.threads": "10",
     "auto.create.topics.enable": "true",
     "log.segment.bytes": str(1 << 30),
-    # Kafka's defaults. The tests run Kafka with fewer partitions of these topics, and with a
-    # shorter interval between its checks for timed-out transactions.
+    # Kafka's defaults. In the tests, Kafka runs with fewer partitions of __consumer_offsets and
+    # __transaction_state, and checks more often for timed-out transactions.
     "offsets.topic.num.partitions": "50",
     "transaction.state.log.num.partitions": "50",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "10000",
@@ -70,7 +70,7 @@ class Served(Protocol):
 
 
 class Ours:
-    """`tidelog serve` in `folder`, with default settings except for `OUR_SETTINGS`."""
+    """Process of `tidelog serve`, with default settings except for `OUR_SETTINGS`."""
 
     def __init__(
         self, folder: Path, *, certificate: Path | None = None, users: Path | None = None

@@ -1,7 +1,7 @@
 """Writes the head of a keyed log for `bench compaction`: the same bytes for both cleaners.
 
-Records have 200 bytes, and batches have 16 KB. Keys are uniform over the key space. The create time
-increases by 1 ms every 80 records.
+The head of a log is its part that was never cleaned. Records have 200 bytes, and batches have 16
+KB. Keys are uniform over the key space. The create time increases by 1 ms every 80 records.
 """
 
 from pathlib import Path

@@ -1,7 +1,7 @@
 """Measures a cleaning by tidelog in its own process: CPU, memory, and the loading of kernels.
 
-`bench/compaction.py` runs this module with a job's file. The output is one line of JSON, in which
-the loading of kernels is separate.
+`bench/compaction.py` runs this module with a job's file. The output is one line of JSON, with
+separate figures for the loading of kernels.
 """
 
 import json

@@ -188,7 +188,7 @@ __all__ = ["Figures", "cases_of", "drive"]
 
 
 def curve(kind: str) -> dict[float, tuple[float, float]]:
-    """Return bytes written and read per byte appended for each space factor, by the model."""
+    """Return the model's bytes written and bytes read, per byte appended, for each space factor."""
     found = {}
     for factor in np.arange(1.2, 4.1, 0.4).tolist():
         work = Workload(kind=kind, keys=4096, segments=32, rounds=20, factor=factor)

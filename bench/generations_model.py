@@ -226,7 +226,7 @@ def greedy(log: ModelLog) -> None:
 
 
 def facts(log: ModelLog, live: Sequence[float], counted: Sequence[float]) -> list[SegmentFacts]:
-    """Return the log's segments in the form of the storage's scheduler."""
+    """Return facts on the log's segments, as the storage's scheduler needs them."""
     ends = [*(piece.base for piece in log.pieces), log.end][1:]
     return [
         SegmentFacts(

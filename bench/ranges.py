@@ -75,7 +75,7 @@ class Batches:
         return len(self._bytes[0])
 
     def at(self, number: int, time_ms: int) -> bytearray:
-        """Return batch `number`, shifted to a time."""
+        """Return batch `number` with its record times shifted to the batch time `time_ms`."""
         batch = bytearray(self._bytes[number % TEMPLATES])
         for place in (BASE_TIMESTAMP_AT, MAX_TIMESTAMP_AT):
             before = int.from_bytes(batch[place : place + 8], "big")
@@ -127,7 +127,7 @@ class Topic:
         return rows
 
     def log_bytes(self) -> int:
-        """Return the bytes of the log."""
+        """Return the size of the log in bytes."""
         return plan(self.path, TOPIC).log_bytes
 
     def close(self) -> None:
@@ -145,7 +145,7 @@ def _anywhere() -> Longs:
 
 
 def part(share: float) -> RequestedRange:
-    """Return a time range inside the log's time span (`SPAN_MS`) that covers this share of it."""
+    """Return a time range that covers the fraction `share` of the log's time span (`SPAN_MS`)."""
     start = START_MS + int(SPAN_MS * min(0.3, (1 - share) / 2))
     return RequestedRange(start_ms=start, end_ms=start + int(SPAN_MS * share))
 
