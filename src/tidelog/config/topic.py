@@ -507,7 +507,7 @@ class TopicConfig:
 
     @property
     def may_delete_records(self) -> bool:
-        """Whether clients may delete records, which an empty cleanup.policy allows too."""
+        """Whether clients may delete records. An empty cleanup.policy allows this, too."""
         return not self.is_compacted or self.is_deleted_by_age_or_size
 
     @property
