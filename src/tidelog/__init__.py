@@ -258,5 +258,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """Return the public names, loaded or not."""
+    """Return the public names, whether they are loaded or not."""
     return sorted([*__all__, "__version__"])

@@ -16,7 +16,7 @@ _KILO: Final = 1000
 _MINUTE_S: Final = 60
 # An estimate of at least `_MANY` of a unit, such as 10 hours, is given in that unit alone. An
 # estimate of at least one unit but less than `_MANY` is given in that unit and the next smaller
-# unit (3h10m). Such an estimate is rounded to the larger unit's step in `_STEPS_S`.
+# unit (3h10m). An estimate in two units is rounded to the larger unit's step in `_STEPS_S`.
 _MANY: Final = 10
 _STEPS_S: Final = (2 * 3_600.0, 5 * 60.0, 5.0, 0.1)
 
@@ -26,7 +26,8 @@ def duration_text(seconds: float, *, rounded: Callable[[float], int] = round) ->
 
     Args:
         seconds: The duration.
-        rounded: `round`, or `math.ceil` to round up a positive duration of 1 s or more.
+        rounded: The rounding function: `round`, or `math.ceil` to round up a positive duration of 1
+            s or more.
     """
     if seconds < 0:
         return f"-{duration_text(-seconds)}"

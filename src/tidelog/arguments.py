@@ -119,7 +119,7 @@ def reads_arguments(**more: type[Enum]) -> Callable[[Target], Target]:
     `choice` converts choices, paths become text, and a parameter whose name is a key of `READERS`
     is converted by the function there. Arguments annotated as text, numbers, flags, partitions or
     settings must have that type. Most other annotations are not checked, which keeps calls fast. If
-    the default is None, None is accepted and passed on.
+    a parameter's default is None, None is accepted and passed on.
 
     Args:
         more: Enums of further parameters, by parameter name, in addition to `CHOICES`.
@@ -151,8 +151,8 @@ class _Reader(NamedTuple):
     """Conversion of one parameter.
 
     Attributes:
-        plain: Types of arguments that are passed on unchanged. Checking the type takes almost no
-            time.
+        plain: Types of arguments that are passed on unchanged. Checking whether an argument has one
+            of these types takes almost no time.
         read: Converts an argument of another type.
     """
 
@@ -328,7 +328,10 @@ def _elements_of(kind: object) -> frozenset[object]:
 def _as_partitions(
     kinds: frozenset[object], lists: frozenset[object], argument: object, name: str
 ) -> object:
-    """Convert a topic or partition to a type in `kinds`, or an iterable to a list of `lists`."""
+    """Convert a topic or partition to a type in `kinds`, or an iterable to a list.
+
+    The types of the list's elements are in `lists`.
+    """
     if argument is None and type(None) in kinds:
         return None
     partitions = _as_name(argument, kinds | lists, name)
@@ -443,7 +446,7 @@ def _as_path(argument: object, name: str) -> object:
 
 
 def as_time(argument: object, name: str) -> object:
-    """Return a time as ms or text; a datetime is rounded up to ms, like text by `parse_point`.
+    """Return a time as ms or text; a datetime is rounded up to ms, as `parse_point` rounds text.
 
     Raises:
         InvalidTime: A datetime has no time zone, or a time is before 1970 or above INT64_MAX ms.
@@ -473,7 +476,7 @@ def _as_columns(argument: object, name: str) -> object:
 
 
 def _as_settings(argument: object, name: str) -> object:
-    """Convert values of settings to text as Kafka writes them; raises ConfigError for a None."""
+    """Convert settings' values to text as Kafka writes it; raises ConfigError for a value None."""
     settings = _as_changes(argument, name)
     for key, value in cast("Mapping[str, object]", settings or {}).items():
         if value is None:
@@ -536,7 +539,7 @@ def _as_record(argument: object, name: str) -> object:
     raise InvalidRequest(f"{name}: {argument!r:.60} is {type(argument).__name__}; {_RECORDS}")
 
 
-# Functions that convert arguments, by parameter name. They are the same in every public call.
+# Maps a parameter name to the function that converts its argument, in every public call.
 READERS: Final[Mapping[str, Read]] = {
     **dict.fromkeys(("start", "end", "at", "when", "before", "after"), as_time),
     "times": _as_times,

@@ -1,6 +1,6 @@
 """Appends Arrow tables to topics, for `tidelog.Directory` and clusters.
 
-The module needs Arrow, numpy and numba. So only calls that need these packages import it.
+This module needs Arrow, numpy and numba, so it is imported only by calls that need these packages.
 """
 
 from collections import Counter
@@ -32,7 +32,7 @@ except ImportError as error:
 
 
 # Maximum size in bytes of the batches that are appended in one write, with one append time. A
-# larger batch is appended alone.
+# single batch above this size is appended in a write of its own.
 APPEND_BYTES: Final = 1 << 20
 
 PARTITION_COLUMN: Final = "partition"

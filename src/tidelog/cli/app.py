@@ -1,7 +1,7 @@
 """Entry point: the table of commands, and the conversion of errors to messages and exit codes.
 
 The module of a command is imported when the command is first used. `tidelog --help` needs only the
-table.
+table of commands.
 """
 
 import os
@@ -108,7 +108,7 @@ class _Unimported(click.Command):
 
 
 class _BrokenPipe(Exception):
-    """Raised instead of BrokenPipeError inside click, which would end the process on that error."""
+    """Replaces a BrokenPipeError inside click, on which click would end the process."""
 
 
 @contextmanager
@@ -220,8 +220,8 @@ def spark() -> None:
 
 _STDOUT: Final = 1
 # An unknown option counts as a misspelling of an option if their similarity, from 0 to 1, is at
-# least `_NEAR`. It counts as an abbreviation of an option if it has at least `_START_LEAST`
-# letters.
+# least `_NEAR`. The unknown option counts as an abbreviation of an option if the option begins with
+# it and it has at least `_START_LEAST` letters.
 _NEAR: Final = 0.75
 _START_LEAST: Final = 3
 
@@ -278,7 +278,7 @@ def _failed(surroundings: Surroundings, arguments: Sequence[str], error: BaseExc
     code, text, hint = describe(error, _option_names(arguments))
     surroundings.fail(text, hint)
     if isinstance(error, TidelogError) and not isinstance(error, UnknownTopic):
-        # the notes state what was changed before the error
+        # the error's notes state what was changed before the error
         for note in getattr(error, "__notes__", ()):
             surroundings.note(note)
     if isinstance(error, OSError):
@@ -289,15 +289,15 @@ def _failed(surroundings: Surroundings, arguments: Sequence[str], error: BaseExc
     return code
 
 
-# A command in a text.
+# Matches a command that a text names in backticks.
 _NAMED_COMMAND: Final = re.compile("`tidelog ([^`]+)`")
 
 
 def _with_place(arguments: Sequence[str], text: str) -> str:
-    """Add the options that name the place of these arguments to the commands in a text.
+    """Add the place that the arguments name, as options, to the commands that a text names.
 
-    Left unchanged: commands that name a place, do not accept it, or show help, and the name of the
-    arguments' own command.
+    Four kinds of commands stay unchanged: commands that already name a place, commands without an
+    option for this place, commands that show help, and the command of the arguments itself.
     """
     if "`tidelog " not in text or not (place := _typed_place(arguments)):
         return text
@@ -315,7 +315,7 @@ def _with_place(arguments: Sequence[str], text: str) -> str:
 
 
 def _typed_place(arguments: Sequence[str]) -> str:
-    """Return the options on the command line that name a place: ` --bootstrap h:9092`."""
+    """Return the options for the place that the arguments name, such as ` --data d`; else ""."""
     from tidelog.cli.places import Access, Place
 
     if "follow" in arguments[:1]:
@@ -400,9 +400,10 @@ def _extra_hint(error: click.UsageError, command: str, options: Collection[str])
 def _near(name: str, options: Iterable[str]) -> list[str]:
     """Return the options that a user probably meant by an unknown option, the most similar first.
 
-    click itself would also suggest options that have little more than the dashes in common.
+    click's own suggestions would also include options that share little more than the dashes with
+    the unknown option.
     """
-    from difflib import SequenceMatcher  # imported only for errors, because it takes 3 ms
+    from difflib import SequenceMatcher  # only for errors: this import takes 3 ms
 
     typed = name.lstrip("-")
 

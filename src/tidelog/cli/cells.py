@@ -1,8 +1,8 @@
 """Converts keys, values and headers to cells of output, and cells and typed text to bytes.
 
 The form of a column is an `Encoding`: a serializer's name, `auto` (text) or `bytes` (base64).
-Invariant: `encoder` restores the bytes from a cell that `exact_decoder` has made from them. For
-JSON, it restores the content, but not the spacing.
+Invariant: `encoder` converts a cell of `exact_decoder` back to the same bytes. Exception: for JSON,
+`encoder` restores the content, but not the spacing.
 """
 
 import json
@@ -103,9 +103,9 @@ def headers_cell(headers: tuple[Header, ...], decode: Decode) -> Cell:
 def encoder(encoding: Encoding, *, text_only: bool = False) -> Callable[[object], bytes | None]:
     """Return a function that converts a file's cell, or text typed by a user, to bytes.
 
-    The encoding decides how text is parsed: a number for `int64`, base64 for `bytes`, which also
-    accepts `{"base64": ...}` of `exact_decoder`. The bytes are None only if the cell is None. The
-    function raises SerdeError for a cell that it can't convert.
+    The encoding decides how text is parsed: `int64` parses a number, and `bytes` parses base64 or
+    the form `{"base64": ...}` that `exact_decoder` returns. The bytes are None only if the cell is
+    None. The function raises SerdeError for a cell that it can't convert.
 
     Args:
         encoding: Any encoding except `auto`, because the form of `auto` depends on the cell's type.

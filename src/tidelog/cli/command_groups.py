@@ -1,4 +1,4 @@
-"""Groups of commands: they print help by section, and suggest commands and options."""
+"""Groups of commands that print help by section, and suggest similar commands and options."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final  # noqa: TID251 - click's own signatures
@@ -64,7 +64,7 @@ _OTHER_SUBCOMMANDS: Final = {
     "ls": "list",
     "show": "describe",
 }
-# The two names of commands that remove something. Each group has at most one of these two commands.
+# Names of commands that remove something. A group has at most one command with one of these names.
 _REMOVALS: Final = ("delete", "remove")
 
 # Maps the name of an option in other tools to its name in tidelog.
@@ -180,7 +180,7 @@ class CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the first argument's name and command, and the other arguments."""
+        """Return the name and the command of the first argument, and the other arguments."""
         name = args[0]
         is_option = not name[:1].isalnum()
         if name not in self.commands and not is_option and not ctx.resilient_parsing:
@@ -192,7 +192,7 @@ class CommandGroup(click.Group):
         full_names = {name.split()[-1]: name for name in self._elsewhere}
         others = OTHER_NAMES if ctx.parent is None else _OTHER_SUBCOMMANDS
         removals = _REMOVALS if plain in ("rm", *_REMOVALS) else ()
-        from difflib import get_close_matches  # imported only for errors, because it takes 3 ms
+        from difflib import get_close_matches  # only for errors: this import takes 3 ms
 
         near = get_close_matches(plain, self.commands, n=1)
         for candidate in (others.get(plain, plain), *removals, *near):

@@ -1,9 +1,9 @@
 """`tidelog compact` and `tidelog erase`: remove certain records by rewriting finished segments.
 
-`compact` keeps the last record of each key. Its `--plan` shows what a compaction would do to each
-segment, and how many bytes it would read and write. For segments that were never cleaned, the
-figures come from a sample of their keys. `erase --execute` removes all records of one key from a
-topic's files, except for a tombstone, and prints a receipt.
+`compact` keeps the last record of each key. `compact --plan` shows what a compaction would do to
+each segment, and how many bytes it would read and write. For segments that were never cleaned,
+these figures are estimated from a sample of the segments' keys. `erase --execute` removes all
+records of one key from a topic's files, except for a tombstone, and prints a receipt.
 """
 
 import json
@@ -78,7 +78,7 @@ _NAMES_MAX: Final = 3
 
 
 class PlanShow(StrEnum):
-    """Table of `--plan` to print."""
+    """Table that `--plan` prints."""
 
     TOPICS = "topics"
     SEGMENTS = "segments"
@@ -323,7 +323,7 @@ def compact(  # noqa: PLR0913 - one argument for each option
 def _each(
     names: Iterable[TopicPartition], clean: Callable[[TopicPartition], "CompactionResult"]
 ) -> "tuple[list[CompactionResult], list[TidelogError]]":
-    """Compact each partition; return results and errors. Damage does not stop later partitions."""
+    """Compact each partition, even after damage in an earlier one; return results and errors."""
     results: list[CompactionResult] = []
     errors: list[TidelogError] = []
     for name in names:

@@ -101,7 +101,7 @@ def doctor(
 def _find_target(surroundings: Surroundings, target: str | None, data: str | None) -> _Target:
     """Return what to check: directory `target`, or topic `target` in `data`.
 
-    Without `target`, the directory `data` is checked.
+    Without `target`, the result is the whole directory `data`.
     """
     from tidelog.storage.checks import Selection
 

@@ -94,7 +94,7 @@ class DumpFile:
         self.findings.append(str(located))
 
     def note(self, text: str) -> None:
-        """Add a note that is not about damage."""
+        """Add a note, a line that is not about damage."""
         self.notes.append(f"{self.path}: {text}")
 
     def read(self) -> bytes:
@@ -121,7 +121,7 @@ class DumpFile:
 
 
 class BatchFacts(NamedTuple):
-    """Fields of a batch in the log. Entries of other files are compared with these fields."""
+    """Fields of a batch in the log, with which entries of indexes and append times are compared."""
 
     position: int
     base_offset: int
@@ -534,7 +534,7 @@ def _summary(zone_map: ZoneMap) -> str:
 def _cells(zone: Zone) -> Sequence[Cell]:
     """Return the fields of a zone.
 
-    If no record has a time on a clock, both bounds of this clock are None.
+    If no record has a time on a clock, the smallest and the largest time on this clock are None.
     """
     values: list[Cell] = list(zone)
     values[7] = "yes" if zone.is_transactional else "no"
@@ -704,7 +704,8 @@ def dump(surroundings: Surroundings, options: DumpOptions) -> ExitCode:
 def _with_path(path: str, dumped: FileDump) -> FileDump:
     """Add the file's path to each row.
 
-    Scripts receive the rows of several files in one stream.
+    So a script knows which file a row is from: JSON rows of several files are printed in one
+    stream.
     """
     return FileDump(output.columns("file", dumped.columns), ([path, *row] for row in dumped.rows))
 
@@ -728,7 +729,7 @@ def _files_of(file_system: FileSystem, path: str) -> Iterator[str]:
 
 
 def _kind(path: str) -> str | None:
-    """Return the suffix or name of a file's kind; None if unknown.
+    """Return the suffix or name that determines a file's kind; None for an unknown file.
 
     Suffixes like `.deleted` are ignored.
     """

@@ -1,7 +1,7 @@
 """`tidelog follow`: a standby that copies a leader's partitions and shows its lag.
 
 `tidelog standby` sends a request to the process that runs `tidelog follow`, and shows the response.
-Package `tidelog.standby` does the copying.
+The package `tidelog.standby` contains the code that copies.
 """
 
 import threading
@@ -164,7 +164,7 @@ def run(
 
 
 def address(text: str) -> tuple[str, int]:
-    """Parse `HOST[:PORT]`; the default is `DEFAULT_PORT`. Raises UsageProblem."""
+    """Parse `HOST[:PORT]`; the default port is `DEFAULT_PORT`. Raises UsageProblem."""
     host, colon, port = text.rpartition(":")
     if not colon:
         host, port = text, str(DEFAULT_PORT)
@@ -205,7 +205,7 @@ class _Reporter:
         self._last: Sequence[output.Row] = ()
 
     def update(self) -> None:
-        """Print new notes; show the partitions if the interval has passed."""
+        """Print new notes; show the partitions if the interval between reports has passed."""
         notes, self._follower.notes = self._follower.notes, []
         for line in notes:
             self._surroundings.note(f"{line}")
@@ -309,8 +309,8 @@ def _verdict(
 def _row_printer(surroundings: Surroundings, options: StandbyOptions) -> Iterator[Show]:
     """Yield a function that shows rows.
 
-    The function updates or extends a table. With `--once`, it stores the rows instead, and they are
-    printed at the end.
+    On a terminal, the function updates one table; otherwise it appends rows to the output.
+    Exception: a table with `--once` is printed only at the end, with the last rows.
     """
     kind = options.kind
     if kind is Format.TABLE and surroundings.stdout.isatty() and not options.once:

@@ -1,6 +1,6 @@
 """`tidelog groups` and `tidelog rewind`: consumer groups of a cluster.
 
-`groups` lists, describes and deletes groups. `rewind` moves a group to the offsets of a time.
+`groups` lists, describes and deletes groups. `rewind` resets a group's committed offsets to a time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -309,7 +309,8 @@ def run(
     return ExitCode.FINDINGS
 
 
-# On a narrow terminal, the column `why` is narrowed to this width before the time is dropped.
+# On a narrow terminal, the column `why` is narrowed to this width before the column `time` is
+# dropped.
 _WHY_WIDTH: Final = 16
 
 

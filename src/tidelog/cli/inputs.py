@@ -1,8 +1,9 @@
 """Reads files of rows as records: lines, JSON lines, CSV with a heading, Arrow, Parquet.
 
-A record's value is one of three: the whole row as JSON, one column, or a line. The value of a whole
-JSON line is the line itself, so that numbers keep their form. Errors name the input and the line or
-row. If `read` writes a file, `produce` reads the same records from it (docs/cli.md).
+A record's value is one of three: the whole row as JSON, one column, or a line. For a file of JSON
+lines, the whole row is the line itself, so that numbers keep their form. Errors name the input and
+the line or row. `tidelog produce` reads from a file the same records that `tidelog read` wrote to
+it (docs/cli.md).
 """
 
 import csv
@@ -38,8 +39,7 @@ _ROWS_AT_ONCE: Final = 8_192
 # Maximum number of columns that an error message names.
 _NAMES_MAX: Final = 60
 _ARROW_FILE: Final = b"A"
-# Maps the unit of an Arrow time to (number of units, number of ms). Both numbers describe the same
-# duration.
+# Maps the unit of an Arrow time to (n, m): n of these units are m ms.
 _UNITS_MS: Final = {"s": (1, 1_000), "ms": (1, 1), "us": (1_000, 1), "ns": (1_000_000, 1)}
 
 
@@ -52,8 +52,8 @@ class ColumnChoice:
         time: Name of the column with times; None if there is none.
         infers: Whether CSV cells that are JSON numbers become numbers in the row's JSON. If false,
             they become text.
-        numbers: List to which the location of the first number that becomes text is added. None if
-            the location is not needed.
+        numbers: List to which the location of the first CSV cell is added that is a number but
+            becomes text. None if the location is not needed.
     """
 
     columns: frozenset[str] | None
@@ -151,7 +151,7 @@ def _json_text(cell: str | None) -> str:
 
 
 class _RowLines:
-    """Iterates over lines, and stores the lines of the current row until `take`."""
+    """Iterates over lines, and stores the lines of the current row until `take` returns them."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._lines = iter(lines)
@@ -166,13 +166,14 @@ class _RowLines:
         return line
 
     def take(self) -> str:
-        """Return the lines read since the last call."""
+        """Return the text of the lines that were read since the last call of `take`."""
         row = "".join(self._row)
         self._row.clear()
         return row
 
 
-# Matches a cell and its separator. If a cell doesn't begin with a quote, all its quotes are text.
+# Matches a cell of CSV and the separator after the cell. If a cell doesn't begin with a quote, all
+# its quotes are text.
 _CSV_CELL: Final = re.compile(r'("(?:[^"]|"")*"|[^,]*)(?:,|$)', re.DOTALL)
 
 
@@ -350,7 +351,8 @@ def to_json(content: object) -> bytes:
 def _special(content: object) -> object:
     """Convert types that JSON lacks; raises TypeError for a type that can't be converted.
 
-    Dates and times become ISO 8601, durations seconds, decimals and UUIDs text, bytes base64.
+    Dates and times become ISO 8601 text, durations become seconds, decimals and UUIDs become text,
+    and bytes become base64.
     """
     if isinstance(content, datetime | date | time):
         return content.isoformat()
@@ -367,8 +369,8 @@ def _special(content: object) -> object:
 
 # -- records of rows ------------------------------------------------------------------------------
 
-# `read` gives this suffix to columns of epoch ms. So the unit of a column with this suffix is
-# known.
+# `tidelog read` gives this suffix to columns of epoch ms, so whole numbers in a column with this
+# suffix are ms.
 _MS: Final = "_ms"
 _WHOLE: Final = re.compile(r"\d{1,19}", re.ASCII)
 
@@ -386,7 +388,7 @@ _BY_SUFFIX: Final = {
 
 
 def format_of(name: str) -> InputFormat:
-    """Return the format for a file's suffix; lines for an unknown suffix, and for `-`."""
+    """Return the format for a file's suffix; LINES for an unknown suffix, and for `-` (stdin)."""
     return _BY_SUFFIX.get(PurePath(name).suffix.lower(), InputFormat.LINES)
 
 
@@ -471,7 +473,8 @@ def read_records(
         kind: Format of the file.
         columns: Columns for the parts of a record.
         parse_time: Parses a time given as text (docs/time.md); returns ms.
-        numbers: List to which the location of the first CSV number that becomes text is added.
+        numbers: List to which the location of the first CSV cell is added that is a number but
+            becomes text.
 
     Raises:
         UsageProblem: An option does not apply to the format, or needs another option.
@@ -494,17 +497,17 @@ def read_records(
 def typed_records(
     source: BinaryIO, typed: Columns, parse_time: Callable[[str], int]
 ) -> Iterator[NewRecord]:
-    """Return the record that was typed as arguments, or a record for each line of a pipe.
+    """Return the record given as arguments, or one record for each line of a pipe.
 
     Args:
         source: The pipe. It is read if no value is typed.
-        typed: The record's key, value, time and headers as typed. The fields contain these texts
-            instead of names of columns.
+        typed: The texts typed for the record's key, value, time and headers. The fields of `typed`
+            contain these texts instead of names of columns.
         parse_time: Parses a time given as text (docs/time.md); returns ms.
 
     Raises:
-        UsageProblem: The key separator is empty, or is given together with a key or value. Or an
-            option does not apply, or needs another option.
+        UsageProblem: Raised in four cases: the key separator is empty, or is given together with a
+            key or value, or an option does not apply, or an option needs another option.
         InvalidInput: A text is invalid in its encoding, or a line lacks the key separator.
     """
     if typed.key_separator is not None and (typed.key is not None or typed.value is not None):
@@ -517,8 +520,8 @@ def typed_records(
     return iter((maker.record(InputRow(_texts(typed), b"", "arguments")),))
 
 
-# Maps a part of a typed record to its option. Errors about a typed record name this option, as
-# errors about a file's row name a column.
+# Maps a part of a typed record to its option. Errors about a typed record name this option; errors
+# about a row of a file name a column.
 _TYPED: Final = {"key": "--key", "value": "--value", "time": "--time", "headers": "--headers"}
 
 
@@ -581,7 +584,7 @@ class _RecordMaker:
         self._parse_time = parse_time
         self._key = _encode(columns.key_as, text_only=text_only)
         self._value = _encode(columns.value_as, text_only=text_only)
-        # Headers and their values are JSON even in formats whose cells are text.
+        # Header values come from JSON even in formats whose cells are all text.
         self._header = _encode(columns.headers_as, text_only=False)
 
     def record(self, row: InputRow) -> NewRecord:
@@ -688,7 +691,7 @@ def _headers(row: InputRow, name: str, encode: _Encode) -> tuple[Header, ...]:
 def _pairs(content: object) -> list[tuple[str, object]] | None:
     """Return names and values of an object or a list of pairs; None for other content.
 
-    A map in Parquet is a list of pairs.
+    A map column of Parquet is read as a list of pairs.
     """
     if isinstance(content, dict):
         return list(content.items())
