@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from tidelog.errors import CorruptBatch
 from tidelog.record.batch_walk import Batch
 from tidelog.record.coding import crc32c
-from tidelog.record.header import HEADER_SIZE
+from tidelog.record.header import HEADER_SIZE, LENGTH, LENGTH_AT, LOG_OVERHEAD
 from tidelog.record.record import Record
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.clocks.latency import LatencyByHour, latency_of
@@ -191,10 +191,13 @@ def fits_segment(first_offset: int, last_offset: int, base_offset: int) -> bool:
 def sum_head(head: Buffer) -> int:
     """Return a batch's identity in a map: a checksum of its first 61 bytes.
 
-    Unlike `append_time_trust.fingerprint`, this checksum does not require the decompression of
-    wrappers of old formats.
+    A legacy message may be shorter; bytes after the message are ignored. Unlike
+    `append_time_trust.fingerprint`, this checksum does not require the decompression of wrappers of
+    old formats.
     """
-    return crc32c(head)
+    head = memoryview(head)
+    length = int.from_bytes(head[LENGTH_AT : LENGTH_AT + LENGTH.size], "big", signed=True)
+    return crc32c(head[: min(HEADER_SIZE, length + LOG_OVERHEAD)])
 
 
 def identity_of(

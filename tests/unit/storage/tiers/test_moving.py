@@ -6,13 +6,15 @@ import pytest
 from tests.faults import DamageFileSystem
 from tests.unit.storage.tiers.fake_store import FakeStore
 from tests.unit.storage.tiers.tiered import EAGER, Tiered, values
+from tests.worlds.records.legacy_sets import build_legacy_set
 
 from tidelog.errors import MissingFile, OffsetsGone
 from tidelog.record.header import LEADER_EPOCH_AT
 from tidelog.storage.files import read_file, write_atomically
+from tidelog.storage.log.append import AppendTerms
 from tidelog.storage.segment.segment import iterate_batches
 from tidelog.storage.segment.zone_map_files import build_missing
-from tidelog.types import ClockName
+from tidelog.types import ClockName, NewRecord
 
 
 def test_finished_segments_are_copied_and_local_ones_stay_without_local_retention() -> None:
@@ -41,6 +43,25 @@ def test_local_files_are_deleted_and_the_log_has_the_same_records() -> None:
     tiered.fill(30)
     tiered.move()
     assert values(tiered.reader()) == list(range(70))
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_segments_that_begin_with_a_short_old_message_are_copied(magic: int) -> None:
+    """A message of an old format may be shorter than the head of a batch, which a map identifies.
+
+    Moved and local segments keep their zone maps, and a count reads no log.
+    """
+    tiered = Tiered().start()
+    for number in range(4):
+        records = [NewRecord(key=b"k", value=b"%d" % number, timestamp=number)] * 3
+        old = build_legacy_set(records, magic=magic)
+        tiered.log.append_batches(old, AppendTerms(takes_legacy=True))
+        tiered.log.roll()
+    report = tiered.move()
+    assert (report.copied, report.stopped) == (4, None)
+    tiered.reopen()
+    assert not tiered.directory.reports
+    assert all(segment.zones is not None for segment in tiered.reader().segments[:-1])
 
 
 def test_lookups_by_time_search_both_tiers() -> None:
