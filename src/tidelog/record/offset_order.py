@@ -20,6 +20,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 from tidelog.errors import CorruptBatch, CorruptData
 from tidelog.record.batch_walk import Batch, view_batch, walk
 from tidelog.record.header import MAGIC_2
+from tidelog.record.legacy import LegacyBatch
 from tidelog.types import INT64_MAX, Buffer
 
 # Indexes store offsets relative to the base offset of the segment, in 31 bits.
@@ -98,6 +99,23 @@ def first_known_offset(batch: HasOffsets) -> int:
     For a magic-2 batch this is the base offset, for a legacy wrapper the last offset.
     """
     return batch.base_offset if batch.magic == MAGIC_2 else batch.last_offset
+
+
+def is_gapless(batch: Batch, next_offset: int) -> bool:
+    """Return whether no offset is missing between `next_offset` and a batch, or inside the batch.
+
+    A legacy wrapper is decompressed, because its header has no count.
+
+    Raises:
+        CorruptData: The wrapper is damaged.
+    """
+    if batch.base_offset > next_offset:
+        return False
+    count = batch.record_count
+    if count is None:
+        assert isinstance(batch, LegacyBatch)
+        count = sum(1 for _ in batch.inner_messages(batch.body()))
+    return count == batch.last_offset - batch.base_offset + 1
 
 
 def order_problem(batch: HasOffsets, next_offset: int, end_offset: int = INT64_MAX) -> str | None:

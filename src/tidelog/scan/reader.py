@@ -12,7 +12,7 @@ Only one thread may use an iterator; several iterators are independent.
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import pyarrow as pa
 
@@ -46,6 +46,7 @@ from tidelog.types import INT64_MAX, Buffer, ClockName
 if TYPE_CHECKING:
     from tidelog.record.columns.batch_table import DropBatch
     from tidelog.record.columns.decode import Fold
+    from tidelog.storage.segment.closed_segment import ClosedSegment
 
 
 @dataclass(slots=True)
@@ -57,17 +58,20 @@ class PieceSummary:
             offset that the first batch may have.
         first_offset: Base offset of the first decoded batch, -1 if no batch was decoded.
         records: Number of records according to the batches' headers.
+        has_legacy: Whether legacy messages were decoded, whose headers have no number of records.
     """
 
     next_offset: int
     first_offset: int = -1
     records: int = 0
+    has_legacy: bool = False
 
     def add(self, decoded: DecodeStats) -> None:
         """Add the statistics of the piece's next part."""
         if decoded.first_offset >= 0:
             self.next_offset = decoded.next_offset
             self.records += decoded.records
+            self.has_legacy |= decoded.has_legacy
             if self.first_offset < 0:
                 self.first_offset = decoded.first_offset
 
@@ -98,7 +102,8 @@ def lost_behind(
     start = max(walked.next_offset, piece.start_offset)
     end = min(piece.limit_offset, piece.end_offset)
     has_bytes = piece.size_bytes > 0
-    if not piece.is_closed or start >= end or (has_bytes and not walked.is_dense):
+    is_dense = walked.is_dense or not has_bytes
+    if not piece.is_closed or start >= end or not (is_dense or walked.has_legacy):
         return ()
 
     def look(log_dir: LogDir) -> bool:
@@ -106,7 +111,9 @@ def lost_behind(
         segment = reader.segment_of(start)
         if segment is None or segment.is_active or (segment.size_bytes > 0) != has_bytes:
             return False
-        return is_gap_loss(reader.context, segment)
+        if not is_gap_loss(reader.context, segment):
+            return False
+        return is_dense or cast("ClosedSegment", segment).is_dense
 
     is_loss = with_directory(split.directory, env, look)
     return (lost_gap(split.topic_partition, start, end),) if is_loss else ()

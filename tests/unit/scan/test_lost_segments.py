@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.worlds.records.legacy_sets import build_legacy_set
 
 import tidelog
 from tidelog import scan
@@ -14,9 +15,10 @@ from tidelog.storage.checks.directory_check import DirectoryCheck
 from tidelog.storage.checks.findings import Finding, Severity
 from tidelog.storage.checks.repair import repair
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
+from tidelog.storage.log.append import AppendTerms
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.closed_segment import ClosedSegment
-from tidelog.types import NewRecord, TopicPartition
+from tidelog.types import Codec, NewRecord, TopicPartition
 
 TOPIC = "t"
 DELETE = {"internal.segment.bytes": "2000"}
@@ -87,6 +89,28 @@ def test_a_range_of_time_may_have_had_the_lost_records(tmp_path: Path, has_zones
             wanted.counts()
         with pytest.raises(OffsetsGone, match=f"offsets {bases[2]} to {bases[3] - 1}"):
             wanted.to_arrow().read_all()
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("read", READERS)
+def test_offsets_after_old_formats_are_lost_too(
+    tmp_path: Path, read: Callable[[str], int], magic: int, codec: Codec
+) -> None:
+    with tidelog.open(str(tmp_path), writable=True) as log:
+        log.create_topic(TOPIC, config=DELETE)
+        for number in range(20):
+            records = [NewRecord(key=b"k%d" % key, value=b"v", timestamp=number) for key in (0, 1)]
+            old = build_legacy_set(records, magic=magic, codec=codec)
+            log.log(TOPIC, 0).append_batches(old, AppendTerms(takes_legacy=True))
+            if number in (8, 12):
+                log.log(TOPIC, 0).roll()
+    assert read(str(tmp_path)) == (40 if read is not all_keys else 2)
+    lose(tmp_path, 18)
+    with pytest.raises(OffsetsGone, match="offsets 18 to 25"):
+        read(str(tmp_path))
+    with tidelog.open(str(tmp_path)) as log, pytest.raises(OffsetsGone, match="offsets 18 to 25"):
+        log.offsets_at(TOPIC, 10)
 
 
 def test_a_range_fails_only_if_it_includes_lost_offsets(tmp_path: Path) -> None:

@@ -175,6 +175,7 @@ class DecodeStats:
             read.
         records: Sum of the record counts in all headers that were read; a legacy message has no
             count, and is added as -1.
+        has_legacy: Whether the headers of legacy messages were read.
     """
 
     batches: int = 0
@@ -185,6 +186,7 @@ class DecodeStats:
     next_offset: int = -1
     first_offset: int = -1
     records: int = 0
+    has_legacy: bool = False
 
     def add(self, walked: "Longs", opened: int) -> None:
         """Count consecutive sound batches; `opened` is how many of them are opened."""
@@ -194,6 +196,7 @@ class DecodeStats:
             self.end_at = int(walked[-1, layout.POSITION] + walked[-1, layout.SIZE])
             self.next_offset = int(walked[-1, layout.LAST_OFFSET]) + 1
             self.records += int(walked[:, layout.RECORD_COUNT].sum())
+            self.has_legacy |= bool((walked[:, layout.MAGIC] < MAGIC_2).any())
             if self.first_offset < 0:
                 self.first_offset = int(walked[0, layout.BASE_OFFSET])
 

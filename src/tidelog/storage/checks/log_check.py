@@ -21,7 +21,7 @@ from tidelog.errors import CorruptData, UnsupportedCompression
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import Batch
-from tidelog.record.offset_order import order_problem
+from tidelog.record.offset_order import is_gapless, order_problem
 from tidelog.record.record import ControlType
 from tidelog.storage.checks.findings import CheckedPartition, CheckOptions, Finding, Severity
 from tidelog.storage.log.producers import ProducerStates
@@ -89,8 +89,8 @@ class LogFacts:
         """Add a sound batch."""
         if batch.max_timestamp > self.largest_timestamp:
             self.rises.append(len(self.positions))
-        first, last, count = batch.base_offset, batch.last_offset, batch.record_count
-        self.has_gaps |= first > self.next_offset or (count is not None and count <= last - first)
+        first, last = batch.base_offset, batch.last_offset
+        self.has_gaps = self.has_gaps or not is_gapless(batch, self.next_offset)
         self.positions.append(position)
         self.first_offsets.append(first)
         self.last_offsets.append(last)

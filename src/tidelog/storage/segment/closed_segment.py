@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 from tidelog.env import is_remote
 from tidelog.errors import CorruptData, CorruptIndex
 from tidelog.record.batch_walk import Batch, walk
-from tidelog.record.header import MAGIC_2
+from tidelog.record.offset_order import is_gapless
 from tidelog.storage import files
 from tidelog.storage.clocks.zone_map import ZoneMap
 from tidelog.storage.segment import zone_map_files
@@ -274,15 +274,12 @@ class ClosedSegment(Segment):
     def is_dense(self) -> bool:
         """Whether each offset up to the last batch has a record.
 
-        The first use reads the headers of all batches.
+        The first use reads the headers of all batches, and decompresses legacy wrappers.
         """
         next_offset = self.base_offset
         try:
             for _, batch in iterate_batches(self, 0, self.size_bytes):
-                count = batch.last_offset - batch.base_offset + 1
-                if batch.magic != MAGIC_2 or batch.base_offset > next_offset:
-                    return False
-                if batch.record_count != count:
+                if not is_gapless(batch, next_offset):
                     return False
                 next_offset = batch.last_offset + 1
         except CorruptData:

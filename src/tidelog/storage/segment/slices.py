@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from tidelog.errors import CorruptData
 from tidelog.record.batch_walk import Batch
 from tidelog.record.header import MAGIC_2
-from tidelog.record.offset_order import segment_limit
+from tidelog.record.offset_order import is_gapless, segment_limit
 from tidelog.record.record import Record
 from tidelog.storage.open_files import typed_reads
 from tidelog.storage.segment.index_proof import first_offset_at, leads_to, misfit, position_before
@@ -212,9 +212,8 @@ def records_of(
         CorruptData: A batch has a wrong checksum or damaged records; the error has its position.
     """
     next_offset = max(part.start_offset, part.segment.base_offset)
-    is_dense = not part.segment.is_active
+    first_offset = next_offset
     for position, batch in part.batches():
-        is_dense = is_dense and _follows(batch, next_offset)
         next_offset = batch.last_offset + 1
         if is_hidden(part.segment, position, batch, aborted):
             continue
@@ -222,7 +221,9 @@ def records_of(
             if part.start_offset <= record.offset < part.end_offset:
                 yield record
     end = min(part.limit, part.end_offset)
-    return (next_offset, end) if is_dense and next_offset < end else (end, end)
+    if next_offset >= end or part.segment.is_active or _has_gaps(part, first_offset):
+        return end, end
+    return next_offset, end
 
 
 def is_hidden(segment: Segment, position: int, batch: Batch, aborted: AbortedFilter) -> bool:
@@ -249,11 +250,16 @@ def ensure_sum(segment: Segment, position: int, batch: Batch) -> None:
         raise error.located(segment.log_path, position - batch.at) from error
 
 
-def _follows(batch: Batch, next_offset: int) -> bool:
-    """Return whether there is no gap before a batch and no gap between its records."""
-    if batch.magic != MAGIC_2 or batch.base_offset > next_offset:
-        return False
-    return batch.record_count == batch.last_offset - batch.base_offset + 1
+def _has_gaps(part: LogSlice, next_offset: int) -> bool:
+    """Return whether offsets from `next_offset` on are missing before or inside a slice's batches.
+
+    The batches are sound.
+    """
+    for _, batch in part.batches():
+        if not is_gapless(batch, next_offset):
+            return True
+        next_offset = batch.last_offset + 1
+    return False
 
 
 def checked_records(segment: Segment, position: int, batch: Batch) -> Iterator[Record]:
