@@ -67,7 +67,7 @@ _DIFF_COLUMNS: Final = output.columns(
 _FIELD_COLUMNS: Final = output.columns(
     output.minor(output.number("partition")), "field", output.value("before", "after")
 )
-# Text for a field that only the other value has.
+# Text for a field that one of the two compared values lacks.
 _MISSING: Final = "(missing)"
 # Maximum depth of inner objects whose fields are compared separately.
 _DEPTH_MAX: Final = 20
@@ -165,7 +165,11 @@ def _print_table(
 def _note_doubts(
     surroundings: Surroundings, doubts: "Sequence[Doubt]", zone: str | None, when: str = ""
 ) -> None:
-    """Print why the result may be inexact, with times in a zone; `when` is a condition."""
+    """Print why the result may be inexact, with times in `zone`.
+
+    `when` is a condition under which the result is inexact, such as ` if key N1 was ever outside
+    partition 0`.
+    """
     from tidelog.scan.table_rules import by_reason
 
     times_ms = [doubt.exact_since_ms for doubt in doubts]
@@ -184,15 +188,16 @@ def _say(
         "have no key and were left out",
     ),
 ) -> None:
-    """Print how many records have no time or no key, if `whole`.
+    """Print how many records have no time or no key; print nothing if `whole` is false.
 
     Args:
         surroundings: Its stderr gets the notes.
         result: The table or the difference.
         stats: Statistics of the whole read.
         whole: Whether all records were read.
-        effect: Words that say which records have no key, and what happened to them, as singular
-            and plural. If None, records without a key are not mentioned.
+        effect: The end of a sentence about records without a key, once for one record and once for
+            several: which records they are, and what happened to them. If None, records without a
+            key are not mentioned.
     """
     if not whole:
         return
@@ -277,7 +282,7 @@ def diff(surroundings: Surroundings, options: DiffOptions) -> None:
         )
         stats = _new_stats()
         reader = difference.to_arrow(stats=stats)
-        # with `refuse`, doubts are left only about partitions to which the key does not belong
+        # With `refuse`, only partitions to which the key does not belong can have doubts here.
         is_elsewhere = difference.home is not None and options.inexact is Inexact.REFUSE
         if options.kind.is_columns:
             write_columns(surroundings, reader.schema, reader, None, options.kind)
@@ -297,13 +302,13 @@ def diff(surroundings: Surroundings, options: DiffOptions) -> None:
 
 
 def _read_cuts(surroundings: Surroundings, options: DiffOptions) -> tuple[int, int | None]:
-    """Return the times of both tables in ms, inclusive; the later one is None for all records."""
+    """Return the times of both tables in ms, inclusive; a later time of None means all records."""
     start, end, during = options.start, options.end, options.during
     if during is not None:
         start_ms, end_ms = times.read_bounds(surroundings, start, end, options.zone, during=during)
         if start_ms is None:
             raise UsageProblem(f"--during {during}: give a start, at which the earlier table ends")
-        # Times are whole ms, so these are the last times before the start and before the end.
+        # One ms before the start and one ms before the end: the tables include their times.
         return start_ms - 1, None if end_ms is None else end_ms - 1
     if start is None:
         raise UsageProblem("give the earlier time with --from, or both times with --during")
@@ -413,8 +418,8 @@ def _changed_fields(
 ) -> Iterator[tuple[str, Cell, Cell]]:
     """Yield name, earlier and later content of each changed field of two JSON objects.
 
-    The name of a field of an inner object follows the outer name after a dot. If a value is no
-    object, or an object at the maximum depth, the whole value is one field.
+    A field of an inner object is named `outer.inner`. A value that is not an object, or that is an
+    object at the maximum depth, is compared as a whole, as one field.
     """
     first, last = _json_object(before), _json_object(after)
     if first is None or last is None or first == last or depth == _DEPTH_MAX:
@@ -432,7 +437,7 @@ def _changed_fields(
 
 
 def _json_object(value: Cell) -> dict[str, Cell] | None:
-    """Return the JSON object that a value or its text is; None for other values."""
+    """Return a value that is a JSON object, or whose text is one, as a dict; else None."""
     content: object = value
     if isinstance(value, str):
         try:

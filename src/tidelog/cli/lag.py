@@ -181,7 +181,8 @@ def _observer(
 
     With GROUP, the partitions are chosen before the first sample. Without GROUP, groups and
     partitions are listed again for each sample, so that new groups appear and deleted groups
-    disappear. `denied` then has the errors of the groups on which the user has no rights.
+    disappear. Each sample without GROUP also stores in `denied` the errors of the groups on which
+    the user has no rights.
     """
     from tidelog.remote import group_lag as work
     from tidelog.remote import own_logs
@@ -226,8 +227,9 @@ def _partitions(
 ) -> "dict[str, list[TopicPartition]]":
     """Return the partitions to observe for each group that exists.
 
-    Groups without committed offsets in the requested topics are left out. A note reports the
-    left-out groups that are not in `named`. These groups are then added to `named`.
+    Groups without committed offsets in the requested topics are left out. A note names those of the
+    left-out groups that are not in `named`, and adds them to `named`, so that no group is named
+    twice.
     """
     from tidelog.remote.group_rewind import choice_partitions
 
@@ -256,13 +258,13 @@ def _partitions(
 
 
 def _named(groups: list[str], text: str = "") -> str:
-    """Return the number of groups, with a text, and the names of the first groups."""
+    """Return the number of groups, followed by `text` and the names of the first groups."""
     names = ", ".join(groups[:_GROUPS_NAMED]) + ", ..." * (len(groups) > _GROUPS_NAMED)
     return f"{output.plural(len(groups), 'group')}{text} ({names})"
 
 
 class _Histories:
-    """The last samples of each group."""
+    """Keeps the most recent samples of each group."""
 
     def __init__(self, samples: int | None = None) -> None:
         self._samples = samples
@@ -306,7 +308,7 @@ def _once(
 
 
 def _note_bounds(surroundings: Surroundings, options: LagOptions, lags: "Lags") -> None:
-    """Print a note on the mark of upper bounds, if a printed table has upper bounds."""
+    """Print a note that explains the `<=` mark if a printed table contains the mark."""
     is_exact = all(lag.seen.left.is_exact for of_group in lags.values() for lag in of_group)
     if options.kind is Format.TABLE and not (is_exact or options.count):
         surroundings.note("`<=` marks the most records that may be left; --count counts them")

@@ -303,9 +303,9 @@ def unit_of(
     zone: tzinfo,
     limit: int,
 ) -> CalendarUnit | None:
-    """Return the smallest unit with at most `limit` rows, as `unit_for` chooses it.
+    """Return the smallest unit in which the range has at most `limit` rows; see `unit_for`.
 
-    None if `unit_for` finds no unit, or if there are no records.
+    Return None if `unit_for` finds no unit, or if there are no records.
     """
     if not by_hour:
         return None
@@ -338,7 +338,10 @@ def rows_with_records(
     bounds: tuple[int | None, int | None],
     zone: tzinfo,
 ) -> list[LatencyRow]:
-    """Return the rows of units with records, however long the range is; see `unit_rows`."""
+    """Return a row for each unit that has records; `unit_rows` also has rows of empty units.
+
+    The number of rows does not depend on the length of the range.
+    """
     starts = sorted(units)
     ensure_quarters(starts, unit, zone)
     first_ms, end_ms = bounds[0] or 0, INT64_MAX if bounds[1] is None else bounds[1]
@@ -392,7 +395,7 @@ def _print_hours(
         return  # the verdict reports that no record was found
     columns, cells = HOURS, _hour_fields(topic, shown)
     if is_table:
-        # Units are consecutive unless a limit chooses some of them.
+        # Without a limit, the rows are consecutive units; a limit picks the worst units.
         unit = by if options.limit is None else None
         columns, cells = _TABLE_HOURS, _people_rows(shown, unit)
     output.print_rows(
@@ -453,7 +456,7 @@ def topic_table(
 ) -> tuple[output.Columns, list[list[Cell]]]:
     """Return the columns and rows of a table with a row for each topic that has a latency.
 
-    Each row has the latencies of all hours together.
+    A topic's row combines the latencies of all hours.
     """
     from tidelog.scan.latency_verdict import clock_ahead_ms
 
@@ -478,9 +481,10 @@ def hour_table(
 ) -> tuple[output.Columns, list[list[Cell]]]:
     """Return columns and rows of latency by time for people.
 
-    A group has at most about `HOUR_ROWS` rows, each an hour, day, week or month. If a span of the
-    latencies overlaps two of these units, or if the group would have too many months, each row is
-    instead a number of joined spans, which do not follow the calendar.
+    A group has about `HOUR_ROWS` rows at most. A row is usually one hour, day, week or month. There
+    are two exceptions: a span of the latencies overlaps two of these units, or the group would have
+    too many months. In both cases a row is several consecutive spans, which do not follow the
+    calendar.
 
     Args:
         latencies: A pair for each group of rows: the first cells of each row of the group, and the

@@ -22,7 +22,7 @@ _NAMED_MAX: Final = 3
 class Limits(NamedTuple):
     """Limits [start, end) of a requested range of times (ms) and of offsets; None for no limit.
 
-    Unlike `tidelog.scan.RequestedRange`, this class can be imported without the planner of scans.
+    Importing this class does not import the scan planner, unlike `tidelog.scan.RequestedRange`.
     """
 
     start_ms: int | None = None
@@ -144,8 +144,8 @@ def _begins_before(requested: Limits, log_start: int, first: OffsetAndTimestamp 
     # Deleted records may have had the same time as the first remaining record, so a range that
     # starts at this time may have lost records, too.
     has_times = first_ms is None or start_ms is None or start_ms <= first_ms
-    # A range without a start begins at the log start, so no deleted record was in the range.
-    # Exception: the range ends at or before the log start.
+    # A range without a start begins at the log start, so no record of the range was deleted. The
+    # only exception is a range that ends at or before the log start.
     is_limited = (
         requested.start_offset is not None
         or start_ms is not None

@@ -146,9 +146,9 @@ def _print_matches(
         columns += output.minor("segment_file")
         for name, row in zip(matches, rows, strict=True):
             row.append(_segment_file(cast("Directory", directory), name, row[2]))
-    # For each partition: the number of records before the result whose append time is unknown. If
-    # there is no result, the number for the whole partition. None if brokers don't report this
-    # number.
+    # One number for each partition: how many records before the result have no known append time.
+    # If the partition has no result, all of its records are counted. The number is None if brokers
+    # don't report it.
     unknown: list[int | None] = []
     if options.clock is ClockName.APPEND and options.at not in (EARLIEST, LATEST):
         unknown = [match.without_time for match in matches.values()]
@@ -348,8 +348,8 @@ def _print_by_time(
     _say_untimed(surroundings, options.clock, counts.without_time, at_least)
 
 
-# Maximum number of consecutive rows without records that a table shows. If there are more, one row
-# replaces all of them.
+# Maximum number of consecutive rows without records that a table shows. One row replaces a longer
+# series of such rows.
 _ZEROS_MAX: Final = 31
 
 

@@ -1,9 +1,9 @@
 """Functions that declare options of commands, enumerations of option values, shared options.
 
 An option is declared once. If a command has few options, decorators of click declare them on the
-function. Else they are fields of a dataclass for `with_options`. Other modules parse the options'
-texts (times.py, places.py). This module imports no storage code, because `app` imports this module
-for `--help`, which must be fast.
+function. If a command has many options, they are fields of a dataclass for `with_options`. times.py
+and places.py parse the texts of the options. This module imports no storage code, because `app`
+imports this module for `--help`, which must be fast.
 """
 
 import re
@@ -55,7 +55,7 @@ class ReadFormat(StrEnum):
 
     @property
     def is_columns(self) -> bool:
-        """Whether records are written in a binary format by columns."""
+        """Whether the format is binary and stores records by columns."""
         return self in (ReadFormat.ARROW, ReadFormat.PARQUET)
 
 
@@ -96,10 +96,10 @@ _EXAMPLE_WIDTH: Final = 76
 def examples(*lines: str) -> str:
     """Return example lines for the end of a command's help.
 
-    A line that exceeds 80 columns is broken by backslashes.
+    A line that would exceed 80 columns is split; each part but the last ends with a backslash.
 
-    A line is broken before an option if possible, else between words. The backspace character at
-    the start tells click to keep these lines as they are.
+    A line is split before an option if possible, else between words. The backspace character at the
+    start tells click to keep these lines as they are.
     """
     broken_lines = (part for line in lines for part in _broken(line))
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in broken_lines)
@@ -549,7 +549,8 @@ def bundled(name: str, make: Callable[..., object], *options: _Decorator) -> _De
 
     Args:
         name: Name of the argument.
-        make: Function that creates the argument. Its parameters have the names of the options.
+        make: Function that creates the argument from the options' values. Each of its parameters
+            has the name of an option.
         options: The options, in the order of `--help`.
     """
     parts = signature(make).parameters

@@ -279,8 +279,8 @@ def _earlier_records(
 
     Such records are kept because they follow a record with the given time or a later time.
 
-    The note is empty if there are no such records, or if records of a cluster would have to be read
-    to find them.
+    The note is empty if there are no such records. It is also empty for a cluster, because finding
+    the records would require fetching them.
     """
     from tidelog.scan.split import RequestedRange
 
@@ -455,7 +455,7 @@ def _targets(
 def _ensure_known(
     options: DeleteRecordsOptions, name: TopicPartition, unknown: int | None, target: int
 ) -> None:
-    """Refuse to delete records that may be at or after the time; raises UsageProblem.
+    """Raise UsageProblem if a record that would be deleted may have the given time or a later one.
 
     Args:
         options: The time and its clock.

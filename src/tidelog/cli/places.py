@@ -39,7 +39,10 @@ _Result = TypeVar("_Result")
 
 
 class _RequiredOrVariable(click.Option):
-    """Option that is required unless an environment variable is set, as its help text states."""
+    """Required option whose value can also come from an environment variable.
+
+    The option's help text names the variable.
+    """
 
     def get_help_extra(self, ctx: click.Context) -> "OptionHelpExtra":
         """Return the remarks that click adds in brackets to the help text, except `required`."""
@@ -135,8 +138,8 @@ def _chosen(
     An option on the command line takes precedence over an environment variable.
 
     Raises:
-        UsageProblem: Directory and cluster are both on the command line, or both come from the
-            environment. Or `--command-config` or `--timeout` is given without a cluster.
+        UsageProblem: A directory and a cluster are both given on the command line, or both by
+            environment variables. Or `--command-config` or `--timeout` is given without a cluster.
     """
     context = click.get_current_context()
 
@@ -205,7 +208,7 @@ def open_directory(
     Raises:
         UsageProblem: No directory was given, the path is a file, or `create` is false and the
             directory does not exist.
-        TidelogError: Raised by `Directory.open`, or the new clock can't be accepted.
+        TidelogError: `Directory.open` failed, or the current time can't be accepted.
     """
     data, files = named(data), surroundings.env.files
     is_path = "://" not in data  # otherwise `data` is the URL of an object store
@@ -225,7 +228,7 @@ def open_directory(
                 surroundings.report(line)
 
 
-# Loggers of lines that are not also raised as errors.
+# Loggers of events that the storage reports only as log lines, not as errors.
 _REPORTING: Final = ("directory.log_dir", "segment.segment_notes")
 
 
@@ -237,14 +240,14 @@ class _Reports(logging.Handler):
         self.lines: dict[str, None] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a line; drop the line of an error that is also raised."""
+        """Keep the line of an event that the storage logs but does not raise as an error."""
         if record.name.endswith(_REPORTING):
             self.lines[record.getMessage()] = None
 
 
 @contextmanager
 def _reports(surroundings: Surroundings) -> Iterator[None]:
-    """Print each line that the storage logs during the block as a note after the block."""
+    """Collect the lines that the storage logs during the block; then print them as notes."""
     handler, logger = _Reports(), logging.getLogger("tidelog.storage")
     logger.addHandler(handler)
     try:
@@ -327,8 +330,8 @@ def open_cluster(
     Args:
         surroundings: Files, clock and sleep function.
         access: Options for connecting to the cluster.
-        runs_on: Whether the command runs until Ctrl-C. If false, the first request fails within
-            about a second if all servers refuse connections (`Client.fail_if_refused`).
+        runs_on: Whether the command runs until Ctrl-C. If it does not and all servers refuse
+            connections, the first request fails within about a second (`Client.fail_if_refused`).
 
     Raises:
         UsageProblem: The file of client settings is too large or not UTF-8.
@@ -418,10 +421,10 @@ def parse_target(target: str) -> tuple[str, int | None]:
 
 
 def parse_with_partition(target: str, partition: int | None) -> tuple[str, int | None]:
-    """Parse `TOPIC[:P]` of a command that also has `--partition`.
+    """Parse a `TOPIC[:P]` argument, whose partition `--partition` can give instead.
 
     Raises:
-        UsageProblem: The target is invalid, or both name a partition.
+        UsageProblem: The target is invalid, or the target and `--partition` both give a partition.
     """
     topic, number = parse_target(target)
     if number is not None and partition is not None:
@@ -456,10 +459,10 @@ def absent_files(
     number: int | None,
     access: Access | None = None,
 ) -> "MissingFile | None":
-    """Return the error for partitions of a topic that the directory lists, but has no files of.
+    """Return the error for partitions that the directory lists although they have no files.
 
-    Always None for a cluster, which `access` names. Raises UnknownTopic if partition `number`, the
-    only one that is requested, has no files.
+    The result is always None for a cluster, which `access` names. If only partition `number` is
+    requested and it has no files, raises UnknownTopic.
     """
     from tidelog.errors import UnknownTopic
     from tidelog.storage.directory.topic_registry import absent_error
@@ -485,9 +488,9 @@ def note_absent(
     number: int | None,
     access: Access | None = None,
 ) -> None:
-    """Print a note on partitions that the directory lists, but has no files of.
+    """Print a note on partitions that the directory lists although they have no files.
 
-    Raises UnknownTopic if partition `number`, the only one that is requested, has no files.
+    If only partition `number` is requested and it has no files, raises UnknownTopic.
     """
     if error := absent_files(directory, topic, number, access):
         surroundings.note(f"{error.reason}")

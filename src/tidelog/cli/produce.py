@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from tidelog.storage.directory.numbered_loads import LoadResult
 
 STDIN: Final = "-"
-# Maximum number of rows and of bytes in one append. They are enough to fill batches of several
-# partitions, but take little memory.
+# Maximum number of rows and of bytes in one append: enough to fill batches of several partitions,
+# but small enough to take little memory.
 _ROWS_AT_ONCE: Final = 5_000
 _BYTES_AT_ONCE: Final = 1 << 26
 
@@ -373,7 +373,7 @@ def _append_all(
 def _bytes_at_once(config: TopicConfig | None) -> int:
     """Return the maximum size in bytes of the rows of one append.
 
-    The size is at most half a segment, because batches add bytes to the rows.
+    The size is at most half of the maximum segment size, because a batch is larger than its rows.
     """
     if config is None:
         return _BYTES_AT_ONCE
@@ -462,8 +462,8 @@ def _progress(
 
 
 def _position(source: BinaryIO, size: int) -> int:
-    """Return the position in the file, at most `size`.
+    """Return the position in the input file, or `size` if the position is larger.
 
-    If the reader has closed the file, return `size`.
+    If the reader of the rows has closed the file, return `size`.
     """
     return size if source.closed else min(source.tell(), size)

@@ -63,8 +63,8 @@ _UNREADABLE: Final = (CorruptData, OffsetsGone, StorageFailure, UnsupportedCompr
 
 # Up to this number of records, a plain read takes less time than loading Arrow and the kernels.
 _PLAIN_RECORDS: Final = 10_000
-# Number of offsets in the first window of a read in order of time, if the read is by columns. Every
-# window needs its own plan, so these windows are larger than windows of plain reads.
+# Number of offsets in the first window of a read by columns in order of time. Such a read makes a
+# plan for each window, so its windows are larger than those of a plain read.
 _COLUMN_WINDOW: Final = 10_000
 
 
@@ -176,7 +176,7 @@ def _offsets(text: str | None) -> tuple[int | None, int | None]:
 class _Damage:
     """Partitions that can't be read to the end of their range, each with its first error.
 
-    `absent` is the error for partitions without a directory; None if all have one.
+    `absent` is the error for partitions without a directory; None if every partition has one.
     """
 
     def __init__(
@@ -196,11 +196,11 @@ class _Damage:
         return bool(self._errors) or self._is_absent
 
     def add(self, name: TopicPartition, error: TidelogError) -> None:
-        """Add a partition's first error, to be printed by `say`; ignore its later errors."""
+        """Store a partition's first error, which `say` prints; ignore its later errors."""
         self._errors.setdefault(name, error)
 
     def until(self, name: TopicPartition, content: "Iterable[_Item]") -> "Iterator[_Item]":
-        """Yield a partition's content; after an error, add the error and end."""
+        """Yield a partition's content; if reading it fails, add the error and end."""
         try:
             yield from content
         except _UNREADABLE as error:
@@ -229,7 +229,7 @@ def _resolved(
     """Return the range of each partition, which combines the requested times and offsets.
 
     Negative offsets, which count records from the end, are converted. A partition whose records
-    can't be counted is added to `damage`, and has no range.
+    can't be counted is added to `damage` and left out of the result.
     """
     if all(offset is None or offset >= 0 for offset in offsets):
         one = replace(requested, start_offset=offsets[0], end_offset=offsets[1])
@@ -333,7 +333,7 @@ class _Reading:
     def _say_none(self) -> None:
         """Print that no record matches. With a range, also print the newest time in the partitions.
 
-        The newest time may be before the range, and so explain the result.
+        If the newest time is before the range, it explains why no record matches.
         """
         options, bounds = self._options, self._reads.bounds()
         target = options.topic if options.number is None else f"{options.topic}:{options.number}"
@@ -446,9 +446,9 @@ class _Reading:
             yield one.partition, one.record, one.append_ms
 
     def _reads_columns(self) -> bool:
-        """Whether to read by columns.
+        """Whether to read the records by columns instead of one by one.
 
-        This is faster for many records, but needs optional packages.
+        Reading by columns is faster for many records, but needs optional packages.
         """
         number = self._options.limit if self._options.tail is None else self._options.tail
         is_small = number is not None and number <= _PLAIN_RECORDS and not self._conditions
@@ -485,7 +485,10 @@ class _Reading:
                 pass
 
     def _write_some(self, out: Writer, rows: Iterator[list[Cell]]) -> bool:
-        """Write the next rows, even if reading then fails; return whether more may follow."""
+        """Write the next rows; return whether more rows may follow.
+
+        If reading fails, the rows that were read before the error are still written.
+        """
         size = ROWS_AT_ONCE if self._left is None else min(ROWS_AT_ONCE, self._left)
         chunk: list[list[Cell]] = []
         try:

@@ -1,7 +1,7 @@
 """Records of a topic as rows or columns, shared by `tidelog read` and `read --table`.
 
 `ReadOptions` are the options of both commands. `RowMaker` converts records to rows; `write_columns`
-writes Arrow IPC and Parquet. Functions on columns import pyarrow when they are called.
+writes Arrow IPC and Parquet. Functions that handle columns import pyarrow when they are called.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -176,8 +176,8 @@ class ReadOptions:
 
 
 _OFFSETS: Final = columns(detail("topic"), number("partition", "offset"))
-# On a narrow terminal, keys and values are shortened first. Then the column of times on the clock
-# that was not chosen is dropped.
+# On a narrow terminal, keys and values are shortened first. If the table is still too wide, the
+# column of times on the clock that was not chosen is dropped.
 _CONTENT: Final = columns(key("key", least=8), value("value", least=8))
 _TABLES: Final = {
     ClockName.RECORD: columns(_OFFSETS, time("timestamp"), minor(time("append_time")), _CONTENT),

@@ -225,8 +225,8 @@ def _csv_row(name: TopicPartition, segment: "SegmentStory") -> list[Cell]:
     ]
 
 
-# Indentation of the lines about a segment, and the width of a label with the spaces after it. All
-# labels are padded to this width.
+# Indentation of the lines about a segment, and the longest label with the spaces after it. All
+# labels are padded to the width of `_LABEL`.
 _INDENT: Final = "    "
 _LABEL: Final = f"{_INDENT}record times  "
 
@@ -305,7 +305,7 @@ def _print_facts(surroundings: Surroundings, facts: "Mapping[str, str]") -> None
         _print_line(surroundings, f"{_INDENT}{label}".ljust(len(_LABEL)) + text)
 
 
-# Minimum number of segments for which equal lines are printed only once.
+# If at least this number of segments have the same lines, these lines are printed only once.
 _SHARED_LEAST: Final = 2
 
 
@@ -378,7 +378,7 @@ def _print_segments(
 
 
 def _forever(config: TopicConfig, *, is_age_known: bool) -> str:
-    """Return why segments that no age limit deletes are kept forever."""
+    """Return the reason why age never deletes a topic's segments: `forever: retention.ms=-1`."""
     if CLEANUP_DELETE not in config.cleanup_policy:
         return f"forever: cleanup.policy={config.text('cleanup.policy')} has no `delete`"
     if not is_age_known:
@@ -398,7 +398,7 @@ def _segment_heading(segment: "SegmentStory", zone: str | None, *, is_compacted:
 
 
 def _segment_facts(segment: "SegmentStory", forever: str, zone: str | None) -> dict[str, str]:
-    """Return the lines about a segment by label; empty if the segment has no offsets yet."""
+    """Map labels to the lines about a segment; empty if the segment has no offsets yet."""
     if segment.base_offset == segment.end_offset:
         return {}
     lost = segment.lost
@@ -426,7 +426,7 @@ def _compaction(segment: "SegmentStory") -> str:
     return f"left {left_text(segment.records, segment.markers, segment.offsets)}"
 
 
-# Maps the reason of a roll to the setting or event that caused the roll.
+# Maps the reason for which a segment was rolled to the setting or event that caused the roll.
 _CAUSES: Final[dict[str, str]] = {
     "size": "segment.bytes",
     "time": "segment.ms",
@@ -439,7 +439,7 @@ _CAUSES: Final[dict[str, str]] = {
     "compaction-lag": "max.compaction.lag.ms",
     "unknown": "another program",
 }
-# Maps the reason of a roll to a text that a segment's details add to the cause.
+# Maps the reason for which a segment was rolled to words that follow the cause in its details.
 _EXPLANATIONS: Final[dict[str, str]] = {
     "request": ", such as `tidelog compact --roll`",
     "retention": " of all its records",

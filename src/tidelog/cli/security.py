@@ -169,7 +169,7 @@ def _password(surroundings: Surroundings, name: str, file: str | None) -> str:
 
 
 def _is_utf8(text: str) -> bool:
-    """Whether text has no surrogates. Python represents bytes that are not UTF-8 by surrogates."""
+    """Whether a text comes from valid UTF-8; Python replaces invalid bytes by surrogates."""
     return text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text)
 
 
@@ -332,8 +332,8 @@ def list_acls(surroundings: Surroundings, access: Access, pattern: Acl, kind: Fo
 
     with open_cluster(surroundings, access) as cluster:
         matches = find(cluster, pattern)
-        # If a broker has no authorizer, librdkafka drops the error that the broker returns. So the
-        # broker's settings are checked.
+        # A broker without an authorizer returns an error, but librdkafka drops the error. The
+        # broker's settings therefore have to show whether it has an authorizer.
         settings = {} if matches else broker_settings(cluster)
     output.print_rows(surroundings, _ACLS, map(_acl_row, matches), kind)
     if settings.get(_AUTHORIZER) == "":

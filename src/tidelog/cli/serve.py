@@ -1,8 +1,8 @@
 """`tidelog serve`: reads settings from a file and options, and runs a broker until a signal.
 
-The module also has `tidelog reopen` and `tidelog accept-clock`. With them an operator lets a
-broker's appends continue. Before the broker listens, only the modules that the broker needs are
-imported.
+The module also has two commands with which an operator lets a broker's stopped appends continue:
+`tidelog reopen` after a disk failure, and `tidelog accept-clock` after a clock jump. Before the
+broker listens, only the modules that the broker needs are imported.
 """
 
 import asyncio
@@ -130,7 +130,7 @@ def serve(surroundings: Surroundings, options: ServeOptions) -> ExitCode:
 def _start_with_json_log(surroundings: Surroundings, options: ServeOptions) -> ExitCode:
     """Run a broker that logs JSON objects.
 
-    An error that ends the broker is also logged as an object.
+    If an error ends the broker, the error is also logged as a JSON object.
     """
     from tidelog.server.api.node import LOGGER
     from tidelog.server.logs import LOGGED_ONCE

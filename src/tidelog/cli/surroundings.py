@@ -82,7 +82,7 @@ class InvalidInput(Exception):
 
 
 # Pairs of an error class and the hint for it: what to do next. The first matching class applies.
-# Classes whose texts already name the solution are not listed.
+# An error class is not listed if its texts already name the solution.
 _NEXT_STEPS: Final[tuple[tuple[type[TidelogError], str], ...]] = (
     (UnknownTopic, "`tidelog topics` lists topics and partitions"),
     (UnknownGroup, "`tidelog groups list` lists the groups"),
@@ -96,7 +96,7 @@ _NEXT_STEPS: Final[tuple[tuple[type[TidelogError], str], ...]] = (
     (StorageFailure, "check the disk: space, permissions, the system's log"),
 )
 
-# Options that name a cluster, or how to connect to it.
+# Options that name a cluster, or that say how to connect to the cluster.
 _CONNECTION: Final = ("--bootstrap", "--command-config", "--to-command-config", "--timeout")
 
 # Errors of invalid arguments and settings, found by the command line or the library.
@@ -321,11 +321,14 @@ class Surroundings:
 
     @property
     def wants_colour(self) -> bool:
-        """Whether stdout is a terminal for which colors are not turned off."""
+        """Whether stdout is a terminal and its user has not turned off colors."""
         return self._has_color(self.stdout)
 
     def _has_color(self, stream: TextIO) -> bool:
-        """Whether a stream is a terminal, and colors are not turned off. Source: no-color.org."""
+        """Whether a stream is a terminal and its user has not turned off colors.
+
+        Source: no-color.org.
+        """
         if self.variables.get("NO_COLOR") or self.variables.get("TERM") == "dumb":
             return False
         return stream.isatty()

@@ -82,7 +82,7 @@ _NO_AGE_LIMIT: Final = (
     " default is unknown"
 )
 
-# Maps an option to the actions that support the option. '' is a move.
+# Maps an option to the actions that support the option; the action '' is a move.
 _WITH: Final = {
     "--to": ("", "--dry-run", "--restore"),
     "--roll": ("",),
@@ -220,8 +220,7 @@ def tier(surroundings: Surroundings, options: TierOptions) -> ExitCode:
     }
     for name, is_set in values.items():
         if is_set and action not in _WITH[name]:
-            # Only one action supports --sizes, and only one supports --show. The error names this
-            # action.
+            # --sizes applies only to --verify, and --show only to --status; the error says so.
             helps = {"--sizes": "--verify", "--show": "--status"}.get(name)
             other = f"without {helps}" if helps else f"with {action}"
             raise UsageProblem(f"{name} does not apply {other}")
@@ -431,7 +430,7 @@ def _collect(surroundings: Surroundings, options: TierOptions) -> ExitCode:
 
 
 def _restore(surroundings: Surroundings, options: TierOptions) -> ExitCode:
-    """Rebuild the tier record of each partition before its log is opened; then open the logs.
+    """Rebuild the local tier record of each selected partition, and only then open the logs.
 
     Opening a log deletes local files that end within the tier's range, because the tier has all
     records of these files.
@@ -473,9 +472,8 @@ def _partitions(directory: "Directory", options: TierOptions) -> list[TopicParti
 def _taking_part(directory: "Directory", options: TierOptions) -> list[TopicPartition]:
     """Return the partitions that a move handles.
 
-    If the argument names a topic or a partition, the result is the topic's partitions or that
-    partition. Without an argument, the result is all partitions that have a tier, or whose topic's
-    settings enable a tier.
+    An argument selects the partitions of a topic, or one partition. Without an argument, the result
+    is every partition that has a tier, and every partition of a topic whose settings enable a tier.
     """
     names = _partitions(directory, options)
     if options.target is not None:

@@ -176,8 +176,8 @@ def topic_id_of(info: "TopicInfo | RemoteTopic") -> str | None:
     return None if info.topic_id is None else files.encode_topic_id(info.topic_id)
 
 
-# Maps a setting and a special value to its meaning. The largest int64 means no limit in every
-# setting.
+# Maps a setting's name and a special value of the setting to the meaning of the value. The largest
+# int64 is not listed: it means no limit in every setting.
 _NO_LIMIT: Final = "no limit"
 _SPECIAL_VALUES: Final = {
     ("retention.ms", "-1"): _NO_LIMIT,
@@ -196,7 +196,7 @@ def setting_text(name: str, text: str) -> str:
 
 
 def _meaning(name: str, text: str) -> str | None:
-    """Return what a value means: `no limit`, or the amount with its unit; None for other values."""
+    """Return what a setting's value means: `no limit`, or the amount with its unit; else None."""
     special = _NO_LIMIT if text == str(INT64_MAX) else _SPECIAL_VALUES.get((name, text))
     return amount_text(name, text) if special is None else special
 
@@ -208,7 +208,10 @@ def _amount_beside(name: str, text: str) -> str:
 
 
 def _settings_cell(info: "TopicInfo | RemoteTopic", kind: Format) -> Cell:
-    """Return the topic's own settings: as text for tables, else as an object; None if unknown."""
+    """Return the settings that the topic itself sets: a text for tables, else an object or None.
+
+    None means that the settings are unknown.
+    """
     if kind is Format.TABLE:
         return settings_text(info)
     return None if info.foreign else dict(info.given)
@@ -382,7 +385,7 @@ def config(  # noqa: PLR0913 - one parameter for each option
     output.print_rows(surroundings, columns, rows, kind)
 
 
-# Width of the largest int64, to which narrow terminals shorten the column of values.
+# Minimum width of the column of values on a narrow terminal: the width of the largest int64.
 _NUMBER_WIDTH: Final = len(str(INT64_MAX))
 
 
@@ -391,8 +394,8 @@ def _setting_rows(
 ) -> list[list[Cell]]:
     """Return a row for each of the topic's settings, sorted by name.
 
-    Without `show_all`, only the topic's own settings have rows. Tables show a default only if it
-    differs from the value; other formats always have it.
+    If `show_all` is false, only settings that the topic itself sets have rows. In a table, the
+    default is empty if it equals the value; other formats always contain the default.
     """
     defaults = TopicConfig().texts()
     rows: list[list[Cell]] = []
@@ -456,8 +459,8 @@ class PartitionFacts:
         smallest_record_ms: Smallest known record timestamp.
         skipped_ranges: Ranges [start, end) of offsets that were not searched for
             `smallest_record_ms`. A record in these ranges may have a smaller timestamp.
-        untimed: Known number of records without a record timestamp. There may be more in offsets
-            that were not searched.
+        untimed: Known number of records without a record timestamp. Offsets that were not searched
+            may contain more such records.
         largest_record_ms: Largest record timestamp.
         first_append_ms: Earliest known append time.
         last_append_ms: Latest known append time.
@@ -528,7 +531,7 @@ def describe(
 
 
 def partition_facts(directory: "Directory", topic: str, number: int) -> PartitionFacts:
-    """Return the facts on a partition, from its indexes and sidecars and its first record."""
+    """Return the facts on a partition; read its indexes, its sidecars and its first record."""
     from tidelog.storage.directory.topic_retention import Notes, storm_of
     from tidelog.storage.log.segment_times import append_range, record_range
 

@@ -1,8 +1,8 @@
 """Settings of topics, groups and the broker under Kafka's names, and their typed values.
 
 The package defines names, types, defaults, ranges and synonyms of settings. docs/config.md and
-docs/serve.md are generated from these definitions. The code that reads a setting implements the
-setting's behavior.
+docs/serve.md are generated from these definitions. The effect of a setting is implemented where the
+setting is used, not in this package.
 """
 
 from typing import TYPE_CHECKING

@@ -3,12 +3,14 @@
 The fields of `BrokerConfig` define the settings: name, type, default, range and documentation of
 each setting. If Kafka has a setting, its name, default and range are those of Kafka 4.3;
 docs/differences.md lists the exceptions. A broker setting that is the default of a topic setting
-(`log.retention.hours`) is a synonym of the topic setting (`config/topic.py`).
+(`log.retention.hours`) is called a synonym of the topic setting; `config/topic.py` defines the
+synonyms.
 
 Precedence, highest first: a value set for this broker at run time, a value set for all brokers at
-run time, the value at start, the default. At run time, the default of a topic setting can be
-changed only under the name with the finest unit (`log.retention.ms`). Names with coarser units
-(`log.retention.hours`) keep their value from the start, as in Kafka.
+run time, the value at start, the default. If a topic setting has several broker settings for its
+default, only the setting with the smallest unit (`log.retention.ms`) can be changed at run time.
+The settings with larger units (`log.retention.hours`) keep their values from the start, as in
+Kafka.
 
 Source: Kafka 4.3's `KafkaConfig`, `DynamicBrokerConfig`, `SocketServerConfigs`,
 `BrokerSecurityConfigs`, `SaslConfigs`, `SslConfigs`, `GroupCoordinatorConfig`,
@@ -85,9 +87,9 @@ TOKEN_ALGORITHMS: Final = (
 # Name of Kafka's authorizer, whose rules the broker implements.
 STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
-# Settings of groups whose minimum and maximum are broker settings with `min.` and `max.` in their
-# names. The names here omit the protocol (`consumer.`, `share.`). Only share groups have the last
-# three settings.
+# Group settings that the broker bounds. The bounds are broker settings whose names contain `min.`
+# or `max.`. The names below omit the protocol (`consumer.`, `share.`). The last three settings
+# exist only for share groups.
 BOUNDED: Final = (
     "session.timeout.ms",
     "heartbeat.interval.ms",
@@ -108,7 +110,9 @@ def _maximum_of(setting: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """All broker settings with an effect, by name with underscores; docs/serve.md describes each.
+    """All broker settings that have an effect in tidelog; docs/serve.md describes each setting.
+
+    A field has the setting's name with underscores.
 
     `parse` creates the object and validates names and ranges; the constructor doesn't validate
     them. Settings are described in the order of the fields.
@@ -682,7 +686,8 @@ class _ParsedSettings:
 def _not_served(name: str) -> ConfigError:
     """Build the error for a setting of Kafka that the broker refuses.
 
-    The broker can't do what the setting asks for, and users would rely on the setting's effect.
+    The broker refuses a setting that it does not implement if users would rely on the setting's
+    effect.
     """
     return ConfigError(name, None, "is a Kafka setting that this broker does not support")
 
@@ -706,9 +711,9 @@ _OF_BROKERS: Final = frozenset(
 
 _FIXED: Final = frozenset({"log.flush.scheduler.interval.ms"})
 
-# Maps a broker setting to the topic setting whose default it is. All these broker settings can be
-# changed at run time. `DYNAMIC_CONFIGS` also has the other settings that can be changed at run
-# time.
+# Maps the name of a broker setting to the topic setting for which it is the default. Each of these
+# broker settings can be changed at run time. `DYNAMIC_CONFIGS` has them and all other settings that
+# can be changed at run time.
 TOPIC_DEFAULTS: Final = {
     synonym.name: key
     for key in TOPIC_CONFIGS

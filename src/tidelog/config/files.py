@@ -49,7 +49,8 @@ def read_settings(name: str, content: bytes) -> SettingsFile:
     """Read a file's settings: TOML if its name ends with `.toml`, otherwise properties.
 
     Raises:
-        ConfigError: The file is invalid. The message has the line, if it is known.
+        ConfigError: The file is invalid. The message names the line of the error if the line is
+            known.
     """
     if name.endswith(".toml"):
         return SettingsFile(name, _read_toml(name, content))

@@ -93,8 +93,8 @@ GROUP_CONFIGS: Final = (
 
 _BY_NAME: Final = {key.name: key for key in GROUP_CONFIGS}
 
-# Maps a group setting to the attribute of `BrokerConfig` with the broker's value. Each heartbeat
-# reads some of these values, and reading the attribute is faster than parsing a text.
+# Maps a group setting to the attribute of `BrokerConfig` that holds the broker's value. Each
+# heartbeat reads some of these values, and reading an attribute is faster than parsing a text.
 _BROKERS_ATTRIBUTES: Final = {
     name: BROKER_CONFIG_BY_NAME[broker_name(name)].attribute for name in _BEHIND_BROKERS
 }
@@ -141,12 +141,15 @@ def group_value(name: str, texts: Mapping[str, str], config: BrokerConfig) -> in
 
 
 def group_text(name: str, texts: Mapping[str, str]) -> str:
-    """Return a group's text for a setting that has no broker setting; the default if unset."""
+    """Return a group's own value as text, or the setting's default if the group has none.
+
+    For settings that have no corresponding broker setting.
+    """
     return texts.get(name) or _BY_NAME[name].default or ""
 
 
 class GroupSettings:
-    """Effective settings of groups. They are looked up at each use, so that changes apply at once.
+    """Effective settings of groups. Each call reads the current settings, so changes apply at once.
 
     Used only in the event loop's thread.
 

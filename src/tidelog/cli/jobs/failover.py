@@ -292,8 +292,8 @@ class Report:
 def _show(surroundings: Surroundings, report: Report, kind: Format, zone: str | None) -> None:
     """Print the result.
 
-    As JSON, everything is printed. As a table or CSV, the starts are printed, and sentences go to
-    stderr.
+    JSON contains the whole result. A table or CSV contains only the starts; the rest of the result
+    is printed to stderr as sentences.
     """
     if kind is Format.JSON:
         output.print_object(surroundings, _object(report, zone))

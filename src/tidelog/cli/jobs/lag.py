@@ -183,7 +183,7 @@ def table(groups: "Sequence[GroupLag]", show: LagShow) -> tuple[Columns, Iterabl
     if show is LagShow.GROUPS:
         return GROUPS, _group_rows(groups)
     if show is LagShow.HOURS:
-        # The hour as text is omitted, because a time column formats the hour in ms itself.
+        # The hour as text is left out, because the column formats the hour in ms as a time.
         return HOURS, [[*row[:3], *row[4:]] for row in hour_rows(groups)]
     return PARTITIONS, partition_rows(groups, as_time=int)
 
@@ -230,7 +230,7 @@ def page(
     limit: str,
     zone: str | None,
 ) -> Report:
-    """Return the report; `limit` is the text of the limits, empty without any."""
+    """Return the report; `limit` is a text that lists the command's limits, or empty."""
     sections: list[Section] = [
         Text(
             "Records that consumer groups have not read yet, by the hour in which they were"

@@ -175,7 +175,7 @@ def _show(surroundings: Surroundings, request: Request, result: "LatencyResult")
 def people_table(
     result: "LatencyResult", show: LatencyShow, zone: str | None
 ) -> tuple[Columns, Iterable[Row]]:
-    """Return the columns and rows of the table `show` for people; it has few rows."""
+    """Return the columns and rows of the table `show` for people: a short table."""
     from tidelog.cli.latency import delay_table, hour_table, topic_table
 
     if show is LatencyShow.HOURS:
@@ -202,7 +202,7 @@ def table(result: "LatencyResult", show: LatencyShow) -> tuple[Columns, Iterable
     from tidelog.jobs.latency.tables import hour_rows, topic_rows, watermark_rows
 
     if show is LatencyShow.HOURS:
-        # The hour as text is omitted, because a time column formats the hour in ms itself.
+        # The hour as text is left out, because the column formats the hour in ms as a time.
         rows = [[*row[:2], *row[3:]] for row in hour_rows(result.topics)]
         return HOURS, rows
     if show is LatencyShow.WATERMARKS:

@@ -223,8 +223,9 @@ def split_names(
 ) -> tuple[list[str], list[str]]:
     """Split arguments into places and topics.
 
-    Three kinds of arguments are places: the first argument; arguments with a slash (a topic's name
-    can't contain a slash); and, before the first topic, names of existing directories of topics.
+    The first argument is a place. A later argument is a place if it contains a slash, which a
+    topic's name can't contain. Before the first topic, the name of an existing directory of topics
+    is a place, too.
 
     Raises:
         UsageProblem: There is no place, or no topic.

@@ -74,8 +74,8 @@ def read_place(
     """Parse an argument that names a place; add settings for the place's client or store.
 
     Raises:
-        UsageProblem, InvalidRequest: The text names no place. Or the settings can't be read, or
-            they don't apply to this kind of place.
+        UsageProblem, InvalidRequest: The text is not a valid place, the settings can't be read, or
+            the settings don't apply to this kind of place.
     """
     from tidelog.remote.client_settings import read_properties
 
@@ -119,8 +119,8 @@ def open_session(
 
     Raises:
         MissingDependency: pyspark is not installed.
-        InvalidInput, UsageProblem: Spark can't be started, or fails. If a TidelogError is the
-            cause, the error has its text, else Spark's text.
+        InvalidInput, UsageProblem: Spark can't be started, or fails. The text is that of the
+            TidelogError that made Spark fail; without a TidelogError, Spark's text.
     """
     needs_spark()
     from pyspark.sql import SparkSession
@@ -175,7 +175,8 @@ def _started(surroundings: Surroundings, options: SessionOptions, folder: Path) 
 def spark_errors() -> Iterator[None]:
     """Convert Spark's errors to InvalidInput or UsageProblem.
 
-    If a TidelogError is the cause, the new error has its text, else Spark's text.
+    The text of the new error is that of the TidelogError that made Spark fail; without a
+    TidelogError, Spark's text.
     """
     from pyspark.errors import PySparkException
 
@@ -292,8 +293,8 @@ def spinner(surroundings: Surroundings, title: str) -> Iterator[None]:
 class JobProgress:
     """`Listener` that shows the progress of a job: as bars on a terminal, else as lines.
 
-    One bar counts the job's own units. A bar below counts Spark's tasks, if the session reports
-    them (classic, not Spark Connect).
+    One bar counts the job's own units. In a classic session, a second bar below counts Spark's
+    tasks; Spark Connect does not report tasks.
     """
 
     def __init__(self, surroundings: Surroundings, title: str, *, unit: str = "offsets") -> None:
@@ -533,9 +534,8 @@ class Use:
         place: The place.
         topics: Topics and partitions that must exist.
         writes: Whether the job writes there.
-        creates: What the job does if the directory is missing. True: it creates the directory.
-            False: it creates the directory only with --create. None: it never creates the
-            directory.
+        creates: Whether the job creates the place's directory if it is missing. False: the job
+            creates it only with --create. None: the job never creates it.
     """
 
     place: Place

@@ -21,17 +21,18 @@ example of columns:
     print_rows(surroundings, COLUMNS, rows, kind, zone=zone)
 
 - `print_rows` writes a whole table, `writer` writes rows as they arrive, `print_summary` writes one
-  row as a block, `live` redraws a table. `fields` returns an object for scripts, `print_object`
-  writes one.
+  row as a block, `live` redraws a table. `fields` returns a row as an object for scripts;
+  `print_object` writes such an object.
 - A row has the same raw values for every format: ms for times, 0.2183 for a share, None for no
   value. Text in a column of numbers is written as it is (`<=12`).
-- Tables fit the width of the terminal, or of COLUMNS if it is set. Text and minor columns without
-  any value are left out. If a table is too wide, headings are stacked, the last text column is
-  shortened, and minor columns are dropped and named below. A single row that is too wide becomes a
-  block instead. `--wide`, which most commands with a format option have, turns this fitting off. A
-  long table ends with the number of its rows: "1,939 rows", or with `total` "40 of 1,939 rows".
+- Tables fit the width of the terminal, or of COLUMNS if it is set. A text column or a minor column
+  is left out if no row has a value in it. If a table is too wide, headings are stacked, the last
+  text column is shortened, and minor columns are dropped; a line below the table names the dropped
+  columns. If a table has only one row and the row is too wide, it is written as a block. `--wide`,
+  which most commands with a format option have, turns this fitting off. A long table ends with the
+  number of its rows: "1,939 rows", or with `total` "40 of 1,939 rows".
 - JSON and CSV have full precision and all columns. A time has two fields: `NAME` in ISO 8601,
-  `NAME_ms` in ms. A partition is given by its number; its topic is another field. An unknown or
+  `NAME_ms` in ms. A partition is a number; the name of its topic is a separate field. An unknown or
   missing value is null in JSON, an empty cell in CSV.
 - For sentences, `time_text`, `duration_text`, `count_text`, `bytes_text` and `share_text` format
   single values.

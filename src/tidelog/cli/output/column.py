@@ -18,8 +18,8 @@ Row: TypeAlias = Sequence[object]
 KEY_WIDTH: Final = 40
 VALUE_WIDTH: Final = 60
 
-# Words in column names that stand for a place. A and B are the two compared places, or the two
-# clusters of a failover.
+# Words in column names that stand for a place: A and B are the two places that an audit compares,
+# or the two clusters of a failover.
 _PLACES: Final = ("a", "b")
 
 # Default of the minimum width of a column whose cells continue on further lines.
@@ -83,7 +83,7 @@ class Column:
 
     @property
     def words(self) -> str:
-        """Name for people, without the unit, which the cells contain: `behind` for `behind_ms`.
+        """Name for people. It has no unit, because the cells show it: `behind` for `behind_ms`.
 
         The places A and B keep their capitals in lowercase names: `A offset`, `position on A`.
         """
@@ -132,7 +132,10 @@ def titled(**parts: Columns) -> Columns:
 
 
 def prose(*names: str) -> Columns:
-    """Return columns of sentences. If they don't fit uncut, each row is written as a block."""
+    """Return columns of sentences, which are never cut.
+
+    If such a column is too wide for the table, each row is written as a block.
+    """
     return tuple(Column(name, Kind.PROSE) for name in names)
 
 

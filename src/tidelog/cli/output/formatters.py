@@ -70,8 +70,8 @@ def _plain(cell: object) -> str:
 def _data_text(cell: object) -> str:
     """Format a key or value.
 
-    Null becomes `(null)`, and empty text becomes `(empty)`. If a key or value has one of these
-    texts, the text is quoted.
+    Null becomes `(null)`, and empty text becomes `(empty)`. A key or value whose own text is
+    `(null)` or `(empty)` is quoted.
     """
     if cell is None:
         return NULL

@@ -63,8 +63,8 @@ def padded(text: str, width: int, *, is_left: bool = True) -> str:
 def without_days(columns: Sequence[Column], texts: Sequence[str]) -> list[str]:
     """Return a row's cells in the short form: a day that all times share is shown once.
 
-    The first time keeps the day, and the later times are shortened to the time of day. A row with
-    times of several days keeps the day of each time, so that a time without a day is never
+    The first time keeps the day, and the later times are shortened to the time of day. If the times
+    of a row are on several days, each time keeps its day; a time without a day is therefore never
     ambiguous.
     """
     short = list(texts)
@@ -130,10 +130,10 @@ def plan(
     """Return the layout of a table; None if columns of sentences don't fit uncut.
 
     If a table is too wide, headings are stacked, and text columns that are not wrapped take at most
-    half of the room. If the table is still too wide, these steps follow until the table fits:
+    half of the room. If the table is still too wide, these steps are taken in order until it fits:
 
-    1. Shorten the last text column, wrapped columns, keys and values. Also use the short form if
-       its columns are narrower (`Layout.is_short`).
+    1. Shorten the last text column, wrapped columns, keys and values. Also use the short form
+       (`Layout.is_short`) if it makes columns narrower.
     2. Return to the long form, and drop minor columns from the right.
     3. Shorten the other text columns.
     4. Drop other columns from the right.
@@ -193,7 +193,7 @@ def _sizes(
 ) -> tuple[list[int], list[int]]:
     """Return the widths of columns under stacked headings, and their minimum widths.
 
-    With `is_least`, wrapped columns have the same minimum width as other text columns.
+    If `is_least` is true, a wrapped column has the same minimum width as other text columns.
     """
     rooms = cells if is_short else None
     words = [max(map(len, lines)) for lines in headings(columns, zone, rooms=rooms)]
@@ -212,7 +212,7 @@ def _sizes(
 def _is_data(column: Column) -> bool:
     """Whether a column holds keys or values, or is wrapped.
 
-    Such a column, like the last text column, is shortened before minor columns are dropped.
+    `plan` shortens such a column, and the last text column, before it drops minor columns.
     """
     return column.kind is Kind.DATA or column.is_wrapped
 
@@ -230,7 +230,8 @@ def _fitted(
 ) -> tuple[int, ...] | None:
     """Return the widths of the columns in `shown`; None if they don't fit.
 
-    Columns in `flexible` are narrowed in the order of `flexible`, each down to its floor.
+    If the columns are too wide, those in `flexible` are narrowed one after the other, each at most
+    to its minimum width in `floors`.
     """
     fitted = list(widths)
     excess = _total([widths[i] for i in shown]) - room

@@ -28,7 +28,7 @@ from tidelog.report import visible
 
 # Number of rows that are laid out and written together. Rows that follow may widen the columns.
 ROWS_AT_ONCE: Final = 500
-# Number of rows above which a table ends with the number of its rows.
+# A table with more rows than this ends with a line that states the number of its rows.
 _ROWS_COUNTED: Final = 20
 # Minimum width of a value in a block.
 _VALUE_ROOM: Final = 10
@@ -40,7 +40,10 @@ _INTERRUPT: Final = 2
 
 
 class Writer:
-    """Writer of rows, each with a cell for every column. The base class writes JSON lines."""
+    """Writes rows to stdout; each row has a cell for every column.
+
+    This base class writes JSON lines.
+    """
 
     def __init__(
         self, surroundings: Surroundings, columns: Sequence[Column], zone: str | None
@@ -162,7 +165,7 @@ def _print_block(
 ) -> None:
     """Write a row with a line for each column.
 
-    An optional column without a value has a line only if `is_whole` is true.
+    If `is_whole` is false, an optional column without a value has no line.
     """
     pairs = _visible(surroundings, columns, row)
     cells = [(column, cell_text(column, cell, zone)) for column, cell in pairs]
@@ -174,7 +177,7 @@ def _print_block(
 
 
 def _block(names: Sequence[str], texts: Sequence[str], room: int | None) -> Iterator[str]:
-    """Yield the lines of a block, each with a name and its text; a long text has several lines."""
+    """Yield the lines of a block, each with a name and the text or a part of the text."""
     width = max(map(width_of, names))
     if room is not None:
         width = min(width, max(room - len(GAP) - _VALUE_ROOM, 1))
@@ -185,7 +188,7 @@ def _block(names: Sequence[str], texts: Sequence[str], room: int | None) -> Iter
 
 
 def _is_empty(column: Column, text: str) -> bool:
-    """Whether a cell has no value, in a column that is omitted if no cell has a value."""
+    """Whether a cell has no value and its column is omitted if none of its cells has a value."""
     return text == NONE and column.is_optional
 
 
@@ -269,8 +272,8 @@ def _csv_cell(cell: object) -> str:
 class _Table(Writer):
     """Writes aligned columns under a heading, in the width of the terminal.
 
-    Rows are written as they arrive. Later rows may widen the columns. If this changes which columns
-    are shown, the heading is written again.
+    Rows are written as they arrive. Later rows may make the columns wider. If some columns then no
+    longer fit, or a column gets its first value, the heading is written again.
     """
 
     def __init__(
@@ -281,8 +284,8 @@ class _Table(Writer):
         self._shown = [one for one, _ in _visible(surroundings, columns, columns)]
         self._cells = [0] * len(self._shown)
         self._shorts = [0] * len(self._shown)
-        # Indexes of the columns that are shown: columns that have had a value, columns that are
-        # shown even without a value, and always the first column.
+        # Indexes of the shown columns: the first column, columns that are always shown, and columns
+        # in which a row has had a value so far.
         self._kept = {i for i, one in enumerate(self._shown) if not i or not one.is_optional}
         self._layout: Layout | None = None
         self._rows = 0
