@@ -230,7 +230,7 @@ class Directory(FrontDoor):
     def partition(self, topic: str, partition: int) -> LogView:
         """Return one partition for reading, in its current state.
 
-        Later calls that read from the directory may refresh the returned object.
+        The returned object may change: later calls that read from the directory may refresh it.
 
         Raises:
             UnknownTopic: The partition doesn't exist.

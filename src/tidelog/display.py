@@ -3,9 +3,9 @@
 The functions only format their arguments. They read no log. Text from records and users is escaped
 as in the terminal (`tidelog.report.html_text`). The printed table of records has no column for
 topic, partition or timestamp type if all shown records have the same value. The table leaves out
-append times if all append times are unknown. The records themselves keep these columns. `amounts`,
-`report` and `timespec` are imported only when an object is printed, because every start of a broker
-loads this module.
+append times if all append times are unknown. Omitting a column from the printed table does not
+change the records. `amounts`, `report` and `timespec` are imported only when an object is printed,
+because every start of a broker loads this module.
 """
 
 from base64 import urlsafe_b64encode

@@ -4,9 +4,9 @@ Each exception has its details as fields, Kafka's error code, and a line of text
 
 `TidelogError`
 - `CorruptData`: bytes from disk or network break a rule (`CorruptBatch`, `CorruptRecord`,
-  `CorruptIndex`, `CorruptFile`, `CorruptMessage`). Code for records and indexes knows only the
-  position in its buffer (`at`). Storage code adds the file and the position in the file with
-  `located`.
+  `CorruptIndex`, `CorruptFile`, `CorruptMessage`). Code that decodes records and indexes knows only
+  the position in its buffer (`at`). Storage code then adds the file and the position in the file by
+  calling `located`.
 - `RequestError`: the caller's request is invalid or impossible (`OffsetOutOfRange`, ...).
 - `StorageFailure`: a system call failed, or a change was interrupted. A failed write takes the
   partition offline.
@@ -535,7 +535,7 @@ class ClusterFailure(TidelogError):
 class TierConflict(TidelogError):
     """Another process has changed a partition's tier, e.g. through another copy of the directory.
 
-    The call changed nothing. The text says what was found and what to do.
+    The call changed nothing. The error's text states the conflict and the next step.
     """
 
 

@@ -1,9 +1,9 @@
 """Passes records to other tools: Arrow, Polars, DuckDB, pandas, and notebooks.
 
 A `Scan` is a selection of records. A scan reads nothing until a call needs records. Each call plans
-and reads again, so it returns the current content of a growing log. Only the methods named after
-Polars, DuckDB and pandas import them. All calls that decode records import numpy, pyarrow and
-numba.
+and reads again, so it returns the current content of a growing log. Polars, DuckDB and pandas are
+imported only by the methods that are named after them. All calls that decode records import numpy,
+pyarrow and numba.
 """
 
 from abc import ABC, abstractmethod
@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 
     from tidelog.scan.count_by_time import CountsByTime
 
-# Maximum number of partitions of a directory whose text has the size of its logs.
+# A directory's text includes the size of its logs if the directory has at most this number of
+# partitions.
 PARTITIONS_SIZED: Final = 100
 
 

@@ -162,7 +162,7 @@ class FrontDoor(Closing):
     @property
     @abstractmethod
     def source(self) -> "RecordSource":
-        """Source of records for scans and tables. Callers that plan reads themselves use it."""
+        """Source of records for scans and tables. Used by callers that plan reads themselves."""
 
     # -- lookups by time -----------------------------------------------------------------------
 
@@ -179,9 +179,9 @@ class FrontDoor(Closing):
         Returns:
             An entry for every partition of `times`; None if no record is at or after the time. On
             the append clock, `without_time` is the number of records before the result whose append
-            time is unknown, or None if the brokers don't report it. If an entry is None,
-            `without_append_time` returns the number of records in the whole partition whose append
-            time is unknown. If this number is not 0, a warning is logged.
+            time is unknown, or None if the brokers don't report it. For a partition whose entry is
+            None, `without_append_time` returns the number of records whose append time is unknown
+            in the whole partition. A warning is logged if this number is not 0.
 
         Raises:
             InvalidTime, InvalidChoice: A time is negative, or the clock is unknown.
@@ -227,7 +227,7 @@ class FrontDoor(Closing):
             last known append time. The smallest record time is None if large segments without a
             zone map would have to be read. For a cluster, the smallest record time is always None,
             because brokers don't report it. The largest record time is None if a transaction marker
-            has a larger time.
+            in the partition has a later time than every record.
 
         Raises:
             UnknownTopic, ClusterFailure: The topic doesn't exist, or the cluster doesn't respond.
@@ -247,10 +247,10 @@ class FrontDoor(Closing):
         *,
         isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, int]:
-        """Return the end, exclusive, of the records that a reader of each partition can receive.
+        """Return each partition's end offset (exclusive): readers receive only records before it.
 
-        With READ_COMMITTED this is the last stable offset. Raises UnknownTopic, ClusterFailure.
-        Source: KIP-79.
+        With READ_COMMITTED, the end offset is the last stable offset. Raises UnknownTopic,
+        ClusterFailure. Source: KIP-79.
         """
         return self._ends(partitions, level_of(isolation))
 
@@ -276,9 +276,9 @@ class FrontDoor(Closing):
 
         The method is meant for small amounts of records.
 
-        In a cluster, tidelog's brokers report append times on connections in plain text. From other
-        brokers, and over TLS or SASL, only records with a LogAppendTime timestamp have an append
-        time.
+        In a cluster, tidelog's brokers report append times only on connections without TLS and
+        SASL. With other brokers, or over TLS or SASL, only records with a LogAppendTime timestamp
+        have an append time.
         """
         return self._records(topic, level_of(isolation))
 
@@ -512,8 +512,9 @@ class FrontDoor(Closing):
         records up to that time, inclusive. If the winner is a tombstone, the key is left out.
         Records without a key are left out.
 
-        Brokers don't report what compaction removed. In a cluster, a table as of a time is
-        therefore inexact if the topic is compacted, or no longer begins with its first record.
+        Brokers don't report which records compaction removed. A table as of a time, read from a
+        cluster, is therefore inexact if the topic is compacted, or if its first records were
+        deleted.
 
         Args:
             topic: Name of the topic, or one of its partitions.

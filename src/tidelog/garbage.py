@@ -1,8 +1,9 @@
 """Keeps Python's garbage collector from searching long-lived objects.
 
-An import, a plan over 100,000 segments, and the compilation of a kernel create many objects and no
-cycles. The collector searches these objects again and again without finding a cycle, which takes up
-to a quarter of the total time. Searching a million objects blocks a broker for a tenth of a second.
+Importing modules, planning reads of 100,000 segments, and compiling kernels create many objects but
+no reference cycles. The collector searches these objects again and again without finding a cycle,
+which takes up to a quarter of the total time. Searching a million objects blocks a broker for a
+tenth of a second.
 """
 
 import gc
@@ -26,8 +27,8 @@ def take_as_old() -> None:
     """Move all objects to the oldest generation, which the collector searches rarely.
 
     Call it at the end of `collection_paused` if the objects created in that block stay referenced.
-    Otherwise the next collection searches all these objects at once. Frozen objects are also moved
-    to the oldest generation, so later collections search them again.
+    Otherwise the next collection searches all these objects at once. Objects that `gc.freeze` had
+    frozen are moved to the oldest generation too, so the collector searches them again.
     """
     gc.freeze()
     gc.unfreeze()

@@ -448,8 +448,8 @@ class TopicConfig:
 
         Args:
             given: The topic's own settings; broker names and older names are accepted.
-            broker: Broker settings, which apply if the topic has no value. Broker settings that are
-                not the default of a topic setting are ignored.
+            broker: Broker settings, which apply if the topic has no value. Broker settings without
+                a corresponding topic setting are ignored.
 
         Raises:
             ConfigError: A name is unknown, a value is invalid, or two values contradict.
@@ -521,7 +521,7 @@ class TopicConfig:
     def roll_ms(self) -> int:
         """Time in ms after which a segment is rolled.
 
-        On a compacted topic max.compaction.lag.ms may lower this time.
+        On a compacted topic, segments roll after max.compaction.lag.ms if that time is shorter.
         """
         if self.is_compacted:
             return min(self.max_compaction_lag_ms, self.segment_ms)
@@ -633,8 +633,8 @@ def plain_names(texts: Mapping[str, str]) -> tuple[dict[str, str], list[ConfigNo
     """Rename topic settings for brokers, which accept only current names of topic settings.
 
     Args:
-        texts: Texts by name. A name that is neither an older name nor a broker setting's name stays
-            as it is, because a broker may know more settings than this release.
+        texts: Texts by name. Older names and names of broker settings are replaced. All other names
+            stay unchanged, because a broker may know more settings than this release.
 
     Returns:
         Texts by name, and notes for the user.
@@ -675,7 +675,8 @@ def key_names(name: str) -> tuple[str, ...]:
 def _candidates(texts: Mapping[str, str]) -> Iterator[Setting]:
     """Yield all settings in a mapping, in order of precedence.
 
-    A setting may be yielded several times, under several names. The caller uses the first one.
+    A setting may be yielded several times, under several names. The caller uses the value that is
+    yielded first.
     """
     for key in TOPIC_CONFIGS:
         if key.name in texts:
@@ -715,9 +716,9 @@ def _notes(setting: Setting, winner: Setting) -> Iterator[ConfigNote]:
 
 
 def normalize(texts: Mapping[str, str]) -> tuple[dict[str, str], list[ConfigNote]]:
-    """Convert a mapping to Kafka's current names and spelling, in which settings are stored.
+    """Convert settings to Kafka's current names and spelling, for storage.
 
-    A stored setting therefore stays valid when an old name is no longer supported.
+    Stored settings stay valid even if a later release no longer supports an old name.
 
     Raises:
         ConfigError: A name is unknown, a value is invalid, or a text is too long.

@@ -75,7 +75,7 @@ _PRINTED_UNITS: Final = (
 _PARTS_MAX: Final = 2
 # Numbers above this mean "no limit" and are printed without a unit.
 _AMOUNT_MAX: Final = 2**53
-# Units of the settings whose last word does not name the unit; None if a setting has no unit.
+# Units of the settings whose name does not end with the unit; None if a setting has no unit.
 _BY_NAME: Final = {
     "log.cleaner.dedupe.buffer.size": _UNITS["bytes"],
     "log.cleaner.io.max.bytes.per.second": None,
@@ -163,8 +163,8 @@ def amount_text(name: str, text: str) -> str | None:
     `plain_settings` converts this text back to the same number.
 
     Returns:
-        The text. None for a setting without a unit, for 0 and special values such as -1, and for
-        numbers that no short text represents exactly.
+        The text. The result is None for a setting without a unit, for 0 and special values such as
+        -1, and for numbers that no short text represents exactly.
     """
     unit = _unit_of(name)
     if unit is None or not _PLAIN.fullmatch(text) or int(text) <= 0:

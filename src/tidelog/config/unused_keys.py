@@ -3,8 +3,8 @@
 Clients see these settings. tidelog's broker is a single process, so it has no controller quorum and
 no remote replicas, and it uses threads differently from Kafka. The broker also supports neither
 streams groups nor Kerberos. Names, types and defaults are Kafka 4.3's, so a value of a wrong type
-is refused, as in Kafka. Most ranges are not checked. Clients can change the settings in
-`CHANGEABLE` at run time, because administration tools change them.
+is refused, as in Kafka. Most ranges are not checked. Administration tools change the settings in
+`CHANGEABLE` at run time, so the broker accepts these changes.
 
 Source: Kafka 4.3's response to DescribeConfigs.
 """
@@ -24,7 +24,8 @@ from tidelog.config.values import (
     whole_number,
 )
 
-# Clients don't connect to the listeners in this setting, so the broker leaves them out.
+# Setting that names the listeners of Kafka's controllers. No client connects to these listeners, so
+# tidelog's broker does not open them.
 CONTROLLER_LISTENERS: Final = "controller.listener.names"
 
 DOC: Final = "Accepted for compatibility with Kafka; has no effect."

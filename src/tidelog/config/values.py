@@ -383,8 +383,8 @@ LOAD_FACTOR: Final = decimal(
     "a number above 0, at most 0.9", lambda value: 0 < value <= LOAD_FACTOR_MAX
 )
 
-# Below the minimum, cleaning would never end. Above the maximum, segments are rewritten only
-# because of their age.
+# With a factor below the minimum, cleaning would never end. With a factor above the maximum,
+# segments would be rewritten only because of their age.
 SPACE_FACTOR_MIN: Final = 1.1
 SPACE_FACTOR_MAX: Final = 100.0
 

@@ -146,8 +146,8 @@ def read_response(message: Message) -> Mapping[str, object]:
     """Return the result of a response.
 
     Raises:
-        TidelogError: The response is an error. The error is raised with its own type. If this
-            release doesn't know the type or its fields, the error is raised as `ControlFailure`.
+        TidelogError: The response is an error. The exception has the type that the response names,
+            or `ControlFailure` if this release doesn't know that type or its fields.
         UnsupportedVersion: The message's version is not `CONTROL_VERSION`.
         CorruptMessage: The message is not a response.
     """

@@ -4,8 +4,8 @@ The server runs in the process's event loop or in a thread of the process.
 
 The server owns the socket and the connections, not the directory. `wait` reads requests and sends
 responses; `run_pending` executes requests in the thread that may change the directory. If the
-server has a thread of its own, a lock ensures that no request is executed during a call of `LogDir`
-by the program (`served`).
+server has a thread of its own, a lock prevents it from executing a request while the program calls
+a method of `LogDir` (`served`).
 
 Call `open`, then `wait` and `run_pending` in any order, then `close`. Only `wake` may be called
 from another thread.
@@ -50,8 +50,8 @@ class _Connection:
     def receive(self) -> None:
         """Read available bytes.
 
-        The connection is marked as broken if the client has closed it, after an error, or if the
-        bytes are invalid.
+        The connection is marked as broken if the client has closed it, if a call of the socket
+        fails, or if the received bytes are invalid.
         """
         try:
             data = self.link.recv(_READ_BYTES)

@@ -1,7 +1,7 @@
 """`./run demo`: loads the flights, queries both clocks, replays a day on Spark, checks results.
 
 The demo prints a line for each step, the storm day as bars, three sentences, and the number of
-checks. Everything else is in the report.
+checks. All other results are in the report.
 """
 
 import argparse
@@ -53,8 +53,8 @@ def main() -> None:
     )
     parser.add_argument("--out", default=OUTPUT, help=f"folder of all output ({OUTPUT})")
     arguments = parser.parse_args()
-    # PySpark warns about new versions of pandas. The functions that the demo uses work with them,
-    # and the figures are checked.
+    # PySpark warns about new versions of pandas. The demo's functions work with new versions too,
+    # and the demo checks its figures.
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
     try:
         failed = run(Path(arguments.out), story.Printer())

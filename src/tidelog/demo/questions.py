@@ -1,7 +1,7 @@
 """The demo's queries: lookups on both clocks, the last flight of each aircraft, and checks.
 
-The last flight of each aircraft as of a date is read as a table of a compacted topic. The checks
-compare the log's figures with pandas' figures from the source file.
+To find the last flight of each aircraft as of a date, the demo reads a compacted topic as a table.
+The checks compare the log's figures with pandas' figures from the source file.
 """
 
 import json
@@ -46,7 +46,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """Counts of a day's flights that were before a moment on only one of the two clocks.
+    """Counts of a day's flights that only one of the two clocks places before a moment.
 
     Attributes:
         due_before_left_after: Number of flights that were scheduled before the moment, and departed
@@ -78,7 +78,7 @@ def _existing(match: OffsetAndTimestamp | None) -> OffsetAndTimestamp:
 def count_crossing(path: str, at_ms: int, start_ms: int, end_ms: int) -> Crossing:
     """Count the flights of a `Crossing` within [start, end).
 
-    Reads the log twice from the moment on: by append time, and by record time.
+    Reads the log from `at_ms` on twice: by append time, and by record time.
     """
     with tidelog.open(path) as directory:
         after = directory.read(

@@ -48,8 +48,8 @@ def _session(directory: Path, messages: Path) -> "SparkSession":
         conf={"spark.sql.shuffle.partitions": str(_WORKERS)},
     )
     session = start(options, directory, messages=messages)
-    # The workers keep running for later tasks. They load the kernels while flights are being
-    # appended.
+    # Spark's workers load the kernels while flights are being appended. The workers keep running
+    # for later tasks.
     session.range(_WORKERS, numPartitions=_WORKERS).mapInArrow(_load_kernels, "id long").count()
     return session
 

@@ -1,7 +1,7 @@
 """The only interface to the operating system's files, maps, locks, clocks and randomness.
 
 Code that works on logs opens files, reads clocks and draws random numbers only through this
-package, so tests can move the clock, let the disk fail, and repeat a run exactly. `os_env()`
+package. Tests can therefore move the clock, let the disk fail, and repeat a run exactly. `os_env()`
 returns the implementation for the real system. `seam` defines the protocols and their rules,
 `system` implements them, `layers` has base classes for file systems on top of other file systems.
 """

@@ -74,7 +74,7 @@ class LocalFile(Protocol):
     def is_cached(self, positions: Iterable[int]) -> bool:
         """Whether the bytes at all these positions are in memory.
 
-        The result is also true if the system can't report this.
+        Returns True as well if the system can't report which bytes are in memory.
         """
         ...
 
@@ -183,8 +183,8 @@ class FileSystem(Protocol):
     def map(self, path: str, size: int | None = None) -> memoryview:
         """Return a read-only view of the first `size` bytes (None for all).
 
-        The view of an empty file is empty. Map only finished files, because it is unspecified
-        whether the view shows later writes to these bytes.
+        The view of an empty file is empty. Map only finished files: the view may or may not show
+        later writes to the mapped bytes.
         """
         ...
 

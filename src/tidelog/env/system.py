@@ -42,8 +42,8 @@ _LIBC: Final = _libc()
 _MAP_FAILED: Final = ctypes.c_void_p(-1).value
 
 # Advice to `madvise` that reads all pages of a map. If a read fails, the call raises an error.
-# Without this advice, a later access to the map would raise SIGBUS. Linux supports the advice since
-# 5.14.
+# Without this advice, a later access to an unreadable page of the map would raise SIGBUS. Linux
+# supports the advice since 5.14.
 _POPULATE_READ: Final = 22 if sys.platform == "linux" else None
 
 
@@ -62,8 +62,8 @@ def map_resident(fd: int, size: int, position: int) -> memoryview | None:
     """Return bytes of a finished file as a read-only view, after reading them into memory.
 
     Returns None in three cases: the file is too short, the disk fails, or the system lacks the
-    call. In these cases an ordinary read succeeds or raises the error. An access to a map of
-    unreadable bytes would raise a signal instead.
+    call. The caller then uses an ordinary read, which returns the bytes or raises an error.
+    Accessing unreadable bytes in a map would raise a signal instead.
     """
     if _POPULATE_READ is None or size <= 0 or os.fstat(fd).st_size < position + size:
         return None
@@ -105,8 +105,8 @@ _WHOLE_FILE: Final = struct.pack("hh4xqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 
 def lock_descriptor(fd: int) -> None:
     """Lock a whole file for this descriptor; raises BlockingIOError if it is already locked.
 
-    The call does not wait. It takes a lock of the open file description if the system has such
-    locks. Such a lock also excludes other descriptors of this process. Unlike `flock` on Linux, it
+    The call does not wait. On systems with `F_OFD_SETLK`, the lock belongs to the open file
+    description, so it also excludes other descriptors of this process. Unlike `flock` on Linux, it
     conflicts with the locks of Kafka's JVM.
     """
     if hasattr(fcntl, "F_OFD_SETLK"):

@@ -1,6 +1,7 @@
 """Audit of two directories or clusters, key by key.
 
-An audit compares all keys of both places, and finds keys whose last record a group has not read.
+An audit compares all keys of two places. It can also list the keys whose last record a consumer
+group has not read.
 
 The records of both places (side A and side B) are read once: one task for each split reduces the
 split's records to one row per key. Then other tasks compare the rows of both sides; each task
@@ -9,7 +10,7 @@ contain hashes of keys instead of the keys. After the comparison, other tasks re
 listed differences from the log. The audit compares all records, not a sample. Two different keys,
 or two different compared values, count as equal only if their hashes collide (see
 `AuditResults.chance`). If the option `state` names a folder, the rows stay in this folder. A later
-audit with this folder reuses the rows, so it reads only new records from the logs.
+audit with the same folder reuses the rows, and reads only new records from the logs.
 """
 
 from collections.abc import Iterator

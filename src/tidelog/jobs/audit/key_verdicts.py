@@ -5,8 +5,8 @@ The functions read only these rows, no records.
 A key's row contains the key's last record (partition, offset, create time, digest of the value),
 the number of the key's records, and two digests of all these records. One digest depends on the
 order of the records, the other digest does not. A key is of the first kind below that applies. If
-none applies, the key is equal. Exception: a key whose rows are equal is still `reordered` if the
-last records of several keys in a partition are in another order on B than on A (see `displaced`).
+none applies, the key is equal. Exception: a key with equal rows is `reordered` if its last record
+has another place among the last records of the partition's keys on B than on A (see `displaced`).
 
 | kind | when |
 |---|---|
@@ -116,8 +116,8 @@ def compare(
         a: The keys of A.
         b_rows: int64[n, FIELDS], one row for each key of B.
         history: Whether the records before a key's last record are compared, too.
-        unsure: Keys of records that are not compared. Compaction may have removed records of A or B
-            in favor of these records. None if there are no such keys.
+        unsure: Keys with records outside the compared range. Compaction may have kept only these
+            later records, and removed compared records of A or B. None if there are no such keys.
     """
     a_rows, numbers = a.rows, a.find(b_rows)
     in_both = numbers >= 0
@@ -156,7 +156,7 @@ def _are_in(rows: "Longs", keys: KeyTable | None) -> "Mask":
 
 
 def _alone(rows: "Longs", *, history: bool) -> "tuple[Longs, int]":
-    """Return the rows that are differences, and how many rows are not.
+    """Return the rows of keys that count as differences, and the number of the other rows.
 
     Each row is the row of a key that only one side has. All these rows are differences if `history`
     is true. Otherwise, a row is not a difference if the key's last record on this side is a
@@ -190,7 +190,7 @@ def _kinds(left: "Longs", right: "Longs", *, history: bool) -> "Longs":
     if history:
         same_set = _are_equal(left, right, key_rows.COUNT) & _are_equal(left, right, key_rows.SET)
         same_order = _are_equal(left, right, key_rows.ORDER)
-        # The order of a key's records is known only if all of them are in the same partition.
+        # The order of a key's records is known only if all records of the key are in one partition.
         comparable = _in_one(left) & _in_one(right)
         cases.insert(0, (same_set & ~same_order & comparable, Kind.REORDERED))
         more = right[:, key_rows.COUNT] > left[:, key_rows.COUNT]
@@ -256,13 +256,13 @@ def undelivered(rows: "Longs", partitions: Sequence[int], positions: Sequence[in
 def displaced(pairs: "Longs") -> "Longs":
     """Return the pairs of the keys whose last records are in another order on B than on A.
 
-    The keys of one partition on A and one partition on B are checked together. On each side, the
-    keys are ranked by the offset of their last record. The ranks are divided into the smallest
-    ranges that contain the same keys on both sides. In each range, the keys whose ranks differ are
-    displaced. Exception: in a range of at most BLOCK_MAX keys, this function finds a smallest set
-    of keys whose removal leaves the other keys in the same order on both sides. If this set is less
-    than half as large as the set of keys whose two ranks differ, only the keys of the smaller set
-    are displaced.
+    The pairs with the same partition on A and the same partition on B are checked together. On each
+    side, the keys are ranked by the offset of their last record. The ranks are divided into the
+    smallest ranges that contain the same keys on both sides. In each range, the keys whose ranks on
+    A and B differ are displaced. Exception: in a range of at most BLOCK_MAX keys, this function
+    also finds a smallest set of keys whose removal leaves the other keys in the same order on both
+    sides. If this set is less than half as large as the set of keys whose ranks differ, only the
+    keys of the smaller set are displaced.
 
     Example: if two keys have changed places, both are displaced, but the keys between them are not.
     If one key has moved past many others, only this key is displaced.
@@ -302,10 +302,10 @@ def _displaced(offsets: "Longs") -> "Longs":
 def _displaced_in(block: "Longs") -> "Longs":
     """Return the indexes of the numbers that are out of place.
 
-    `block` has the numbers 0 to len(block) - 1 in some order. Usually, all numbers that are not at
-    their own index are out of place. Exception: if `block` has at most BLOCK_MAX numbers, this
-    function finds a smallest set of numbers whose removal leaves the other numbers ascending. If
-    this set is less than half as large as the set of numbers that are not at their own index, only
+    `block` has the numbers 0 to len(block) - 1 in some order. A number is out of place if it
+    differs from its index in `block`. Exception: if `block` has at most BLOCK_MAX numbers, this
+    function also finds a smallest set of numbers whose removal leaves the other numbers ascending.
+    If this set is less than half as large as the set of numbers that differ from their index, only
     the numbers of the smaller set are out of place.
     """
     changed = np.flatnonzero(block != np.arange(len(block)))

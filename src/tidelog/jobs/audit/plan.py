@@ -8,13 +8,13 @@ Records are compared up to the partition's end at the time of the plan; records 
 later are not compared. With an offset map, records are compared up to the end in the map. Valid
 runs of earlier audits are reused. Only the compared offsets that no reused run covers are read.
 
-If a run was read from brokers, it is valid as long as the topic has the same id. If a run was read
-from a directory, the log must also still have the bytes that the run was computed from. A finished
-segment is identified by base offset, size and, if there are zone maps, the checksum of all its
-bytes. Each segment, finished or not, is also identified by the checksum of the last bytes before
-the end of the run. This is sufficient because a log is append-only. If compaction rewrites the
-segment, or if the segment is truncated and other records are appended, these bytes move, or another
-batch with another checksum replaces them.
+A run that was read from brokers is valid as long as the topic has the same id. A run that was read
+from a directory is valid if the topic has the same id and the log still contains the bytes from
+which the run was computed. A finished segment is identified by base offset, size and, if there are
+zone maps, the checksum of all its bytes. Each segment, finished or not, is also identified by the
+checksum of the last bytes before the end of the run. This is sufficient because a log is
+append-only. If compaction rewrites the segment, or if the segment is truncated and then extended by
+other records, this checksum no longer matches.
 """
 
 import json
@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from tidelog.storage.segment.segment import Segment
 
 
-# Maximum number of bytes whose checksum identifies the end of a run's bytes in a segment. If the
-# last batch has at most this size, these bytes contain the batch's header with the batch's
-# checksum.
+# Maximum number of bytes whose checksum identifies the end of a run's bytes in a segment. The
+# checksum also covers the header of the run's last batch, unless that batch is larger than this
+# number of bytes.
 TAIL_BYTES: Final = 4096
 
 
@@ -137,8 +137,8 @@ def gaps(runs: Sequence[Run], start: int, end: int) -> list[tuple[int, int]]:
 
 OffsetRanges = dict[TopicPartition, tuple[int, int]]
 
-# Checksum that matches no bytes. A mark has this checksum if the segment's file was replaced while
-# the plan was made, so that the run is not reused.
+# Checksum that matches no bytes. If a segment's file is replaced while the audit is planned, the
+# run's mark of the segment gets this checksum, and later audits don't reuse the run.
 _NO_SUM: Final = -1
 
 
@@ -174,8 +174,8 @@ class Side:
     Attributes:
         letter: `a` or `b`.
         place: Directory or cluster of the side.
-        limits: Offsets [start, end) of each partition to which reads are limited. A partition
-            without an entry is not limited.
+        limits: Offsets [start, end) of each partition to which reads are limited. Partitions that
+            are not in this mapping have no limit.
     """
 
     letter: str
@@ -227,9 +227,9 @@ class SidePlan:
 def chosen(names: Iterable[str], patterns: Sequence[str] | None) -> set[str]:
     """Return the names that patterns select. Names that begin with `__` are never selected.
 
-    If `patterns` is None, all other names are selected. If a pattern equals a name, the pattern
-    selects only this name. Otherwise the pattern is a regular expression, and selects the names
-    that it matches from the first character to the last.
+    If `patterns` is None, all names without this prefix are selected. A pattern that equals a name
+    selects only that name. Any other pattern is a regular expression, and selects the names that it
+    matches from the first character to the last.
 
     Raises:
         InvalidRequest: A pattern is not a valid regular expression.
@@ -280,7 +280,7 @@ def _limited(side: Side, name: TopicPartition, start: int, end: int) -> tuple[in
 
 
 def _missing(plan_: SidePlan, runs: Iterable[Run]) -> Iterator[tuple[TopicPartition, int, int]]:
-    """Add runs that don't overlap each other to the plan's `reused_runs`.
+    """Add the runs to the plan's `reused_runs`, except runs that overlap an earlier one.
 
     Yields:
         The ranges of the plan's `cuts` that none of these runs covers.
@@ -498,8 +498,8 @@ def pairs_of(
         raise InvalidRequest(f"several topics would have one name on B: {dict(rename)}")
     on_a, on_b = set(topics_of(a)), set() if b is None else set(topics_of(b))
     back = {new: old for old, new in rename.items()}
-    # If a topic of A has another name on B, a topic of B with the original name is a different
-    # topic, without a counterpart on A.
+    # If `rename` gives a topic of A another name on B, B may also have a topic with the original
+    # name. That topic of B has no counterpart on A.
     names_b = {back.get(name, name): name for name in on_b if name in back or name not in rename}
     names = chosen(on_a | set(names_b), patterns)
     if not names:

@@ -62,11 +62,11 @@ def _chance(keys: int) -> float:
 
     The bound is valid for any records.
 
-    It is the sum of the probabilities of three causes. First, two keys have the same hash of 128
-    bits: keys^2 / 2^129. Second, one of four digests of 64 bits is equal on both sides although its
-    input differs: the digest of a key's last value, the digest of the sum or of the order of a
-    key's records, or the digest of the sum of the records without a key. Third, two different
-    values have equal sums before the sums are hashed.
+    The bound is the sum of the probabilities of three causes. First cause: two different keys have
+    the same 128-bit hash, with a probability of keys^2 / 2^129. Second cause: different data has
+    the same 64-bit digest on both sides. There are four such digests: of a key's last value, of the
+    sum of a key's records, of the order of a key's records, and of the sum of the records without a
+    key. Third cause: two different values have equal sums before the sums are hashed.
     """
     return keys * keys / 2.0**129 + 5 * (keys + 1) / 2.0**64
 
@@ -163,8 +163,8 @@ def _last(row: Sequence[int]) -> Last | None:
 def _buckets(plan: AuditPlan, runs: Sequence[Run], pair: Pair) -> Iterator[Bucket]:
     """Yield a topic's time spans.
 
-    If the same partitions were read on both sides, each partition has its own spans. Otherwise,
-    each span covers all partitions.
+    If the same partitions were read on both sides, each partition has its own spans. If the
+    partitions differ, each span covers all partitions.
     """
     if "b" not in plan.sides:
         return

@@ -62,12 +62,11 @@ class Difference:
         kind: Kind of the difference.
         key: The key; None if its record was deleted before the key was read.
         bucket_ms: Start in ms of the time span that contains the create time of the key's last
-            record. For ahead and duplicated keys, and for keys that A does not have, this is the
-            last record on B; for all other keys, the last record on A. None if the create time is
-            unknown.
+            record. The last record is B's for ahead and duplicated keys, and for keys that A does
+            not have; A's for all other keys. None if the create time is unknown.
         a: Last record of the key on A; None if A does not have the key, or if the kind is
-            undelivered and there is a side B. Without a side B, this is the record that the group
-            has not read.
+            undelivered and there is a side B. If the audit has no side B, `a` is the record that
+            the group has not read.
         b: Last record of the key on B; None if B does not have the key, or if there is no side B.
     """
 
@@ -294,8 +293,8 @@ def audit_verdict(audited: AuditResults, a: str, b: str) -> str:
 def _keys(topic: TopicFigures) -> int:
     """Return the number of distinct keys on both sides together.
 
-    These are A's keys, and B's keys that A lacks (kind `extra`). A key that A lacks is not counted
-    as `extra` if the kind is ignored, or if the key is deleted or superseded. In these cases the
-    sum can be too low, so the result is at least the number of B's keys.
+    The number is the sum of A's keys and of B's keys that A lacks (kind `extra`). But a key that A
+    lacks is not counted as `extra` if that kind is ignored, or if the key is deleted or superseded.
+    The sum can then be too low, so the result is never less than the number of B's keys.
     """
     return max(topic.keys[0] + topic.kinds.get(Kind.EXTRA, 0), topic.keys[1])
