@@ -2,7 +2,7 @@
 
 `Directory` implements `FrontDoor` over `storage.directory.log_dir.LogDir`, and adds the calls that
 only a directory has: single logs, retention, the control channel. `Directory` itself defines no
-format and opens no file. Only calls that need Arrow, numpy and numba import them.
+format and opens no file. Arrow, numpy and numba are imported only by calls that need them.
 
 Life cycle: `tidelog.open`, calls, close; best used in a `with` block. Only one thread may change a
 directory.
@@ -129,8 +129,8 @@ class Directory(FrontDoor):
     def _now(self) -> LogDir:
         """Return the storage, refreshed to the current topics and records.
 
-        Calls that read use this method, because another process may write to a directory that is
-        open for reading.
+        Every call that reads uses this method, because another process may write to the directory
+        if this process has it open for reading.
         """
         self._log_dir.refresh()
         return self._log_dir
@@ -163,8 +163,8 @@ class Directory(FrontDoor):
                 (`7d`, `1GiB`).
             topic_id: Id of the topic, for example the id that the topic has in another cluster;
                 random if None.
-            exist_ok: Whether an existing topic is accepted. It stays unchanged, even if the other
-                arguments differ from it.
+            exist_ok: Whether an existing topic is accepted. An existing topic stays unchanged, even
+                if its settings or partitions differ from the other arguments.
 
         Raises:
             InvalidTopic, TopicExists, InvalidPartitions, ConfigError: An argument is invalid, or
@@ -281,10 +281,10 @@ class Directory(FrontDoor):
     ) -> "dict[int, AppendResult]":
         """Append records, and return the result of each partition that received records.
 
-        Partitions are chosen as by Kafka's Java client: by murmur2 of the key. Records without a
-        key go to one partition, chosen at random for each call. In each partition, either all or
-        none of the call's records are appended. If a partition refuses its records, records may
-        still have been appended to other partitions.
+        A record's partition is chosen as by Kafka's Java client, by murmur2 of the key. Records
+        without a key go to one partition, chosen at random for each call. In each partition, either
+        all or none of the call's records are appended. If one partition refuses its records, other
+        partitions may still have received theirs.
 
         Args:
             topic: Name of the topic.
@@ -489,8 +489,8 @@ class Directory(FrontDoor):
     def exclusive(self) -> AbstractContextManager[object]:
         """Return a context manager that blocks requests of the control channel during its block.
 
-        Methods of this class block these requests themselves. Methods of the logs, partitions and
-        scans that this class returns don't, so call those methods within this context manager.
+        Methods of this class block these requests themselves. Methods of returned logs, partitions
+        and scans do not block requests, so call those methods within this context manager.
         """
         return nullcontext()
 

@@ -49,13 +49,13 @@ def _unpickled(
 
 
 def with_times(error: _Error, *times_ms: int) -> _Error:
-    """Return the error, marked with the times (ms) that its text states in UTC; see `times_of`."""
+    """Attach the times (ms) that the error's text states in UTC, and return the error."""
     error.__dict__["times_ms"] = times_ms
     return error
 
 
 def times_of(error: TidelogError) -> tuple[int, ...]:
-    """Return times (ms) that an error's text states in UTC, which a command states in its zone."""
+    """Return the times (ms) that an error's text states in UTC; commands print them in a zone."""
     times: tuple[int, ...] = error.__dict__.get("times_ms", ())
     return times
 
@@ -261,7 +261,7 @@ class InvalidTxnState(RequestError):
 
 
 class TransactionCoordinatorFenced(RequestError):
-    """A transaction marker is from an older coordinator epoch than one that the log has seen."""
+    """A transaction marker has an older coordinator epoch than an earlier marker of the log."""
 
     code: ClassVar[int | None] = ErrorCode.TRANSACTION_COORDINATOR_FENCED
 
@@ -322,8 +322,8 @@ class OffsetsGone(RequestError):
     """Requested offsets were deleted, or were never written.
 
     Attributes:
-        lost: The missing offsets. If a compaction during the read removed the records, these ranges
-            may also contain other offsets.
+        lost: Ranges of the missing offsets. If a compaction removed the records during the read,
+            the ranges may also contain offsets that were not missing.
     """
 
     code: ClassVar[int | None] = ErrorCode.OFFSET_OUT_OF_RANGE
@@ -379,7 +379,7 @@ class MissingTimestamps(RequestError):
 class InexactTable(RequestError):
     """A table as of a time may be inexact, because records or their times are missing.
 
-    No row of a partition with missing records or times was returned.
+    The read returned no rows of the affected partitions.
 
     Attributes:
         exact_since_ms: Earliest time with an exact table, in ms; None if unknown.
@@ -413,7 +413,7 @@ class UnsupportedVersion(TidelogError):
 
 
 class UnsupportedRequest(UnsupportedVersion):
-    """A request's API or version is not supported. The attributes have the values for a response.
+    """A request's API or version is not supported. A response needs the values of the attributes.
 
     Attributes:
         api_key: Key of the API.
@@ -460,7 +460,7 @@ class MissingFile(StorageFailure, FileNotFoundError):
     """A file of a log, or an object of its tier, is missing.
 
     The file or object may have been deleted or replaced since the reader was opened. Reopen or
-    refresh the reader, which then finds a replacement if there is one. If the error persists, the
+    refresh the reader, so that it opens a replacement of the file. If the error persists, the
     records are lost in this directory or tier.
     """
 

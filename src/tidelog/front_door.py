@@ -2,10 +2,12 @@
 
 `FrontDoor` has the signature and docstring of each shared call. `tidelog.directory.Directory` and
 `tidelog.remote.remote_directory.RemoteDirectory` implement the abstract methods of `FrontDoor`.
-They also define calls that differ between directories and clusters: topics, settings, appends.
+Both classes also define calls whose signatures differ between directories and clusters: topics,
+settings, appends.
 
-The module opens nothing, and its only state is the environment. Arguments are checked before an
-abstract method is called. Calls that need Arrow import it themselves.
+This module opens no files or connections. The only attribute of a `FrontDoor` is its environment.
+Arguments are checked before an abstract method is called. Calls that need Arrow import it
+themselves.
 """
 
 import logging
@@ -54,7 +56,7 @@ When = int | str
 class FrontDoor(Closing):
     """Topics of a directory or of a cluster: lookups by time, reads, tables by key."""
 
-    # Whether `load_once` appends no row if it fails.
+    # Whether a failed `load_once` has appended nothing; if False, some rows may be in the topic.
     loads_are_atomic: ClassVar[bool]
 
     def __init__(self, env: Env) -> None:
@@ -105,11 +107,11 @@ class FrontDoor(Closing):
             UnknownTopic: A topic or partition does not exist.
             OffsetOutOfRange: An offset is negative or above the end of its partition; nothing is
                 deleted.
-            PolicyViolation: `cleanup.policy` of a topic is `compact` alone. In this case a
-                directory deletes nothing.
+            PolicyViolation: `cleanup.policy` of a topic is `compact` alone. In a directory, nothing
+                is deleted.
             ReadOnly, StorageFailure: The directory is open for reading, or its disk failed.
             NotAuthorized, ClusterFailure: The cluster refuses the request, or can't be reached.
-            After every other error, and after a PolicyViolation of a cluster, records of some
+            After the other errors, and after a cluster's PolicyViolation, records of some
             partitions may already have been deleted.
         """
 
@@ -299,8 +301,8 @@ class FrontDoor(Closing):
         The method is meant for small numbers of records.
 
         It first reads the end of each partition, then the earlier parts that may contain a record
-        of the result. Keys are not indexed, so with `key` more records are read. If few records
-        have this key, the whole range is read.
+        of the result. Keys are not indexed, so a search for a key reads more records: the whole
+        range if few records have this key.
 
         Args:
             topic: Name of the topic, or one of its partitions.
@@ -380,9 +382,9 @@ class FrontDoor(Closing):
 
         Returns:
             Exactly the records of the range in the log at the time of the call, by partition and
-            offset; create times may be in any order. For a range of create times, a cluster sends
-            all records from the first record at or after the range's start, because later records
-            may have earlier times (docs/connect.md).
+            offset; create times may be in any order. If the range is by create time, a cluster
+            sends all records from the first one at or after the range's start, because any later
+            record may also be in the range (docs/connect.md).
 
         Raises:
             InvalidTime: `start`, `end` or `during` is invalid.
@@ -420,8 +422,8 @@ class FrontDoor(Closing):
         fetched.
 
         Returns:
-            The number, an int. Its `without_time` is the number of records that have no time on the
-            clock, and so are in no range.
+            The number, an int. Its attribute `without_time` is the number of records that are not
+            counted because they have no time on the clock.
 
         Raises:
             The errors of `read`. For counts by partition see `tidelog.scan.count`.
@@ -526,8 +528,8 @@ class FrontDoor(Closing):
                 returns the reasons.
 
         Raises:
-            InvalidTime, InvalidRequest: `at` is no time, or another argument is invalid. The errors
-                of `Table.to_arrow` are raised later.
+            InvalidTime, InvalidRequest: `at` is not a valid time, or another argument is invalid.
+                The errors of `Table.to_arrow` are raised only when the table is read.
         """
         from tidelog.keyed import Table
 
@@ -556,19 +558,19 @@ class FrontDoor(Closing):
             topic: Name of the topic, or one of its partitions.
             before: The earlier time, inclusive: records of that time are in the first table.
             after: The later time, inclusive; None for the whole log.
-            key: Only this key; text is encoded as UTF-8. All keys if None. For a key of a topic,
-                `refuse` applies only to the partition to which Kafka's default partitioner sends
-                the key, and to partitions in which the key has changed. It applies to all
-                partitions if a directory has gaps in their numbers, because their number is then
-                unknown.
+            key: Only this key; text is encoded as UTF-8. All keys if None. If a key of a whole
+                topic is given, `refuse` applies only to the partition to which Kafka's default
+                partitioner sends the key, and to partitions in which the key has changed. If the
+                partition numbers of a directory have gaps, the number of partitions is unknown, so
+                `refuse` applies to all partitions.
             clock: Clock of both times: `record` or `append`.
             inexact: `refuse` or `mark`, as in `table`.
 
         Raises:
             InvalidTime, InvalidRequest: An argument is invalid as for `table`, or `after` is
                 earlier than `before`.
-            UnknownTopic, ClusterFailure: A key is given, and the topic doesn't exist, or the
-                cluster doesn't respond.
+            UnknownTopic, ClusterFailure: The topic doesn't exist, or the cluster doesn't respond.
+                Raised here only if a key is given.
         """
         from tidelog.keyed import Diff
 

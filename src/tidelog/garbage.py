@@ -35,6 +35,6 @@ def take_as_old() -> None:
 
 
 def take_modules_as_old() -> None:
-    """Call `take_as_old` after an import, unless objects are frozen (Spark calls `gc.freeze`)."""
+    """Call `take_as_old` after an import, unless frozen objects exist (Spark calls `gc.freeze`)."""
     if not gc.get_freeze_count():
         take_as_old()

@@ -507,7 +507,7 @@ class TopicConfig:
 
     @property
     def may_delete_records(self) -> bool:
-        """Whether clients may delete records. An empty cleanup.policy allows this, too."""
+        """Whether clients may delete records; true also for an empty cleanup.policy."""
         return not self.is_compacted or self.is_deleted_by_age_or_size
 
     @property
@@ -544,8 +544,9 @@ TOPIC_CONFIGS: Final = keys_of(TopicConfig)
 
 TOPIC_CONFIG_BY_NAME: Final = {key.name: key for key in TOPIC_CONFIGS}
 
-# Names of KIP-32's limit on timestamps. The limit applied to timestamps in the past and in the
-# future. Kafka 3.6 split the limit into two settings, and Kafka 4.0 dropped these names.
+# Names of KIP-32's limit on timestamps. One limit applied to timestamps before and after the log's
+# clock. Kafka 3.6 introduced a setting for each of the two directions, and Kafka 4.0 removed the
+# names below.
 TWO_SIDED_LIMITS: Final = (
     "message.timestamp.difference.max.ms",
     "log.message.timestamp.difference.max.ms",
@@ -640,8 +641,8 @@ def plain_names(texts: Mapping[str, str]) -> tuple[dict[str, str], list[ConfigNo
         Texts by name, and notes for the user.
 
     Raises:
-        ConfigError: The value of an older name is invalid; or the mapping has an older name
-            together with its current name, and the value of the current name is invalid.
+        ConfigError: The value of an older name is invalid. The value of a current name is checked
+            only if an older name of the same setting is given too.
     """
     older = {name for name in texts if name in _SYNONYMS or name in TWO_SIDED_LIMITS}
     plain = {name: text for name, text in texts.items() if name not in older}

@@ -35,7 +35,8 @@ _SIZES: Final = (
     | {f"{prefix}ib": 1024 ** (power + 1) for power, prefix in enumerate(_PREFIXES)}
 )
 _PLAIN: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
-# Matches a number that letters follow. The letters must not be an exponent.
+# Matches a number with letters after it, such as `7d`. A number with an exponent, such as `1e3`,
+# does not match.
 _AMOUNT: Final = re.compile(r"\s*[+-]?[0-9][0-9.]*\s*(?!e[+-]?[0-9])[A-Za-z].*", re.ASCII)
 _PART: Final = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,18})?)\s*([A-Za-z]+)\s*", re.ASCII)
 

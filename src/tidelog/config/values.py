@@ -87,9 +87,9 @@ _TARGET_CODECS: Final = {
 
 
 class CompactionStrategy(StrEnum):
-    """Property of records that decides which record of a key is kept.
+    """Property of records by which compaction chooses the record of a key that it keeps.
 
-    The record with the highest value of this property is kept (KIP-280).
+    Compaction keeps the record with the highest value of the property (KIP-280).
     """
 
     OFFSET = "offset"

@@ -82,8 +82,8 @@ def _message(body: bytes) -> Message:
 
 CONTROL_VERSION: Final = 1
 
-# Maps each error whose constructor has more arguments than a text to the names of the constructor's
-# arguments, in order; "" stands for the text.
+# Maps each error class whose constructor takes more than a text to the attributes with the
+# constructor's arguments, in order. "" stands for the text.
 _FIELDS: Final[Mapping[type[TidelogError], tuple[str, ...]]] = {
     errors.StorageFailure: ("path", "operation", "reason"),
     errors.ClockJump: ("last_ms", "now_ms", ""),

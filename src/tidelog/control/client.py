@@ -19,8 +19,8 @@ from tidelog.storage.directory.staging import StagedSegment
 if TYPE_CHECKING:
     from tidelog.storage.erasure import Receipt
 
-# Default timeout in seconds. It is long because, for `attach`, the server reads every byte of the
-# segments before it responds.
+# Default timeout in seconds. The timeout is long, because the server reads every byte of attached
+# segments before it responds to `attach`.
 TIMEOUT_S: Final = 600.0
 _READ_BYTES: Final = 1 << 16
 
@@ -81,12 +81,12 @@ class ControlClient(Closing):
         commit_id: str,
         version: WriterVersion | None = None,
     ) -> AttachResult:
-        """Add staged segments to the directory, all or none; see `storage.directory.attach`.
+        """Add all or none of the staged segments to the directory; see `storage.directory.attach`.
 
         Raises:
             ControlFailure: There was no usable response; either all segments were attached or none.
             TidelogError: The holder's call of `storage.directory.attach` failed, and no segment is
-                visible. But after a StorageFailure, the segments may become visible when the
+                visible. Exception: after a StorageFailure, the segments may become visible when the
                 partitions are reopened.
         """
         arguments = {
@@ -139,7 +139,7 @@ class ControlClient(Closing):
                 return message
 
     def await_release(self) -> None:
-        """Wait until the holder has released the directory. The release must have been requested.
+        """Wait until the holder has released the directory. Request the release first.
 
         Raises:
             ControlFailure: The directory was not released within the timeout.

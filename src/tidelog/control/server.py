@@ -98,7 +98,8 @@ class ControlServer:
         """Start to listen. The socket file of an earlier holder that died is replaced.
 
         Args:
-            log_dir: Directory, open for writing, because only the holder of its lock serves it.
+            log_dir: Directory. It must be open for writing, because only the holder of the
+                directory's lock may serve it.
             supported: Supported verbs.
 
         Raises:
@@ -195,8 +196,7 @@ class ControlServer:
             self._drop(connection)
             return
         events = selectors.EVENT_WRITE if connection.outgoing else 0
-        # While a client does not read its responses, its requests are not read, so that memory is
-        # bounded.
+        # To bound memory, no requests are read from a client that has not read its responses.
         events |= 0 if connection.requests or connection.outgoing else selectors.EVENT_READ
         registered = self._selector.get_map().get(connection.link.fileno())
         if registered is not None:
@@ -213,8 +213,8 @@ class ControlServer:
     def retire(self, timeout_s: float = _RETIRE_S) -> None:
         """Remove the socket, accept no more requests, and send pending responses.
 
-        Call it before the directory's lock is released. Connections stay open until `close`. A
-        client whose connection ends knows that the directory has been released.
+        Call it before the directory's lock is released. Connections stay open until `close`. The
+        end of the connection tells a client that the directory has been released.
 
         Args:
             timeout_s: Approximate maximum time for clients to read their responses, in seconds.
@@ -248,7 +248,7 @@ _Item = TypeVar("_Item")
 class TurnLock:
     """Fair lock: a thread that waits for the lock precedes the thread that has just released it.
 
-    With an unfair lock, a program that appends in a loop could block requests forever. The lock is
+    Without this order, a program that appends in a loop could block requests forever. The lock is
     reentrant: the thread that holds it may acquire it again.
     """
 
@@ -340,8 +340,8 @@ def served(make: Callable[[LogDir], _Kind], kind: type[_Kind], log_dir: LogDir) 
     """Create an object whose calls never run at the same time as requests of the control channel.
 
     Each public method runs under the lock, except `close`, which stops the channel first. Returned
-    generators and record batch readers acquire the lock for each step. Use `exclusive()` to hold
-    the lock over several calls, or while other returned objects are used.
+    generators and record batch readers acquire the lock for each step. To hold the lock over
+    several calls, or while the program uses other returned objects, call `exclusive()`.
 
     Args:
         make: Creates the object for the directory.

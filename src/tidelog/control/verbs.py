@@ -431,7 +431,7 @@ def _decision(fields: Mapping[str, object]) -> CleaningDecision:
 
 @dataclass(frozen=True, slots=True)
 class TakeBack:
-    """Result of a cleaning job. The job is identified by its seed."""
+    """Result of a cleaning job. `seed` identifies the job."""
 
     name: TopicPartition
     seed: bytes

@@ -195,8 +195,8 @@ DEFAULTS_USED: Final = {
     ),
 }
 
-# Maximum size of a batch in bytes. It is so small that each batch has one record. A larger size
-# would change little, because a partition seldom has two departures in a minute.
+# Maximum size of a batch in bytes. With this size, each batch has one record. A larger size would
+# change little, because a partition seldom has two departures in a minute.
 _BATCH_BYTES: Final = 1
 
 # Number of minutes with departures between two updates of the progress bar.
@@ -247,7 +247,7 @@ def _append_all(
 ) -> int:
     """Append flights minute by minute.
 
-    `rows` has two lists: the departure in ms and the partition of each flight.
+    `rows` has two lists with one item per flight: the departures in ms, and the partitions.
     """
     departed_ms, partitions = rows
     appends = done = 0

@@ -1,7 +1,8 @@
 """Base classes for file systems on top of another file system, and for read-only files.
 
 `LayeredFiles` has every method of `FileSystem`, and delegates each call to the file system below. A
-layer overrides the methods that it implements itself. To refuse changes, it overrides `_below`.
+layer overrides the methods that it implements itself. A layer that refuses changes overrides
+`_below`.
 """
 
 from collections.abc import Sequence

@@ -36,7 +36,7 @@ class Clock(Protocol):
 
 
 class File(Protocol):
-    """One open file. Positions and sizes are in bytes. Not safe for two writing threads."""
+    """One open file. Positions and sizes are in bytes. Only one thread may write at a time."""
 
     def pread(self, size: int, position: int) -> bytes:
         """Return at most `size` bytes from `position`; fewer only at the end of the file."""
@@ -113,8 +113,9 @@ class MappableFile(Protocol):
     def map_resident(self, size: int, position: int) -> memoryview | None:
         """Return `size` bytes from `position` of a finished file as a read-only view.
 
-        On return all these bytes are in memory, without a copy. If this is impossible, the result
-        is None, and the caller uses `File.pread`, which reads the bytes or raises the error.
+        On return all these bytes are in memory, without a copy. Returns None if the bytes can't be
+        brought into memory. The caller then uses `File.pread`, which reads the bytes or raises the
+        error.
         """
         ...
 

@@ -51,9 +51,9 @@ def map_descriptor(fd: int, size: int) -> memoryview:
     """Return the first `size` bytes of a file as a read-only view; `fd` may be closed afterwards.
 
     `mmap.mmap` would keep a descriptor for each map, and 10,000 segments would exceed the limit of
-    open files. The length of the array under the view is rounded up to a power of two, because
-    ctypes keeps one type per length forever. The view covers only the first `size` bytes. The file
-    is unmapped when the last view is deleted.
+    open files. ctypes never frees the type of an array length. To create few types, the array under
+    the view is longer than `size`: its length is rounded up to a power of two. The view covers only
+    the first `size` bytes. The file is unmapped when the last view is deleted.
     """
     return _view(_map(fd, size, 0), size)
 
@@ -131,8 +131,8 @@ _NOT_SUPPORTED: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 # ignored.
 _PROBED: Final = (bytearray(1),)
 
-# On Linux this clock includes the time in which the machine sleeps, so that after a sleep the wall
-# clock does not seem to have jumped.
+# On Linux this clock continues while the machine sleeps. With a clock that stops during sleep, the
+# wall clock would seem to have jumped after it.
 _RUNNING_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -169,7 +169,8 @@ class _OsFile:
     def _pread_rest(self, data: bytes, size: int, position: int) -> bytes:
         """Read the remaining bytes after a short read.
 
-        A short read need not end at the file's end, because Linux reads at most 2 GiB at once.
+        A short read does not prove that the file has ended, because Linux reads at most 2 GiB at
+        once.
         """
         parts = [data]
         done = len(data)
@@ -209,7 +210,7 @@ class _OsFile:
             raise
         if done == size:
             return data
-        # Either a part of the bytes is not in memory, or the file ends here.
+        # The read was short: either the file has ended, or the next byte is not in memory.
         return memoryview(data)[:done] if position + done >= self.size() else None
 
     def map_resident(self, size: int, position: int) -> memoryview | None:

@@ -47,24 +47,25 @@ if TYPE_CHECKING:
 
 
 # Maximum number of keys in a range of ranks (see `displaced`) for which a smallest set of moved
-# keys is computed. In a larger range, all keys whose two ranks differ are displaced.
+# keys is computed. In a larger range, every key whose rank on A differs from its rank on B is
+# displaced.
 BLOCK_MAX: Final = 1 << 20
 
-# Count of a key's records if the count is unknown.
+# Value of a field with the number of a key's records if the number is unknown.
 UNKNOWN: Final = -1
 
-# Indexes of fields in a row of differences: the index of the kind in `KINDS`, the first field of
-# A's row, and the first field of B's row. DIFFERENCE_FIELDS is the count of fields in the row. If a
-# side does not have the key, the count of records in its row is 0.
+# Layout of a row of differences. KIND is the index of the field with the kind's index in `KINDS`.
+# A_AT and B_AT are the indexes of the first fields of A's row and of B's row. If a side does not
+# have the key, the count of records in its row is 0. DIFFERENCE_FIELDS is the number of fields.
 KIND: Final = 0
 
 A_AT: Final = 1
 B_AT: Final = 1 + key_rows.FIELDS
 DIFFERENCE_FIELDS: Final = 1 + 2 * key_rows.FIELDS
 
-# Indexes of fields in a pair (one row for an equal key): partition and offset of the key's last
-# record on A, the same on B, the create time and value digest of the last record on A, and the
-# count of the key's records on A.
+# Indexes of fields in a pair, which is one row for an equal key. The fields are: partition and
+# offset of the key's last record on A, partition and offset of its last record on B, create time
+# and value digest of the last record on A, and number of the key's records on A.
 PAIR_A_PARTITION: Final = 0
 
 PAIR_A_OFFSET: Final = 1
@@ -97,8 +98,8 @@ class KeyComparison:
             partition on each side. Keys in `unsure` have no row.
         deleted: Number of keys that count as equal because one side has deleted them and the other
             doesn't have them.
-        superseded: Number of keys that differ but are not in `differences`, because some of their
-            records may have been compacted away in favor of records that are not compared.
+        superseded: Number of keys that differ but are not in `differences`. Compaction may have
+            removed some of their records because of later records outside the compared range.
     """
 
     differences: "Longs"
@@ -147,7 +148,7 @@ def compare(
 def _are_in(rows: "Longs", keys: KeyTable | None) -> "Mask":
     """Return a mask of the rows whose key is in a table.
 
-    If a row's count of records is 0, the side does not have the key, and the mask is False.
+    The mask is False for a row whose count of records is 0: that side does not have the key.
     """
     if keys is None:
         return np.zeros(len(rows), np.bool_)
@@ -158,9 +159,9 @@ def _are_in(rows: "Longs", keys: KeyTable | None) -> "Mask":
 def _alone(rows: "Longs", *, history: bool) -> "tuple[Longs, int]":
     """Return the rows of keys that count as differences, and the number of the other rows.
 
-    Each row is the row of a key that only one side has. All these rows are differences if `history`
-    is true. Otherwise, a row is not a difference if the key's last record on this side is a
-    tombstone.
+    `rows` has one row for each key that only one side has. If `history` is true, all these keys
+    count as differences. If `history` is false, a key whose last record is a tombstone does not
+    count as a difference.
     """
     if history:
         return rows, 0
@@ -281,8 +282,8 @@ def displaced(pairs: "Longs") -> "Longs":
 def _displaced(offsets: "Longs") -> "Longs":
     """Return the indexes of displaced offsets.
 
-    `offsets` has the offsets of the last records on B, in the order of the last records on A. All
-    offsets are distinct. If they ascend, no offset is displaced.
+    `offsets` has the offset of each key's last record on B; the keys are in the order of their last
+    records on A. All offsets are distinct. If the offsets ascend, none is displaced.
     """
     if len(offsets) < 2 or (np.diff(offsets) > 0).all():
         return np.empty(0, np.int64)

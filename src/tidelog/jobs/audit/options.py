@@ -25,7 +25,7 @@ class Kind(StrEnum):
     UNDELIVERED = "undelivered"
 
 
-# All kinds of differences. Rows of differences contain the index of a kind in this tuple.
+# All kinds of differences. A row of differences contains a kind as its index in this tuple.
 KINDS: Final = tuple(Kind)
 
 

@@ -329,7 +329,7 @@ def _plan_directory(
 
 
 def _note_settings(side_plan: SidePlan, configs: Mapping[str, TopicConfig]) -> None:
-    """Set `compacted` and `stamped`: topics whose settings may lose records or create times."""
+    """Set `compacted` (topics that may lose records) and `stamped` (may lose create times)."""
     stamp = TimestampType.LOG_APPEND_TIME
     side_plan.compacted = {name for name, config in configs.items() if config.is_compacted}
     side_plan.stamped = {

@@ -202,8 +202,8 @@ def _compared(
 def _added(runs: Iterable[Run], span_ms: int) -> TimeSpans:
     """Return the time spans of all runs, added up.
 
-    The spans of the result are as long as the longest span of a run, but at least `span_ms`.
-    Exception: the spans are longer if there would be more than `TimeSpans.LIMIT` spans.
+    The spans of the result are as long as the longest span of a run, but at least `span_ms`. But if
+    that length results in more than `TimeSpans.LIMIT` spans, the spans are longer.
     """
     total = TimeSpans(span_ms)
     for run in runs:

@@ -80,19 +80,19 @@ class Difference:
 
 @dataclass(slots=True, kw_only=True)
 class TopicFigures:
-    """Figures of one topic; a pair has the figure of A, then the figure of B.
+    """Figures of one topic. In a pair of numbers, the first belongs to A and the second to B.
 
     Attributes:
         topic: The topic's name on A or, if A does not have it, on B.
         keys: Number of distinct keys.
         records: Number of records.
-        unkeyed: Number of records without a key. An audit can't compare these records one by one.
+        unkeyed: Number of records without a key. An audit compares these records only as a whole.
         unkeyed_equal: Whether both sides have the same records without a key; None if this was not
             compared.
         deleted: Number of keys that count as equal because one side has deleted them and the other
             side doesn't have them.
-        superseded: Number of keys that differ, but don't count as differences: some of their
-            records may have been compacted away in favor of records that are not compared.
+        superseded: Number of keys that differ, but don't count as differences. Compaction may have
+            removed some of their records because of later records outside the compared range.
         history: Whether the records before a key's last record were compared, too.
         kinds: Number of keys for each kind of difference.
     """
@@ -265,8 +265,8 @@ KIND_TEXTS: Final = {
 def audit_verdict(audited: AuditResults, a: str, b: str) -> str:
     """Return a sentence which states that two places are equal, or how many keys differ, by kind.
 
-    If records without a key differ, the sentence also has the number of topics in which they
-    differ.
+    If records without a key differ between the places, the sentence also states in how many topics
+    they differ.
 
     Args:
         audited: The results.
