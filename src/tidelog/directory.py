@@ -85,7 +85,7 @@ class Directory(FrontDoor):
         Raises:
             DirectoryLocked: `writable` is true, and the directory is already open for writing, in
                 this process or in another one.
-            InvalidRequest: `writable` is false, and the directory doesn't exist or `control` is
+            InvalidRequest: `writable` is false although the directory doesn't exist or `control` is
                 true.
             ReadOnly: The directory is in an object store, and `writable` is true.
             CorruptFile, UnsupportedVersion: `writable` is true, and a file at the top of the
@@ -246,8 +246,8 @@ class Directory(FrontDoor):
         """Apply retention: delete the finished segments that the topics' settings no longer keep.
 
         A broker applies retention by itself. Without a broker, retention deletes nothing until this
-        method is called. Segments are deleted because of their age only if the topic has its own
-        `retention.ms`, or if the broker's setting is known.
+        method is called. Old segments are deleted only if their age limit is known: from the
+        topic's own `retention.ms`, or from the broker's settings.
 
         Args:
             topic: One topic; all topics if None.
@@ -331,8 +331,9 @@ class Directory(FrontDoor):
             InvalidRequest: The name is invalid, or the first rows differ from the rows that were
                 loaded under this name, or fewer rows are given than were loaded. Nothing was
                 appended.
-            StorageFailure: The disk failed. If partitions are offline afterwards, reopening them
-                shows whether the rows were appended. Otherwise nothing was appended.
+            StorageFailure: The disk failed. If partitions are offline after the error, reopen them
+                to see whether the rows were appended. If no partition is offline, nothing was
+                appended.
             UnknownTopic, ReadOnly, and the other errors of `Log.append`: Nothing was appended.
         """
         from tidelog.storage.directory.numbered_loads import load_once

@@ -205,8 +205,8 @@ def records_html(
         rows: The records, each a dict from column to value; times as `time_text` formats them.
         columns: Names of the columns of the rows.
         keeps_all: Whether to show all columns in the order of `columns`. If false, times come
-            before keys and values, and columns for which `_is_constant` is true are left out and
-            described in the note.
+            before keys and values. Columns for which `_is_constant` is true are then left out, and
+            the note states their values.
         note: A line below the table.
     """
     dropped: dict[str, object] = {}

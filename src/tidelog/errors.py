@@ -117,8 +117,8 @@ class CorruptBatch(CorruptData):
 class CorruptStream(CorruptBatch):
     """A batch's checksum is right, but its compressed records can't be decompressed.
 
-    The batch was not damaged on its way, so a retry doesn't help. Clients retry on Kafka's error 2
-    (CORRUPT_MESSAGE), so this error has no Kafka code.
+    The batch was not damaged in transit, so a retry doesn't help. This error has no Kafka code,
+    because clients would retry after Kafka's error 2 (CORRUPT_MESSAGE).
     """
 
     code: ClassVar[int | None] = None
@@ -131,7 +131,7 @@ class StreamTooLong(CorruptStream):
 
 
 class CorruptRecord(CorruptData):
-    """A record is invalid, in a batch whose frame and checksum are right."""
+    """A record is invalid although the frame and the checksum of its batch are right."""
 
     code: ClassVar[int | None] = ErrorCode.INVALID_RECORD
 
@@ -476,7 +476,7 @@ class MissingFile(StorageFailure, FileNotFoundError):
 
 
 class DamagedLog(CorruptBatch, StorageFailure):
-    """Damage in a part of a log that was already complete on disk. So no crash caused the damage.
+    """Damage in a part of a log that was complete on disk, so the damage is not from a crash.
 
     The partition keeps all of its bytes. Offsets before the damage can be read. Appends are refused
     until `tidelog doctor --repair` moves the damaged bytes into another file, or the file is
@@ -552,7 +552,7 @@ class NotAuthorized(ClusterFailure):
 
 
 class WriterFenced(ClusterFailure):
-    """A newer writer uses the same transactional id. The records of this writer are aborted."""
+    """A newer writer uses this writer's transactional id. This writer's records are aborted."""
 
 
 class DirectoryLocked(TidelogError):
@@ -564,8 +564,9 @@ class ClockJump(TidelogError):
 
     Appends are refused until a user accepts the clock's time.
 
-    Also raised if the last append time on disk is that far ahead of the clock. Clients get
-    Kafka's POLICY_VIOLATION with the reason as message. Producers don't retry after this error.
+    Also raised if the last append time on disk is ahead of the wall clock by more than this limit.
+    Clients get Kafka's POLICY_VIOLATION with the reason as message. Producers don't retry after
+    this error.
 
     Attributes:
         last_ms: Last append time, or the expected wall time.

@@ -85,7 +85,8 @@ class FrontDoor(Closing):
 
         Raises:
             UnknownTopic: The topic doesn't exist.
-            InvalidPartitions: `count` is too large, or not above the current number of partitions.
+            InvalidPartitions: `count` is too large, or is not larger than the current number of
+                partitions.
             ReadOnly, StorageFailure: The directory is open for reading, or its disk failed.
             NotAuthorized, ClusterFailure: The cluster refuses the request, or can't be reached.
         """

@@ -142,8 +142,8 @@ class Demo:
         self._loaded, late = flights.where(~by_sink), flights.where(by_sink)
         self._partitions = self._loaded.partitions(load.PARTITIONS)
         self._load_by_library()
-        # Spark's write needs little native code, so it runs while the other native code is
-        # compiled.
+        # Spark writes while native code is compiled in another process, because the write needs
+        # little native code.
         self._load_by_spark(late)
         if compiler is not None:
             with self._step("Compiling native code (once)"):
@@ -167,7 +167,7 @@ class Demo:
             load.load(self._log, self._loaded, self._partitions, advance)
 
     def _load_by_spark(self, late: Flights) -> None:
-        # The commit is after the last departure, so that append times don't decrease.
+        # The commit's append time is after the last departure, so that append times don't decrease.
         clock_ms = (int(late.departed_ms.max()) // _MS_PER_HOUR + 1) * _MS_PER_HOUR
         with self._step("Starting Spark"):
             session = self._spark.result()

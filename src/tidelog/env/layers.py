@@ -25,7 +25,7 @@ class LayeredFiles:
     def _below(self, *_paths: str) -> FileSystem:
         """Return the file system that changes or locks these paths.
 
-        Raises OSError if there is none.
+        Raises OSError if the layer refuses changes.
         """
         return self.below
 

@@ -5,8 +5,8 @@ Every implementation keeps these rules:
   stores also raise `StorageFailure` themselves);
 - `pwrite` may write fewer bytes than given, like the system call; `pread` returns fewer bytes than
   requested only at the end of the file;
-- written bytes are durable after `File.sync`, changed names after `sync_dir` (except in
-  `UnsyncedFiles`);
+- written bytes are durable after `File.sync`, and changed names are durable after `sync_dir`
+  (`UnsyncedFiles` guarantees neither);
 - a map is a read-only view of a file's bytes; it stays valid when the file is removed or renamed.
   No code truncates a mapped file: a writer writes a new file and renames it instead.
 """
@@ -178,7 +178,7 @@ class FileSystem(Protocol):
     """Directories and files. Calls raise the errors of the system calls; see the module."""
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
-        """Open a file. `create` creates a missing file (implies `write`); never truncates."""
+        """Open a file without truncating it. `create` creates a missing file (implies `write`)."""
         ...
 
     def map(self, path: str, size: int | None = None) -> memoryview:

@@ -246,7 +246,8 @@ class _OsFile:
     def __del__(self) -> None:
         """Close the descriptor.
 
-        Caches drop handles without closing them, because other threads may still use the handles.
+        Needed for handles in caches: a cache drops a handle without closing it, because another
+        thread may still use the handle.
         """
         self.close()
 
@@ -305,7 +306,7 @@ class OsFileSystem:
     _opened: ClassVar[type[_OsFile]] = _OsFile
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
-        """Open a file. `create` creates a missing file (implies `write`); never truncates."""
+        """Open a file without truncating it. `create` creates a missing file (implies `write`)."""
         flags = os.O_RDWR if write or create else os.O_RDONLY
         return self._opened(_open_regular(path, flags | (os.O_CREAT if create else 0)))
 
