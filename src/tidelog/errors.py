@@ -334,7 +334,7 @@ class OffsetsGone(RequestError):
 
 
 class UnknownTopic(RequestError):
-    """A topic or partition does not exist. The text may suggest a similar name."""
+    """A topic or partition does not exist. The error's text may suggest a similar name."""
 
     code: ClassVar[int | None] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 

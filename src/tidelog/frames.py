@@ -274,8 +274,8 @@ class Scan(ArrowSource):
             zone: Zone of days and hours; UTC if None.
 
         Raises:
-            InvalidRequest: The unit is unknown, there would be more than 100,000 ranges, or a range
-                would not begin at a multiple of 15 minutes in UTC.
+            InvalidRequest: The unit is unknown, the result would have more than 100,000 ranges, or
+                the zone's ranges would not begin at multiples of 15 minutes in UTC.
             InvalidTime: The zone is unknown. Also the errors of `to_arrow`.
         """
         calendar_unit = choice(CalendarUnit, unit, "unit")

@@ -96,7 +96,7 @@ def _no_endpoint(name: str, text: str) -> ConfigError:
 
 
 def metrics_endpoint(config: BrokerConfig) -> Endpoint | None:
-    """Return the address of the metrics, None if they are disabled; raises ConfigError."""
+    """Return the address on which metrics are served; None if disabled; raises ConfigError."""
     text = config.tidelog_metrics_listen
     return parse_endpoint(text, name="tidelog.metrics.listen") if text else None
 
@@ -236,8 +236,8 @@ def ensure_private(config: BrokerConfig, plans: Iterable[ListenerPlan], way_out:
         way_out: Option that permits unsafe addresses; the error names it.
 
     Raises:
-        ConfigError: Other machines can connect to a listener without TLS or without authentication,
-            or they can connect to the metrics. The address of the metrics is invalid.
+        ConfigError: Other machines can connect to a listener that lacks TLS or authentication.
+            Other machines can connect to the metrics. The address of the metrics is invalid.
     """
     for plan in plans:
         if not plan.is_safe(config) and not plan.endpoint.is_loopback:
@@ -263,7 +263,7 @@ def _without(names: frozenset[str], endpoints: Mapping[str, Endpoint]) -> dict[s
 
 
 def _named(text: str, endpoints: Mapping[str, Endpoint]) -> str:
-    """If there is one listener, add its name to a single HOST:PORT that has no name."""
+    """Add the listener's name to a HOST:PORT without a name, if the broker has one listener."""
     endpoint = text.strip()
     if not endpoint or "://" in endpoint or "," in endpoint or len(endpoints) != 1:
         return text

@@ -70,7 +70,7 @@ class RetentionClock(StrEnum):
 
 
 class Durability(StrEnum):
-    """Meaning of an acknowledgement with acks=all: records in the page cache, or synced to disk."""
+    """State of records acknowledged with acks=all: in the page cache, or synced to disk."""
 
     PAGE_CACHE = "page-cache"
     FSYNC = "fsync"
@@ -157,8 +157,8 @@ class ValueKind(NamedTuple, Generic[_Value_co]):
     Attributes:
         type_name: Kafka's name of the type, e.g. `long`.
         allowed: Description of valid values, for errors and the documentation.
-        parse: Function that parses a text; raises ValueError for an invalid text. The caller, which
-            knows the setting, raises ConfigError instead.
+        parse: Function that parses a text; raises ValueError for an invalid text. The caller
+            converts the ValueError to a ConfigError with the setting's name.
     """
 
     type_name: str
@@ -289,7 +289,7 @@ def member(words: type[_Word], note: str = "") -> ValueKind[_Word]:
 
 
 def _split(text: str) -> list[str]:
-    """Split a comma separated list; empty for an empty text. An empty item raises ValueError."""
+    """Split a comma separated list. An empty text has no items; an empty item raises ValueError."""
     if not text.strip():
         return []
     items = [item.strip() for item in text.split(",")]
@@ -556,14 +556,15 @@ _DURATION: Final = re.compile(
 
 _UNITS_MS: Final = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds": 1000}
 
-# Maximum number of digits of a number in a duration. Longer numbers exceed any time.
+# Maximum number of digits of a number in a duration. A number with more digits is larger than any
+# duration in use.
 _DIGITS_MAX: Final = 18
 
 
 def parse_reset(text: str) -> tuple[str, int]:
     """Parse where a new group starts; raises ValueError.
 
-    Returns the kind of start, and the duration in ms for `by_duration`, else 0.
+    Returns the kind of start and a duration in ms, which is 0 for other kinds than `by_duration`.
     """
     kind, _, duration = text.partition(":")
     if text in (EARLIEST, LATEST):

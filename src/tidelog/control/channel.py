@@ -22,8 +22,8 @@ from typing import Final, TypeAlias
 from tidelog import errors
 from tidelog.errors import CorruptMessage, InvalidRequest, TidelogError, UnsupportedVersion
 
-# Maximum length of a frame in bytes. It is sufficient for about 60,000 staged segments in one
-# request.
+# Maximum length of a frame in bytes. A request of this length can attach about 60,000 staged
+# segments.
 FRAME_BYTES_MAX: Final = 16 << 20
 
 _LENGTH: Final = struct.Struct(">I")
@@ -193,8 +193,9 @@ def _excerpt(message: Mapping[str, object]) -> str:
 
 SOCKET_FILE: Final = "tidelog-control.sock"
 
-# Maximum number of connections. A further connection replaces the least recently active of the idle
-# connections. If no connection is idle, it replaces the least recently active of all connections.
+# Maximum number of connections. If one more client connects, the server closes the idle connection
+# that was inactive for the longest time. If no connection is idle, the server closes the least
+# recently active connection.
 CONNECTIONS_MAX: Final = 32
 
 MODE: Final = 0o600

@@ -118,8 +118,8 @@ def lock_descriptor(fd: int) -> None:
 # Maximum number of buffers in a call of pwritev: the smallest IOV_MAX of supported systems.
 MAX_BUFFERS_PER_WRITE: Final = 1024
 
-# Up to this number of bytes (one page), bytes are read instead of mapped, because reading a page is
-# faster, and the number of maps is limited.
+# Views of up to this number of bytes (one page) are read instead of mapped: reading a page is
+# faster, and the system limits the number of maps.
 SMALL_MAP_BYTES: Final = 4096
 
 # Whether the system supports reads that don't wait for the disk; some file systems refuse them.

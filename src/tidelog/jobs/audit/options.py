@@ -12,7 +12,7 @@ from tidelog.types import HOUR_MS, Isolation, IsolationLevel
 
 
 class Kind(StrEnum):
-    """Kind of difference: how a key differs between A and B, or what a group has not read."""
+    """Kind of difference between A and B, or between a key's last record and a group's position."""
 
     MISSING = "missing"
     EXTRA = "extra"

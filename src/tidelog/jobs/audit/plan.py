@@ -515,8 +515,8 @@ def _sides(
 ) -> tuple[dict[str, Side], dict[str, str]]:
     """Return the sides, and a mapping from names on A to names on B for topics whose names differ.
 
-    With the offset map of a mirror, the sides have limits: on A, only the offsets that the mirror
-    has read are compared; on B, only the offsets before the ends in the map.
+    The offset map of a mirror limits both sides: on A, only the offsets that the mirror has read
+    are compared; on B, only the offsets before the end offsets in the map.
 
     Raises:
         CorruptFile, UnsupportedVersion, OSError: The offset map can't be read.
@@ -605,7 +605,7 @@ class AuditPlan:
 
     @property
     def requested(self) -> dict[str, object]:
-        """Values that must be the same in all audits that share a state."""
+        """Options that must be equal in all audits with the same state folder."""
         return {
             "a": str(self.sides["a"].place),
             "b": str(self.sides["b"].place) if "b" in self.sides else None,
