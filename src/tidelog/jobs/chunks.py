@@ -1,14 +1,14 @@
 """Division of a replay's offsets into chunks, and the rate limit of a replay.
 
 The spans of offsets are planned once, when a replay starts. Each chunk has offsets of every
-partition that is not finished. In a chunk, the number of a partition's offsets is about
-proportional to how many of its offsets remain, so all partitions end at about the same time. A
-chunk never contains a gap between two spans of a partition, because the plan excludes the offsets
-in the gap.
+partition that is not finished. The more offsets of a partition remain, the more of them are in the
+next chunk (in proportion), so all partitions end at about the same time. A chunk has offsets from
+only one span of a partition. So it never contains the gap between two spans, whose offsets must not
+be replayed.
 
 The limited rate is the average number of records or bytes per second since the start of the replay.
-Before each chunk, the pacer waits until the average of everything written so far is at most the
-limit. So the amount written exceeds the amount that the rate allows by at most one chunk.
+Before each chunk, the pacer waits until this average is at most the limit. So the replay is never
+ahead of the limit by more than one chunk.
 
 This module does no I/O. The clock and the wait function are arguments, so tests need not wait.
 """
@@ -82,7 +82,7 @@ class Pacer:
     def __init__(
         self, rate: Rate | None, clock: Clock, wait: Callable[[float], None] = wait_seconds
     ) -> None:
-        """Create the pacer. The average is measured from now on, so the first chunk is not delayed.
+        """Create the pacer. The average counts from this moment, so the first chunk is not delayed.
 
         Args:
             rate: The limit; None for no limit.
@@ -101,7 +101,7 @@ class Pacer:
             self._used += size_bytes if self._rate.is_bytes else records
 
     def hold(self) -> float:
-        """Wait until the average since the start is within the rate; return the waited seconds."""
+        """Wait until the average since the start is within the limit; return the seconds waited."""
         if self._rate is None:
             return 0.0
         due_ms = self._start_ms + 1000 * self._used / self._rate.per_second
@@ -116,8 +116,8 @@ class Pacer:
 # not limited, so chunks must not be too long.
 CHUNK_SECONDS: Final = 2.0
 
-# Approximate number of offsets in a chunk if the rate is not limited, and the approximate maximum
-# if the rate is limited. A restarted replay may write one chunk again. Small chunks limit this
+# Approximate maximum number of offsets in a chunk. Without a rate limit, chunks have about this
+# number of offsets. A restarted replay may write one chunk again, and smaller chunks limit this
 # repeated work.
 CHUNK_RECORDS: Final = 2_000_000
 
@@ -229,8 +229,8 @@ def offsets_options(spans: Sequence[OffsetRange]) -> dict[str, str]:
 def thinned(spans: Sequence[OffsetRange], per_partition: int) -> Spans:
     """Fill the smallest gaps between spans until no partition has more than `per_partition` spans.
 
-    Each chunk is a Spark job of its own. So it is faster to read a small gap and to filter out its
-    records than to run separate jobs before and after the gap.
+    Each chunk is a separate Spark job, and a chunk never spans a gap. So it is faster to read a
+    small gap and to filter out its records than to run two jobs, one before and one after the gap.
     """
     by_partition: dict[TopicPartition, list[OffsetRange]] = {}
     for span in joined(spans):

@@ -1,38 +1,38 @@
 """Offset map of a mirror: the target offsets of records, by source offset. Also the map's file.
 
-A mirror writes records at new offsets. For each pair of a source partition and a target partition,
-the map has ranges of source offsets and the target offsets of their records. The job `failover`
-uses the map to convert groups' positions. This module has the rows (`MapRow`), functions that merge
-and thin rows, the lookups (`OffsetMap`), and the file's format. `mirror.commit` and `mirror.run`
-write the file. `failover.job` decides whether a failover uses a map. Only `read_map` and
-`write_map` do I/O.
+A mirror writes a record at another offset than the record has at the source. For each pair of a
+source partition and a target partition, the map has ranges of source offsets, each with the target
+offsets of its records. The job `failover` uses the map to convert groups' positions. This module
+has the rows (`MapRow`), functions that merge and thin rows, the lookups (`OffsetMap`), and the
+file's format. `mirror.commit` and `mirror.run` write the file. `failover.job` decides whether a
+failover uses a map. Only `read_map` and `write_map` do I/O.
 
 Invariants, for a record r that the mirror copied from offset s to offset t:
 
 1. At least one row for r's source partition and target partition has s in its source range and t in
-   its target range. Conversely, if an offset of a source partition is in no row's source range, the
-   mirror had copied no record from that offset when it wrote the map.
+   its target range. If no row's source range contains an offset of a source partition, the mirror
+   had not copied a record from this offset when it wrote the map.
 2. In a row that is dense (flag `DENSE`), each offset of the source range has a record, and t - s is
    the same for all these records. So t is known exactly.
-3. r's create time is from `create_ms_min` to `create_ms_max` of its row, inclusive. If
-   `create_ms_max` is -1, some record of the row has no create time. At the time `arrival_ms` of the
-   row, r was already at the target, so the mirror had read r before that time.
+3. r's create time is from `create_ms_min` to `create_ms_max` of its row, inclusive. But if
+   `create_ms_max` is -1, at least one record of the row has no create time. At the time
+   `arrival_ms` of the row, r was already at the target. So the mirror had read r before that time.
 4. A record that the mirror has not copied yet will get an offset at or after its target partition's
    end in `ends`.
 
-So a group at offset s of a source partition can start in a target partition as follows, and misses
-no record. Among the rows for these two partitions with `source_end` > s, the start is the smallest
-`target_start`. If there is no such row, the start is the target partition's end in `ends`. Rows are
-merged to limit the map's size. All invariants also hold for merged rows. A merged row has larger
-ranges, so a group that starts in these ranges reads more records twice. Exception: a row that is
-merged from two adjacent dense rows is dense, and as precise as these two rows.
+From these invariants follows where a group at offset s of a source partition can start in a target
+partition without missing a record. The start is the smallest `target_start` of the rows for these
+two partitions with `source_end` > s. If no row has `source_end` > s, the start is the target
+partition's end in `ends`. Rows are merged to limit the map's size. All invariants also hold for
+merged rows. A merged row has larger ranges, so a group that starts in these ranges reads more
+records twice. Exception: a row that is merged from two adjacent dense rows is itself dense, and as
+precise as the two rows.
 
-The map describes only the mirror's writes. It shows neither records that other producers have
-written to the target topics nor records that were deleted later.
+The map describes only the mirror's writes. The map does not contain records that other producers
+have written to the target topics. It does not show which copied records were deleted later.
 
-The file consists of one header, rows of equal size, and one checksum. The file is replaced as a
-whole by a rename, so a reader gets the map of one batch or of the next batch. All numbers are
-big-endian.
+The file consists of one header, rows of equal size, and one checksum. Each batch replaces the whole
+file by a rename, so a reader always gets the complete map of one batch. All numbers are big-endian.
 
 | at | bytes | what |
 |---|---|---|
@@ -93,20 +93,20 @@ class MapRow(NamedTuple):
 
     @property
     def group(self) -> tuple[int, int, int]:
-        """Source, source partition, target partition. Only rows with equal values are merged."""
+        """Source, source partition and target partition. Only rows of the same group are merged."""
         return self.source, self.source_partition, self.target_partition
 
     @property
     def is_dense(self) -> bool:
-        """Whether each source offset has a record, and all records have the same t - s."""
+        """Whether each source offset has a record, and t - s is the same for all records."""
         return bool(self.flags & DENSE)
 
 
 def append_rows(rows: Iterable[MapRow], more: Iterable[MapRow]) -> tuple[MapRow, ...]:
     """Append rows. A dense row that continues the last row of its group is merged with that row.
 
-    Only rows with the same arrival time are merged. Rows with different arrival times stay separate
-    until `thin` merges them, because searches by arrival time are more precise with separate rows.
+    Only rows with the same arrival time are merged here, because separate rows make searches by
+    arrival time more precise. `thin` may merge rows with different arrival times later.
     """
     result = list(rows)
     last = {row.group: at for at, row in enumerate(result)}
@@ -123,8 +123,8 @@ def append_rows(rows: Iterable[MapRow], more: Iterable[MapRow]) -> tuple[MapRow,
 def continues(first: MapRow, second: MapRow) -> bool:
     """Return whether both rows are dense, and `second` begins where `first` ends.
 
-    Both the source range and the target range must continue, so t - s is the same for all records
-    of both rows.
+    The source range and the target range must both continue. Then t - s is the same for all records
+    of the two rows.
     """
     return (
         first.is_dense
@@ -158,14 +158,15 @@ def merge(first: MapRow, second: MapRow) -> MapRow:
 def thin(rows: tuple[MapRow, ...], rows_max: int) -> tuple[MapRow, ...]:
     """Merge pairs of rows of a group, older rows first, until at most `rows_max` rows are left.
 
-    Exception: if each row has a group of its own, no rows can be merged, so more rows may be left.
+    Exception: rows of different groups can't be merged. So if each remaining row has a group of its
+        own, more than `rows_max` rows are left.
     """
     while len(rows) > rows_max:
         half = len(rows) // 2
         merged = _merge_pairs(rows[:half])
         if len(merged) == half:
-            # No two rows of the older half have the same group, so older rows are merged with later
-            # rows.
+            # The rows of the older half all have different groups. So older rows are merged with
+            # later rows.
             merged, half = _merge_pairs(rows), len(rows)
             if len(merged) == half:
                 return rows
@@ -174,7 +175,7 @@ def thin(rows: tuple[MapRow, ...], rows_max: int) -> tuple[MapRow, ...]:
 
 
 def _merge_pairs(rows: tuple[MapRow, ...]) -> tuple[MapRow, ...]:
-    """Merge every second row of a group into the previous row of the group."""
+    """In each group, merge the first two rows, the next two rows, and so on."""
     result: list[MapRow] = []
     open_at: dict[tuple[int, int, int], int] = {}
     for row in rows:
@@ -338,7 +339,7 @@ class OffsetMap:
         """Return, by target partition, where to continue reading a source partition.
 
         Reads from these offsets return each copied record that is at or after `offset` at the
-        source. They may also return earlier records.
+        source. The reads may also return earlier records.
 
         Args:
             source_partition: The source partition.
@@ -362,10 +363,10 @@ class OffsetMap:
     def starts_by_arrival(self, source: int, time_ms: int) -> dict[TopicPartition, TargetOffset]:
         """Return, by target partition, starts that miss no record appended at `time_ms` or later.
 
-        A record arrives at the target after it was appended to the source. So a row whose records
-        had all arrived before `time_ms` has no record that was appended at `time_ms` or later. The
-        result assumes that all clocks agree. If the clocks may differ, subtract the maximum
-        difference from `time_ms` first.
+        A record arrives at the target after it was appended to the source. So if all records of a
+        row had arrived before `time_ms`, all of them were also appended before `time_ms`, and the
+        row is left out. This assumes that the clocks of source and mirror agree. If the clocks may
+        differ, the caller must subtract the maximum difference from `time_ms`.
         """
         rows = (row for row in self.rows if row.source == source and row.arrival_ms >= time_ms)
         return self._first(source, rows)
@@ -392,8 +393,7 @@ class OffsetMap:
             offset: Next offset to read in the source partition.
             key: The key.
 
-        Raises:
-            OutsideMap: See `starts`; or a transform has chosen the partitions.
+        Raises: OutsideMap: See `starts`; or a transform has chosen the partitions.
         """
         target = self.target_of_key(source_partition, key)
         return target, self.starts(source_partition, offset)[target]
@@ -427,7 +427,7 @@ class OffsetMap:
     ) -> dict[TopicPartition, TargetOffset]:
         """Return, for each target partition, the smallest start that the rows have.
 
-        A partition without a row gets the partition's end.
+        The start in a target partition without a row is this partition's end.
 
         Args:
             source: Index of the source topic.
@@ -458,8 +458,9 @@ class OffsetMap:
 
         Args:
             batch: Additions of the next batch.
-            rows_max: Maximum number of rows. If there are more rows, older rows are merged. At
-                least one row remains for each pair of a source partition and a target partition.
+            rows_max: Maximum number of rows. If there are more rows, older rows are merged. One row
+                for each pair of a source partition and a target partition always remains, even if
+                there are more than `rows_max` pairs.
         """
         if batch.batch_id <= self.batch_id:
             return self
@@ -480,8 +481,8 @@ class OffsetMap:
 def _start_in(row: MapRow, offset: int | None) -> TargetOffset:
     """Return the target offset of a row's first record at or after a source offset.
 
-    If the row is not dense, or the source offset is None, this is the start of the row's target
-    range, which is not exact.
+    If the row is not dense, or the source offset is None, the result is the start of the row's
+    target range, and `is_exact` is false.
     """
     created = NO_TIMESTAMP if row.create_ms_max == NO_TIMESTAMP else row.create_ms_min
     if offset is None or not row.is_dense:

@@ -6,25 +6,25 @@ results of the tasks by topic (`TopicResult`). The tasks are in `work`, the plan
 Rows of keys are in a folder that the driver and all workers share. If a file in the folder is
 damaged, the run that it belongs to is read again.
 
-An audit compares only the records before an offset, or in a time range. If compaction went beyond
-these records, it may have removed a record of a key in the compared range, because the key has a
-later record outside the range. In that case, the key seems to be missing, or to have an older
-value. The later record is still in the log, or compaction has removed it because of an even later
-record. So the log has a record of this key outside the compared range. Exception: if the key's last
-record was a tombstone that has been removed, the key is reported as a difference. Therefore an
-audit also reads the records that it does not compare, up to the log end. If compaction has gone
-beyond this log end in the meantime, the records after this log end are read, too
-(`read_later_records`). If a differing key has a record that is not compared, the key is counted as
-`superseded`, not reported as a difference.
+An audit compares only the records before an offset, or in a time range. But compaction may have
+removed a compared record, because its key has a later record outside the compared range. Then the
+key wrongly seems to be missing, or to have an older value. To detect such keys, an audit also reads
+the records after or outside the compared range, up to the log end (`read_later_records`). If
+compaction goes beyond this log end in the meantime, the records after this log end are read, too.
+If a key differs and one of these later records has the key, the key is counted as `superseded`, not
+reported as a difference. This finds every such key, because compaction keeps the last record of a
+key. Exception: if the key's last record was a tombstone that has been removed, no record of the key
+is left, and the key is reported as a difference.
 
-tidelog's cleaner stores a history, which has the offset up to which a partition was compacted.
-Without a time range, later records are read if this offset is after the end of the compared
-offsets. With a time range, later records are read if this offset is after the start of the compared
-offsets. Apache Kafka's cleaner stores no history. For logs of Apache Kafka, later records are read
-except in two cases. In the first case, the log has a record at every offset before the end of the
-compared offsets. In the second case, there is no time range, and the end of the compared offsets is
-in the last segment. Brokers report neither the history nor the segments, so for brokers the later
-records of each compacted topic with a difference are read.
+Later records need not be read if compaction can't have removed a compared record. tidelog's cleaner
+stores a history file with the offset up to which a partition was compacted. Without a time range,
+later records are read if this compacted offset is after the end of the compared offsets. With a
+time range, later records are read if the compacted offset is after the start of the compared
+offsets. Apache Kafka's cleaner stores no history. For a log of Apache Kafka, later records are read
+except in two cases: the log has a record at every offset before the end of the compared offsets; or
+the audit has no time range, and the compared offsets end in the last segment, which is never
+compacted. Brokers report neither the history nor the segments. So for brokers, the later records of
+each compacted topic with a difference are read.
 """
 
 import json
@@ -86,15 +86,15 @@ if TYPE_CHECKING:
 Times = tuple[int | None, int | None]
 
 # Function that reads parts of a side, and returns the runs that the parts were reduced to. The time
-# range [start, end) applies only to brokers, because splits of directories contain their time
-# range.
+# range [start, end) limits only reads from brokers. For a directory, each part's split already
+# contains the time range.
 Read = Callable[[Sequence[ReadPart], Times], list[Run]]
 
-# Maximum number of rounds in which later records are read (see `read_later_records`). Records that
-# arrive during the last round are not read. These records are only seconds old, so it is unlikely
-# that compaction has already removed earlier records of the same keys. If a log stores the offset
-# up to which it was compacted, a second round is needed only if a compaction ended during the first
-# round.
+# Maximum number of rounds in which later records are read (see `read_later_records`). A further
+# round is needed if compaction may have gone beyond the records of the previous round. If a log
+# stores the offset up to which it was compacted, this happens only if a compaction ended during the
+# previous round. Records that arrive during the last round are not read. They are only seconds old,
+# so it is unlikely that compaction has already removed earlier records of their keys.
 _ROUNDS: Final = 5
 
 _NO_TIMES: Final[Times] = (None, None)
@@ -104,7 +104,7 @@ _NOTHING: Final = (0, 0)
 def read_later_records(
     side: Side, plan: SidePlan, topics: Collection[str], scope: ReadScope, read: Read
 ) -> list[Run]:
-    """Read later records: compaction may have removed compared records in favor of such records.
+    """Read the later records that may have made compaction remove compared records.
 
     Later records are the records of one side after the compared offsets, or outside the time range.
 
@@ -189,9 +189,10 @@ def _may_lack(
     reader, fs = log_dir.reader(name.topic, name.partition), log_dir.env.files
     directory = reader.context.directory
     if not fs.exists(f"{directory}/{HISTORY_FILE}"):
-        # Apache Kafka's cleaner stores the offset that it has reached at the end of a cleaning, so
-        # this offset may be too low. But the cleaner doesn't clean the last segment, and removes no
-        # record because of a record in the last segment.
+        # Apache Kafka's cleaner stores the offset up to which it has cleaned only at the end of a
+        # cleaning, so the stored offset may be too low and is not used here. But the cleaner never
+        # cleans the last segment, and a record in the last segment never makes it remove an earlier
+        # record.
         if times is None and reader.segments[-1].base_offset <= end:
             return False
         before = [each for each in reader.segments if each.base_offset < end]
@@ -257,18 +258,19 @@ class TopicResult:
                 first += count
 
 
-# Approximate maximum number of rows that a task compares. So many rows need 144 MB. The task also
-# needs a table of one side's rows.
+# Approximate maximum number of rows that a task compares. These rows need 144 MB of memory, and the
+# task's lookup table of one side's rows needs more.
 _ROWS_PER_TASK: Final = 2_000_000
 
 _ROWS_WORTH_A_TASK: Final = 100_000
 
-# Maximum number of a topic's keys whose order the driver checks. If the topic has more keys, tasks
-# check their order, one task for each pair of a partition on A and a partition on B.
+# Maximum number of keys in a topic for which the driver checks the keys' order. For a topic with
+# more keys, tasks check the order: one task for each pair of a partition on A and a partition on B.
 _PAIRS_ON_DRIVER_MAX: Final = 4 << 20
 
-# Maximum number of keys in a pair of partitions (one on A, one on B). One task needs 3.8 GB for so
-# many keys. If a pair of partitions has more keys, their order is not checked.
+# Maximum number of keys in a pair of partitions (one on A, one on B) for which a task checks the
+# keys' order; with this number the task needs 3.8 GB. If a pair of partitions has more keys, their
+# order is not checked.
 _PAIRS_MAX: Final = 64 << 20
 
 _TRIES: Final = 3
@@ -403,8 +405,8 @@ def _reduce(work: AuditWork, plans: Mapping[str, SidePlan], state: State) -> lis
 def _read(work: AuditWork, state: State, parts: Sequence[ReadPart], times: Times) -> list[Run]:
     """Read the parts in Spark tasks, and return the `Run`s that the tasks have written.
 
-    `times` limits only reads from brokers. A part of a directory has a split, which contains the
-    time range.
+    The time range `times` limits only reads from brokers. For a directory, each part's split
+    already contains the time range.
     """
     start, end = times
     bounds = (INT64_MIN if start is None else start, INT64_MAX if end is None else end)
@@ -457,8 +459,8 @@ def _compare(
         work: Values that the steps share.
         plans: Plans of the sides, by letter.
         state: State with the runs to compare.
-        behind: Runs of later records. Their keys are not compared. If a key that differs is one of
-            their keys, the key counts as superseded.
+        behind: Runs of later records. Their rows are not compared with the other side. If a key
+            differs and is in one of these runs, the key counts as superseded.
     """
     results = [TopicResult(_has_history(work, plans, state, pair)) for pair in work.plan.pairs]
     parts, numbers = [], []
@@ -484,10 +486,10 @@ def _compare(
 def _has_history(work: AuditWork, plans: Mapping[str, SidePlan], state: State, pair: Pair) -> bool:
     """Return whether all records of a key are compared, not only the last record.
 
-    The option `history` determines this if it is given. Otherwise, only the last record is compared
-    if a side's topic is compacted, or if one log has overwritten create times that the other log
-    still has. In the second case, digests of all records of a key would always differ, because
-    these digests contain the create times.
+    If the option `history` is given, its value is returned. Otherwise, the result is False in two
+    cases: the topic is compacted on one side, or one log has overwritten create times that the
+    other log still has. In the second case, the digest of all records of a key would always differ
+    between the sides, because it contains the create times.
     """
     if (history := work.plan.options["history"]) is not None:
         return history

@@ -2,10 +2,10 @@
 
 A run is a range of offsets in one partition of one side, reduced to rows by key. A later audit can
 use a run instead of reading the records, as long as the log still has the bytes that the run was
-computed from. Marks in the state identify these bytes. `audit.json` in the state's folder is
-replaced atomically at the end of an audit. Then all files of rows that the new `audit.json` does
-not name are removed. The removed files belong to unfinished audits, to runs that are no longer
-valid, and to steps whose rows are not reused.
+computed from. Marks in the state identify these bytes. At the end of an audit, `audit.json` in the
+state's folder is replaced atomically. Then all files of rows that the new `audit.json` does not
+name are removed. These are files of unfinished audits, of runs that are no longer valid, and of
+steps whose rows are not reused.
 """
 
 import json
@@ -24,8 +24,8 @@ from tidelog.lazy_dataclass import dataclass
 NOTE: Final = "audit.json"
 ROWS_SUFFIX: Final = ".rows"
 
-# Number of bytes in the seed. The seed is five words of 64 bits; the file has it as hexadecimal
-# digits.
+# Number of bytes in the seed. The seed consists of five 64-bit words. `audit.json` contains the
+# seed as hexadecimal digits.
 SEED_BYTES: Final = 40
 
 PROGRESS_FILE: Final = ProgressFile(
@@ -33,7 +33,7 @@ PROGRESS_FILE: Final = ProgressFile(
     version=2,  # version 1 hashed values in another way, so its runs are read again
     is_derived=True,
     is_compact=True,
-    # enough for 10,000 runs, each with a time span for every hour of a year
+    # this size is enough for 10,000 runs that each have a time span for every hour of a year
     limit_bytes=4 << 30,
 )
 

@@ -1,8 +1,9 @@
 """Files of rows (one row per key), in a folder that the driver and all workers share.
 
-Rows are ordered by the hashes of their keys, and divided into chunks by the upper bits of the hash.
-Each chunk has a checksum of its own, so that a task can read only the chunks that it compares. All
-numbers are little-endian. Files are derived data: damaged files are rebuilt from the log.
+The rows of a file are ordered by the hashes of their keys, and divided into chunks by the upper
+bits of the hash. Each chunk has its own checksum, so a task need not read chunks that it does not
+compare. All numbers are little-endian. Files are derived data: damaged files are rebuilt from the
+log.
 
 | part | content |
 |---|---|
@@ -37,8 +38,8 @@ _TRAILER: Final = struct.Struct("<QII4sI")
 _CHUNK: Final = np.dtype([("rows", "<u4"), ("crc", "<u4")])
 _FOOTER_SIZE: Final = CHUNKS * _CHUNK.itemsize + _TRAILER.size
 
-# Maximum number of rows in a file, and of fields in a row. A reader treats a file with more rows or
-# fields as damaged.
+# Maximum number of rows in a file, and maximum number of fields in a row. A file that exceeds one
+# of these limits is treated as damaged.
 _ROWS_LIMIT: Final = 1 << 32
 
 _FIELDS_LIMIT: Final = 64

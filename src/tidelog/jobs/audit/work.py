@@ -3,12 +3,12 @@
 1. `ReducePart` reads a part of one side and reduces it to rows by key. The task writes the rows to
    files in the audit's folder, and returns only the run (range of offsets, file names and counts)
    to the driver.
-2. `ComparePart` compares some chunks of both sides; `OrderPart` checks the order of keys. A task's
-   chunks contain a range of hashes in all files of all partitions, so each key is compared by one
-   task.
-3. `KeyPart` reads the keys of listed differences, since rows contain only the hashes of keys. For
-   each of these keys, the task looks up one record by offset. The lookup begins at an index entry,
-   and reads some kilobytes of the log.
+2. `ComparePart` compares some chunks of both sides; `OrderPart` checks the order of keys. A chunk
+   contains a range of key hashes. A task reads its chunks in the files of all partitions on both
+   sides, so all rows of a key are compared by one task.
+3. `KeyPart` reads the keys for the differences that the report lists, because rows contain only
+   hashes of keys. For each of these keys, the task looks up one record by offset. The lookup begins
+   at an index entry, and reads some kilobytes of the log.
 
 The parts are planned in `plan`, the order of the steps is in `run`, the rules of the comparison are
 in `key_verdicts`, and the tables of rows in `record.columns.key_tables`.
@@ -160,7 +160,8 @@ def broker_task(  # noqa: PLR0913 - the place, the offsets, and how they are rea
 ) -> "BrokerTask":
     """Return a task that reads the offsets [start, end) of a run's partition from brokers.
 
-    By default, reading raises an error if offsets are lost, because an audit must read all records.
+    An audit must read all records. So by default, the task raises an error if offsets no longer
+    exist.
     """
     from tidelog.spark.broker_tasks import BrokerTask
     from tidelog.spark.options import SourceOptions
@@ -193,8 +194,8 @@ class ComparePart:
     Attributes:
         folder: Folder with the files of rows. The task also writes its file of pairs to this
             folder.
-        keys_max: Maximum number of keys of each kind that a task returns. The counts include all
-            keys.
+        keys_max: Maximum number of differing keys that a task returns for each kind of difference.
+            The returned counts include all differing keys.
         wants_order: Whether a later step checks the order of keys.
     """
 

@@ -1,9 +1,8 @@
 """Conversion of a table's columns to key, value, create time, headers and partition of records.
 
-This module creates Spark's column expressions for records. It also counts, before the write, the
-records before given times, the records of each hour, and the records without a key. Counting reads
-the table once, and uses only the columns of key, time and partition. `job` sorts and writes the
-records.
+This module creates Spark's column expressions for records. Before the write, it can also count
+records: before given times, by hour of create time, and without a key. Counting reads the table
+once, and needs only the columns of key, time and partition. `job` sorts and writes the records.
 
 In keys and values, text and bytes stay unchanged. Arrays, maps and structs become JSON. SQL's cast
 converts other values to text. Creating the expressions reads no rows.
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 _HEADERS: Final = "array<struct<key:string,value:binary>>"
 
-# The JSON contains null fields, too. Without the null fields, a row could look like a row of a
+# Keep null fields in the JSON of a row. Without these fields, a row could look like a row of a
 # table with other columns.
 _JSON: Final = {"ignoreNullFields": "false"}
 
@@ -43,7 +42,7 @@ class RecordColumns:
             the record gets the time of the commit.
         value: Column with the value; None if the value is the whole row as JSON.
         headers: Column with the headers: a map, or an array of structs (key, value).
-        partition: Column with the number of the partition; None to choose it by key.
+        partition: Column with the number of the partition; None if the key chooses the partition.
     """
 
     key: str | None = None
@@ -175,9 +174,8 @@ def _by_key(count: int) -> "Column":
     return chosen
 
 
-# First and last hour (since the epoch) that have a count of their own. These bounds limit the
-# counts to a few million rows. Earlier times are counted in the first hour, later times in the last
-# hour.
+# First and last hour (since the epoch) with a count of its own. Earlier times are counted in the
+# first hour, later times in the last hour. So at most a few million rows are needed for the counts.
 _HOUR_MIN, _HOUR_MAX = -25_000 * 24, 85_000 * 24
 
 
@@ -214,11 +212,11 @@ class TableFacts:
         return Count(max(end - start, 0), is_exact=True)
 
     def load(self, partitions: int | None) -> ExpectedWrite:
-        """Return the counts in the form that the check of a target topic takes.
+        """Return the counts as an `ExpectedWrite`, for the check of the target topic.
 
         Args:
-            partitions: Least number of partitions that the topic must have; None if no row has a
-                partition.
+            partitions: Minimum number of partitions of the topic, from the rows' partitions; None
+                if no row has one.
         """
         # A row without a create time gets the time of the commit. Every setting of the topic
         # accepts this time, so only rows with a create time are checked.
@@ -232,12 +230,12 @@ class TableFacts:
 
 
 def table_facts(records: "DataFrame", thresholds: Sequence[int]) -> tuple[TableFacts, int]:
-    """Return the counts, and the largest partition of a row, which is -1 if no row has a partition.
+    """Return the counts, and the largest partition in the rows; -1 if no row has a partition.
 
     Args:
         records: Result of `to_records`.
-        thresholds: Times in ms. For each threshold, the records whose create time is before it are
-            counted.
+        thresholds: Times in ms. For each of these times, the records with an earlier create time
+            are counted.
     """
     from pyspark.sql import functions as f
 
@@ -280,7 +278,7 @@ def _fact_columns(records: "DataFrame") -> "list[Column]":
     hour = f.greatest(
         f.lit(_HOUR_MIN), f.least(f.lit(_HOUR_MAX), f.floor(ms / f.lit(HOUR_MS)).cast("long"))
     )
-    # Spark's functions greatest and least ignore nulls, but the hour of a null time must be null.
+    # Spark's functions greatest and least ignore nulls. But for a null time, the hour must be null.
     return [
         ms.alias("ms"),
         f.when(ms.isNotNull(), hour).alias("hour"),

@@ -1,14 +1,14 @@
 """`bootstrap`: builds segments from a table in parallel, and adds them to a topic in one commit.
 
-This module has the public function `bootstrap`, the class of one run, and the lookup of the offsets
-that a job has written. The directory stores these offsets with each commit.
+This module has the public function `bootstrap`, the class of one run, and functions that look up
+what a job has already written. The directory stores the offsets of each commit.
 
 1. The settings of the existing topic, or of the topic to create, are checked against the table
    (`target_check`). Then a missing topic is created.
-2. Rows are converted to records (`columns`). If the order is `time` or `key`, the records are then
-   assigned to partitions as by Kafka's clients; records without a key are assigned by a hash of the
-   value. Across all tasks, the records are sorted by partition, then by time or key. With the order
-   `none`, the records are neither assigned here nor sorted.
+2. Rows are converted to records (`columns`). If the order is `time` or `key`, records with a key
+   are then assigned to partitions as by Kafka's clients, and records without a key by a hash of the
+   value. Across all tasks, the records are sorted by partition, then by time or key. If the order
+   is `none`, this module neither assigns nor sorts the records.
 3. Each task stages finished segments next to the partitions. The driver attaches all segments in
    one commit, so offsets are contiguous in each partition, in the order of the rows.
 
@@ -71,7 +71,7 @@ class PartitionResult:
         first_offset: First loaded offset, inclusive.
         end_offset: End of the loaded offsets, exclusive.
         size_bytes: Total size in bytes of the log files with loaded records. Files that were
-            deleted meanwhile are not included.
+            deleted since the commit are not included.
         segments: Number of the log files in `size_bytes`.
         append_ms: Append time in ms of all loaded records, -1 if the topic has no append clock.
     """
@@ -138,8 +138,8 @@ def _result(
 
 _ID_MAX: Final = 200
 
-# Value of the sink's option `txnVersion` for each job. All jobs can use the same value, because the
-# commit of each job names a different writer.
+# Value of the sink's option `txnVersion`. All jobs can use the same value, because each job commits
+# under another writer's name.
 _VERSION: Final = 0
 
 _SUMMARY: Final = (
@@ -153,8 +153,8 @@ class BootstrapOutcome:
     """Outcome of a bootstrap.
 
     Attributes:
-        job_id: Id of the job. The name of the writer that the directory stores with the commit
-            contains this id.
+        job_id: Id of the job. The directory stores a writer's name with each commit; this name
+            contains the id.
         partitions: Outcome for each partition.
         facts: Counts of the table; None if the table was not counted.
         seconds: Duration of the run in seconds.

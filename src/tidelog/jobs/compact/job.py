@@ -1,36 +1,36 @@
 """`compact`: compaction of topics in a directory, including tiers, by tasks of Spark.
 
-The remaining records are the same as after a run of the cleaner, but segments are rewritten in
-parallel.
+After this job, a log has the same records as after a run of the broker's cleaner. But this job
+rewrites segments in parallel.
 
-The driver holds the directory's lock from the first inspection to the last swap. For each
-partition, the driver creates a cleaning job and divides it into parts, one for each task. Each task
-makes the same map from a key to its last offset, with the same seed and from all segments that the
-job maps. With this map, the task rewrites its own groups of segments. So the result has exactly the
-records that a single cleaner would keep. After the last task has ended, the driver replaces the old
-segments with the new segments group by group, each group in one step. After a kill, the next run
-starts again from the cleaner's checkpoint. Segments that have already replaced old segments stay in
-place.
+The driver holds the directory's lock from the first inspection of a log to the last replacement of
+segments. For each partition, the driver creates a cleaning job and divides it into parts, one for
+each task. Each task reads all segments that the job maps and makes a map from each key to the key's
+last offset. All tasks use the same seed, so they make the same map. With this map, the task
+rewrites its own groups of segments. So the result has exactly the records that a single cleaner
+would keep. After the last task has ended, the driver replaces one group of old segments after the
+other with the new segments, each group in one step. If the driver is killed, the next run starts
+again from the cleaner's checkpoint. New segments that are already in place stay in place.
 
 If a broker has locked the directory, the broker creates the job and later replaces the old
-segments. The driver requests both through the broker's control channel: `lend` returns a job, and
-`take_back` hands the result to the broker. The tasks write `.cleaned` files next to the partition's
-segments.
+segments. The driver sends two requests through the broker's control channel: `lend` returns a job,
+and `take_back` hands the result to the broker. The tasks write `.cleaned` files next to the
+partition's segments.
 
-A job is divided if its segments are known to have no records of transactions, and if offsets, not
-versions, decide which record of a key is the latest. Otherwise, one task does the whole job. A job
-with transactions is not divided, because earlier records of the log determine whether the marker of
-a transaction is kept. `SparkWorker.clean` describes why a job with versions is not divided. Workers
-must be able to open the directory under the same path as the driver.
+A job is divided among tasks only if two conditions hold: its segments are known to have no records
+of transactions, and the latest record of a key is the record with the highest offset, not with the
+highest version. Otherwise, one task does the whole job. A job with transactions is not divided,
+because whether a transaction's marker is kept depends on earlier records of the log.
+`SparkWorker.clean` describes why a job with versions is not divided. Workers must be able to open
+the directory under the same path as the driver.
 
 If a partition has a tier, the driver also changes the tier's manifest. A task reads its part of the
 log from the store, cleans it in a temporary folder on its machine, and copies the result to the
 store under random names, which are different in each attempt. Objects that no task has reported to
 the driver are orphans, which `tidelog tier --collect` removes. Parts run in rounds, oldest offsets
-first, and the objects of a round are added to the manifest before the next round begins. So after a
+first. The objects of a round are added to the manifest before the next round begins. So after a
 kill, the tier is compacted up to the last complete round, and the next run continues from there.
-Tasks need access to the store, and to the directory under its path, from which they read the
-partition's manifest.
+Tasks need access to the store. They read the partition's manifest from the directory.
 """
 
 import json
@@ -77,12 +77,12 @@ if TYPE_CHECKING:
 _REWRITTEN: Final = "rewritten string"
 
 # Number of parts in a round for each task that can run in parallel. A round ends when its slowest
-# part has ended. The more parts a round has, the smaller is the share of the round's time in which
-# tasks wait for the slowest part.
+# part has ended, and until then other tasks are idle. With more parts in a round, this idle time is
+# a smaller share of the round's time.
 _ROUND: Final = 4
 
-# Minimum number of parts in a round, since the number of parallel tasks is unknown over Spark
-# Connect.
+# Minimum number of parts in a round. It is needed because a Spark Connect client can't read the
+# number of parallel tasks.
 _ROUND_MIN: Final = 64
 
 
@@ -133,7 +133,8 @@ def _is_plain(job: CleaningJob, segments: Mapping[int, RemoteSegment]) -> bool:
 def _encode(part: CleaningJob, segments: Mapping[int, RemoteSegment]) -> str:
     """Return a part of a job as JSON, with the manifest's rows of the part's source segments.
 
-    The rows are included because they may be removed from the manifest before the task runs.
+    The JSON includes the manifest's rows, because they may be removed from the manifest before the
+    task runs.
     """
     rows = [encode_row(segments[source.base_offset].row) for source in part.sources]
     return json.dumps([part.to_json(), rows])
@@ -329,11 +330,11 @@ class BrokerPartition:
         self._must_roll = roll
 
     def inspect(self, *, is_asked: bool) -> "tuple[CleaningDecision, CleaningJob | None]":
-        """Request the broker's decision and a job; the job is None if there is nothing to clean."""
+        """Request the broker's decision and a cleaning job; None if there is nothing to clean."""
         from tidelog.control.verbs import compact_arguments, read_lent
 
         request = compact_arguments(self.name, roll=self._must_roll, is_asked=is_asked)
-        self._must_roll = False  # roll only in the first pass
+        self._must_roll = False  # finish (roll) the active segment only before the first pass
         return read_lent(self._holder.call("lend", request))
 
     def clean(self, job: CleaningJob) -> CleaningResult:
@@ -353,7 +354,8 @@ class BrokerPartition:
     def _clean(self, job: CleaningJob) -> CleaningResult:
         """Run the job in Spark tasks.
 
-        The tasks open the directory under this process's path. `job` has the broker's path.
+        The tasks open the directory under this process's path. The paths in `job` are the broker's,
+        which may differ from this process's path.
         """
         partition_path = f"{self._directory}/{files.partition_dir_name(self.name)}"
         rules = replace(job.rules, dedupe_buffer_bytes=self._options.dedupe_buffer_bytes)
@@ -436,9 +438,11 @@ class SparkWorker:
         Raises:
             CleaningFailed: A task failed after its retries; the message has the task's error.
         """
-        # If versions decide which record of a key is the latest, a record of the tail (the part
-        # that was already cleaned) may have a higher version than a record of the head, and replace
-        # it. So a task that rewrites a part of the head must compare that part with the whole tail.
+        # The head is the part of the log that was not cleaned yet; the tail is the part before it.
+        # If versions decide which record of a key is the latest, a record of the tail may have a
+        # higher version than a record of the head. Then the record of the head must be removed. So
+        # a task that rewrites a part of the head would have to compare this part with the whole
+        # tail.
         is_divisible = _is_plain_partition(self._log, job) and not job.rules.has_versions
         limit = self._part_bytes if is_divisible else None
         parts = [part.to_json() for part in parts_of(job, limit)]
@@ -464,12 +468,12 @@ def _is_plain_partition(log: "LogView", job: CleaningJob) -> bool:
 
 
 class AttemptFiles(OsFileSystem):
-    """The machine's file system, which accesses `NAME.ATTEMPT.cleaned` instead of `NAME.cleaned`.
+    """The machine's file system, except that `NAME.cleaned` means the file `NAME.ATTEMPT.cleaned`.
 
-    An attempt of a task that Spark has given up may continue to write while another attempt runs.
-    So each attempt uses its own file names. The driver renames the files of the attempt whose
-    result it has received (`_rename_files`). When the directory is next opened for writing, the
-    files of all other attempts are removed.
+    Spark may start a second attempt of a task while the first attempt still writes. So each attempt
+    uses its own file names. The driver renames the files of the attempt whose result it has
+    received (`_rename_files`). When the directory is next opened for writing, the files of all
+    other attempts are removed.
     """
 
     def __init__(self, attempt: str) -> None:

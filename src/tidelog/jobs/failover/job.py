@@ -7,15 +7,15 @@ proof that starts found by time miss no record. `measure` measures latencies, an
 plan by reading records.
 
 The mirror has stored the offsets that A's records have on B (`offset_map`). With this map, the
-start on B for a position on A is found without a measured latency: All unconsumed records are at or
-after the position on A, and the map has an offset on B such that all copies of these records are at
-or after this offset. But a map may describe another topic or cluster, contain offsets after the end
-of a log, or begin after the group's position. In these cases, the starts of the affected partitions
-are searched by time instead, and the plan contains the reason.
+start on B is found without measuring a latency: for a position on A, the map gives an offset on B
+before which there is no copy of an unconsumed record. But the map can't be used for a partition if
+it describes another topic or cluster, contains offsets after the end of a log, or begins after the
+group's position. The start in such a partition is searched by time instead, and the plan contains
+the reason.
 
-Invariants: positions are read first. So records that the group consumes on A after the positions
-were read are consumed again on B, and the group misses no record. Only `execute` changes anything
-on a cluster.
+Invariants: the group's positions on A are read before anything else. If the group consumes more
+records on A after this, it consumes these records again on B, but it misses no record. Only
+`execute` changes anything on a cluster.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -75,8 +75,8 @@ class ByMap:
 def topics_on_b(offset_map: OffsetMap | None, topics: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """Return a mapping from each topic on B to its source topics on A.
 
-    If the map has exactly one target topic for a topic on A, this is the topic on B. Otherwise, the
-    topic has the same name on both clusters.
+    If the map has exactly one target topic for a topic on A, this target topic is the topic on B.
+    Otherwise, the topic on B has the same name as the topic on A.
 
     Args:
         offset_map: The map; None if there is no map.
@@ -105,10 +105,10 @@ def starts_by_map(
         a: Cluster that the group moves from; None if it is unreachable.
         b: Cluster that the group moves to.
         origins: Source topics on A, by topic on B.
-        positions: The group's positions by partition of A; or a time in ms, if the group has
-            consumed everything that A appended before that time.
-        margin: If `positions` is a time, the margin's skew is subtracted from the time, because the
-            clocks of A and the mirror may differ by this skew.
+        positions: The group's positions by partition of A. Or a time in ms: the group is assumed to
+            have consumed everything that A appended before this time.
+        margin: Used only if `positions` is a time. The margin's skew is subtracted from this time,
+            because the clocks of A and the mirror may differ by the skew.
 
     Raises:
         ClusterFailure: A cluster can't be reached.
@@ -150,7 +150,7 @@ def check_target(offset_map: OffsetMap, b: ClusterView, topic: str) -> None:
 
 
 def check_end(offset_map: OffsetMap, partition: TopicPartition, marks: Watermarks) -> None:
-    """Raise OutsideMap if the map has no end for a partition of B, or an end after the log end."""
+    """Raise OutsideMap if the map's end for a partition of B is missing or after B's log end."""
     end = offset_map.ends.get(partition)
     if end is None:
         raise OutsideMap(f"the map has no entry for {partition} on B")
@@ -170,7 +170,7 @@ def _source(offset_map: OffsetMap, a: ClusterView | None, topic: str) -> int:
 def _by_time(
     offset_map: OffsetMap, numbers: Mapping[str, int], time_ms: int
 ) -> "list[_SourceStarts]":
-    """Return each source topic's starts on B for the records that A appended at a time or later."""
+    """Return, by source topic, the starts on B of the records that A appended since a time."""
     reason = (
         "by the mirror's map, no record that A appended at the time of --at or later is before this"
         " offset"
@@ -216,8 +216,8 @@ def _check_source(
 ) -> None:
     """Raise OutsideMap if the map can't be used for a position.
 
-    There are three cases: the position is missing; A's log ends before the position; or A's log
-    ends before the offset up to which the mirror has read.
+    There are three cases: the group has no position in the partition; A's log ends before the
+    position; or A's log ends before the offset up to which the mirror has read.
     """
     if position is None:
         raise OutsideMap(f"the group has committed nothing for {source} on A")
@@ -242,9 +242,9 @@ class _SourceStarts:
     Attributes:
         source: Partition of A; None for all partitions of a topic.
         starts: Start by partition of B; None if the map has no starts for the source.
-        reason: If `starts` is None, the reason why the map has no starts. Otherwise a text for the
-            reason of a start; if `source` is a partition of A, this text is only the position, such
-            as `offset 5 of orders-0`.
+        reason: If `starts` is None, the reason why the map has no starts. Otherwise the reason that
+            the plan gives for a start. If `source` is a partition of A, the text is only the
+            group's position, such as `offset 5 of orders-0`.
     """
 
     source: TopicPartition | None
@@ -268,7 +268,7 @@ def _start(
     sources: Iterable[_SourceStarts],
     marks: Watermarks,
 ) -> Start:
-    """Return the smallest start that any source has; raises OutsideMap if a source has none."""
+    """Return the smallest start of the sources; raises OutsideMap if a source has none."""
     end = TargetOffset(offset_map.ends[partition], is_exact=True)
     best, reason = end, "the mirror has copied no unconsumed record to this partition"
     for source in sources:
@@ -315,9 +315,9 @@ class FailoverRequest:
         group: The consumer group.
         topics: Topics on A; if empty, all topics for which the group has commits on A.
         at_ms: Time in ms. The plan assumes that the group has consumed everything that A appended
-            before this time. None to use the group's commits on A.
-        latency_ms: L in ms (see `rules`). If it is None and a search by time needs L, L is measured
-            on both clusters.
+            before this time. None if the group's commits on A are used.
+        latency_ms: L in ms (see `rules`). If `latency_ms` is None, and a partition is searched by
+            time, L is measured on both clusters.
         skew_ms: Lower bound of S in ms (see `rules`); a larger measured skew replaces this bound.
         sampling: Duration of the latency measurement, and its minimum number of records.
         mapping: How partitions on A and B correspond; AUTO to determine this from keys.
@@ -369,11 +369,11 @@ class FailoverPlan:
 
     @property
     def has_margin(self) -> bool:
-        """Whether a latency was measured, or a start was searched by time."""
+        """Whether the plan uses the margin: for a measured latency, or for a search by time."""
         return bool(self.latencies) or any(start.search_ms is not None for start in self.starts)
 
     def topics_on_a(self, topic: str) -> tuple[str, ...]:
-        """Return the source topics on A of a topic on B."""
+        """Return the topics on A whose records are copied to a topic on B."""
         return self.origins.get(topic, (topic,))
 
     def position_of(self, partition: TopicPartition) -> int | None:
@@ -396,7 +396,7 @@ def plan_failover(
 
     Args:
         a: Cluster that the group moves from. It may be None if the request has `at_ms`, topics, and
-            a latency. The latency is not needed if no start is searched by time.
+            a latency; without a search by time, the latency is not needed.
         b: Cluster that the group moves to.
         request: The request.
         clock: Clock of this machine.
@@ -420,7 +420,8 @@ def plan_failover(
         for partition in _partitions(b, rest)
         if partition not in by_map.starts
     }
-    # Measuring a latency may take long. So it is measured only if a partition is searched by time.
+    # Measuring a latency may take long. So latencies are measured only if a partition is searched
+    # by time.
     searched = [partition for partition, source in sources.items() if is_searched(source)]
     margin, latencies = _margin(a, b, rest, searched, by_map, request, clock)
     now_ms = clock.now_ms()
@@ -528,7 +529,8 @@ def _margin(  # noqa: PLR0913 - what the latency depends on, and why it is neede
 ) -> tuple[Margin, Latencies]:
     """Return the margin for a search by time on B, and the measured latencies.
 
-    Latencies are measured only if the request has no latency and a partition is searched by time.
+    Latencies are measured only if two conditions hold: the request gives no latency, and at least
+    one partition of B is searched by time.
     """
     if request.latency_ms is not None or not searched:
         return Margin(latency_ms=request.latency_ms or 0, skew_ms=request.skew_ms), ()
@@ -553,8 +555,8 @@ def _margin(  # noqa: PLR0913 - what the latency depends on, and why it is neede
 def _latency_reason(searched: Sequence[TopicPartition], by_map: ByMap) -> str:
     """Return a clause for errors: partitions on B that need a latency, and why no map was used.
 
-    The clause is empty if the map has refused none of the searched partitions, for example because
-    there is no map.
+    The clause is empty if no searched partition is in `by_map.refusals`, for example because there
+    is no map.
     """
     refused = [partition for partition in searched if partition in by_map.refusals]
     if not refused:
@@ -596,8 +598,8 @@ def _map_topic(
             return TopicMapping(PartitionMapping.SAME, "the mirror kept partitions")
         return TopicMapping(PartitionMapping.MAP, "the mirror chose its own partitions")
     if request.at_ms is not None or a is None:
-        # The same time applies to all partitions of A, so it does not matter which partition of A
-        # corresponds to a partition of B.
+        # The search on B uses one time for all partitions of A. So it need not be known which
+        # partition of A corresponds to a partition of B.
         return TopicMapping(PartitionMapping.ANY, _AS_STATED)
     if len(names) > 1:
         return TopicMapping(PartitionMapping.ANY, f"{topic} has the records of {', '.join(names)}")
@@ -620,10 +622,11 @@ def _sources(
 
 
 def _reason(sources: Iterable[Reference], margin: Margin, now_ms: int) -> str:
-    """Return the reason of the reference with the earliest append time, for a start on B.
+    """Return the reason for a start on B.
 
-    If the time of a reference is unknown or in the future, the reason states this. If no partition
-    on A ever had a record, the reason states this.
+    This is the reason of the reference with the earliest append time. Exceptions: if the time of a
+    reference is unknown or in the future, the returned reason states this instead. If no partition
+    on A ever had a record, the returned reason states that.
     """
     timed: list[tuple[int, str]] = []
     unknown: list[str] = []

@@ -3,23 +3,25 @@
 This module has the samples (`TopicLatency`), and checks whether a sample is large enough (`judge`).
 `rules` and `job` use the measured latencies.
 
-Kafka's brokers don't store the append times of a CreateTime topic. A consumer at the tail (the log
-end) receives a record soon after the append, so arrival time minus create time is the latency plus
-a short delay. If the clocks agree, this difference is never less than the latency. Measuring at the
-tail takes the whole sampling time.
+Kafka's brokers don't store the append times of a CreateTime topic. So a consumer reads at the tail
+(the log end), where it receives a record soon after the append. A record's arrival time minus its
+create time is the latency plus a short delay. If the clocks agree, this difference is never less
+than the latency. The consumer must wait for new records, so the measurement takes the whole
+sampling time.
 
 For a LogAppendTime topic, a broker writes the append time into a batch's header and leaves the
-producer's times in the records. Consumers don't return the producer's times, but the batches
-contain them. So latencies of existing records are measured exactly and without waiting. Exception:
-a conversion or a compaction may have replaced the create times by the append time. So if all create
-times of a batch equal its append time, the create times count as lost. Batches are fetched with
-requests like a follower's, without TLS and SASL. If batches can't be fetched, `judge` raises an
-error that says so.
+producer's times in the records. A consumer client doesn't return the producer's times, but the
+fetched batches contain these times. So the latencies of existing records are measured exactly and
+without waiting for new records. Exception: a conversion or a compaction of a batch may have
+replaced its create times by the append time. So if all create times of a batch equal its append
+time, the create times count as lost. Batches are fetched with the requests that a follower sends,
+without TLS and SASL. If batches can't be fetched, `judge` raises an error with this reason.
 
 At the tail, arrival times are from this machine's clock instead of the brokers' clocks. If the
-clocks differ by a constant, all latencies shift by this constant. If the largest latency grows, the
-skew (the size of the most negative latency) shrinks by the same amount. If the largest latency
-shrinks, the skew grows. So the margin, which is the sum of latency and skew, does not change.
+clocks differ by a constant, all measured latencies shift by this constant. Then the largest latency
+grows by the constant, and the skew (the size of the most negative latency) shrinks by the same
+amount, or the reverse. So the margin, which is the sum of largest latency and skew, does not
+change.
 """
 
 from array import array
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
     from tidelog.remote.cluster import Cluster
 
 
-# After this number of records, no further batches of a partition are fetched. The partition's later
+# Number of records of a partition after which no further batches are fetched. The partition's later
 # records are not measured.
 _RECORDS_MAX: Final = 1_000_000
 
@@ -92,8 +94,8 @@ class BrokerLog:
     def records(self, partition: TopicPartition, start: int, end: int) -> Iterator[StampedRecord]:
         """Yield the append time and create time of the records with offsets in [start, end).
 
-        Records whose batches don't have both times are left out. No further response is fetched
-        after the count of yielded records has reached `_RECORDS_MAX`.
+        A record is left out if its batch lacks append times or create times. No further batches are
+        fetched after `_RECORDS_MAX` records have been yielded.
 
         Raises:
             UnknownTopic: The topic or partition does not exist.
@@ -160,7 +162,7 @@ def _stamped(batch: RecordBatch) -> Iterator[StampedRecord]:
 
 
 # Maximum number of latencies that are stored for percentiles (8 MB). Later latencies are not
-# stored. `count`, `max_ms` and `skew_ms` include all records.
+# stored, but `count`, `max_ms` and `skew_ms` include all records.
 _LATENCIES_MAX: Final = 1_000_000
 
 _TYPE_SETTING: Final = "message.timestamp.type"
@@ -263,7 +265,7 @@ Latencies: TypeAlias = "tuple[TopicLatency, ...]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """Duration of a sample in ms, and minimum number of records of each topic on each cluster."""
+    """Duration in ms of a sample (one topic on one cluster), and its minimum number of records."""
 
     for_ms: int = 30_000
     records_min: int = 1_000
@@ -299,7 +301,7 @@ def measure(
 
 
 def _by_kind(cluster: MeasuredCluster, topics: list[str]) -> tuple[list[str], list[str]]:
-    """Return two lists: topics whose batches can be fetched and have both times; other topics."""
+    """Return the topics whose batches can be fetched and have both times, and the other topics."""
     if cluster.stamped is None:
         return [], topics
     kind = TimestampType.LOG_APPEND_TIME.config_name
@@ -338,7 +340,7 @@ def _at_tail(
 
 
 def judge(latency: TopicLatency, sampling: Sampling) -> None:
-    """Raise TooFewRecords if a sample is too small, or has more append times than create times."""
+    """Raise TooFewRecords if a sample is too small, or if most of its create times are unknown."""
     log_text = f"{latency.topic} on {latency.cluster}"
     if latency.append_timed > latency.count:
         raise TooFewRecords(
@@ -377,8 +379,8 @@ class ConsumerTail:
         with self._cluster.consumer_at(ends, IsolationLevel.READ_COMMITTED) as consumer:
             poll = _Poll(self._cluster, consumer, self._clock)
             self._warm_up(poll, len(watched))
-            # Records that were appended while the consumer connected are not measured, because this
-            # process, not the cluster, delayed their arrival.
+            # Records that were appended while the consumer was connecting are not measured: the
+            # time to connect, not the cluster, delayed their arrival.
             marks = self._cluster.watermarks(watched)
             first = {p: mark.end for p, mark in marks.items()}
             yield from self._until(poll, first, self._clock.monotonic_ms() + for_ms)

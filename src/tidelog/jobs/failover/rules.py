@@ -5,9 +5,9 @@ the time from which cluster B must be read, finds the first offset to read in ea
 (the start), and checks whether partition n has the same keys on both clusters. `measure` measures
 latencies, `job` makes the plan, and `verify` checks the plan by reading records.
 
-Each cluster has its own order of a topic's records, because producers write to both clusters or a
-mirror copies the records. So offsets can't be compared across clusters, but times can. For a record
-r:
+The records of a topic may have another order on B than on A, whether producers write to both
+clusters or a mirror copies the records. So an offset on A can't be compared with an offset on B,
+but times can be compared. For a record r:
 
     c(r)          its create time, the same on both clusters
     a(r), b(r)    its append times on A and B; a(r) never decreases along a partition of A
@@ -17,8 +17,9 @@ r:
 Let p be the group's position on A, and r a record that the group has not consumed. The start on B
 does not miss r, because:
 
-1. r is at or after p on A, or is not on A yet and will be appended after all existing records. Let
-   q be the record at p or, if p is the log end, the last record before p. Then a(r) >= a(q).
+1. r is at or after p on A, or r is not on A yet and will be appended after all existing records.
+   Let q be the record at p. If p is the log end, let q be the last record before p. In both cases
+   a(r) >= a(q).
 2. If A returns append times (LogAppendTime), let R = a(q). Otherwise only c(q) is known; since
    a(q) >= c(q) - S, let R = c(q) - S. In both cases a(r) >= R.
 3. c(r) >= a(r) - L >= R - L: no unconsumed record was created before R - L.
@@ -27,33 +28,34 @@ does not miss r, because:
    finds r with b(r) >= c(r) - S >= R - L - S. So the time of r in a search on B is at least T = R -
    L - S.
 5. A search returns the FIRST offset whose time is >= T, so every record before this offset has a
-   time < T. So r is not before this offset, in whatever order the records are on B. B's own latency
-   does not matter.
+   time < T. So r is not before this offset, in whatever order the records are on B. The proof does
+   not use B's latency.
 
-Step 5 covers the reordering case of KIP-33, in which m1 is before m2 on B and after m2 on A, and m2
-is the first unconsumed record on A. Both have a time >= T on B. A search for c(m2) without
-subtracting L could skip m1. L is a bound of A's latency only. But the larger of the latencies that
-were measured on A and on B is used, as in the KIP's MaxLatencyOfCluster. The reason is that the
-same producers write the records of both samples, and the sample of one cluster may not contain the
-largest latency. With the larger latency, the group may read more records twice, but misses no
-record.
+Step 5 also covers the reordering case of KIP-33: two unconsumed records m1 and m2 are in the order
+m2, m1 on A, but in the order m1, m2 on B. Both records have a time >= T on B, so the search misses
+neither. A search for c(m2), without subtracting L, could skip m1. In the proof, L is a bound of A's
+latency only. In practice, L is the larger of the latencies measured on A and on B, as in the KIP's
+MaxLatencyOfCluster. The same producers write the records of both samples, but a sample may not
+contain the largest latency. A larger L never makes the group miss a record; the group only reads
+more records twice.
 
-If one clock differs from all other clocks by a constant, L + S stays right, because this constant
-is added to one of L and S and subtracted from the other.
+If one clock differs from all other clocks by a constant, the sum L + S stays right: the constant
+makes one of L and S too large, and the other too small by the same amount.
 
-Three kinds of records may be missed with any margin: a record with a latency above L (its time may
-be before T), a record that never reached A, and a record whose create time is ahead by more than S.
-`verify` looks for such records. If R is unknown, the group starts at the beginning of B's log. For
-example, R is unknown if nothing was committed, if records were deleted before they were read, or if
-there is no timestamp.
+For any choice of L and S, three kinds of records may be missed: a record with a latency above L
+(its time may be before T), a record that never reached A, and a record whose create time is ahead
+of the brokers' clocks by more than S. `verify` looks for such records. If R is unknown, the group
+starts at the beginning of B's log. For example, R is unknown if the group has committed no offset,
+if records were deleted before the group read them, or if the record q has no timestamp.
 
-Equal partition numbers prove nothing: producers may hash keys differently (Java's murmur2,
-librdkafka's crc32), and records without a key go to any partition. A sample of keys is read on both
-clusters. If the same function of the key gives the right partition for all sampled keys on both
-clusters, partition n on A corresponds to partition n on B. Otherwise, a record of any partition of
-A may be in any partition of B. So for each partition of B, the earliest time of all partitions of A
-is used. The sample contains only the last records of each partition, so it may not be typical.
-`verify` finds records that a start misses for this reason.
+Partition n on B may have other records than partition n on A: the producers may hash keys
+differently (Java's murmur2, librdkafka's crc32), and records without a key go to any partition. A
+sample of keys is read on both clusters. If the same function of the key gives the right partition
+for all sampled keys on both clusters, partition n on A corresponds to partition n on B. Otherwise,
+a record of any partition of A may be in any partition of B. So for each partition of B, the
+earliest time of all partitions of A is used. The sample contains only the last records of each
+partition, so it may not be typical of older records. `verify` finds records that a start misses for
+this reason.
 
 Source: KIP-33, use case 3; KIP-79.
 """
@@ -71,8 +73,8 @@ from tidelog.remote.view import ClusterView, Committed, RemoteRecord, Watermarks
 from tidelog.types import ClockName, TimestampType, TopicPartition
 
 # The search for the last record before a position first reads this number of offsets directly
-# before the position. If they have no record, the search reads twice as many offsets before them,
-# and so on.
+# before the position. If these offsets have no record, the search reads twice as many offsets
+# before them, and so on.
 _STEP_BACK: Final = 64
 
 # Maximum accepted difference in ms between this machine's clock and other clocks.
@@ -81,7 +83,7 @@ CLOCKS_APART_MS: Final = 60_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Margin:
-    """Durations L and S, which are subtracted from the time of a group's position.
+    """Durations L and S, which are subtracted from the time of a group's position (see the proof).
 
     Attributes:
         latency_ms: L in ms, the largest latency from create time to append time; not negative.
@@ -103,10 +105,10 @@ class Reference:
     Attributes:
         time_ms: Time in ms of the record at the position or of the last record before it (see
             `_reference`); None if unknown.
-        clock: Clock of that time: create time (`record`), or append time on A (`append`).
+        clock: Whether `time_ms` is a create time (`record`) or an append time on A (`append`).
         reason: The record that the time belongs to, or why the time is unknown.
-        is_bare: Whether the partition on A never had a record, so that the group can miss no record
-            of it.
+        is_bare: Whether the partition on A never had a record. If so, the group can't miss a record
+            of the partition.
     """
 
     time_ms: int | None
@@ -146,7 +148,7 @@ class Start:
         partition: The partition of B.
         offset: The first offset to read.
         time_ms: Time in ms of the record at the offset; None if unknown. For a start from an offset
-            map, the earliest create time of the unconsumed records in the map.
+            map, the earliest create time that the map has for the unconsumed records.
         search_ms: T in ms, the time for which B was searched; None for the kinds BEGINNING and MAP.
         kind: How the start was determined.
         reason: Reason for this offset.
@@ -172,12 +174,13 @@ def search_time(references: Iterable[Reference], margin: Margin, *, now_ms: int)
         references: Times of the group's positions in all partitions of A whose records may be in
             the partition of B.
         margin: L and S.
-        now_ms: Current time in ms. It is used instead of a create time that is later.
+        now_ms: Current time in ms. A create time that is later than `now_ms` is replaced by
+            `now_ms`.
 
     Returns:
         Time in ms to search for. None means that the group must start at the beginning of the log.
-        This has two causes: the time of a reference that is not bare is unknown or too far in the
-        future; or no partition of A ever had a record.
+        There are two causes: a reference that is not bare has a time that is unknown or too far in
+        the future; or all references are bare.
     """
     lowest: list[int] = []
     for reference in references:
@@ -192,10 +195,10 @@ def search_time(references: Iterable[Reference], margin: Margin, *, now_ms: int)
 
 
 def is_searched(references: Iterable[Reference]) -> bool:
-    """Return whether a partition of B can be searched by time, if no reference is in the future.
+    """Return whether a partition of B can be searched by time.
 
-    A search needs at least one reference that is not bare, and each reference that is not bare must
-    have a time.
+    Bare references are ignored. A search needs at least one other reference, and all other
+    references must have a time. This function does not check whether a time is in the future.
     """
     have_times = [ref.time_ms is not None for ref in references if not ref.is_bare]
     return bool(have_times) and all(have_times)
@@ -233,7 +236,7 @@ def read_references(
 
 
 def _refusal(committed: Committed, marks: Watermarks) -> str | None:
-    """Return why no record on A can give the time of a position; None if a record may give it."""
+    """Return why the time of a position can't be read from a record on A; None if it may be."""
     if committed.offset < marks.start:
         return (
             f"records from offset {committed.offset} to before offset {marks.start} were deleted on"
@@ -249,7 +252,8 @@ def _unknown(
 ) -> Reference:
     """Return a reference whose time is None, with the reason why the time is unknown.
 
-    The reason names the partition of A, because the partition of B may have another index.
+    The reason names the partition of A, because the corresponding partition of B may have another
+    number.
     """
     if committed is None and marks.end == 0:
         reason = f"nothing was ever appended to {partition} on A"
@@ -269,8 +273,8 @@ def _records_before(
 ) -> dict[TopicPartition, RemoteRecord | None]:
     """Return the last data record before each offset; None if no such record exists.
 
-    Usually, the record is at the offset directly before the given offset. So one request for all
-    partitions reads these offsets first.
+    Usually, this record is at the offset directly before the given offset. So one request first
+    reads the directly preceding offsets of all partitions.
     """
     near = view.first_records({p: at - 1 for p, at in offsets.items() if at > marks[p].start})
     records: dict[TopicPartition, RemoteRecord | None] = {}
@@ -287,8 +291,8 @@ def last_before(
 ) -> RemoteRecord | None:
     """Return the last data record in the offsets [start, offset); None if there is no record.
 
-    Compaction and transaction markers leave offsets without a data record, so the search goes back
-    in growing steps. It reads each range of offsets only once.
+    Compaction and transaction markers leave offsets without a data record. So the search goes back
+    in growing steps, and reads each range of offsets only once.
     """
     end, step = offset, _STEP_BACK
     while end > start:
@@ -305,9 +309,10 @@ def last_before(
 def _reference(at: RemoteRecord | None, before: RemoteRecord | None) -> Reference:
     """Return a reference from the record at the position and the last record before the position.
 
-    Step 1 of the proof holds for both records. If a record has an append time, this time is used.
-    Otherwise, the earlier of the two create times is used. So a create time from a clock that is
-    far ahead does not make the group miss a record. But the group may read more records twice.
+    Step 1 of the proof holds for each of these records as q. If one of them has an append time, the
+    reference has this append time. Otherwise, the reference has the earlier of the two create
+    times. So if one create time is from a clock that is far ahead, the group misses no record, but
+    it may read more records twice.
     """
     for record in (at, before):
         if record is not None and record.timestamp_type is TimestampType.LOG_APPEND_TIME:
@@ -345,24 +350,24 @@ def find_starts(
 ) -> list[Start]:
     """Return the start in each partition of B: the first offset with a time of T or later.
 
-    If no record has such a time, the start is the log end. If T is None, the start is the beginning
-    of the log. The start is also the beginning if B's search finds no record, although B reports
-    that the partition's latest timestamp is T or later.
+    If no record has a time of T or later, the start is the log end. If T is None, the start is the
+    beginning of the log. The start is also the beginning of the log if B's search finds no record
+    although B reports that the partition's latest timestamp is T or later.
 
     Args:
         view: Cluster B.
         times: T in ms by partition; None to start at the beginning.
         reasons: Reason for each time, or why the time is unknown.
     """
-    # The log ends are requested before the search. So if a start is the log end, records that are
-    # appended between the two requests are after the start.
+    # The log ends are requested before the search by time. So if a start is the log end, the group
+    # also reads records that are appended between these two requests.
     marks = view.watermarks(times)
     search_times = {
         partition: time_ms for partition, time_ms in times.items() if time_ms is not None
     }
     answers = view.offsets_for_times(search_times)
-    # A tidelog broker's search by append time covers all records. So if it finds no record, no
-    # record has such a time.
+    # A tidelog broker's search by append time covers all records. So if the search finds no record,
+    # no record has a time of T or later.
     by_append = searched_by_append(view, {p.topic for p in search_times if answers[p] is None})
     unsure = [p for p in search_times if answers[p] is None and p.topic not in by_append]
     latest = view.max_timestamps(unsure)
@@ -385,8 +390,9 @@ def find_starts(
                 )
             )
         elif (last := latest.get(partition)) is not None and last.timestamp >= time_ms:
-            # Kafka searches only the first segment that contains a match. If all matches in this
-            # segment are below the log start, Kafka's search finds no record.
+            # Kafka searches only the first segment that has a record with a time of T or later. If
+            # all such records in this segment are before the log start offset, Kafka's search finds
+            # no record.
             text = "B's search by time found no record, although later records exist"
             starts.append(_beginning(partition, mark, text))
         else:
@@ -415,14 +421,14 @@ def _beginning(partition: TopicPartition, marks: Watermarks, reason: str) -> Sta
 
 
 def deleted_note(marks: Watermarks, offset: int) -> str:
-    """Return a clause for a start at B's log start if B has deleted records; "" otherwise."""
+    """Return a clause for a start's reason if B has deleted all records before it; "" if not."""
     if offset > marks.start or marks.start == 0:
         return ""
     return f"; B has deleted all records before offset {marks.start}, perhaps also unconsumed ones"
 
 
-# Minimum number of keys in a sample. In a topic with two partitions, a wrong partitioning function
-# gives the right partition for all of 20 keys by chance once in a million cases.
+# Minimum number of keys in a sample. In a topic with two partitions, the probability that a wrong
+# partitioning function gives the right partition for all of 20 keys is one in a million.
 KEYS_MIN: Final = 20
 
 _SAMPLE_PER_PARTITION: Final = 100
@@ -486,8 +492,8 @@ def map_partitions(
 ) -> TopicMapping:
     """Return how a topic's partitions on A and B correspond.
 
-    `requested` applies only if A and B have the same number of partitions. Otherwise the result is
-    ANY.
+    If the topic has another number of partitions on A than on B, the result is ANY, whatever is
+    `requested`.
     """
     topic_on_b = topic_on_b or topic
     count_a, count_b = len(a.partitions(topic)), len(b.partitions(topic_on_b))
@@ -514,9 +520,9 @@ def sample_keys(view: ClusterView, topic: str) -> list[SampledKey]:
 def judge_keys(
     a: Iterable[SampledKey], b: Iterable[SampledKey], partition_count: int
 ) -> TopicMapping:
-    """Return SAME if one function gives the partitions of all keys in both samples, otherwise ANY.
+    """Return SAME, or ANY if no partitioning function is right for all keys in both samples.
 
-    The result has the reason.
+    The result also contains the reason.
     """
     names = []
     for cluster, sample in (("A", list(a)), ("B", list(b))):
@@ -542,7 +548,7 @@ def judge_keys(
 
 
 def partitioner_of(sample: Iterable[SampledKey], partition_count: int) -> str | None:
-    """Return the name of a function that gives the partitions of all keys; None if none does."""
+    """Return the name of the partitioning function that is right for all keys; None if none is."""
     keys = {(sampled.partition, sampled.key) for sampled in sample if sampled.key is not None}
     for name, function in PARTITIONERS.items():
         if all(function(key, partition_count) == partition for partition, key in keys):

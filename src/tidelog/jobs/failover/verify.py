@@ -3,8 +3,8 @@
 This module has the comparison (`verify`), and a counter of digests that needs bounded memory
 (`DigestCounts`). `job` computes the checked starts. Only committed records count. The records of a
 topic on A are divided at the group's positions, and the records on B at the group's starts. A
-record at the position or start counts as after it. Records of different partitions are counted
-together:
+record at the position counts as unconsumed, and a record at the start counts as after the start.
+The records of all partitions of a topic are counted together:
 
     A: consumed | position > unconsumed           B: before | start > after
 
@@ -16,25 +16,26 @@ together:
 
 Two records match if key, value and create time are equal. If the timestamps of a topic are append
 times on one of the clusters, consumers don't get create times, so only key and value must match. If
-equal records occur several times, each occurrence counts.
+a cluster has several equal records, each of them counts.
 
 The records are read in three steps:
 
 1. Unconsumed records on A, and records after the start on B.
 2. Records before the start on B. Reading begins `look_back_ms` before the time for which B was
-   searched. For a start from an offset map, this time is the earliest create time of the unconsumed
-   records in the map. Exception: if step 1 found unconsumed records that are not after the start,
-   reading begins at the earliest time of the unconsumed records if this is earlier, or at the log
-   start if create times can't be compared.
+   searched. For a start from an offset map, the earliest create time that the map has for the
+   unconsumed records is used instead of this time. If step 1 found unconsumed records that are not
+   after the start, they may be further back. Then reading begins at the earliest time of the
+   unconsumed records if this is earlier, or at the log start if create times can't be compared.
 3. Consumed records on A. Reading begins at the earliest time of the records that were read on B. If
    create times can't be compared, the margin is subtracted from this time.
 
-Records are not stored: each becomes a digest of 16 bytes. Digests are divided into buckets by their
-first bytes. Buckets stay in memory up to `BUFFER_BYTES` (64 MB) in total. Above this size, each
-bucket is written to a file of its own. At the end, one bucket after the other is counted. Digests
-are evenly distributed. The number of buckets is chosen so that each bucket has at most about 65,536
-of the expected digests, because the counts of 65,536 different digests need 16 MB. But there are at
-most 4,096 buckets, so buckets are larger if more than 268 million records are expected.
+Records are not stored: only a digest of 16 bytes is kept of each record. Digests are divided into
+buckets by their first bytes. Buckets stay in memory until they have `BUFFER_BYTES` (64 MB) in
+total. Then each bucket is written to a file of its own. At the end, the digests of one bucket after
+the other are counted. Digests are evenly distributed. The number of buckets is chosen so that a
+bucket has at most about 65,536 of the expected digests: the counts of 65,536 different digests need
+16 MB of memory. But there are at most 4,096 buckets, so buckets are larger if more than 268 million
+records are expected.
 
 Life cycle of `DigestCounts`: add* -> walk -> add* -> walk ... -> close, best in a `with` block. Not
 thread-safe.
@@ -78,7 +79,7 @@ _COUNT_MASK: Final = (1 << _COUNT_BITS) - 1
 class Side(IntEnum):
     """Cluster of a record, and whether the record is before or after the position or start.
 
-    A record at the position or start counts as after it.
+    A record at the group's position on A, or at its start on B, has the side A_AFTER or B_AFTER.
     """
 
     A_AFTER = 0
@@ -91,7 +92,7 @@ _ONES: Final = tuple(1 << _COUNT_BITS * side for side in Side)
 
 
 class Counts(NamedTuple):
-    """For each side, how many records with one digest were read."""
+    """Counts of the read records with one digest, by side."""
 
     a_after: int
     a_before: int
@@ -145,7 +146,7 @@ class DigestCounts(Closing):
             self._spill()
 
     def walk(self) -> Iterator[tuple[bytes, Counts]]:
-        """Yield each digest once, with its count on each side, in any order."""
+        """Yield each digest once, with its counts by side. The order is arbitrary."""
         for bucket in range(len(self._buffers)):
             for digest, packed in self._counted(bucket).items():
                 yield digest, _unpacked(packed)
@@ -292,8 +293,8 @@ def verify(
         b: Cluster that the group moves to.
         plan: The group's positions on A and starts on B.
         spill: Folder for data that does not fit into memory.
-        look_back_ms: B is also read before the start, to find records that never reached A. This
-            read begins this many ms before the time for which B was searched. None means the
+        look_back_ms: How far before the start B is read, in ms, to find records that never reached
+            A. The read begins this long before the time for which B was searched. None means the
             margin's latency plus twice the margin's skew.
 
     Raises:
@@ -384,7 +385,7 @@ class _Comparison:
     def _before_on_b(self, look_back_ms: int, unconsumed_ms: float) -> list[Range]:
         """Return the ranges to read before the starts on B.
 
-        The ranges are longer if an unconsumed record was not found after the starts.
+        The ranges begin earlier if an unconsumed record was not found after the starts.
         """
         starts = [s for s in self._plan.starts if s.partition.topic == self._ranges.topic]
         back = {s.partition: _back_to(s, look_back_ms) for s in starts}
@@ -412,8 +413,8 @@ class _Comparison:
 
         The part begins at the first record whose time is at or after the partition's time in
         `times`. The part is empty if the partition has no such record. If a topic's brokers search
-        by append time, the whole range is returned, because `times` are record timestamps, and this
-        search ignores record timestamps.
+        by append time, the whole range is returned: `times` are record timestamps, and a search by
+        append time ignores record timestamps.
         """
         by_append = searched_by_append(view, {p.topic for p in times})
         search_times = {
@@ -471,7 +472,7 @@ def _back_to(start: Start, look_back_ms: int) -> float:
     """Return the time in ms from which records before a start on B are compared."""
     if start.since_ms is not None:
         return start.since_ms - look_back_ms
-    # If a start from a map has no time, the mirror has copied no unconsumed record to the
+    # If a start from an offset map has no time, the mirror has copied no unconsumed record to this
     # partition. So no record before the start needs to be read.
     return _NOTHING if start.kind is StartKind.MAP else _UNKNOWN
 
@@ -511,8 +512,8 @@ def digest_of(record: RemoteRecord, *, by_time: bool) -> bytes:
     """Return a hash of 16 bytes of the key, the value and, if `by_time`, the create time.
 
     The length of the key is hashed before the key, and the length of the value before the value. So
-    two records have different digests even if key and value together have the same bytes, divided
-    at different places.
+    two records have different digests even if their keys and values differ only in where the key
+    ends and the value begins.
     """
     state = hashlib.blake2b(digest_size=DIGEST_SIZE)
     for part in (record.key, record.value):

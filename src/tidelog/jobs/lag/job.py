@@ -3,9 +3,9 @@
 Positions of groups are read from the cluster, from a broker's files (`__consumer_offsets`), from a
 standby's `tidelog-groups.json`, or from a DataFrame that the caller gives. The lag of a partition
 is computed as in `tidelog lag` (`tidelog.remote.group_lag`). Unread records are counted by hour.
-Each record is read only once, even if many groups have not read it. If the directory (the source,
-or the option `data`) has a partition, the partition's records are read from the directory.
-Otherwise they are read from the brokers.
+The job reads each record only once, even if several groups have not read it yet. If there is a
+directory (the source, or the option `data`) and it has a partition, the partition's records are
+read from the directory. Otherwise the records are read from the brokers.
 """
 
 import json
@@ -59,8 +59,8 @@ def cuts_of(observed: Mapping[str, Sequence[Observation]]) -> dict[Name, tuple[i
     """Return the offsets that divide each partition into intervals.
 
     For each group with unread records in a partition, the result has two offsets: the group's
-    position, and the partition's end that was observed for the group. Partitions that all groups
-    have read completely are left out.
+    position, and the partition's end that was observed for the group. If all groups have read a
+    partition completely, the result does not contain the partition.
     """
     offsets: dict[Name, set[int]] = {}
     for observations in observed.values():
@@ -217,9 +217,9 @@ def lag(
 
     Args:
         spark: The session, whose workers read the directory or the brokers.
-        source: A cluster, or a directory of topics. The groups of a directory are known in three
-            cases: the directory is the data directory of a broker (Kafka or tidelog); the directory
-            is a standby; or `positions` are given.
+        source: A cluster, or a directory of topics. For a directory, the groups' positions are
+            known only in three cases: it is the data directory of a broker (Kafka or tidelog), it
+            is a standby, or `positions` are given.
         groups: Names of groups; None for all groups with committed offsets.
         topics: Names of topics; None for all topics in which the groups have committed offsets.
         **options: Options, see `LagOptions`.
@@ -277,8 +277,8 @@ def _group_lag(
 ) -> GroupLag:
     """Return a group's lag in records (from the counts of records) instead of in offsets.
 
-    If a partition has offsets after the counted records, the number of these offsets is added to
-    the lag, and the lag is marked as not exact.
+    The lag may extend beyond the end of the counted records. Then the number of offsets from this
+    end to the group's end is added to the lag, and the lag is marked as not exact.
     """
     result, hours = GroupLag(group), Counter[tuple[str, str, int | None]]()
     for one in observations:

@@ -3,10 +3,10 @@
 Positions are read from a cluster, from a directory with groups, or from a DataFrame. Records are
 counted in Spark's workers (`CountSplit`, `CountRows`). `job` makes the report.
 
-Groups have different positions in a partition, and the partition's end was observed at a different
-time for each group. These positions and ends divide the partition into intervals. Each record is
-counted once, in the interval that contains it. A group's unread records are the records in the
-intervals from the group's position to the end that was observed for the group.
+Each group has its own position in a partition, and its own end of the partition: the log end that
+was observed when the group was read. The positions and ends of all groups divide the partition into
+intervals. Each record is counted once, in the interval that contains its offset. A group's unread
+records are the records in the intervals from the group's position to the group's end.
 """
 
 import json
@@ -105,7 +105,8 @@ def observe_cluster(
 ) -> tuple[dict[str, list[Observation]], set[TopicPartition]]:
     """Return each group's observations, and the observed partitions that are in `data`.
 
-    `data` is the cluster's own directory. The set of partitions is empty if `data` is None.
+    `data` is the data directory of one of the cluster's brokers, or None. Without `data`, the set
+    of partitions is empty.
 
     Raises:
         InvalidRequest: `positions` are given; or a topic of the directory has the name of a topic
@@ -130,7 +131,7 @@ def observe_cluster(
             own = OwnLogs(stack.enter_context(Directory.open(data, env=env)), cluster)
         observations = {}
         for name in cluster.groups() if groups is None else groups:
-            # A group may be deleted after it was listed.
+            # A group may have been deleted after the cluster listed it: leave it out.
             if groups is None and not _exists(cluster, name):
                 continue
             if groups is None:
@@ -164,10 +165,10 @@ def _requested_partitions(
 ) -> list[TopicPartition]:
     """Return all partitions of the topics in which a group has committed offsets.
 
-    The caller has named the group, so a result without partitions is an error.
+    The user has named the group, so it is an error if there are no partitions to return.
 
     Raises:
-        UnknownGroup: There are no such partitions.
+        UnknownGroup: The group has no committed offset in the topics.
     """
     partitions = _committed_partitions(cluster, group, topics)
     if not partitions:
@@ -181,8 +182,8 @@ def _committed_partitions(
 ) -> list[TopicPartition]:
     """Return all partitions of the topics in which a group has committed offsets.
 
-    Topics that don't exist are left out. If `topics` is not None, topics that are not in `topics`
-    are left out, too.
+    Topics that no longer exist are left out. If `topics` is not None, only topics in `topics` are
+    returned.
     """
     names = {name.topic for name in cluster.committed(group)}
     if topics is not None:
@@ -276,8 +277,8 @@ def _present(
 COLUMNS: Final = ("offset", "timestamp", "appendTimestamp")
 _ROWS: Final = 65_536
 
-# Maximum number of elements of an array in which records are counted, one element for each hour. If
-# the array would be longer, the hours are sorted instead.
+# Records are counted by hour in an array with one element for each hour. This is its maximum
+# length. If the array would be longer, the hours of the records are sorted and counted instead.
 _SPAN_MAX: Final = 1 << 20
 
 

@@ -6,19 +6,19 @@ partition's lateness among tasks in `tidelog.scan.split_times`. Latencies are co
 append time, and by hour of create time.
 
 Tasks return histograms and counts instead of records. For a directory, one task reads each split. A
-record is late if an earlier record of the partition has a later create time. So the lateness of
-records at the beginning of a split (the head) also depends on the earlier splits of the partition,
-and a second, small job reads some heads again. From brokers, one task reads a whole partition, so
-no record's lateness depends on another task.
+record is late if an earlier record of the partition has a later create time. So the lateness of the
+records at the beginning of a split (the head) also depends on the earlier splits of the partition.
+A second, small job reads some of these heads again. From brokers, one task reads a whole partition,
+so no second job is needed.
 
 Percentiles have a relative error of at most `RELATIVE_ERROR`. The error does not grow with the
 number of splits, because the job adds the histograms of all splits and computes percentiles from
 the sum. Counts, minima, maxima and the numbers of records that watermarks drop are exact.
 
 Apache Kafka's brokers return append times for topics with LogAppendTime, not for other topics.
-tidelog's brokers return append times for all topics, but only over plaintext connections. Brokers
-return create times of LogAppendTime topics only if the client fetches whole batches. Records
-without a known time are counted separately.
+tidelog's brokers return append times for all topics, but only over plaintext connections. For a
+LogAppendTime topic, a client gets create times only if it fetches whole batches. Records with an
+unknown append time or create time are counted separately.
 """
 
 import json
@@ -158,8 +158,8 @@ def _has_range(time_range: RequestedRange) -> bool:
 def _range(time_range: RequestedRange) -> dict[str, str]:
     """Return read options for a range of append times.
 
-    Append times that brokers return never decrease along a partition, so a range of append times is
-    also a range of offsets.
+    The append times that brokers return never decrease along a partition. So a range of append
+    times corresponds to one range of offsets, and brokers can find its bounds.
     """
     if not _has_range(time_range):
         return {}
@@ -306,10 +306,10 @@ def latency(
 
     Args:
         spark: The session.
-        source: A directory of topics, local or in an object store; or a cluster. With a range, the
-            topics of a cluster must have LogAppendTime or, at tidelog's brokers,
-            `tidelog.lookup.clock=append`. If `topics` is None, all topics without these settings
-            are left out.
+        source: A directory of topics, local or in an object store; or a cluster. If a range of
+            append times is given, the topics of a cluster must have LogAppendTime or, at tidelog's
+            brokers, `tidelog.lookup.clock=append`. If `topics` is None, topics without one of these
+            settings are left out.
         topics: Topics or single partitions; None for all topics.
         **options: Options, see `LatencyOptions`.
 
@@ -376,7 +376,7 @@ def measure(
 
 
 def whole_hours(start_ms: int | None, end_ms: int | None) -> RequestedRange:
-    """Return the range, extended to whole hours as in `tidelog.scan.latency`."""
+    """Return the range extended to whole hours, because `tidelog.scan.latency` counts by hour."""
     start = None if start_ms is None else start_ms - start_ms % HOUR_MS
     end = None if end_ms is None else min(-(-end_ms // HOUR_MS) * HOUR_MS, INT64_MAX)
     return RequestedRange(start_ms=start, end_ms=end)
@@ -473,8 +473,8 @@ def _heads(
 ) -> Iterator[tuple[int, tuple[int, int]]]:
     """Yield the splits whose head has late records that must be counted again.
 
-    Each item has the index of a split in `splits`, and a pair: the largest create time in ms in
-    earlier splits of the partition, and the end offset of the split's head.
+    Each item has the index of a split in `splits`, and a pair. The pair has the largest create time
+    in ms in the earlier splits of the partition, and the end offset of the split's head.
     """
     numbered = groupby(enumerate(splits), key=lambda each: each[1].topic_partition)
     for _, group in numbered:

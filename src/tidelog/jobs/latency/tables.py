@@ -103,7 +103,8 @@ def joined(
 def skew_ms(histogram: LatencyHistogram) -> int | None:
     """Return the largest lead in ms of a create time over its append time; None without a lead.
 
-    This is the absolute value of the smallest latency if this latency is negative.
+    A create time after the append time makes the latency negative. So the largest lead is the
+    absolute value of the smallest latency, if this latency is negative.
     """
     return -histogram.min_ms if histogram.min_ms < 0 else None
 

@@ -8,22 +8,23 @@ At a directory, one commit attaches the segments of all tasks. The commit contai
 number and the batch's rows of the offset map. The target offsets of these rows are relative to the
 first offset that the commit assigns in each partition. If a batch is repeated after a crash, its
 segments are not attached again. Instead, the directory returns the offsets and rows of the first
-commit. If the target is a cluster, the tasks' reports have the final offsets.
+commit. If the target is a cluster, the target offsets in the tasks' reports are already final.
 
 Over Spark Connect, the client makes the plan, starts the query and waits for its end. The server
-writes the batches in a separate Python process. This process gets the plan and the options from the
-pickled function, and everything else from the checkpoint. So the checkpoint must be a folder that
-client and server see under the same path. Before the server writes anything to the target, the
-server checks that its checkpoint has the same mirror id as the client's. A process holds
-`mirror.batch.lock` while it writes a batch, and the client holds this lock while it stops the
-query. If another process tries to write a batch while the lock is held, DirectoryLocked is raised
-in the other process, and its batch is repeated later. `batches.json` lists the last batches, so
-that the client can report them.
+writes the batches in a separate Python process. The client sends this process a pickled function
+that contains the plan and the options. The process reads everything else from the checkpoint. So
+the checkpoint must be a folder that client and server see under the same path. Before the server
+writes anything to the target, it checks that the checkpoint contains the mirror id that the client
+has sent. A process holds `mirror.batch.lock` while it writes a batch, and the client holds this
+lock while it stops the query. While one process holds the lock, another process that tries to write
+a batch gets DirectoryLocked. Spark repeats the batch of that process later. `batches.json` lists
+the last batches, so that the client can report them.
 
 Spark waits at most ten seconds until the Python process of a stream's source has started. Over
-Spark Connect, the same limit applies to the process that writes the batches. No setting changes
-this limit. On a busy machine the start may take longer, and then the query fails. The checkpoint
-stays valid, so the query is restarted and continues from the checkpoint (`RestartingQuery`).
+Spark Connect, Spark also waits at most ten seconds for the process that writes the batches. No
+setting changes this limit. On a busy machine the process may start later, and then the query fails.
+The checkpoint stays valid, so `RestartingQuery` starts the query again, and the query continues
+from the checkpoint.
 """
 
 import json
@@ -82,8 +83,8 @@ if TYPE_CHECKING:
 
 
 # Maximum number of map rows that the commit of a batch stores. If a batch has more rows,
-# neighboring rows are merged. At least one row remains for each pair of a source partition and a
-# target partition.
+# neighboring rows are merged. Rows of different pairs of a source partition and a target partition
+# are never merged, so more rows may remain.
 BATCH_ROWS_MAX: Final = 4_096
 
 
@@ -121,8 +122,8 @@ class DirectoryTarget:
 
         Either all of the batch's records become visible, or none.
         """
-        # The id of a repeated batch is the same, so that this attempt finds and removes the files
-        # that a crashed driver has staged.
+        # A repeated batch has the same commit id as the first attempt. So this attempt finds and
+        # removes the files that a crashed driver has staged.
         commit_id = batch_commit_id(StreamBatch(self.mirror_id, batch_id))
         earlier = self._find(batch_id)
         if earlier is not None:
@@ -139,7 +140,7 @@ class DirectoryTarget:
                 version=self._version(batch_id, encode_ledger_rows(noted)),
             )
         finally:
-            # Staged files of failed, repeated and speculative attempts are removed. Attached files
+            # Remove the staged files of failed, repeated and speculative attempts. Attached files
             # have other names, so they remain.
             drop_staged(self.options, commit_id)
         return self._written(result, batch_id)
@@ -184,8 +185,8 @@ class BrokerTarget:
     def write(self, rows: "DataFrame", batch_id: int) -> Written:
         """Write a batch unless it was written before.
 
-        Each task writes its rows in one transaction, so the rows of one task become visible
-        together, but the tasks' rows do not become visible at the same time.
+        Each task writes its rows in a transaction of its own, so all rows of a task become visible
+        together. The rows of different tasks become visible at different times.
         """
         task = MirrorBrokerTask(
             options=self.options,
@@ -271,7 +272,7 @@ def map_batch(batch_id: int, noted: LedgerRows, ends: Mapping[TopicPartition, in
 def batch_ends(noted: LedgerRows, routes: Routes) -> dict[TopicPartition, int]:
     """Return the offset after a batch's last record in each partition.
 
-    Transaction markers after this record are not included.
+    Transaction markers that follow this last record are not counted, so the log end may be higher.
     """
     ends: dict[TopicPartition, int] = {}
     for row in noted.rows:
@@ -347,7 +348,8 @@ class Batches:
         """Write a batch to the target, then add it to the offset map."""
         with self.busy:
             if self.is_closed:
-                # If this call returned normally, Spark would treat the batch as written.
+                # An error is needed here: after a normal return, Spark would treat the batch as
+                # written.
                 raise InvalidRequest(f"stopped before batch {batch_id}, which will be retried")
             self._write(rows, batch_id)
 
@@ -403,7 +405,8 @@ class Batches:
         write_map(self.env.files, self.path, self.offset_map)
 
 
-# Maximum number of successive attempts to start a query, if a Python process is late each time.
+# Maximum number of successive starts of a query that each fail because a Python process starts
+# late.
 STARTS: Final = 10
 
 _LATE: Final = (
@@ -418,9 +421,9 @@ def is_late(error: Exception) -> bool:
 
 
 class RestartingQuery:
-    """A query that is restarted if a Python process starts late; at most `STARTS` starts in a row.
+    """Query that is started again if it fails because a Python process has started late.
 
-    Not thread-safe.
+    Gives up after `STARTS` failed starts in a row. Not thread-safe.
 
     Attributes:
         current: The query of the last start.
@@ -462,7 +465,7 @@ class RestartingQuery:
         try:
             has_ended = bool(self.current.awaitTermination(seconds))
             if self.current.lastProgress is not None:
-                # the query was running, so a later failure is not the late start of a process
+                # the query has made progress, so this start succeeded: reset the count of starts
                 self._left = STARTS - 1
             return has_ended
         except StreamingQueryException as error:
@@ -484,7 +487,9 @@ _LOOK_SECONDS: Final = 0.2
 
 @dataclass(slots=True, kw_only=True)
 class ServerBatches:
-    """Writer of a query's batches on a Spark Connect server. The client sends it pickled.
+    """Writer of a query's batches on a Spark Connect server.
+
+    The client pickles this object and sends it to the server.
 
     Attributes:
         plan: Plan of the client.
@@ -507,7 +512,7 @@ class ServerBatches:
             _write_done(env, self.options["checkpoint"], batches.done)
 
     def _check_checkpoint(self, env: Env) -> None:
-        """Raise InvalidRequest if the checkpoint on this server is not the client's."""
+        """Raise InvalidRequest if this server's checkpoint lacks the client's mirror id."""
         state = read_state(env, self.options["checkpoint"])
         mirror_id = "nothing" if state is None else state.mirror_id
         if mirror_id != self.mirror_id:
@@ -520,7 +525,7 @@ class ServerBatches:
     def _open(self, env: Env) -> Batches:
         """Return the writer of batches, with the current offset map from the map's file.
 
-        The file is read for each batch, because another query may have changed it.
+        The map's file is read again for each batch, because another query may have changed it.
         """
         path = f"{self.options['checkpoint']}/{MAP_FILE}"
         offset_map = read_map(env.files, path)

@@ -55,9 +55,9 @@ class SummaryRow(NamedTuple):
 def summary_rows(started: Mirror, env: Env) -> list[SummaryRow]:
     """Return one row for each source partition: the offsets that this run copied, and the lag.
 
-    Offsets without a record (of transaction markers, or of records that compaction has removed)
-    count as copied only if they are before the last copied record. So even if all records are
-    copied, the lag may be a few offsets.
+    Some offsets have no record, because they belong to transaction markers or because compaction
+    has removed the record. Such an offset counts as copied only if it is before the last copied
+    record. So the lag may be a few offsets even if all records are copied.
     """
     plan = started.plan
     rows: list[SummaryRow] = []
@@ -92,7 +92,7 @@ def summary_rows(started: Mirror, env: Env) -> list[SummaryRow]:
 
 
 def lags_by_batch(query: "StreamingQuery") -> dict[int, int]:
-    """Return, by id of each recent batch, how many offsets of all sources were not copied yet."""
+    """Return by batch id, for recent batches, the number of uncopied offsets of all sources."""
     lag_sums: dict[int, int] = {}
     for progress in query.recentProgress:
         fields = json.loads(progress.json)

@@ -24,7 +24,7 @@ class Settings(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchDone:
-    """A finished batch. The mirror passes it to the function in the option `watch`.
+    """A finished batch; argument of the function in the option `watch`.
 
     Attributes:
         batch_id: Number of the batch.
@@ -32,7 +32,8 @@ class BatchDone:
         was_done: Whether an attempt before a restart had already written the whole batch.
         at_ms: Time in ms at which the batch was finished.
         elapsed_ms: Duration of the batch's write in ms.
-        notes: New topics, new partitions and changed settings that were found before the batch.
+        notes: One line for each new topic, new partition or changed setting that was found before
+            the batch.
     """
 
     batch_id: int

@@ -8,10 +8,10 @@ new topics that match a pattern, new partitions, and changed settings.
 The module `plan` chooses the names at the target, `commit` writes batches, and `offset_map` has the
 rules of offset maps.
 
-Invariants: changes are looked up before each batch is written. All records of a batch existed when
-Spark planned the batch, so all topics and partitions of these records are known when the batch is
-written. A new topic gets its number in the offset map before its first row is written, and a
-restart reads the number from the map, so the number never changes.
+Invariants: new topics and partitions are looked up before each batch is written. All records of a
+batch existed when Spark planned the batch. So all topics and partitions of these records are known
+when the batch is written. A new topic gets its number in the offset map before its first row is
+written. A restart reads the number from the map, so the number never changes.
 """
 
 import dataclasses
@@ -98,7 +98,8 @@ def _of_cluster(cluster: "Cluster", topic: str, isolation: IsolationLevel) -> To
     from tidelog.remote.topics import await_leaders
 
     names = sorted(cluster.partitions(topic))
-    await_leaders(cluster, names)  # brokers list a new topic before its leaders serve it
+    # Brokers may list a new topic before the leaders of its partitions serve requests.
+    await_leaders(cluster, names)
     marks = cluster.watermarks(names, isolation=isolation)
     return TopicFacts(
         topic_id=cluster.topic_id(topic) or "",
@@ -298,10 +299,11 @@ def grown(offset_map: OffsetMap, targets: Mapping[str, TopicFacts]) -> OffsetMap
 
 _TIMESTAMP_TYPE: Final = "message.timestamp.type"
 
-# Prefixes of settings that Kafka doesn't know, or knows only in some configurations.
+# Prefixes of the names of settings that some or all Kafka brokers don't know.
 _OURS: Final = ("tidelog.", "internal.")
 
-# Settings that concern a cluster's own brokers and tiers. They have no meaning at another place.
+# Settings that concern a cluster's own brokers and tiers. The mirror does not copy these settings,
+# because they have no meaning at another place.
 _OF_A_CLUSTER: Final = frozenset(
     {
         "min.insync.replicas",
@@ -333,9 +335,10 @@ def find_targets(
         create: Whether to create missing topics and, if records keep their partition's number,
             missing partitions.
         force: Whether to continue even if records or their times would be lost.
-        is_new_from: Index of the first new pair; None if no pair is new. For new pairs, the
-            existing records are checked, too. Losses are errors only for new pairs, because losses
-            of earlier pairs were accepted when these pairs were new.
+        is_new_from: Index of the first new pair; None if no pair is new. For a new pair, the
+            existing records of its source topic are checked, too. A loss of records is an error
+            only for a new pair. If an earlier pair would lose records, the user accepted this when
+            the pair was new.
 
     Returns:
         Properties of the target topics by name, and the findings of the checks.
@@ -390,8 +393,9 @@ def _check_planned(
             findings = check_pair(plan, number, sources[number], one, env, loads[number])
             is_forced = force or number not in new
             ensure(_target(plan, number, one), findings, force=is_forced)
-            # Records of earlier pairs are not counted by time. So findings on these pairs that are
-            # not losses would only state that the number of records is unknown.
+            # Records of earlier pairs are not counted by time. A finding on an earlier pair is left
+            # out unless it is a loss, because it would only state that the number of records is
+            # unknown.
             reported += [finding for finding in findings if number in new or finding.is_loss]
         return reported
 
@@ -508,7 +512,7 @@ def settings_like(config: TopicConfig, target: Place) -> dict[str, str]:
 
 
 def _is_copied(name: str, target: Place) -> bool:
-    """Return whether a mirror copies a setting to this target."""
+    """Return whether a mirror copies the setting `name` to a place such as `target`."""
     if name == _TIMESTAMP_TYPE or name in _OF_A_CLUSTER:
         return False
     return not (target.is_broker and name.startswith(_OURS))
@@ -610,11 +614,12 @@ def _load(plan: MirrorPlan, number: int, source: TopicFacts, *, is_new: bool) ->
     return find(question).load(keeps_partitions=keeps)
 
 
-# Minimum interval in ms between two reads of all topics' settings. A read takes longer than all
-# other work for a small batch.
+# Minimum interval in ms between two reads of all topics' settings. Reading the settings takes
+# longer than all other work for a small batch.
 SETTINGS_EVERY_MS: Final = 60_000
 
-# Setting that may have an empty value. The empty value means that nothing is deleted.
+# The only setting that may have an empty value. An empty `cleanup.policy` means that nothing is
+# deleted.
 _MAY_BE_EMPTY: Final = "cleanup.policy"
 
 
@@ -708,7 +713,7 @@ class Growth:
     # -- settings ----------------------------------------------------------------------------
 
     def _compare(self) -> Iterator[str]:
-        """Compare the settings of copies and sources, at most once a minute; yield notes.
+        """Compare each copy's settings with its source's, at most once a minute; yield notes.
 
         With `Settings.SYNC`, also change the copies' settings.
         """
@@ -726,8 +731,8 @@ class Growth:
                 source.place, {pair.topic for pair in copies.values()}, self.env
             )
             for topic, pair in copies.items():
-                # A deleted topic is left out here; the next read or write of this topic raises an
-                # error.
+                # A topic that was deleted is left out here. The next read or write of the topic
+                # raises an error.
                 if topic in target_configs and pair.topic in source_configs:
                     yield from self._compare_one(
                         topic, pair, source_configs[pair.topic], target_configs[topic]
@@ -763,14 +768,14 @@ def growth_of(plan: MirrorPlan, options: MirrorOptions, env: Env) -> Growth:
 
 
 def _set_to(name: str, text: str) -> str | None:
-    """Return the value for a setting at the target; None to reset it if the source has no value."""
+    """Return the value for a setting at the target; None if the setting must be reset there."""
     return text if text or name == _MAY_BE_EMPTY else None
 
 
 def _changed(
     plan: MirrorPlan, counts: Sequence[Mapping[str, int]], offset_map: OffsetMap
 ) -> list[int]:
-    """Return the indexes of pairs that are not in the map, or have partitions not in the map."""
+    """Return the indexes of pairs of which the map lacks the pair itself or a partition."""
     mapped_counts = Counter(name.source for name in offset_map.copied)
     return [
         number
@@ -797,7 +802,7 @@ def _note(plan: MirrorPlan, number: int, facts: TopicFacts, first_new: int) -> s
 def read_sources(plan: MirrorPlan, env: Env) -> dict[int, TopicFacts]:
     """Return the properties of source topics, by their pair's index in `plan.pairs`.
 
-    A deleted topic is left out if it had been found by a pattern.
+    A topic that was found by a pattern and no longer exists is left out.
 
     Raises:
         UnknownTopic: A topic that was named does not exist.

@@ -35,8 +35,8 @@ PROGRESS_FILE: Final = ProgressFile(job="a mirror", version=1)
 # Maximum number of topics in the title of a query.
 TITLE_TOPICS: Final = 3
 
-# Source options that a user may set. Even if a restart changes the values of these options, a
-# repeated task writes the same records in the same order. Exception: `failOnDataLoss` (see
+# Source options that a user may set. A restart may change the values of these options: a repeated
+# task still writes the same records in the same order. Exception: `failOnDataLoss` (see
 # `_OF_MIRROR_TO_BROKERS`).
 _SOURCE_OPTIONS: Final = (
     *("kafka.*", "store.*", "kafkaConsumer.pollTimeoutMs", "groupIdPrefix"),
@@ -85,9 +85,9 @@ _OF_MIRROR: Final = (
 )
 
 # If the target is a cluster, a repeated batch skips the tasks that have already written their rows.
-# A task is identified by its index in the batch. If records of a partition were deleted between the
-# attempts, a task with other rows could get the index of a task that has already written, and its
-# rows would be skipped.
+# A task is identified only by its index in the batch. If records of a partition were deleted
+# between the attempts, the rows would be divided among the tasks in another way. Then a task with
+# unwritten rows could have the index of a task that has already written, and would be skipped.
 _OF_MIRROR_TO_BROKERS: Final = {
     "failOnDataLoss": "would change which records a repeated task writes to brokers: leave it out,"
     " and begin after lost records with a new checkpoint and start='latest'"
@@ -97,7 +97,7 @@ _OF_MIRROR_TO_BROKERS: Final = {
 # attempt.
 _MARKER_OPTIONS: Final = {name.lower(): name for name in ("markerTopic", "transactionalIdPrefix")}
 
-# Internal topics of brokers and of writers, which patterns never match.
+# Internal topics of brokers and of writers. Patterns never match these topics.
 _INTERNAL: Final = (
     "__consumer_offsets",
     "__transaction_state",
@@ -114,9 +114,9 @@ class MirrorSource:
     Attributes:
         place: Directory or cluster with the topics.
         topics: Mapping from the names of topics at the source to their names at the target.
-        pattern: Regular expression for whole names. The mirror also copies topics with a matching
-            name, even if they are created later. Internal topics of brokers never match. None for
-            no pattern.
+        pattern: Regular expression for whole names. The mirror also copies each topic whose name
+            matches, even a topic that is created later. Internal topics of brokers never match.
+            None if there is no pattern.
         name: Name at the target for topics found by the pattern; `{topic}` in it is replaced by the
             topic's name.
     """
@@ -143,7 +143,7 @@ class MirrorSource:
         return sorted(name for name in names if name not in self.topics and rule.fullmatch(name))
 
     def question(self) -> list[object]:
-        """Return, in a form for JSON, the values that must be the same in a restart."""
+        """Return the values that a restart must not change, in a form for JSON."""
         request: list[object] = [str(self.place), sorted(self.topics.items())]
         return request if self.pattern is None else [*request, self.pattern, self.name]
 
@@ -212,11 +212,11 @@ class MirrorPlan:
 
     @property
     def has_patterns(self) -> bool:
-        """Whether any source has a pattern, so that more topics may be found."""
+        """Whether any source has a pattern. If so, the mirror may find more topics later."""
         return any(source.pattern is not None for source in self.sources)
 
     def matches(self, number: int, topics: Iterable[str]) -> list[Pair]:
-        """Return pairs for topics of a source that match its pattern and are not copied yet.
+        """Return pairs for topics that match the pattern of a source and are not copied yet.
 
         Args:
             number: Index of the source.
@@ -243,7 +243,7 @@ class MirrorPlan:
         return sorted({pair.target for pair in self.pairs})
 
     def question(self) -> dict[str, object]:
-        """Return the values that must be the same in a restart, without client settings."""
+        """Return the values that a restart must not change; client settings are left out."""
         return {
             "sources": [source.question() for source in self.sources],
             "target": str(self.target),
@@ -416,7 +416,7 @@ class MirrorState:
         return replace(self, starts=(*self.starts, *later))
 
     def ensure_same_request(self, plan: MirrorPlan) -> None:
-        """Raise InvalidRequest if the plan's `question` differs from the one in the state."""
+        """Raise InvalidRequest if the plan's `question` differs from this state's `question`."""
         now = json.loads(json.dumps(plan.question()))
         for name in sorted(self.question.keys() | now.keys()):
             if self.question.get(name) != now.get(name):

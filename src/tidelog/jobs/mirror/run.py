@@ -11,11 +11,11 @@ need. The checkpoint is a folder that the driver can write to:
 `commit` writes batches, `plan` makes the plan, and `places` reads the sources and the target.
 
 Invariants: before a batch runs, Spark stores the batch's source offsets in its checkpoint. Then the
-mirror writes the batch to the target, and adds it to the offset map. After that, Spark stores that
-the batch is done. If a process is killed before Spark has stored this, Spark repeats the same
-batch. The target knows whether it already has the batch, so each record is written once. In any
-case, the target returns the batch's offsets, so the map gets the batch's rows. Over Spark Connect,
-the server writes the batches (see `commit`).
+mirror writes the batch to the target, and adds the batch's rows to the offset map. After that,
+Spark marks the batch as done in its checkpoint. If a process is killed before this mark is stored,
+Spark repeats the same batch. The target detects a batch that it already has, so each record is
+written once. The target returns the batch's offsets for a first and for a repeated write, so the
+map gets the batch's rows. Over Spark Connect, the server writes the batches (see `commit`).
 """
 
 import json
@@ -75,9 +75,9 @@ if TYPE_CHECKING:
 _COLUMNS: Final = (*RECORD, "topic", "partition", "offset", "timestampType")
 _CREATE_TIME: Final = "createTimestamp"
 
-# Split size in bytes for mirrors from a directory to brokers. It is so large that one task reads a
-# whole partition, which keeps the order of the partition's records. If the target is a directory,
-# the commit orders the segments instead.
+# Split size in bytes for mirrors from a directory to brokers. The size is so large that one task
+# reads a whole partition. This keeps the order of the partition's records. If the target is a
+# directory, several tasks may read a partition, because the commit orders their segments.
 _ONE_TASK_BYTES: Final = str(1 << 58)
 
 
@@ -136,8 +136,8 @@ def read_rows(
 ) -> "DataFrame":
     """Return the rows of all sources, with the index of the source in the column `source`.
 
-    The timestamps of rows from directories are create times, if the log has them. For topics with
-    LogAppendTime, brokers return append times instead.
+    The timestamp of a row from a directory is the create time, if the log has it. For topics with
+    LogAppendTime, the timestamp of a row from a broker is the append time.
     """
     from pyspark.sql.functions import coalesce, col, lit, when
 
@@ -321,7 +321,8 @@ def _start(
         client_batches = ClientBatches(
             plan=plan, path=path, env=env, watch=watch, after=start_map.batch_id
         )
-        # The server gets all options that can be pickled. Only the client uses the other options.
+        # All options that can be pickled are sent to the server. The options set to None here can't
+        # be pickled, and only the client uses them.
         plain: MirrorOptions = {
             **options,
             "stopped": None,
@@ -414,8 +415,8 @@ def _go_on(options: MirrorOptions, env: Env, targets: Mapping[str, TopicFacts]) 
 def _query(
     rows: "DataFrame", batches: Batches | ServerBatches, options: MirrorOptions, title: str
 ) -> RestartingQuery:
-    # The checkpoint is given as a file URI, so that Spark uses the local folder even if Spark's
-    # default file system is not the local one.
+    # The checkpoint is given as a file URI. Otherwise Spark would look for the path in its default
+    # file system, which may not be the local one.
     folder = Path(f"{options['checkpoint']}/{SPARK_DIR}").absolute()
     # Spark refuses two active queries with the same name or checkpoint.
     writer = rows.writeStream.foreachBatch(batches).queryName(f"{title} ({folder.parent})")

@@ -3,13 +3,13 @@
 Tasks run in `mapInArrow`. Each task returns one small report; the rows stay in the workers. If the
 target is a directory, a task stages segments, and the driver attaches the segments of all tasks
 together. If the target is a cluster, a task writes its rows and a marker in one transaction. The
-marker contains the rows that the task adds to the offset map. A repeated task finds the marker,
-writes nothing, and reports the map rows in the marker again.
+marker contains the rows that the task adds to the offset map. A repeated task finds this marker,
+writes nothing, and reports the map rows that the marker contains.
 
-`Ledger` makes the rows of the offset map. A range of consecutive offsets becomes one dense row.
-Exception: if the offsets of a record batch have too many gaps, or if several records of the batch
-have the same source offset, the batch gets only one row for each pair of a source partition and a
-target partition. No object is created for a single record.
+`Ledger` makes the rows of the offset map. A range of consecutive offsets becomes one dense row (see
+`offset_map`). In two cases, a record batch gets only one row for each pair of a source partition
+and a target partition: its offsets have too many gaps, or several of its records have the same
+source offset. For speed, no Python object is created for each record.
 
 `commit` commits the batch, and writes the map.
 """
@@ -42,12 +42,13 @@ if TYPE_CHECKING:
     Longs: TypeAlias = npt.NDArray[np.int64]
 
 
-# Maximum number of ranges of consecutive offsets in a record batch that get separate rows.
+# Maximum number of gapless ranges of offsets in a record batch for which each range gets a row of
+# its own.
 RUNS_MAX: Final = 32
 
 # Maximum number of rows that a task returns to the driver. If a task has more rows, older rows are
-# merged until at most half of this number are left. At least one row remains for each
-# `MapRow.group`.
+# merged until at most half of this number are left. Only rows of the same `MapRow.group` are
+# merged, so more rows may remain.
 TASK_ROWS_MAX: Final = 512
 
 _VERSION: Final = 1
@@ -131,9 +132,9 @@ def _row(
 class Ledger:
     """Collector of one task's rows for the offset map. Not thread-safe.
 
-    `take` numbers the records of each target partition from 0, in order. These numbers are the
-    target offsets relative to the task's first record in the partition. A subclass can use the
-    final target offsets instead.
+    `take` numbers the records of each target partition from 0, in order. These numbers are target
+    offsets relative to the task's first record in the partition. A subclass can use final target
+    offsets instead of these numbers.
 
     Attributes:
         topics: Index of the target topic, by the pair's index.
@@ -314,10 +315,9 @@ class Origins:
 
         Args:
             routes: Target topics of the source topics.
-            task: Index of the task. If keys choose the partition, all records without a key in one
-                record batch go to one partition, and the records without a key in the next record
-                batch go to the next partition. The partition for the first record batch depends on
-                the task's index.
+            task: Index of the task. If keys choose the partition, the index also determines the
+                partition for the records without a key in the task's first record batch. Those of
+                each further record batch go to the next partition.
         """
         self._routes = routes
         numbers = routes.target_numbers()
@@ -380,7 +380,8 @@ class Origins:
     def _for_sink(self, batch: pa.RecordBatch, rows: RoutedRows) -> pa.RecordBatch:
         """Return columns for the sink.
 
-        A missing time is -1 ms, because the sink would replace null by the current time.
+        A missing create time becomes -1 ms, because the sink would replace null by the current
+        time.
         """
         names = self._routes.targets
         dictionary = pa.DictionaryArray.from_arrays(self._target_of[rows.source], pa.array(names))
@@ -507,8 +508,8 @@ class SentLedger:
     """Collects the offsets that brokers assign to the rows of one task. Not thread-safe.
 
     The rows of a partition are acknowledged in the order in which they were sent, so the n-th
-    acknowledgement is for the n-th row. The number of unacknowledged rows is limited by the size of
-    a micro-batch.
+    acknowledgement is for the n-th row. At most all rows of a micro-batch are unacknowledged, so
+    the memory for them is bounded.
     """
 
     def __init__(self, routes: Routes) -> None:
@@ -542,7 +543,7 @@ class SentLedger:
 
 
 class AcknowledgedLedger(Ledger):
-    """Ledger with the offsets that brokers have acknowledged, instead of relative offsets."""
+    """Ledger whose target offsets are the final offsets that brokers have acknowledged."""
 
     def __init__(
         self,
