@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from tidelog.scan.keyed_table import KeyFold, TableStats
 
 
-# Default limit in bytes for a map of keys. If the keys need more memory, the log is read several
-# times, each time for a part of the keys.
+# Default limit in bytes for the keys that a read holds in memory. If the keys need more memory, the
+# log is read several times, each time for a part of the keys.
 MEMORY_BYTES: Final = 512 << 20
 # Maximum number of bytes of log that are read to show the first rows of a table in a notebook.
 PICTURE_BYTES_MAX: Final = 256 << 20
@@ -99,17 +99,18 @@ class Table(ArrowSource):
     def to_arrow(self, *, stats: "TableStats | None" = None) -> "pa.RecordBatchReader":
         """Return an Arrow reader of the rows, by partition.
 
-        If the keys of a partition fit in memory, its rows are in order of offsets. Rows are read as
-        batches are requested.
+        If the keys of a partition fit in memory, its rows are in order of offsets. A batch of rows
+        is read when the caller requests the batch.
 
         Args:
             stats: Statistics of the read, updated while reading.
 
         Raises:
             UnknownTopic, InvalidRequest, MissingDependency, ClusterFailure: Raised immediately.
-                InexactTable: `inexact` is `refuse`. Raised immediately if records of the table are
-                known to be missing. Raised while reading, before a partition's first row, if
-                compaction has removed records meanwhile, or if records have no time on the clock.
+            InexactTable: `inexact` is `refuse`, and the table is not exact. Raised immediately if
+                records of the table are known to be missing. Raised while reading, before a
+                partition's first row, if compaction has removed records since the call, or if
+                records have no time on the clock.
             ConfigError: Raised while reading, if the topic has an unknown compaction rule.
             CorruptData, OffsetsGone, ClusterFailure: Raised while reading.
         """
@@ -237,21 +238,22 @@ def checked(
     rows: "Iterator[pa.RecordBatch]",
     stats: "TableStats",
 ) -> "Iterator[pa.RecordBatch]":
-    """Yield the rows of a partition; with `refuse`, check first that the table is exact.
+    """Yield the rows of a partition; with `inexact=refuse`, check first that the table is exact.
 
     Args:
         question: The table or diff that is read.
         name: The partition.
         splits: Splits of the partition's records.
-        rows: The rows. All keys of the partition are read before the first row is yielded. If the
-            keys exceed the memory limit, only a part of the keys is read before the first row, and
-            all keys are read before the last row.
+        rows: The rows. If the partition's keys fit in memory, all of them are read before the first
+            row. If not, only a part of the keys is read before the first row, and the last part
+            before the last row.
         stats: Statistics of the read.
 
     Raises:
         InexactTable: Raised before the first row, if the table is inexact.
-        OffsetsGone: A compaction read offsets beyond the splits. If the keys exceed the memory
-            limit, this error may be raised after the last row.
+        OffsetsGone: A compaction that read offsets beyond the splits may have removed records of
+            the splits. If the keys exceed the memory limit, this error may be raised after the last
+            row.
     """
     first = next(rows, None)
     _check_compaction(question, name, splits)
@@ -279,7 +281,7 @@ def _check_compaction(question: _Question, name: TopicPartition, splits: "Sequen
 
 
 def _check_read(question: _Question, name: TopicPartition, stats: "TableStats") -> None:
-    """Raise InexactTable for records without a time, and for compaction during the read."""
+    """Raise InexactTable if records had no time, or a compaction has made the table inexact."""
     if question.at_ms is None or question.inexact == MARK:
         return
     doubt = without_time_doubt(name, stats.without_time, question.clock)
@@ -290,7 +292,7 @@ def _check_read(question: _Question, name: TopicPartition, stats: "TableStats") 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Diff(ArrowSource):
-    """Changes in a topic's table between two times. `tidelog.scan.keyed_table` has the columns.
+    """Changes in a topic's table between two times. `tidelog.scan.keyed_table` defines the columns.
 
     Attributes:
         source: Source of the records.
@@ -302,9 +304,9 @@ class Diff(ArrowSource):
             is exact, too.
         memory_bytes: Approximate limit in bytes for the keys of a partition in memory.
         key: Only this key; all keys if None.
-        home: Partition to which Kafka's default partitioner sends `key`. `refuse` applies only to
-            this partition, and to partitions in which the key has changed. If None, `refuse`
-            applies to all partitions.
+        home: Partition to which Kafka's default partitioner sends `key`. `inexact=refuse` applies
+            only to this partition, and to partitions in which the key has changed. If `home` is
+            None, `inexact=refuse` applies to all partitions.
     """
 
     source: RecordSource

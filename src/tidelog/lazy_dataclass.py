@@ -1,10 +1,10 @@
 """The standard library's `dataclass`, but with methods that are created at their first use.
 
 The standard library writes and compiles the source of each method while a module is imported, which
-takes half a millisecond for a frozen class. A broker's start and each command import dozens of such
-classes, but create objects of few of these classes (decision 31). This module compiles the
-constructor, the comparison and the hash of a class at their first call. All classes share the other
-methods.
+takes half a millisecond for a frozen class. A broker's start and each command import dozens of
+frozen classes, but create objects of only a few of them (decision 31). This module compiles the
+constructor, the comparison and the hash of a class at their first call. All classes share one
+function for each other method, such as `__repr__`.
 
     from tidelog.lazy_dataclass import dataclass
 
@@ -16,7 +16,8 @@ methods.
 The decorator has the arguments and the meaning of the standard library's `dataclass`. The standard
 library's `field`, `fields`, `replace` and `asdict` work with these classes, and type checkers see
 the standard library's decorator. Slots are required. A class with an `InitVar` or with a field
-`self` is refused. The standard library's `dataclass` creates a class with `order`.
+`self` is refused. For a class with `order=True`, the decorator calls the standard library's
+`dataclass`.
 """
 
 import dataclasses
@@ -47,11 +48,10 @@ def _with_methods(
     repr: bool = True,  # noqa: A002  # the standard library's name
 ) -> type:
     own = set(declared.__dict__)
-    # If a class has no docstring, the standard library would compute a docstring from the
+    # Without this docstring, the standard library would compute one from the constructor's
     # parameters.
     declared.__doc__ = declared.__doc__ or declared.__name__
-    # The standard library refuses a frozen class whose base is not frozen, and a class that is not
-    # frozen whose base is frozen.
+    # The standard library raises TypeError if only one of a class and its base is frozen.
     is_checked = frozen and hasattr(declared, "__dataclass_fields__")
     kind: type = dataclasses.dataclass(
         init=False, repr=False, eq=False, slots=True, kw_only=kw_only, frozen=is_checked
@@ -87,8 +87,8 @@ def _ensure_supported(kind: type) -> None:
         raise TypeError(f"{kind.__qualname__}: a field can't be named 'self'; rename it")
     # each of these names is a ClassVar or an InitVar
     for name in declared.keys() - _names_of(kind):
-        # InitVar may have been imported under another name. Only the field's `repr` shows publicly
-        # whether the field is an InitVar.
+        # InitVar may have been imported under another name. The field's `repr` is the only public
+        # way to find out whether the field is an InitVar.
         if repr(declared[name]).endswith("_field_type=_FIELD_INITVAR)"):
             raise TypeError(
                 f"{kind.__qualname__}.{name}: InitVar is not supported; declare a field, or use the"
@@ -110,10 +110,11 @@ def _ensure_order(kind: type) -> None:
 def _compiled_later(
     kind: type, name: str, compiled: Callable[[type], Callable[..., object]]
 ) -> Callable[..., object]:
-    """Return a method for a class. Its first call compiles the class's method `name`.
+    """Return a method whose first call compiles the method `name` of a class.
 
-    The compiled method replaces the returned method in the class, and is called. The returned
-    method may still be called later, by a thread that has already looked it up or by a wrapper.
+    The first call replaces the returned method in the class by the compiled method, and calls the
+    compiled method. A wrapper, or a thread that looked up the returned method before, may still
+    call the returned method later.
     """
 
     def method(self: object, *args: object, **values: object) -> object:
@@ -272,9 +273,10 @@ def _delete(self: object, name: str) -> None:
 
 
 def _ensure_mutable(value: object, name: str, verb: str) -> None:
-    """Raise FrozenInstanceError for a field; for any attribute if the class itself is a dataclass.
+    """Raise FrozenInstanceError if an attribute of an object must not change.
 
-    Only objects of a subclass that is not itself a dataclass may have other attributes.
+    If the object's class is itself a dataclass, no attribute may change. If only a base of the
+    class is a dataclass, attributes that are not fields may change.
     """
     kind = type(value)
     if "__dataclass_fields__" in kind.__dict__ or name in _names_of(kind):

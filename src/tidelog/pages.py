@@ -6,7 +6,8 @@ the command.
 
 Invariants: all text from records or users is escaped, as in the terminal. A page has no script and
 loads nothing from elsewhere. A table has at most `ROWS_MAX` rows, so that a page stays below a few
-MB. It shows `ROWS_FIRST` rows, and folds the other rows. Only `write_report` writes a file.
+MB. A table shows its first `ROWS_FIRST` rows, and folds the other rows. Only `write_report` writes
+a file.
 """
 
 import re
@@ -20,13 +21,13 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.plots import Plot, Series, Steps, Unit, joined, steps_for
 from tidelog.report import html_text, visible
 
-# Number of rows of a table that are not folded, and maximum number of all rows of a table in a
-# page.
+# Number of rows of a table that are not folded, and maximum number of rows of a table in a page,
+# folded rows included.
 ROWS_FIRST: Final = 50
 ROWS_MAX: Final = 1_000
-# Maximum number of characters of a cell. A text of several words may be longer, because it is
-# broken into lines. `_WHOLE_MAX` limits a text of several words, and the text that a browser shows
-# on hovering over a cut cell.
+# `CELL_MAX` is the maximum number of characters of a cell, except for a text of several words,
+# which a browser can break into lines. `_WHOLE_MAX` is the maximum for a text of several words, and
+# for the text that a browser shows while the pointer is over a cut cell.
 CELL_MAX: Final = 40
 _WHOLE_MAX: Final = 1_000
 # Number of lines of a list that are not folded.
@@ -45,8 +46,8 @@ class Align(Enum):
 _NUMBER: Final = re.compile(r"[<>≤]?=?-?[\d,.]+( ?(%|[a-zA-Z]{1,5}))?([\d.]+[a-z]+)?( / [\d,.]+)?")
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\d.*|\d\d?:\d\d")
 _NONE: Final = ("-", "")
-# Matches times and options in sentences, which a browser would otherwise break at a hyphen or a
-# space.
+# Matches times and options in sentences. Without markup, a browser might break them into lines at a
+# hyphen or a space.
 _UNBROKEN: Final = re.compile(
     r"\d{4}-\d\d-\d\d(?: \d\d:\d\d(?::\d\d)?)?|(?<!\S)--?[a-z][a-z-]{0,30}(?!\S)"
 )
@@ -108,7 +109,7 @@ class Table:
         columns: The headings.
         rows: The cells.
         title: Title above the table.
-        aligned: Types of the columns. If empty, the cells decide the types.
+        aligned: Types of the columns. If empty, the types are derived from the cells.
         whole: Options that print all rows, e.g. `--show hours -o csv`.
         nothing: Sentence to show instead of a table without rows.
         hidden: Names of omitted columns, which only a command with the options `whole` prints.
@@ -176,8 +177,8 @@ def _align(cells: Sequence[str]) -> Align:
     values = [cell for cell in cells if cell not in _NONE]
     if values and all(_TIME.fullmatch(cell) for cell in values):
         return Align.TIME
-    # The time that a match takes grows with a power of the length. So a long key of digits is not
-    # matched.
+    # The time for matching `_NUMBER` grows with a power of the text's length. So a text longer than
+    # CELL_MAX, such as a long key of digits, is not matched.
     is_number = values and all(len(cell) <= CELL_MAX and _NUMBER.fullmatch(cell) for cell in values)
     return Align.NUMBER if is_number else Align.TEXT
 
@@ -360,17 +361,18 @@ def plot_by_hour(
     title: str = "",
     zone: str | None = None,
 ) -> Plot:
-    """Return a plot with bars of counts by hour; if there are many hours, they are joined to steps.
+    """Return a plot with bars of counts by hour; if there are many hours, a bar has several hours.
 
     Each panel has its own axis. If records were created years before they were appended, hours
     would be too narrow to be visible on a common axis.
 
     Args:
         panels: For each panel, such as `append time`, and each of its series, the counts by hour
-            since the epoch in UTC. A bar of joined hours shows the sum of their counts.
+            since the epoch in UTC. A bar of several hours shows the sum of their counts.
         y_title: Meaning of the counts.
         title: Title above the plot; `{step}` becomes the length of a step.
-        zone: Zone of the times at the axis, and of the days to which hours are joined; UTC if None.
+        zone: Zone of the times on the axis, and of the days if a bar has the hours of a day; UTC if
+            None.
     """
     axes, drawn = {}, {}
     for panel, series in panels.items():
@@ -381,7 +383,10 @@ def plot_by_hour(
 
 
 def panel_steps(panel: str, hours: Sequence[int], zone: str | None) -> Steps:
-    """Return the steps of a panel's axis on which these hours since the epoch are shown."""
+    """Return the steps of a panel's time axis.
+
+    The axis shows `hours`, which are hours since the epoch.
+    """
     return steps_for(hours, zone, panel if panel.endswith(" time") else "")
 
 

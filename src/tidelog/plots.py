@@ -2,13 +2,13 @@
 
 The module has the data of a plot (`Plot`), its steps of time in a zone, the choice of its axes, and
 the drawing. matplotlib is imported when a plot is drawn. Each panel is drawn twice, for wide and
-for narrow screens, so that text keeps its size. The page's style sheet shows one of the two
-pictures. Small panels are drawn once.
+for narrow screens, so that text keeps its size. The page's style sheet shows only the picture for
+the screen's width. Small panels are drawn once.
 
 Colors are placeholders that become CSS variables of the page, so one picture serves the light and
-the dark scheme. Texts stay texts, in the page's font. A picture has no script, no link and no
-metadata. Values can be read without pointing at the plot: the largest and the last value are
-written at their points, and a table below has all values.
+the dark scheme. Texts in a picture are SVG text in the page's font, not shapes. A picture has no
+script, no link and no metadata. Values can be read without pointing at the plot: the largest and
+the last value are written at their points, and a table below has all values.
 
 Invariants: steps without a finite value stay empty, and no line crosses them. If fewer than three
 steps have values, a sentence replaces the plot. All texts are escaped.
@@ -84,8 +84,8 @@ _SCALES: Final[Mapping[Unit, Sequence[tuple[str, float]]]] = {
 }
 # An axis uses the largest unit in which the axis's largest value is at least this number.
 _UNITS_MIN: Final = 3.0
-# Steps between ticks, to be multiplied by powers of ten. True: for minutes and seconds, with steps
-# of 15 and 30. False: for other units.
+# Steps between ticks, to be multiplied by powers of ten. The steps under True are for minutes and
+# seconds, so that 15 and 30 are possible steps. The steps under False are for other units.
 _TICK_STEPS: Final[Mapping[bool, Sequence[float]]] = {
     True: (1, 1.5, 2, 3, 6, 10),
     False: (1, 2, 2.5, 5, 10),
@@ -97,10 +97,10 @@ _LOG_TICKS: Final = (
 )
 _LOG_TICKS_MAX: Final = 9
 _LOG_LINEAR_MS: Final = 1_000.0
-# An axis of lines in ms is logarithmic if its largest value is more than this multiple of the
-# larger of the median and `_LOG_LINEAR_MS`.
+# The axis of a line plot in ms is logarithmic if its largest value is more than this multiple of
+# the median. A median below `_LOG_LINEAR_MS` counts as `_LOG_LINEAR_MS`.
 _LOG_FACTOR: Final = 100.0
-# A value above this multiple of the 95th percentile is an outlier. An axis ends below outliers.
+# A value above this multiple of the 95th percentile is an outlier. Outliers are outside the axis.
 _OUTLIER_FACTOR: Final = 20.0
 _OUTLIER_SHARE: Final = 0.95
 _OUTLIER_POINTS_MIN: Final = 20
@@ -151,7 +151,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """An x axis of time in steps of a zone's calendar; x is the first ms of a step.
+    """A time axis in steps, such as days, of a zone's calendar; x is the first ms of a step.
 
     Attributes:
         unit: `hour`, `day`, `week`, `month` or `year`.
@@ -243,7 +243,10 @@ _LENGTHS: Final = (
 
 
 def steps_for(hours: Sequence[int], zone: str | None, clock: str = "") -> Steps:
-    """Return the shortest steps that show hours since the epoch in at most `STEPS_MAX` steps."""
+    """Return the shortest steps for an axis of at most `STEPS_MAX` steps.
+
+    The axis shows `hours`, which are hours since the epoch.
+    """
     if not hours:
         return Steps("hour", 1, zone, clock)
     first, last = (min(max(h * HOUR_MS, _FIRST_MS), _LAST_MS) for h in (min(hours), max(hours)))
@@ -253,7 +256,7 @@ def steps_for(hours: Sequence[int], zone: str | None, clock: str = "") -> Steps:
 
 
 def joined(values: Mapping[int, float], steps: Steps) -> dict[int, float]:
-    """Return the sums by step of counts by hour since the epoch."""
+    """Return the sum of the values of each step; `values` are by hour since the epoch."""
     by_step: dict[int, float] = {}
     for hour, value in values.items():
         at = steps.start(hour * HOUR_MS)
@@ -381,7 +384,10 @@ class _Panel:
         )
 
     def tops(self, grid: Sequence[int]) -> list[float]:
-        """Return the y values of the panel's marks. The stacked bars at an x count as one mark."""
+        """Return the heights of the panel's bars or points.
+
+        The bars stacked at an x count as one bar.
+        """
         if self.plot.is_stacked:
             return [sum(one.values.get(x, 0.0) for one in self.series) for x in grid]
         return [one.values[x] for one in self.series for x in grid if x in one.values]
@@ -515,7 +521,7 @@ def _scale(values: Sequence[float], unit: Unit, *, is_stacked: bool) -> _Scale:
 # Sizes in CSS px: at 72 dpi, a point of matplotlib is one px.
 _WIDE: Final = 920
 _NARROW: Final = 344
-# Width of small panels. Three of them fit beside each other in a page.
+# Width of a small panel. A page has room for three small panels beside each other.
 _SMALL: Final = 308
 _HEIGHT: Final = 230
 # The right margin has room for the value of the last point.
@@ -552,7 +558,7 @@ class _Picture:
     width: int
 
     def html(self, label: str, kind: str) -> str:
-        """Return the picture as part of a page, without ids, metadata and own colors."""
+        """Return the picture as SVG for a page: without ids and metadata, in the page's colors."""
         root = ET.fromstring(self.svg)  # noqa: S314 - matplotlib's own text
         for element in root.findall(f"{{{_SVG}}}metadata"):
             root.remove(element)
@@ -740,8 +746,9 @@ class _Drawing:
     def _annotate(self, labels: Sequence[tuple[float, float, float]]) -> None:
         """Write values at points; labels that would cover other labels are left out.
 
-        The value of the last point is written to the right of this point, where no mark is. If it
-        doesn't fit there, it is written above the point, like all other values.
+        The value of the last point is written to the right of this point, where the plot has no
+        marks. If the value doesn't fit there, it is written above the point. All other values are
+        written above their points.
         """
         label_points: list[tuple[float, float]] = []
         edges = dict(zip(self._xs(), self._edges(), strict=True))
@@ -821,8 +828,8 @@ class _Drawing:
 
         most = max(3, self.width // _TICK_PX)
         locator = AutoDateLocator(tz=axis.tz, minticks=2, maxticks=most)  # type: ignore[no-untyped-call] # matplotlib has no hint
-        # Without these steps, matplotlib prints a warning if a narrow picture shows two days or two
-        # years.
+        # Without these distances between ticks, matplotlib prints a warning for a narrow picture
+        # that shows two days or two years.
         locator.intervald[HOURLY] = [1, 2, 3, 4, 6, 12, 24]
         locator.intervald[MONTHLY] = [1, 2, 3, 4, 6, 12]
         first, last = self.grid[0], axis.next(self.grid[-1])
@@ -837,8 +844,8 @@ class _Drawing:
 def time_texts(ticks: Sequence[datetime]) -> list[str]:
     """Format the ticks of a time axis with the parts that differ between ticks.
 
-    The first tick, and each tick at which the day or the year changes, has this day or year on a
-    second line.
+    A time of day has its day on a second line, and a day or month has its year there. The second
+    line is shown only at the first tick and where the day or the year changes.
     """
     texts = []
     form, context = _forms(ticks)
@@ -863,7 +870,7 @@ def _forms(ticks: Sequence[datetime]) -> tuple[str, str]:
 
 
 def _alone(xs: Sequence[float], values: Sequence[float]) -> Iterator[tuple[float, float]]:
-    """Yield the points with a gap on both sides, which a line would not show."""
+    """Yield the points with a gap on both sides. A line plot without marks would not show them."""
     padded = [math.nan, *values, math.nan]
     for number, (x, y) in enumerate(zip(xs, values, strict=True)):
         if not math.isnan(y) and math.isnan(padded[number]) and math.isnan(padded[number + 2]):

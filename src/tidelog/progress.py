@@ -30,7 +30,7 @@ _UPDATE_S: Final = 0.2
 
 _VARIABLE: Final = "TIDELOG_PROGRESS"
 
-# Last argument of `show_progress`; None for the default.
+# Argument of the last call of `show_progress`; None before the first call.
 _chosen: bool | None = None
 
 Update = Callable[[int], None]
@@ -42,9 +42,9 @@ def show_progress(shown: bool | None) -> None:
 
     Args:
         shown: True: every call in the main thread shows a bar from its start, also in terminals.
-            False: no call shows a bar. None: only long calls in notebooks show a bar. Until this
-            function is called, TIDELOG_PROGRESS=1 or 0 in the environment has the effect of True or
-            False. Without this variable, None applies.
+            False: no call shows a bar. None (the value before the first call): TIDELOG_PROGRESS in
+            the environment decides; 1 means True, and 0 means False. Without this variable, only
+            long calls in notebooks show a bar.
     """
     global _chosen  # noqa: PLW0603 - a choice for the whole process, as a logger's level
     _chosen = shown
@@ -177,7 +177,10 @@ class _DelayedBar:
 
 
 class _NotebookBar:
-    """Output of a notebook cell. Each update replaces this output, as does one line at the end."""
+    """Bar in the output of a notebook cell.
+
+    Each update replaces the output, and at the end a line of text replaces the bar.
+    """
 
     def __init__(self, line: _Line) -> None:
         from IPython.display import display

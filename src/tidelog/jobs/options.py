@@ -3,12 +3,13 @@
 A job's options are the keys of a `TypedDict` in `jobs/NAME/options.py`, each annotated with an
 `Option`. The public function accepts the keys as keywords (`takes_options`). From the annotations,
 `tidelog.cli.options` creates the command's options, and tools/job_docs.py creates the table in
-docs/jobs.md. Modules of options have few imports: `--help` imports no other module of a job. Texts
-(times, settings of stores) are parsed by the command or the job, not in these modules.
+docs/jobs.md. Modules of options have few imports, because `--help` imports them (and no other
+module of a job). Texts (times, settings of stores) are parsed by the command or the job, not in
+these modules.
 
-Some jobs need their options before Spark has started (replay, bootstrap, audit, mirror). Such a job
-passes the options to the object that plans the work. This object checks the options, and all steps
-use the checked options.
+The jobs replay, bootstrap, audit and mirror need their options before Spark has started. Each of
+these jobs passes its options to the object that plans the job's work. The planning object checks
+the options, and all steps of the job use the checked options.
 
 Invariant: the keywords of a job's function are the keys of its TypedDict, in the same order and
 with the defaults of their `Option`s.
@@ -92,8 +93,8 @@ COMPRESSION: Final = Option(
 )
 
 # Options that a job passes on to its sink. These options determine how records are written, but not
-# the place and topic of the target. The last two options determine where a repeated write looks for
-# the markers of an earlier attempt.
+# the place and topic of the target. `markerTopic` and `transactionalIdPrefix` determine where a
+# repeated write looks for the markers of an earlier attempt.
 SINK_OPTIONS: Final = (
     *("kafka.*", "compression", "batchBytes", "keyAs", "valueAs", "clock.ms", "lockWaitMs"),
     *("markerTopic", "transactionalIdPrefix"),
@@ -188,7 +189,7 @@ def takes_options(kind: type, **choices: type[Enum]) -> Callable[[_Function], _F
     Args:
         kind: The TypedDict with the options.
         choices: Enumerations with the values that the function allows, by option. Needed only for
-            options with other values than in the command.
+            an option for which the function allows other values than the command.
 
     Raises:
         InvalidRequest: Raised by the decorated function for a value that is not allowed; the

@@ -27,7 +27,8 @@ class ProgressFile:
         job: Name of the job for errors, such as "a mirror".
         version: The only version that this release writes and reads.
         is_derived: Whether the job can rebuild the content. If true, a file of an older version
-            counts as damaged, so the job rebuilds it. Otherwise the file counts as unsupported.
+            counts as damaged (CorruptFile), so the job rebuilds it. If false, a file of an older
+            version is refused (UnsupportedVersion).
         is_compact: Whether the JSON is written without spaces and final newline.
         limit_bytes: Maximum size of a file in bytes.
     """
@@ -50,8 +51,8 @@ class ProgressFile:
 
         Args:
             data: The content.
-            state_of: Converts the fields to a state. If it raises an exception for a wrong type or
-                value, the file counts as damaged.
+            state_of: Converts the fields to a state. If `state_of` raises an exception for a wrong
+                type or value, the file counts as damaged.
 
         Raises:
             CorruptFile: The content is not a result of `encode`, or has an older version and

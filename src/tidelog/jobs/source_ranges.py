@@ -1,10 +1,11 @@
 """Plan of a replay: offset ranges that contain a time range, and counts of expected records.
 
-Offsets are planned once, when a replay starts. These offsets contain all records of the time range,
-and may contain other records. Each chunk filters out the other records by their times on the
-range's clock, so the result is exact for any order of records. The plan for a directory skips
-offsets that zone maps and indexes exclude. Brokers return only the first offset whose record has a
-given time or a later time. So this offset and all later offsets are read.
+The offsets of a replay are planned once, when the replay starts. These offsets contain all records
+of the time range, and may contain other records. The read of a chunk filters out the other records
+by their times on the range's clock, so the result is exact for any order of records. The plan for a
+directory skips offsets that zone maps and indexes exclude. Brokers can only look up the first
+record at or after a time. So the plan for a topic at brokers has all offsets from the first record
+at or after the start time.
 """
 
 from collections.abc import Mapping
@@ -187,7 +188,9 @@ def _both(one: Times, other: Times) -> Times:
 
 
 def _count(question: Question, hulls: Spans, times: Times, env: Env) -> Count | None:
-    """Count the records with a create time in a range, in the hulls (one span per partition).
+    """Count the records of the hulls with a create time in a range.
+
+    There is one hull per partition.
 
     Returns None if more than COUNT_BYTES_MAX bytes would have to be read.
     """
@@ -216,8 +219,8 @@ def _count(question: Question, hulls: Spans, times: Times, env: Env) -> Count | 
             path, hull.partition, requested_range=selection, isolation=isolation, env=env
         )
         records += counted.records
-    # On the append clock, the count includes records outside the time range, because the hulls
-    # contain whole batches and the gaps between spans.
+    # If the request has a range of append times, the count may include records outside this range,
+    # because hulls contain whole batches, and the gaps between spans.
     is_exact = question.clock is ClockName.RECORD or question.times == (None, None)
     return Count(records, is_exact)
 
@@ -259,9 +262,9 @@ def _first_offsets(
 ) -> dict[TopicPartition, int]:
     """Return the offset of each partition's first record at or after a time.
 
-    If a partition has no such record, its offset is the partition's end. If the topic's brokers
-    search by append time, the result is the log start, because such a search ignores the record
-    timestamps by which a replay filters.
+    If a partition has no such record, the partition's end offset is returned. If the topic's
+    brokers search by append time, the log start offset is returned, because the replay filters by
+    record timestamps, which such a search ignores.
     """
     by_append = searched_by_append(cluster, {name.topic for name in marks})
     searched = {name: mark for name, mark in marks.items() if name.topic not in by_append}
@@ -275,8 +278,8 @@ def _first_offsets(
 def _counter_of_cluster(question: Question, spans: Spans) -> Between:
     """Return a function that estimates numbers of records from the brokers' searches by time.
 
-    The returned function returns None if it would need a search by create time, but the brokers
-    search by append time.
+    The returned function returns None if a search by create time is necessary, but the brokers
+    search the topic by append time.
     """
 
     def between(start_ms: int | None, end_ms: int | None) -> Count | None:
@@ -292,9 +295,9 @@ def _counter_of_cluster(question: Question, spans: Spans) -> Between:
             if times[1] is not None:
                 ends = _first_offsets(cluster, marks, times[1])
         number = sum(_inside(span, starts, ends) for span in spans)
-        # If no span is cut at the end time, the number is an upper bound. Otherwise the number may
-        # be too small, because records before the end time may follow the first record at or after
-        # the end time.
+        # If no span is cut at the end time, the number is an upper bound. If a span is cut, the
+        # number may be too small: the span is cut at the first record at or after the end time, and
+        # later records may have an earlier time.
         is_bound = all(ends[span.partition] >= span.end for span in spans)
         return Count(number, is_exact=False, is_bound=is_bound)
 

@@ -153,7 +153,7 @@ class TargetLoses(InvalidRequest):
 
 
 def check(target: Target, load: ExpectedWrite, now_ms: int) -> list[Finding]:
-    """Return findings on what the target's settings do to the expected records, losses first.
+    """Return findings on how the target's settings affect the expected records, losses first.
 
     Args:
         target: The target topic.
@@ -172,8 +172,8 @@ def check(target: Target, load: ExpectedWrite, now_ms: int) -> list[Finding]:
 def thresholds(config: TopicConfig, now_ms: int) -> list[int]:
     """Return the bounds in ms of the time ranges in which `check` counts records.
 
-    A job that counts records itself needs these bounds before it calls `check`, so that one pass
-    counts the records of all ranges.
+    With these bounds, a job can count the records of all ranges in one pass before it calls
+    `check`.
     """
     times: list[int] = []
 
@@ -372,8 +372,8 @@ def lines(findings: Iterable[Finding]) -> list[str]:
     return [f"{finding.effect.value}: {finding}" for finding in findings]
 
 
-# Setting that describes the retention of Kafka's brokers, which compares record timestamps, even
-# timestamps in the future.
+# tidelog's setting for retention as in Kafka's brokers, which always measures a record's age from
+# its timestamp, even from a timestamp in the future.
 _BROKER_CLOCK = {"tidelog.retention.clock": "record"}
 
 
@@ -628,8 +628,9 @@ def _of_cluster(cluster: "Cluster", place: Place, topic: str) -> Target:
 
 def config_of_broker(settings: Mapping[str, str]) -> TopicConfig:
     """Return the settings of a topic from a broker's response; unknown names are ignored."""
-    # The settings are parsed as broker defaults, because a topic's own settings must not have
-    # unknown names, and a broker of a later release returns names that this release does not know.
+    # The settings are parsed as broker defaults, because these may have unknown names. A topic's
+    # own settings must not have unknown names, but a broker of a later release returns names that
+    # this release does not know.
     return TopicConfig.parse({}, broker=_BROKER_CLOCK | dict(settings))[0]
 
 

@@ -1,10 +1,10 @@
 """Caches blocks of objects, and reads an object by blocks.
 
-A lookup reads small pieces of an object, such as a header and an index entry. Each read takes a
-request, so the whole block around a piece is read. `BlockReader` reads one object at any position
-in as few requests as the cached blocks allow. `BlockCache` caches blocks by name, in memory and, if
-the caller gives a folder, in files of this folder. Memory and folder each have a limit in bytes,
-and evict the least recently used block first.
+A lookup needs small pieces of an object, such as a header and an index entry. To save requests, the
+whole block around a piece is read in one request. `BlockReader` reads one object at any position in
+as few requests as the cached blocks allow. `BlockCache` caches blocks by name, in memory and, if
+the caller gives a folder, in files of this folder. The blocks in memory and the blocks in the
+folder each have a limit in bytes. The least recently used block is evicted first.
 
 Each file in the folder contains a block, the block's name and a checksum. An invalid file is
 removed, and the block is read from the store again. So a damaged file costs time, but never causes
@@ -12,7 +12,7 @@ a wrong result. The folder contains only such files and temporary files, and may
 time. Processes may share the folder; each process lists the folder from time to time to find blocks
 that other processes have added.
 
-Invariant: the bytes that belong to a block's name never change, so no block is ever stale. This
+Invariant: a block's name always stands for the same bytes, so a cached block is never stale. This
 module does not access a store itself: a reader gets a function that fetches a range. Thread-safe.
 """
 
@@ -137,8 +137,8 @@ class FolderBlocks:
     def _list(self) -> None:
         """List the block files with their sizes, in order of eviction; remove temporary files.
 
-        First come the files that this process has not used, beginning with the oldest file. Then
-        come the files that this process has used, beginning with the least recently used file.
+        Files that this process has not used come first, in order of age, the oldest first. Files
+        that this process has used follow, the least recently used file first.
         """
         self._until_listing = _LIST_AGAIN
         self._fs.make_dirs(self._folder)
@@ -149,8 +149,8 @@ class FolderBlocks:
                     stat = self._fs.stat(f"{self._folder}/{entry.name}")
                     entries.append((stat.mtime_ms, entry.name, stat.size))
             elif entry.name.endswith(_TMP_SUFFIX):
-                # If another process is writing the file, `put` in that process fails to rename the
-                # file, and ignores the error.
+                # Another process may still be writing this file. Its `put` then fails to rename the
+                # file, and ignores this error.
                 with suppress(OSError):
                     self._fs.remove(f"{self._folder}/{entry.name}")
         used = {name: number for number, name in enumerate(self._sizes)}
@@ -170,7 +170,7 @@ class FolderBlocks:
     def _write(self, file_name: str, content: bytes) -> None:
         """Write a file without a sync.
 
-        If a crash leaves the file incomplete, the checksum shows this.
+        A crash may leave the file incomplete. `get` detects such a file by its checksum.
         """
         self._until_listing -= 1
         self._number += 1
@@ -242,8 +242,8 @@ class BlockReader:
             fetch: `fetch(position, size)` returns exactly `size` bytes by one request.
             block_bytes: Size of a block; the last block may be shorter.
             run_max: Maximum number of blocks in one request.
-            reads_ahead: Whether to read ahead. If true, and each request begins at the end of the
-                previous request, the number of blocks doubles with each request, up to `run_max`.
+            reads_ahead: Whether to read ahead. If true, each request that begins at the end of the
+                previous request has twice as many blocks, up to `run_max`.
         """
         self.size_bytes = size_bytes
         self._cache = cache

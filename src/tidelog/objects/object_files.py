@@ -1,12 +1,12 @@
 """A read-only `FileSystem` over an object store, and the choice of store for a URL.
 
-A path below the store's URL is an object. Any other path is a local file, so that a reader's caches
-can be on the local disk. A folder is listed once. The listing then provides sizes, times and
-identities until `tidelog.env.forget` drops the listing. If all listings together have more than
-500,000 entries, the oldest listings are dropped. Logs and large objects are read by blocks, and
-only in the version that was listed. If such an object was replaced after the listing, it counts as
-missing, and the reader lists again. Other objects are read whole, from a cache or in their current
-version.
+A path below the store's URL is an object. A path outside the store's URL is a local file, so that a
+reader's caches can be on the local disk. A folder is listed once. The listing then provides sizes,
+times and identities until `tidelog.env.forget` drops the listing. If all listings together have
+more than 500,000 entries, the oldest listings are dropped. Logs and large objects are read by
+blocks, and only in the version that was listed. If a log or a large object was replaced after the
+listing, the object counts as missing, and the reader lists the folder again. Other objects are read
+whole, from a cache or in their current version.
 """
 
 import dataclasses
@@ -230,7 +230,7 @@ class ObjectFiles(LayeredFiles):
 
     def _read_small(self, key: str) -> bytes | None:
         try:
-            # if the result has the extra byte, the object is large
+            # more than SMALL_BYTES bytes in the result mean that the object is large
             return self.store.read(key, 0, SMALL_BYTES + 1)
         except FileNotFoundError:
             return None
@@ -263,7 +263,7 @@ class ObjectFiles(LayeredFiles):
         """Return the status of an object or folder, from a cached listing or by a request.
 
         Raises:
-            FileNotFoundError: There is neither an object nor a folder.
+            FileNotFoundError: The path is neither an object nor a folder.
         """
         if not self.is_remote(path):
             return self.below.stat(path)
@@ -390,7 +390,7 @@ class ObjectFiles(LayeredFiles):
 
 
 def _is_log(key: str) -> bool:
-    """Return whether an object is a log. A log must be read in the listed version."""
+    """Return whether an object is a log, which must be read in the version that was listed."""
     return key.endswith(".log")
 
 
@@ -471,8 +471,8 @@ def env_for(path: str, env: Env | None = None, options: Mapping[str, str] | None
     result = env or os_env()
     if options:
         result = dataclasses.replace(result, store_options=dict(options))
-        # Options of the tiers' cache are removed, because they are not options of a store; see
-        # docs/tiers.md.
+        # `options` may contain options of the tiers' cache (docs/tiers.md). They are removed,
+        # because a store has no such options.
         options = {name: text for name, text in options.items() if not name.startswith(TIER_PREFIX)}
     if not is_url(path) or is_remote(result.files, path.rstrip("/")):
         return result

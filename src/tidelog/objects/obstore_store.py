@@ -160,8 +160,8 @@ def _flag(name: str, text: str) -> bool:
     return text.lower() == "true"
 
 
-# Number of parts uploaded at the same time. Together with the part that is being read, three parts
-# are in memory.
+# Number of parts that are uploaded at the same time. A third part is being read meanwhile, so three
+# parts are in memory.
 _CONCURRENCY: Final = 2
 
 _BACKOFF_S: Final = 0.1
@@ -247,8 +247,9 @@ class ObstoreStore:
         self.url = url
         self._family = family
         self._settings = settings
-        # Several URLs may name the same store in memory. The path of such a URL is a folder in this
-        # store. The handles of other stores already include the path.
+        # Several `memory://` URLs may name the same store. The path of a `memory://` URL is a
+        # folder in its store, so keys begin with this path. For other URLs, obstore adds the path
+        # to the keys.
         rest = url.partition("://")[2]
         self._prefix = rest.partition("/")[2].strip("/") if family == "memory" else ""
         self._store = _make_handle(url, family, settings, settings.retries)
@@ -414,8 +415,8 @@ class ObstoreStore:
             return "create"
         if self._family != "gs":
             return {"e_tag": etag}
-        # Google compares generations instead of etags. So if the object has this etag, its current
-        # generation is the condition.
+        # Google's condition is a generation, not an etag. So the etag is compared here, and the
+        # condition is the object's current generation.
         meta = self._meta(key)
         if meta is None or meta["e_tag"] != etag:
             return None
@@ -425,8 +426,9 @@ class ObstoreStore:
     def _put_if(self, key: str, data: bytes, mode: "PutMode") -> ObjectInfo | None:
         """Put with retries; after a lost response, find out whether the object was stored.
 
-        If the response to a put was lost and the retry is refused, either an earlier attempt of
-        this put or another writer's put was stored. So the stored bytes are compared with `data`.
+        If the response to a put is lost and the retry is refused, either an earlier attempt or
+        another writer has stored the object. To find out which, the stored bytes are compared with
+        `data`.
         """
         import obstore
         import obstore.exceptions as failures

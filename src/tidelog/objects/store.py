@@ -29,8 +29,8 @@ class ObjectInfo(NamedTuple):
     Attributes:
         key: Name below the store's URL.
         size: Size in bytes.
-        etag: Text that identifies this content, and differs from the etags of other puts. Its form
-            depends on the store.
+        etag: Text that identifies this content: other content has another etag. The form of the
+            text depends on the store.
         modified_ms: Time of the put in ms since the epoch; `NO_MODIFIED` if unknown, such as in the
             result of a put by obstore.
     """
@@ -41,7 +41,8 @@ class ObjectInfo(NamedTuple):
     modified_ms: int
 
 
-# Types for annotations in classes whose method `list` hides the type `list`.
+# Names for types of lists. Classes with a method `list` need these names, because the method hides
+# the type `list` in their annotations.
 InfoList: TypeAlias = list[ObjectInfo]
 
 NameList: TypeAlias = list[str]
@@ -230,8 +231,8 @@ def failure(where: str, operation: str, error: BaseException, step: str = "") ->
     return StorageFailure(where, operation, f"{reason}; {step}" if step else reason)
 
 
-# Size of a part. S3 accepts up to 10,000 parts of at least 5 MB. With parts of this size an object
-# has at most 80 GB.
+# Size of a part of an upload, in bytes. S3 accepts up to 10,000 parts of at least 5 MB each. So an
+# object that is uploaded in parts of 8 MB has at most 80 GB.
 PART_BYTES: Final = 8 << 20
 
 

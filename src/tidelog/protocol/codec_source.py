@@ -1,7 +1,8 @@
 """Generated Python source of readers and writers, and the errors that the compiled code raises.
 
 Names in the source come from declarations and counters. Values are never written into the source.
-They are objects in the namespace of the compiled code, so no outside input becomes code.
+The source refers to a value by a name in the namespace of the compiled code, so no outside input
+becomes code.
 """
 
 from collections.abc import Callable, Iterator
@@ -94,7 +95,10 @@ class Source:
         return name
 
     def layout(self, letters: str, method: str) -> str:
-        """Return the source's name for a method of the `Struct` with the format `letters`."""
+        """Return the name with which the source refers to a method of `Struct`.
+
+        `letters` is the format of the `Struct`, without its byte order.
+        """
         name = f"{method}_{letters.replace('?', 't')}"
         if name not in self._names:
             self._names[name] = getattr(Struct(f">{letters}"), method)

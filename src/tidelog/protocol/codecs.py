@@ -3,16 +3,17 @@
 For each message, the reader is one Python function, and the writer is one Python function. Nested
 structs are read and written in the same function.
 
-- Reading: neighboring values of fixed size are unpacked together with the length or count that
-  follows them. If a buffer ends early, the unpacking fails. Lengths and counts are compared with
-  the remaining bytes before anything is sliced or allocated.
+- Reading: one call unpacks neighboring values of fixed size and the length or count that follows
+  them. The call fails if the buffer is too short for these values. Lengths and counts are compared
+  with the remaining bytes before anything is sliced or allocated.
 - Allowance: objects take more memory than their encoded bytes (a list of empty strings takes eight
-  times as much). So each object is charged to a limit. Lists and structs are charged before their
+  times as much). So the reader charges the memory of each object to the message's allowance, and
+  refuses the message if the allowance is exceeded. Lists and structs are charged before their
   allocation. Strings, bytes and ids are charged right after their allocation. The objects of a
   request may take 7 bytes of memory per byte of the request, plus nearly 1 MiB (16 MiB in the
   sliced form), but at most 128 MiB. The objects of a response may take 63 bytes per byte of the
-  response plus nearly 1 MiB. Strings are charged four times their length, because the widest
-  characters take four bytes.
+  response plus nearly 1 MiB. A string is charged with four times its encoded length, because the
+  widest characters take four bytes of memory.
 - Long messages: if a message has more list elements and tagged fields than `Reader.items`,
   TooManyItems is raised before the elements are read. The sliced form of a reader or writer is a
   generator that yields after every `SLICE_ITEMS` elements, so that an event loop can do other work.
@@ -64,25 +65,25 @@ Message = TypeVar("Message", bound="DataclassInstance")
 
 # Number of bytes of memory that the objects of a request may take, per byte of the request.
 # Together, the request, its objects and temporary objects take at most 8 bytes per byte of the
-# request plus 1 MiB. Temporary objects exist because a string is decoded before it is charged, and
-# may be copied for a moment.
+# request plus 1 MiB. The temporary objects are strings: a string is decoded before its memory is
+# charged, and may be copied for a moment.
 ALLOWANCE_PER_BYTE: Final = 7
 
 ALLOWANCE_BYTES: Final = 2**20 - 3 * 2**16
 
-# Maximum number of bytes of memory that the objects of a request of any length may take. Creating
-# more objects would block the event loop for about a second.
+# Maximum number of bytes of memory that the objects of a request may take, however long the request
+# is. Creating more objects would block the event loop for about a second.
 ALLOWANCE_BYTES_MAX: Final = 2**27
 
-# Value that replaces `ALLOWANCE_BYTES` in the sliced form. The value is larger, because only a few
-# long requests are read at the same time. For example, a Fetch request of 30,000 partitions has
-# 500 KB, and its objects take 9 MB.
+# Value that replaces `ALLOWANCE_BYTES` in the sliced form of a reader. The sliced form may use more
+# memory, because only a few long requests are read at the same time. For example, a Fetch request
+# of 30,000 partitions has 500 KB, and its objects take 9 MB.
 LONG_ALLOWANCE_BYTES: Final = 2**24
 
 # Number of bytes of memory that the objects of a response may take, per byte of the response. The
-# number is large, because the client has chosen the broker and trusts it, and a response may
-# describe thousands of partitions. For example, a partition in a Metadata response has 26 bytes and
-# takes about 500 bytes of memory.
+# number is large, because a response may describe thousands of partitions. This is safe, because
+# the client trusts the broker that it has chosen. For example, a partition in a Metadata response
+# has 26 bytes and takes about 500 bytes of memory.
 ANSWER_ALLOWANCE_PER_BYTE: Final = 63
 
 # Number of list elements between two yields of a sliced reader or writer; reading or writing these
@@ -91,8 +92,8 @@ SLICE_ITEMS: Final = 128
 
 _FIXED_SLICE_ITEMS: Final = 8192
 
-# Memory that CPython takes for values, in bytes. Small numbers, empty strings and defaults are
-# shared, and need no memory.
+# Memory in bytes that one value takes in CPython. Small numbers, empty strings and defaults are
+# shared objects, so they need no memory of their own.
 _NUMBER_BYTES: Final = 32
 
 _INT64_BYTES: Final = 36
@@ -182,8 +183,8 @@ _FORM_BYTES: Final = {
 def _memory_bytes(kind: Kind[object], version: int) -> int:
     """Return the maximum memory of one value's objects, in bytes.
 
-    The result does not include strings, views, ids, items and tagged fields, because the reader
-    charges them when it reads them.
+    The result does not include the memory of strings, views, ids, items and tagged fields. The
+    reader charges their memory when it reads them.
     """
     if kind.form is Form.STRUCT:
         fields = fields_of(struct_of(kind), version)
@@ -308,7 +309,7 @@ class _ReadCode(Source):
         is_text = kind.form is Form.STRING
         length = self._length("h" if is_text else "i")
         target = self.fresh("v")
-        # A length of fixed size is an int16, which can't exceed the limit.
+        # A string's length of fixed size is an int16, which can't exceed STRING_BYTES_MAX.
         limit = f" and {length} <= {STRING_BYTES_MAX}" if is_text and self.flexible else ""
         with self.block(f"if 0 < {length} <= end - at and left >= 0{limit}:"):
             part = f"view[at : at + {length}]"
@@ -323,13 +324,13 @@ class _ReadCode(Source):
 
     def _or_null(self, kind: Kind[object], length: str, target: str, least: int) -> None:
         if kind.may_be_null(self.version):
-            # Any negative length is null, as in Kafka, which itself writes -1.
+            # Any negative length means null, as in Kafka's readers. Kafka's writers write -1.
             with self.block(f"elif {length} < 0:"):
                 self.line(f"{target} = None")
         with self.block("else:"):
             if kind.form is Form.ARRAY and not self._sliced:
-                # A message with too many elements for its memory limit may fit into the higher
-                # limit of the sliced form.
+                # These elements exceed this form's memory limit, but perhaps not the higher limit
+                # of the sliced form.
                 with self.block(f"if items < {length} and {length} * {least} <= end - at:"):
                     self.line(f"raise {self.name(TooManyItems)}")
             refuse = self.name(codec_source.bad_length)
@@ -440,7 +441,10 @@ class _ReadCode(Source):
             self.line(f"raise {self.name(codec_source.too_much)}('tagged field', at, end, left)")
 
     def _tagged(self, kind: Kind[object]) -> str:
-        """Append lines that read a tagged field's value. Here the byte of a null struct is 0."""
+        """Append lines that read a tagged field's value.
+
+        In a tagged field, 0 means a null struct.
+        """
         if kind.form is not Form.STRUCT:
             return self._value_now(kind)
         value = self._inner(kind, first_there=1)
@@ -552,7 +556,10 @@ class _WriteCode(Source):
             self.line(f"add({self.layout(letters, 'pack')}({values}))")
 
     def _put_varint(self, value: str, varint: str) -> None:
-        """Append lines that write a varint. A one-byte varint is packed with collected values."""
+        """Append lines that write a varint.
+
+        A varint of one byte is packed together with the values collected so far.
+        """
         run, self._run = self._run, []
         if not run:
             self.line(f"add({self._small}[{value}] if {value} < 128 else {varint}({value}))")
@@ -566,7 +573,7 @@ class _WriteCode(Source):
     def _put_length(self, letter: str, length: str) -> None:
         """Append lines that write a length or count, compact or of fixed size.
 
-        The letter `h` marks the length of a string.
+        `letter` is `h` for the length of a string.
         """
         if self.flexible:
             text_length = self.name(text_varint, "varint")
@@ -613,7 +620,7 @@ class _WriteCode(Source):
             self.flush()
 
     def _counted(self, kind: Kind[object], value: str, length: str, size: str, empty: str) -> None:
-        """Append lines that set `length`: to `size`, or to null's length if the value is None."""
+        """Append lines that set `length` to `size`, or to the length that means null."""
         more = " + 1" * self.flexible
         if not kind.may_be_null(self.version):
             self.line(f"{length} = {size}{more}")

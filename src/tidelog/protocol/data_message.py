@@ -3,9 +3,9 @@
     version, subscription = SUBSCRIPTION.read(data)
     data = OFFSET_COMMIT_VALUE.write(3, OffsetCommitValue(offset=42))
 
-In the key of a record, the int16 is the kind of the record. In `__consumer_offsets`, for example, 0
-and 1 mean an offset, and 2 means a group. In all other places, the int16 is the version of the
-message. The messages are declared in `protocol.messages`.
+In the key of a record, the int16 is the kind of the record: in `__consumer_offsets`, for example, 0
+and 1 mean an offset, and 2 means a group. Outside the keys of records, the int16 is the version of
+the message. The messages are declared in `protocol.messages`.
 
 Source: Kafka's guide to the consumer protocol and to `__consumer_offsets`.
 """
@@ -39,8 +39,8 @@ class DataMessage(NamedTuple, Generic[Message]):
         last: Highest version that the declaration knows, inclusive.
         flexible: First version with compact lengths and tagged fields.
         open_ended: Whether a later version is read as the last known version, without the later
-            version's additional fields. In this way, members of a group can read messages from
-            members with a later version.
+            version's additional fields. An open-ended declaration lets the members of a group read
+            messages from members with a later version.
     """
 
     kind: type[Message]

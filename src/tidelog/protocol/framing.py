@@ -1,16 +1,15 @@
 """Splits a stream into frames: a length of 4 bytes, then that many bytes.
 
-The caller passes received bytes to `feed`. To avoid a copy, the caller can instead call `room`,
-which returns a buffer, receive bytes into this buffer, and then call `filled` with the number of
-these bytes. These two methods are like `get_buffer` and `buffer_updated` of asyncio's
-BufferedProtocol. Small frames share a buffer. A large frame has a buffer of its own. A frame is a
-view of a buffer. The frame stays valid as long as it is referenced, because a buffer is reused only
-when no view of the buffer is left.
+The caller passes received bytes to `feed`. To avoid a copy, the caller can instead receive bytes
+into the buffer that `room` returns, and then call `filled` with the number of received bytes.
+`room` and `filled` are like `get_buffer` and `buffer_updated` of asyncio's BufferedProtocol. Small
+frames share a buffer. A large frame has a buffer of its own. A frame is a view of a buffer. A frame
+stays valid as long as the caller holds a reference to it, because a buffer is reused only when no
+view of the buffer is left.
 
-Before the bytes of a frame arrive, its length field causes the allocation of at most about 128 KiB.
-The buffer of a larger frame grows with the number of received bytes, to at most twice this number.
-Exception: the buffer may grow at once to the size of the last frame that this connection has
-received.
+The length field of a frame alone causes the allocation of at most about 128 KiB. The buffer of a
+larger frame grows with the number of received bytes, to at most twice this number. Exception: the
+buffer may at once be as large as the largest frame that this connection has received.
 """
 
 from collections import deque
@@ -34,15 +33,18 @@ _LARGE_STEP_BYTES: Final = 64 * 1024
 # Maximum size in bytes of a reused buffer for small frames. A larger buffer has grown for an
 # exceptional frame, and is not reused.
 _REUSED_CHUNK_BYTES_MAX: Final = 4 * CHUNK_BYTES_MAX
-# Minimum room at the end of a buffer, in bytes. A system call that receives fewer bytes costs too
-# much.
+# Minimum number of free bytes at the end of a buffer. With fewer free bytes, a system call would
+# receive too few bytes for its cost.
 _ROOM_BYTES_MIN: Final = 1024
 SPARE_BYTES: Final = 4 * 1024 * 1024
 _SPARES_MAX: Final = 16
 
 
 class Spares:
-    """Reusable buffers for large frames. Connections of one event loop may share them."""
+    """Reusable buffers for large frames.
+
+    The connections of one event loop may share one `Spares`.
+    """
 
     def __init__(self, limit_bytes: int = SPARE_BYTES) -> None:
         self._limit_bytes = limit_bytes
@@ -59,7 +61,10 @@ class Spares:
         return bytearray(size)
 
     def give(self, buffer: bytearray) -> None:
-        """Keep a buffer for reuse if it is not too large. `take` skips it while views use it."""
+        """Keep a buffer for reuse if it is not too large.
+
+        `take` skips the buffer while a view of it exists.
+        """
         if len(buffer) > self._limit_bytes:
             return
         self._buffers.append(buffer)
@@ -79,7 +84,8 @@ class Frames:
     ) -> None:
         self._max_frame_bytes = max_frame_bytes
         self._spares = Spares() if spares is None else spares
-        # Small frames: the received bytes that were not returned yet are chunk[start:end].
+        # Buffer for small frames. The bytes `_chunk[_start:_end]` were received, but not returned
+        # yet.
         self._chunk = bytearray()
         self._start = 0
         self._end = 0
@@ -89,13 +95,13 @@ class Frames:
         self._large_bytes = 0
         self._large_have = 0
         self._largest_bytes = 0
-        # Buffer and expected size of the next large frame. The expected size is the smaller size of
-        # the last two large frames.
+        # Buffer for the next large frame, and the expected size of this frame. The expected size is
+        # the size of the smaller one of the last two large frames.
         self._foreseen: bytearray | None = None
         self._foreseen_bytes = 0
         self._last_bytes = 0
-        # Complete large frames that `next` has not returned yet. They precede the bytes in the
-        # chunk.
+        # Complete large frames that `next` has not returned yet. In the stream, these frames
+        # precede the bytes in `_chunk`.
         self._ready: deque[memoryview] = deque()
 
     def allow(self, max_frame_bytes: int) -> None:
@@ -194,7 +200,7 @@ class Frames:
             return memoryview(self._foreseen)[: self._foreseen_bytes]
         chunk, end = self._chunk, self._end
         if self._start == end and self._large is None:
-            # All received bytes were returned, as between most requests.
+            # All received bytes were returned, which is usual between two requests.
             if foresees and self._foreseen_bytes and not self._ready:
                 self._foreseen = self._spares.take(_rounded(self._foreseen_bytes))
                 return memoryview(self._foreseen)[: self._foreseen_bytes]
@@ -212,14 +218,14 @@ class Frames:
     def lone(self, count: int) -> memoryview | None:
         """Return a small frame that arrived complete and alone; `next` does not return it again.
 
-        Call `lone` instead of `filled`; if it returns None, call `filled`.
+        Call `lone` instead of `filled`. If `lone` returns None, call `filled`.
 
         Args:
             count: Number of bytes that were put into the buffer that `room` returned.
 
         Returns:
-            The frame without its length. If the bytes are not exactly one small frame, None; in
-            this case nothing has changed.
+            The frame without its length. None if the bytes are not exactly one small frame; in this
+            case, `lone` has changed nothing.
         """
         if self._end or self._large is not None or self._ready or count < LENGTH_BYTES:
             return None
@@ -233,7 +239,7 @@ class Frames:
         return memoryview(chunk)[LENGTH_BYTES:count]
 
     def filled(self, count: int) -> None:
-        """Record that `count` bytes were put into the buffer that `room` returned."""
+        """Accept `count` bytes that the caller has put into the buffer that `room` returned."""
         if self._foreseen is not None:
             self._settle(self._foreseen, count)
         elif self._large is None:
@@ -269,7 +275,7 @@ class Frames:
         self._spares.give(buffer)
 
     def _put(self, data: memoryview) -> None:
-        """Copy bytes into the chunk, whose bytes must all have been returned before."""
+        """Copy bytes into `_chunk`. All earlier bytes of `_chunk` must have been returned."""
         if len(data) > len(self._chunk) or not is_free(self._chunk):
             self._chunk = bytearray(max(len(data), CHUNK_BYTES_MIN))
         self._start, self._end = 0, len(data)
@@ -291,9 +297,9 @@ class Frames:
             self._move_chunk(have + max(room_bytes, _ROOM_BYTES_MIN), have)
 
     def _begin_again(self) -> None:
-        """Let the next bytes be received at the beginning of the chunk.
+        """Empty `_chunk`, so that the next bytes are received at its beginning.
 
-        A full chunk is replaced by a larger one.
+        A full `_chunk` is replaced by a larger buffer.
         """
         size = self._next_size()
         if size != len(self._chunk):
@@ -311,7 +317,11 @@ class Frames:
         self._start, self._end = 0, have
 
     def _next_size(self) -> int:
-        """Return the next size of the chunk: twice its size if it was full, otherwise its size."""
+        """Return the size of the buffer that follows `_chunk`, at most CHUNK_BYTES_MAX.
+
+        A full `_chunk` is followed by a buffer of twice its size, any other `_chunk` by one of the
+        same size.
+        """
         size = len(self._chunk)
         return min(2 * size if self._end == size else size, CHUNK_BYTES_MAX)
 

@@ -1,12 +1,12 @@
 """`reindex`: builds or verifies indexes and zone maps of whole directories, in parallel on Spark.
 
 The mode `verify` checks each partition like `tidelog doctor`, and only reads. The mode `build`
-repairs derived files of directories that tidelog wrote, and adds missing zone maps. While it
-builds, the driver holds the directory's lock until the last task has ended. A directory that
-another program wrote, or a directory in an object store, is never changed. Instead, its zone maps
-are written to a separate folder (`zone_cache`), where readers find them. If the option `zone_cache`
-is given, both modes process only zone maps, `build` writes only to this folder, and neither mode
-locks the directory. So a broker can use the directory at the same time.
+repairs derived files of directories that tidelog wrote, and adds missing zone maps. In this mode,
+the driver holds the directory's lock until the last task has ended. A directory that another
+program wrote, or a directory in an object store, is never changed. The zone maps of such a
+directory are written to a separate folder (`zone_cache`), where readers find them. If the option
+`zone_cache` is given, both modes process only zone maps, and `build` writes only to this folder.
+Neither mode then locks the directory, so a broker can use the directory at the same time.
 """
 
 import json
@@ -123,11 +123,11 @@ def reindex(
     """Build or verify indexes and zone maps.
 
     Args:
-        spark: The session. Its workers must be able to open the directory and the cache under these
-            paths.
+        spark: The session. The session's workers must be able to open the directory and the cache
+            under the given paths.
         source: A directory of topics.
-        topics: Topics or single partitions. None for all topics and the files at the top of the
-            directory.
+        topics: Topics or single partitions. If None, the job processes all topics, and the files at
+            the top of the directory.
         **options: Options, see `ReindexOptions`.
 
     Raises:
@@ -209,7 +209,7 @@ def _check_cache(path: str, zone_cache: str) -> None:
 def _check_ours(env: Env, path: str, topics: TopicChoice) -> None:
     """Raise InvalidRequest if another program wrote a topic, or the directory is in a store.
 
-    Such a directory must not be changed.
+    A directory of another program, or in a store, must not be changed.
     """
     if is_url(path):
         raise InvalidRequest(
@@ -327,7 +327,10 @@ class DoPart:
 
 
 def _by_partition(names: Iterable[TopicPartition], parts: Iterable[PartDone]) -> list[PartDone]:
-    """Combine the results of each partition. Partitions without a finished segment are included."""
+    """Combine the results of tasks to one result for each partition.
+
+    A partition of `names` without a task gets an empty result.
+    """
     merged = {name: PartDone(topic=name.topic, partition=name.partition) for name in names}
     for part in parts:
         one = merged[TopicPartition(part.topic, part.partition)]
@@ -358,8 +361,8 @@ def partition_rows(result: ReindexResult) -> Iterator[tuple[object, ...]]:
 def finding_rows(result: ReindexResult) -> Iterator[tuple[object, ...]]:
     """Yield the rows of `FINDINGS_SCHEMA`.
 
-    For each partition, the findings of the first check come first. They are followed by findings
-    that only the check after the repair has. The findings on files at the top of the directory come
+    For each partition, the findings of the first check come first. Findings that only the check
+    after the repair has reported come next. The findings on files at the top of the directory come
     last.
     """
     for one in result.done:

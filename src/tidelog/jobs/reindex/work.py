@@ -1,8 +1,8 @@
 """Tasks of a reindex: check or repair one partition, or build zone maps of some segments.
 
 This module needs no Spark. Only two functions write to a directory: `check_partition` if `mends` is
-true, and `build_zones` if no cache is given. In these two cases, the caller holds the directory's
-lock.
+true, and `build_zones` if no cache is given. A caller that lets one of these functions write holds
+the directory's lock.
 """
 
 import json
@@ -69,7 +69,7 @@ class PartDone:
 
     @classmethod
     def decode(cls, text: str) -> "PartDone":
-        """Decode the result of `encode`."""
+        """Return the result that `encode` has converted to JSON."""
         fields = json.loads(text)
         for name in ("found", "left"):
             fields[name] = [_finding(one) for one in fields[name]]
@@ -95,8 +95,8 @@ def _finding(fields: Mapping[str, object]) -> Finding:
 def check_partition(env: Env, directory: str, name: TopicPartition, *, mends: bool) -> PartDone:
     """Check a partition like `tidelog doctor`; if `mends` is true, rebuild damaged derived files.
 
-    Missing zone maps are not built here, but by `build_zones`, segment by segment. With `mends`,
-    the caller holds the directory's lock.
+    This function does not build missing zone maps; `build_zones` builds them, segment by segment.
+    If `mends` is true, the caller holds the directory's lock.
     """
     done = PartDone(topic=name.topic, partition=name.partition)
     check, done.found = _check(env, directory, name, done, mends=mends)
@@ -120,7 +120,7 @@ def _check(
 ) -> tuple[DirectoryCheck, list[Finding]]:
     """Check a partition once; return the check and its findings.
 
-    Counts and problems are added to `done`.
+    The counts and problems of the check are added to `done`.
     """
     check = DirectoryCheck(env.files, directory, Selection(name.topic, name.partition))
     check.load()  # findings on the list of topics are reported by the check of the whole directory
@@ -160,8 +160,8 @@ def build_zones(
         directory: The directory of topics.
         name: The partition.
         bases: Base offsets of the segments.
-        cache_folder: Folder for the maps. If it is None, the maps are written next to the logs, and
-            the caller holds the directory's lock.
+        cache_folder: Folder for the maps. If no folder is given, the maps are written next to the
+            logs, and the caller holds the directory's lock.
     """
     cache = None if cache_folder is None else ZoneCache(env.files, cache_folder)
 
@@ -192,7 +192,7 @@ def verify_zones(
     Nothing is written.
 
     If the cache has no zone map for a segment, the zone map next to the segment's log is compared
-    instead. If neither zone map exists, a finding is added.
+    instead. If a segment has a zone map in neither place, a finding is added to the result.
     """
     cache = ZoneCache(env.files, cache_folder)
 
@@ -221,8 +221,8 @@ def verify_zones(
 def _equals_rebuilt_map(zone_map: ZoneMap, segment: ClosedSegment, done: PartDone) -> bool:
     """Return whether a zone map equals one that is built from the log now.
 
-    If the log is damaged, the zone map can't be compared. In this case, the result is True, and the
-    damage is added to `problems`.
+    If the log is damaged, the zone map can't be compared with it. For a damaged log, the result is
+    True, and the damage is added to `done.problems`.
     """
     try:
         fresh = ZoneMap.decode(zone_map_files.build(segment))

@@ -1,8 +1,8 @@
 """Counts of records by hour on both clocks, and sizes by partition, computed in Spark tasks.
 
 Each task reads only the needed columns of its offsets, and yields a few rows of counts for each
-record batch. Spark adds up the counts of all tasks. So the driver gets only one sum for each
-partition, clock and hour.
+record batch. Spark adds up the counts of all tasks. So the driver receives only one sum for each
+partition, clock and hour, and no counts of single batches.
 """
 
 from collections.abc import Iterator, Mapping
@@ -172,7 +172,7 @@ def _collected(grouped: object) -> Hours:
         f.sum("count").alias("total"), f.count("count").alias("times")
     ).collect():
         if row["kind"] == _SIZES:
-            # In rows of kind `_SIZES`, the column `hour` contains the number of records instead.
+            # In rows of kind `_SIZES`, the column `hour` contains a number of records, not an hour.
             number = row["partition"]
             records[number] = records.get(number, 0) + row["hour"] * row["times"]
             size_bytes[number] = size_bytes.get(number, 0) + row["total"]

@@ -6,8 +6,8 @@ into chunks and limits the rate. `targets` writes the chunks.
 
 Invariants: a chunk is added to the journal before the target receives the chunk, and is removed
 from the journal after the target has written it. If the journal contains a chunk, a restart writes
-the chunk again, with the same offsets and the same number. If the target already has a chunk with
-this number, the target skips the repeated chunk or replaces its own. The journal is replaced
+the chunk again, with the same offsets and the same number. A target that already has a chunk with
+this number skips the repeated chunk, or replaces the earlier chunk by it. The journal is replaced
 atomically and durably, and locked while a job uses it.
 """
 
@@ -92,7 +92,8 @@ class Progress:
 
     Attributes:
         job_id: Id of the replay at the target, as 32 hexadecimal digits.
-        question: Values of the request by option. A restart must have the same values.
+        question: Values of the options that define the replay, by option. A restart must have the
+            same values.
         times: Start and end of the range in ms, None for an open side. Relative times such as `-6h`
             are converted to ms once, at the first start.
         keeps_partitions: Whether records keep the numbers of their partitions, as determined by the
@@ -428,7 +429,7 @@ class Replay:
         return target
 
     def _make_target(self) -> None:
-        """Create the target topic if it is missing. This runs after all checks."""
+        """Create the target topic if it is missing. Call this method after all checks."""
         to, topic, new = self._to, self._to_topic, self._new
         if self._is_new and new is not None and isinstance(to, Place):
             make_target(to, topic, new, self._env, self._listener)
@@ -462,7 +463,7 @@ class Replay:
         target = self._writer(progress)
         pacer = Pacer(self._rate, self._env.clock, self._wait)
         planned = total(progress.planned)
-        # An earlier run may have written the chunk that is in the journal.
+        # If the journal has a chunk, an earlier run may have written this chunk to the target.
         is_doubtful = bool(progress.chunk)
         while not progress.is_done:
             if not progress.chunk:
@@ -512,7 +513,7 @@ class Replay:
         *,
         is_doubtful: bool,
     ) -> _Written:
-        """Read, filter and write the chunk in the journal; return how many records and bytes."""
+        """Read, filter and write the journal's chunk; return the count of records and of bytes."""
         from pyspark.sql import Observation
 
         rows = _read_chunk(spark, question, progress.chunk, target.columns)
@@ -522,8 +523,8 @@ class Replay:
         observation = Observation()
         target.write(
             Chunk(
-                # Rows are counted in the last step before the write, because every write runs this
-                # step. Each row is counted once, even if a task is repeated.
+                # The last step before the write counts the rows, because Spark runs this step in
+                # every write. A row is counted once, even if a task is repeated.
                 rows=rows.observe(observation, *_amounts(rows.columns)),
                 job_id=progress.job_id,
                 number=progress.number,

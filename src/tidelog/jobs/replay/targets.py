@@ -2,8 +2,8 @@
 
 A restart may write a chunk that a killed job has already written. The targets guarantee:
 
-- directory: the commit contains the chunk's number, so the directory stores each chunk only once.
-  Either all of a chunk is visible, or nothing.
+- directory: the commit contains the chunk's number, so the directory stores each chunk only once. A
+  reader sees either all records of a chunk, or none of them.
 - brokers: each task writes its rows and a marker with the chunk's number in one transaction. Rows
   are divided among tasks by partition and sorted by offset, in the same way in each attempt, so
   each row is written once. This needs the columns `partition` and `offset`, which a transform must
@@ -94,7 +94,7 @@ class TopicTarget:
     columns = ()
 
     def arrange(self, rows: "DataFrame", tasks: int) -> "DataFrame":
-        """Return the rows. For brokers, `in_order` divides them by partition and sorts them."""
+        """Return the rows. For brokers, the rows are divided and sorted by `in_order`."""
         return in_order(rows, tasks) if self.place.is_broker else rows
 
     def write(self, chunk: Chunk) -> None:

@@ -38,8 +38,8 @@ AnyApi: TypeAlias = "Api[DataclassInstance, DataclassInstance]"
 
 NEVER_FLEXIBLE: Final = ANY_VERSION + 1
 
-# Arguments: name, API key, first and last version, first flexible version, module, first declared
-# version.
+# Arguments of each `Api`: name, API key, first and last version, first flexible version, module of
+# the declarations, first declared version.
 API_VERSIONS: Final[Api[metadata.ApiVersionsRequest, metadata.ApiVersionsResponse]] = Api(
     "ApiVersions", 18, 0, 4, 3, "metadata", 0
 )

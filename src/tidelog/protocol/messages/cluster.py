@@ -123,7 +123,7 @@ class FeatureUpdate:
 
 @message
 class UpdateFeaturesRequest:
-    """Request to change the levels of features, or (`validate_only`) only to check the change."""
+    """Request to change the levels of features or, with `validate_only`, to check the change."""
 
     timeout_ms: int = wire(INT32, default=60000)
     feature_updates: list[FeatureUpdate] = wire(array(struct(FeatureUpdate)))

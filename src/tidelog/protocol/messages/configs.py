@@ -136,7 +136,7 @@ class AlterConfigsResponse(ThrottledResponse):
 
 @message
 class IncrementallyAlteredConfig:
-    """Setting to change, with the operation and the operation's operand (`value`).
+    """Setting to change: its name, the operation, and the operand of the operation (`value`).
 
     The operation is 0 to set the value, 1 to delete it, 2 to append to a list, 3 to remove from a
     list.
@@ -214,7 +214,8 @@ class QuotaFilterComponent:
 class DescribeClientQuotasRequest:
     """Request for the quotas of entities that match the filters.
 
-    If `strict` is true, an entity with a part for which there is no filter does not match.
+    If `strict` is true, an entity matches only if the request has a filter for each of the entity's
+    parts.
     """
 
     components: list[QuotaFilterComponent] = wire(array(struct(QuotaFilterComponent)))
@@ -263,7 +264,7 @@ class QuotaAlteration:
 
 @message
 class AlterClientQuotasRequest:
-    """Request to change quotas of entities, or (`validate_only`) only to check the change."""
+    """Request to change quotas of entities or, with `validate_only`, only to check the change."""
 
     entries: list[QuotaAlteration] = wire(array(struct(QuotaAlteration)))
     validate_only: bool = wire(BOOLEAN)

@@ -98,7 +98,7 @@ class FetchRequest:
 class DivergingEpoch:
     """Largest epoch that client and leader share, and the epoch's end offset at the leader.
 
-    Both are -1 if the logs of client and leader do not diverge.
+    Epoch and end offset are -1 if the logs of client and leader do not diverge.
     """
 
     epoch: int = wire(INT32, since=12, default=-1)
@@ -115,7 +115,10 @@ class CurrentLeader:
 
 @message
 class SnapshotId:
-    """Snapshot of the metadata log to fetch instead of records. Without one, both values are -1."""
+    """Snapshot of the metadata log to fetch instead of records.
+
+    Without a snapshot, `end_offset` and `epoch` are -1.
+    """
 
     end_offset: int = wire(INT64, default=-1)
     epoch: int = wire(INT32, default=-1)

@@ -56,9 +56,10 @@ class OffsetCommitRequest:
 
 @message
 class OffsetCommitResponseTopic:
-    """Topic in the response of all three APIs, with its partitions.
+    """Topic in the response of the three APIs of this module, with its partitions.
 
-    Version 10 of OffsetCommit names the topic by its id. The other APIs have no version 10.
+    Version 10 of OffsetCommit names the topic by its id. OffsetDelete and TxnOffsetCommit have no
+    version 10.
     """
 
     name: str = wire(STRING, until=9)

@@ -1,8 +1,9 @@
 """Records of classic groups and committed offsets; messages inside JoinGroup and SyncGroup.
 
 A member sends its subscription in the metadata of JoinGroup, and receives its assignment in the
-response of SyncGroup. Both messages have versions of their own. A reader that does not know a
-later version decodes such a message as the highest version that it knows.
+response of SyncGroup. Subscription and assignment have versions of their own. If a message has a
+later version than the reader knows, the reader decodes it as the highest version that the reader
+knows.
 
 Source: Kafka's consumer protocol, KIP-429 (owned partitions), KIP-792 (generation), KIP-881
 (racks); Kafka's records in `__consumer_offsets`; KIP-211 (offset expiry), KIP-848 (topic ids).
@@ -113,7 +114,7 @@ class ConsumerProtocolAssignment:
 SUBSCRIPTION: Final = DataMessage(ConsumerProtocolSubscription, 0, 3, open_ended=True)
 ASSIGNMENT: Final = DataMessage(ConsumerProtocolAssignment, 0, 3, open_ended=True)
 
-# The version of a key names the kind of the record: 0 and 1 a committed offset, 2 a group.
+# The version of a key is the kind of the record: 0 and 1 mean a committed offset, 2 means a group.
 OFFSET_COMMIT_KEY: Final = DataMessage(OffsetCommitKey, 0, 1)
 
 GROUP_METADATA_KEY: Final = DataMessage(GroupMetadataKey, 2, 2)

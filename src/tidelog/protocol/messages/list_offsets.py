@@ -82,10 +82,9 @@ class ListOffsetsPartitionResponse(PartitionCode):
     Version 0 returns the offsets of segments, in descending order.
 
     Attributes:
-        without_append_time: For a lookup by append time, the number of records with unknown append
-            time before the returned offset. If there is no match, the number of records with
-            unknown append time in the whole partition. -1 for other lookups, and in responses of
-            other brokers. This field is a tidelog extension.
+        without_append_time: Number of records with unknown append time before the returned offset,
+            or in the whole partition if no record matches. The value is -1 if the lookup is not by
+            append time, or if the broker is not tidelog. This field is a tidelog extension.
     """
 
     old_style_offsets: list[int] = wire(array(INT64), until=0)

@@ -68,7 +68,10 @@ class FinalizedFeature:
 
 @message
 class ApiVersionsResponse:
-    """Response with the supported APIs. With the error UNSUPPORTED_VERSION, it has version 0."""
+    """Response with the supported APIs.
+
+    A response with the error UNSUPPORTED_VERSION is encoded in version 0.
+    """
 
     error_code: int = wire(INT16)
     api_keys: list[ApiVersion] = wire(array(struct(ApiVersion)))
@@ -246,7 +249,7 @@ class DescribeLogDirsRequest:
 
 @message
 class DescribeLogDirsPartition:
-    """Partition in the response: size of the log in bytes, and by how many offsets it lags."""
+    """Partition in the response: size of its log in bytes, and lag of its log in offsets."""
 
     partition_index: int = wire(INT32)
     partition_size: int = wire(INT64)

@@ -34,9 +34,9 @@ from tidelog.protocol.schema import (
 class ConsumerGroupHeartbeatRequest:
     """Heartbeat of a consumer group's member.
 
-    With epoch 0 the member joins the group, and with -1 it leaves the group. With -2 a static
-    member leaves temporarily. A field that is null has not changed since the last heartbeat; for
-    the rebalance timeout, -1 means this.
+    With epoch 0 the member joins the group. With epoch -1 the member leaves the group. With epoch
+    -2 a static member leaves temporarily. A null field, or a rebalance timeout of -1, has not
+    changed since the last heartbeat.
     """
 
     group_id: str = wire(STRING)
@@ -134,7 +134,7 @@ class ConsumerGroupDescribeResponse(ThrottledResponse):
 class ShareGroupHeartbeatRequest:
     """Heartbeat of a share group's member.
 
-    With epoch 0 the member joins the group, and with -1 it leaves the group. A field that is null
+    With epoch 0 the member joins the group. With epoch -1 the member leaves the group. A null field
     has not changed since the last heartbeat.
     """
 

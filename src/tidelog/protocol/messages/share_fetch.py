@@ -57,7 +57,9 @@ class ShareFetchTopic:
 
 @message
 class ShareFetchRequest:
-    """Request to acquire records. The broker waits for `min_bytes`, at most `max_wait_ms`.
+    """Request to acquire records.
+
+    The broker waits until `min_bytes` are available, but at most `max_wait_ms`.
 
     The session epoch is 0 in the request that opens a session, then larger by 1 in each request,
     and -1 in the request that closes the session. The acquire mode is 0 for whole batches of about
@@ -99,7 +101,8 @@ class AcquiredRecords:
 class SharePartitionData(PartitionError):
     """Partition in the response, with whole batches.
 
-    The member has acquired only the records in `acquired_records`.
+    Of the records in these batches, the member has acquired only those at the offsets in
+    `acquired_records`.
     """
 
     acknowledge_error_code: int = wire(INT16)

@@ -1,7 +1,7 @@
 """Parts of messages that several APIs share.
 
-Responses and results derive from the classes with throttle times and errors, whose fields come
-first on the wire.
+Responses and results inherit from the classes with throttle times and errors. The inherited fields
+come first on the wire.
 """
 
 from uuid import UUID
@@ -81,7 +81,7 @@ class TopicPartitions:
 
 @message
 class NamedPartitions:
-    """Topic and numbers of its partitions, where Kafka's field is `name`."""
+    """Topic and numbers of its partitions, if the topic's field is `name` in Kafka."""
 
     name: str = wire(STRING)
     partitions: list[int] = wire(array(INT32))
@@ -89,7 +89,7 @@ class NamedPartitions:
 
 @message
 class NamedIndexes:
-    """Topic and numbers of its partitions, where Kafka's field is `partition_indexes`."""
+    """Topic and numbers of its partitions, if their field is `partition_indexes` in Kafka."""
 
     name: str = wire(STRING)
     partition_indexes: list[int] = wire(array(INT32))

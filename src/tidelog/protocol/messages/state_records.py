@@ -4,8 +4,9 @@
   the value has the previous and next producer ids, and the client's transaction version (KIP-890).
 - `__share_group_state`: the int16 at the start of a key is 0 for a snapshot of a share partition,
   1 for an update (KIP-932; KIP-1226 for delivered records).
-- Cluster metadata: users, ACLs and quotas. A frame of three unsigned varints (frame version, key,
-  version) precedes each record. All records have version 0, with compact lengths and tagged fields.
+- Cluster metadata: users, ACLs and quotas. Three unsigned varints precede each record: the frame
+  version, the key (the record's type) and the record's version. All these records have version 0,
+  with compact lengths and tagged fields.
 
 Source: Kafka 4.3's records in these topics and in `__cluster_metadata`.
 """

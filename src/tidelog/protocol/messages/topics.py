@@ -49,7 +49,7 @@ class CreatableTopic:
 
 @message
 class CreateTopicsRequest:
-    """Request to create topics, or (`validate_only`) only to check whether this is possible."""
+    """Request to create topics or, with `validate_only`, only to check whether this is possible."""
 
     topics: list[CreatableTopic] = wire(array(struct(CreatableTopic)))
     timeout_ms: int = wire(INT32, default=60000)
@@ -144,7 +144,7 @@ class CreatePartitionsTopic:
 
 @message
 class CreatePartitionsRequest:
-    """Request to add partitions to topics, or (`validate_only`) only to check the addition."""
+    """Request to add partitions to topics or, with `validate_only`, only to check the addition."""
 
     topics: list[CreatePartitionsTopic] = wire(array(struct(CreatePartitionsTopic)))
     timeout_ms: int = wire(INT32)
