@@ -128,7 +128,7 @@ def _broken(line: str) -> Iterator[str]:
 def one_of(
     *names: str, kind: type[StrEnum], default: str | None, text: str
 ) -> Callable[[_Function], _Function]:
-    """Declare an option whose values are those of an enumeration; the command gets a member."""
+    """Declare an option for one member of the enumeration `kind`; the command gets the member."""
 
     def member(_context: click.Context, _parameter: click.Parameter, value: str | None) -> object:
         return None if value is None else kind(value)
@@ -415,9 +415,9 @@ def read_format_option(text: str) -> _Decorator:
 def _answer_zone(
     context: click.Context, _parameter: click.Parameter, zone: str | None
 ) -> str | None:
-    """Return the value of `--zone`, else the zone that the given times name.
+    """Callback of `--zone`: return its value, else the zone that the given times name.
 
-    `answer_zone` returns the same zone afterwards.
+    The zone is also stored in the context, for `answer_zone`.
 
     Return None if the given times name no zone, or several zones.
 

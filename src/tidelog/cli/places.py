@@ -279,13 +279,14 @@ def here_or_by_holder(
     here: Callable[[], _Result],
     by: "Callable[[ControlClient], _Result]",
 ) -> _Result:
-    """Call `here`; if another process has the directory open, call `by` with a client for it.
+    """Call `here`, or `by` with a client if another process has the directory open.
 
     Args:
         data: Path of the directory.
         verb: Name of the request that `by` sends; the other process must support it.
-        here: Does the work in this process; raises DirectoryLocked if another process has the lock.
-        by: Sends the request to that other process.
+        here: Does the work in this process; raises DirectoryLocked if another process holds the
+            lock.
+        by: Sends the request to that other process, with the client that it receives.
 
     Raises:
         DirectoryLocked: The other process can't be reached, or doesn't support the request. Other

@@ -152,13 +152,16 @@ class ProduceOptions:
 
 @dataclass(slots=True)
 class _Tally:
-    """Rows appended so far, by partition: (records, first offset, last offset, append ms)."""
+    """Counts of the rows that were appended so far.
+
+    `partitions` maps each partition to (records, first offset, last offset, append time in ms).
+    """
 
     partitions: dict[int, tuple[int, int, int, int]] = field(default_factory=dict)
-    oldest_ms: int = 0  # retention deletes older records
-    old: int = 0  # number of rows before `oldest_ms`
+    oldest_ms: int = 0  # retention deletes records with earlier create times
+    old: int = 0  # number of appended rows with create times before `oldest_ms`
     committed: int = 0  # number of rows that `load_once` appended before it failed
-    # location of the first number that became text
+    # location of the first number that was written as text
     numbers: list[str] = field(default_factory=list)
 
     def take(self, results: dict[int, AppendResult]) -> None:

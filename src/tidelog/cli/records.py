@@ -426,7 +426,7 @@ def _limited(reader: "Iterable[pa.RecordBatch]", limit: int | None) -> Iterator[
     if limit is None:
         yield from reader
         return
-    # Batches after the limit are not read, because they may be damaged.
+    # Batches after the limit are not read, so that damage in them causes no error.
     batches = iter(reader)
     while limit > 0 and (batch := next(batches, None)) is not None:
         yield batch.slice(0, limit)

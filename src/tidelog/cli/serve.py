@@ -168,7 +168,10 @@ def _start(surroundings: Surroundings, options: ServeOptions) -> None:
 
 @contextmanager
 def infrequent_garbage_collection() -> Iterator[None]:
-    """Run the garbage collector less often during the block, because requests create few cycles."""
+    """Run the garbage collector less often during the block.
+
+    Requests create few reference cycles.
+    """
     before = gc.get_threshold()
     gc.set_threshold(*GARBAGE_THRESHOLDS)
     try:
@@ -205,7 +208,11 @@ def _own_settings(options: ServeOptions) -> dict[str, str]:
 
 @contextmanager
 def _locating_errors(file: "SettingsFile", own: Container[str]) -> Iterator[None]:
-    """Add file and line to errors of the file's settings, except settings that `own` overrides."""
+    """Add the file's name and the line to errors about settings in the file.
+
+    An error about a setting that `own` overrides gets no line, because the value is not from the
+    file.
+    """
     try:
         yield
     except ConfigError as error:
@@ -222,7 +229,7 @@ def _locating_errors(file: "SettingsFile", own: Container[str]) -> Iterator[None
 def _configure(
     surroundings: Surroundings, options: ServeOptions, texts: dict[str, str]
 ) -> "BrokerConfig":
-    """Parse all settings together; print or log the notes."""
+    """Parse all settings together; print or log the notes about them."""
     from tidelog.config import BrokerConfig
     from tidelog.server.api.node import LOGGER
     from tidelog.server.logs import LOGGED_ONCE

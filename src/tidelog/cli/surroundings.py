@@ -228,8 +228,8 @@ class Surroundings:
         variables: Environment variables.
         is_wide: Whether tables may be wider than the terminal (`--wide`).
         arguments: Arguments of the command, shown in reports.
-        with_place: Function that adds the command's directory or cluster to the commands that a
-            message names, so that a user can copy them.
+        with_place: Function that completes the commands in a message: it adds the options for the
+            directory or cluster, so that a user can copy and run the commands.
     """
 
     env: Env = field(default_factory=os_env)

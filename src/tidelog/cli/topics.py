@@ -414,9 +414,10 @@ def _setting_rows(
 
 
 def _retention(info: "TopicInfo | RemoteTopic") -> list[tuple[str | None, bool]]:
-    """Return the values of the settings that decide which segments retention deletes.
+    """Return a pair for each setting that decides which segments retention deletes.
 
-    The second item of each pair is true if the topic itself sets the setting.
+    The first item is the setting's value. The second item is true if the topic itself sets the
+    setting.
     """
     keys = ("cleanup.policy", "retention.bytes", "retention.ms", "tidelog.retention.clock")
     return [(info.settings.get(key), key in info.given) for key in keys]

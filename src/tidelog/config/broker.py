@@ -115,7 +115,7 @@ class BrokerConfig:
     A field has the setting's name with underscores.
 
     `parse` creates the object and validates names and ranges; the constructor doesn't validate
-    them. Settings are described in the order of the fields.
+    them. docs/serve.md describes the settings in the order of the fields.
 
     Attributes:
         topic_defaults: Default settings of topics, under the broker's names.
@@ -582,7 +582,8 @@ class BrokerConfig:
             texts: Texts of broker settings and topic defaults (`log.retention.hours`), by name.
 
         Raises:
-            ConfigError: A setting is unknown, not supported or invalid, or two settings contradict.
+            ConfigError: A setting is unknown, not supported or invalid, or two settings contradict
+                each other.
             ConfigErrors: Several names or values are invalid.
         """
         parsed = _ParsedSettings()
@@ -605,7 +606,7 @@ class BrokerConfig:
         return self.log_cleaner_dedupe_buffer_size // max(self.log_cleaner_threads, 1)
 
     def ensure_consistent(self) -> None:
-        """Check combinations of settings; raises ConfigError if two contradict."""
+        """Check combinations of settings; raises ConfigError if two contradict each other."""
         if self.cleaner_map_bytes < CLEANER_MAP_BYTES_MIN:
             raise ConfigError(
                 "log.cleaner.dedupe.buffer.size",
@@ -732,7 +733,8 @@ def changed_config(started: BrokerConfig, settings: Mapping[str, str]) -> Broker
         settings: Texts of changed settings, by a name in `DYNAMIC_CONFIGS`.
 
     Raises:
-        ConfigError: A setting can't be changed, a value is invalid, or two values contradict.
+        ConfigError: A setting can't be changed, a value is invalid, or two values contradict each
+            other.
     """
     values: dict[str, ConfigValue] = {}
     topics = dict(started.topic_defaults)

@@ -1,6 +1,6 @@
 """Reads broker settings from a file: server.properties, or TOML with the same names.
 
-In TOML, a setting's name is a dotted key, or consists of tables and a key.
+In TOML, a setting's name can be a dotted key, or the names of tables followed by a key.
 
 Source: java.util.Properties for server.properties.
 """
@@ -63,7 +63,7 @@ def setting_texts(table: Mapping[str, object]) -> dict[str, str]:
     Values may be strings, numbers, booleans, lists of these three types, and tables.
 
     Raises:
-        ConfigError: A value has another type, such as a date or a list in a list.
+        ConfigError: A value has a different type, such as a date, or is a list in a list.
     """
     return dict(_flat("", table))
 

@@ -452,7 +452,7 @@ class TopicConfig:
                 a corresponding topic setting are ignored.
 
         Raises:
-            ConfigError: A name is unknown, a value is invalid, or two values contradict.
+            ConfigError: A name is unknown, a value is invalid, or two values contradict each other.
         """
         below, broker_notes = resolve(broker or {}, ignore_unknown=True)
         above, notes = resolve(given)
@@ -464,7 +464,7 @@ class TopicConfig:
         return config, [*broker_notes, *notes, *_advice(config, settings)]
 
     def ensure_consistent(self) -> None:
-        """Check combinations of settings; raises ConfigError if two contradict."""
+        """Check combinations of settings; raises ConfigError if two contradict each other."""
         if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
             raise ConfigError(
                 "min.compaction.lag.ms",

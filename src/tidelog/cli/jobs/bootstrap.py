@@ -184,9 +184,9 @@ def _state(surroundings: Surroundings, table: str) -> str:
 
 
 def usual_id(request: Request, options: BootstrapOptions, state: str) -> str:
-    """Return a job id that is equal for the same table, content, read options, topic and columns.
+    """Return a job id made from the table, its content, read options, topic and columns.
 
-    Because of this id, a repeated command does not load the table twice.
+    A repeated command has the same id and therefore does not load the table twice.
 
     Args:
         request: Options of the command.
@@ -223,7 +223,7 @@ def format_of(request: Request) -> str:
 
 
 def ensure_table(surroundings: Surroundings, table: str) -> None:
-    """Raise FileNotFoundError if a local table named without a pattern does not exist."""
+    """Raise FileNotFoundError if a local table does not exist, unless its name is a pattern."""
     is_local = not any(mark in table for mark in (":", "*", "?", "[", "{"))
     if is_local and not surroundings.env.files.exists(table):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), table)

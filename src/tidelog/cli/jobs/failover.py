@@ -123,7 +123,8 @@ def _refuse_unknown(
 ) -> None:
     """Check the options of a command without cluster A.
 
-    Raises an error if an option needs A, or if an option that is required without A is missing.
+    Raises an error if an option needs cluster A, or if an option is missing that is required
+    without cluster A.
     """
     from tidelog.jobs.failover.job import refuse_unknown
 

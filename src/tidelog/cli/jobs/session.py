@@ -1,8 +1,8 @@
 """Shared parts of the commands on Spark: early checks, places, session, progress, reports.
 
-Spark takes five seconds or more to start. Therefore `check_before` reports errors before the start,
-such as a misspelled option, a missing topic, a directory that is not writable or an unreachable
-cluster. The job repeats these checks, because the places may have changed by then.
+Spark takes five seconds or more to start. Therefore `check_before` finds errors such as a missing
+topic, a directory that is not writable or an unreachable cluster before Spark starts. The job
+repeats these checks, because the places may have changed in the meantime.
 """
 
 import errno

@@ -272,8 +272,8 @@ def _csv_cell(cell: object) -> str:
 class _Table(Writer):
     """Writes aligned columns under a heading, in the width of the terminal.
 
-    Rows are written as they arrive. Later rows may make the columns wider. If some columns then no
-    longer fit, or a column gets its first value, the heading is written again.
+    Rows are written as they arrive. Later rows may make the columns wider. If the layout changes in
+    more than the widths, for example because a column is dropped, the heading is written again.
     """
 
     def __init__(
