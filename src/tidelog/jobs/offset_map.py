@@ -303,11 +303,13 @@ class OffsetMap:
     def source_number(self, topic: str, topic_id: str | None = None, place: str = "") -> int:
         """Return the index of a source topic, found by id or by name.
 
-        If several source topics have the name, the place decides.
+        If `topic_id` is given, a source topic with another id does not match; a source topic
+        without an id may match. If several source topics match by name, the one at `place` is
+        returned.
 
         Raises:
-            OutsideMap: No source topic has this name and id; or several have it, and the place does
-                not decide.
+            OutsideMap: No source topic matches; or several match by name, and not exactly one of
+                them is at `place`.
         """
         named = [n for n, source in enumerate(self.sources) if source.topic == topic]
         if topic_id:

@@ -208,8 +208,8 @@ def _may_lack(
     return reached > start
 
 
-# Section of a file of pairs: file name, index of the first pair, count of pairs, and checksum of
-# these pairs.
+# Section of a file of pairs (see `key_verdicts`): file name, index of the first pair, count of
+# pairs, and checksum of these pairs. A pair is one row for a key that is equal on A and B.
 Section = tuple[str, int, int, int]
 
 

@@ -40,7 +40,7 @@ PROGRESS_FILE: Final = ProgressFile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """Identification of the bytes in one segment that a run was computed from.
+    """Position, size and checksums of the bytes in one segment from which a run was computed.
 
     Attributes:
         base_offset: Base offset of the segment.
@@ -62,7 +62,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """Range of offsets in one partition, with the names of the files that have its keys' rows.
+    """Range of offsets in one partition, and the names of the files that have its rows by key.
 
     Attributes:
         side: `a` or `b`.

@@ -106,8 +106,8 @@ class Spill:
 
     Attributes:
         env: Access to files.
-        folder: Path of the folder. It is created when digests are first written, and removed at the
-            end.
+        folder: Path of the folder. The folder is created when digests are first written, and
+            removed at the end.
         buffer_bytes: Maximum number of bytes of digests in memory.
     """
 

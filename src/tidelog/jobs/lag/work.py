@@ -324,7 +324,7 @@ class CountSplit:
     place: Place
 
     def __call__(self, part: str) -> tuple[object, ...]:
-        """Run one task. `part` is JSON: the split, and the offsets that divide its partition."""
+        """Run one task. `part` is JSON: a split, and the bounds of its partition's intervals."""
         import numpy as np
 
         from tidelog.scan import ReadOptions, read

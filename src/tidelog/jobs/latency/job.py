@@ -1,9 +1,9 @@
 """`latency`: latency from create to append by topic and hour, and records that watermarks drop.
 
-This module has the public function, for directories and brokers, and its tasks. Histograms are in
-`tidelog.storage.clocks.latency`, lateness in `tidelog.scan.latency`, and the division of a
-partition's lateness among tasks in `tidelog.scan.split_times`. Latencies are counted by hour of
-append time, and by hour of create time.
+This module has the public function, for directories and brokers, and its tasks.
+`tidelog.storage.clocks.latency` has the histograms, and `tidelog.scan.latency` has the lateness.
+`tidelog.scan.split_times` divides the work on a partition's lateness among tasks. Latencies are
+counted by hour of append time, and again by hour of create time.
 
 Tasks return histograms and counts instead of records. For a directory, one task reads each split. A
 record is late if an earlier record of the partition has a later create time. So the lateness of the

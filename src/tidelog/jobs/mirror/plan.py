@@ -128,7 +128,7 @@ class MirrorSource:
 
     @property
     def expression(self) -> str | None:
-        """Regular expression for named and matching topics; None if the source has no pattern."""
+        """Regular expression for the names of copied topics; None if the source has no pattern."""
         if self.pattern is None:
             return None
         named = "".join(f"|{re.escape(topic)}" for topic in self.topics)
@@ -406,7 +406,7 @@ class MirrorState:
     starts: tuple[tuple[int, int, int], ...]
 
     def with_starts(self, offset_map: OffsetMap) -> "MirrorState":
-        """Return the state, with starts from the map for partitions that were added later."""
+        """Return the state, plus starts from the map for partitions that were added later."""
         partitions = {(number, partition) for number, partition, _ in self.starts}
         later = tuple(
             (name.source, name.partition, copied.start)
