@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from tidelog.errors import InvalidRequest
 from tidelog.storage.directory.log_dir import LogDir
-from tidelog.storage.log.append import BUILT, AppendResult
+from tidelog.storage.log.append import BUILT, AppendResult, batch_bytes_for
 from tidelog.storage.log.log import Log
 from tidelog.types import ArrowStream, Codec
 
@@ -64,7 +64,7 @@ def append_table(
             now_ms=log_dir.env.clock.now_ms(),
             codec=codec,
             level=level,
-            batch_bytes=batch_bytes,
+            batch_bytes=batch_bytes_for(batch_bytes, info.config.max_message_bytes),
         )
         answers[number] = append_encoded(log, batches)
     return answers

@@ -14,11 +14,12 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Self
 from uuid import UUID
 
+from tidelog.amounts import plural, verb
 from tidelog.arguments import codec_of, reads_arguments
 from tidelog.config import ConfigNote, plain_settings
 from tidelog.display import Topics
 from tidelog.env import Env, os_env
-from tidelog.errors import InvalidRequest, TopicExists
+from tidelog.errors import InvalidRequest, TidelogError, TopicExists
 from tidelog.front_door import FrontDoor
 from tidelog.record.builder import BATCH_BYTES
 from tidelog.record.partitioner import Partitioner
@@ -282,9 +283,9 @@ class Directory(FrontDoor):
         """Append records, and return the result of each partition that received records.
 
         A record's partition is chosen as by Kafka's Java client, by murmur2 of the key. Records
-        without a key go to one partition, chosen at random for each call. In each partition, either
-        all or none of the call's records are appended. If one partition refuses its records, other
-        partitions may still have received theirs.
+        without a key go to one partition, chosen at random for each call. If a rule of the topic
+        refuses a record, no record of the call is appended. If the disk fails, the call's records
+        may have been appended to some of the partitions; a note of the error states how many.
 
         Args:
             topic: Name of the topic.
@@ -298,12 +299,22 @@ class Directory(FrontDoor):
             UnknownTopic, ReadOnly, and the errors of `Log.append`.
         """
         groups = self._by_partition(topic, records, partition)
-        return {
-            number: self._log_dir.log(topic, number).append(
-                group, codec=codec_of(codec), batch_bytes=batch_bytes
-            )
-            for number, group in groups.items()
-        }
+        chosen = codec_of(codec)
+        pending = []
+        for number, group in groups.items():
+            log = self._log_dir.log(topic, number)
+            append = log.prepare(group, codec=chosen, batch_bytes=batch_bytes)
+            pending.append((number, log, append))
+        results: dict[int, AppendResult] = {}
+        try:
+            for number, log, append in pending:
+                results[number] = log.writer.append(append)
+        except TidelogError as error:
+            if count := sum(len(groups[number]) for number in results):
+                appended = f"{plural(count, 'record')} of the call {verb(count, 'is', 'are')}"
+                error.add_note(f"{appended} in the log nevertheless")
+            raise
+        return results
 
     def load_once(
         self,

@@ -27,7 +27,7 @@ from tidelog.lazy_dataclass import dataclass
 _VALUE_CHARS_MAX: Final = 400
 
 
-_Error = TypeVar("_Error", bound="TidelogError")
+_Error = TypeVar("_Error", bound=Exception)
 
 
 class TidelogError(Exception):
@@ -54,7 +54,7 @@ def with_times(error: _Error, *times_ms: int) -> _Error:
     return error
 
 
-def times_of(error: TidelogError) -> tuple[int, ...]:
+def times_of(error: Exception) -> tuple[int, ...]:
     """Return the times (ms) that an error's text states in UTC; commands print them in a zone."""
     times: tuple[int, ...] = error.__dict__.get("times_ms", ())
     return times

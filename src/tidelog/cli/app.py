@@ -19,7 +19,7 @@ import click
 import tidelog
 from tidelog.cli.command_groups import OTHER_OPTIONS, CommandGroup, UnknownCommand, consent_hint
 from tidelog.cli.options import answer_zone, examples, option_names
-from tidelog.cli.surroundings import ExitCode, Interrupted, Surroundings, describe
+from tidelog.cli.surroundings import ExitCode, Interrupted, InvalidInput, Surroundings, describe
 from tidelog.errors import RequestError, TidelogError, UnknownTopic, times_of
 from tidelog.garbage import collection_paused, take_modules_as_old
 
@@ -141,7 +141,7 @@ class CommandTable(CommandGroup):
         try:
             with _broken_pipes_wrapped():
                 return super().invoke(ctx)
-        except RequestError as error:
+        except (RequestError, InvalidInput) as error:
             if times_ms := times_of(error):
                 from tidelog.timespec import in_zone  # imported only for errors
 

@@ -15,7 +15,7 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from io import BufferedReader, TextIOWrapper
 from pathlib import PurePath
-from typing import TYPE_CHECKING, BinaryIO, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, TypeAlias, cast
 from uuid import UUID
 
 from tidelog.cli.cells import CHARACTERS_SHOWN, encoder
@@ -457,6 +457,13 @@ class Columns:
             )
 
 
+class InputRecord(NamedTuple):
+    """A record of an input, and the location of its row or line, for errors."""
+
+    record: NewRecord
+    location: str
+
+
 def read_records(
     source: BinaryIO,
     name: str,
@@ -464,7 +471,7 @@ def read_records(
     columns: Columns,
     parse_time: Callable[[str], int],
     numbers: list[str],
-) -> Iterator[NewRecord]:
+) -> Iterator[InputRecord]:
     """Return the records in an open file, in the file's order.
 
     Args:
@@ -496,7 +503,7 @@ def read_records(
 
 def typed_records(
     source: BinaryIO, typed: Columns, parse_time: Callable[[str], int]
-) -> Iterator[NewRecord]:
+) -> Iterator[InputRecord]:
     """Return the record given as arguments, or one record for each line of a pipe.
 
     Args:
@@ -542,13 +549,14 @@ def _named(typed: Columns) -> Columns:
 
 def _line_records(
     source: BinaryIO, name: str, typed: Columns, parse_time: Callable[[str], int]
-) -> Iterator[NewRecord]:
+) -> Iterator[InputRecord]:
     """Yield a record for each line; `typed` has the typed texts, which all records share."""
     separator = None if typed.key_separator is None else typed.key_separator.encode()
     if separator == b"":
         raise UsageProblem("--key-separator must have at least one character")
     if not typed and separator is None and typed.value_as is Encoding.AUTO:
-        yield from (NewRecord(value=line) for line in file_lines(source))
+        for number, line in enumerate(file_lines(source), 1):
+            yield InputRecord(NewRecord(value=line), f"{name} line {number}")
         return
     maker = _RecordMaker(_named(typed), parse_time, text_only=True)
     shared = _texts(typed)
@@ -587,8 +595,8 @@ class _RecordMaker:
         # Header values come from JSON even in formats whose cells are all text.
         self._header = _encode(columns.headers_as, text_only=False)
 
-    def record(self, row: InputRow) -> NewRecord:
-        """Return a row's record; raises InvalidInput, which names the row."""
+    def record(self, row: InputRow) -> InputRecord:
+        """Return a row's record with its location; raises InvalidInput, which names the row."""
         key, time, value, headers = (
             self._columns.key,
             self._columns.time,
@@ -596,12 +604,13 @@ class _RecordMaker:
             self._columns.headers,
         )
         timestamp = None if time is None else _time(row, time, self._parse_time)
-        return NewRecord(
+        record = NewRecord(
             key=None if key is None else _encoded(row, key, self._key),
             value=row.raw if value is None else _encoded(row, value, self._value),
             timestamp=timestamp,
             headers=() if headers is None else _headers(row, headers, self._header),
         )
+        return InputRecord(record, row.location)
 
 
 _Encode: TypeAlias = Callable[[object], bytes | None]

@@ -2,18 +2,18 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import field
+from dataclasses import field, replace
 from io import BytesIO
 from pathlib import Path
 from shutil import copyfileobj
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, BinaryIO, Final, cast
+from typing import TYPE_CHECKING, BinaryIO, Final, TypeAlias, cast
 
 import click
 
 from tidelog.amounts import plural, verb
 from tidelog.cli import inputs, output, times
-from tidelog.cli.inputs import Columns
+from tidelog.cli.inputs import Columns, InputRecord
 from tidelog.cli.options import (
     Format,
     InputFormat,
@@ -34,11 +34,13 @@ from tidelog.cli.output import Cell
 from tidelog.cli.places import Place, open_directory, open_remote, place_options
 from tidelog.cli.surroundings import InvalidInput, Surroundings, UsageProblem, byte_progress
 from tidelog.config import CLEANUP_DELETE, RetentionClock, TopicConfig
+from tidelog.errors import RequestError, TidelogError, times_of, with_times
 from tidelog.jobs.options import CODECS
 from tidelog.lazy_dataclass import dataclass
-from tidelog.storage.log.append import AppendResult
+from tidelog.storage.log.append import AppendResult, record_bytes
+from tidelog.storage.log.new_record_rules import NewRecordRules
 from tidelog.timespec import TIME_HELP
-from tidelog.types import Codec, NewRecord, TimestampType
+from tidelog.types import INT32_MAX, Codec, NewRecord, TimestampType
 
 if TYPE_CHECKING:
     from tidelog.directory import Directory
@@ -50,6 +52,8 @@ STDIN: Final = "-"
 # but small enough to take little memory.
 _ROWS_AT_ONCE: Final = 5_000
 _BYTES_AT_ONCE: Final = 1 << 26
+# Assumed maximum difference between this machine's clock and a broker's clock, in ms.
+_CLOCK_MARGIN_MS: Final = 300_000
 
 
 def codec_of(name: str) -> Codec:
@@ -218,9 +222,10 @@ def produce(surroundings: Surroundings, options: ProduceOptions) -> None:
         is_limit_known = options.place.access is not None or cast(
             "Directory", directory
         ).log_dir.knows_age_limit(options.topic)
+        rules = _rules(options, config)
         if options.check:
-            _check(surroundings, source, options)
-        records = _records(surroundings, source, options, tally.numbers)
+            _check(surroundings, source, options, rules)
+        records = _records(surroundings, source, options, rules, tally.numbers)
         try:
             with _progress(surroundings, source, options) as advance:
                 if options.once is None:
@@ -238,7 +243,9 @@ def produce(surroundings: Surroundings, options: ProduceOptions) -> None:
         except InvalidInput as error:
             before = tally.records or tally.committed
             remark = f"{plural(before, 'row')} before it {verb(before, 'was', 'were')}"
-            raise InvalidInput(f"{error}; {remark} appended") from error
+            raise with_times(
+                InvalidInput(f"{error}; {remark} appended"), *times_of(error)
+            ) from error
     verdict = f"appended {plural(tally.records, 'record')} to {options.topic}"
     output.print_verdict(surroundings, verdict, options.kind)
     columns = output.columns(
@@ -304,20 +311,54 @@ def _open_target(
     return open_remote(surroundings, options.place.access)
 
 
-def _check(surroundings: Surroundings, source: BinaryIO, options: ProduceOptions) -> None:
+_Check: TypeAlias = Callable[[NewRecord, int], None]
+
+
+def _rules(options: ProduceOptions, config: TopicConfig | None) -> _Check:
+    """Return a function that raises the error for a record that the topic's rules refuse.
+
+    A broker checks create times by its own clock, so records with times near a limit are left to
+    the broker. It also decides about the size of compressed batches.
+    """
+    topic, codec = options.topic, codec_of(options.codec)
+    if options.place.access is None:
+        assert config is not None
+        return NewRecordRules(topic, config, codec).check
+
+    from tidelog.remote.producer import refuse_time
+
+    rules = None
+    if config is not None:
+        if codec is not Codec.NONE:
+            config = replace(config, max_message_bytes=INT32_MAX)
+        rules = NewRecordRules(topic, config, codec, clock_margin_ms=_CLOCK_MARGIN_MS)
+
+    def check(record: NewRecord, now_ms: int) -> None:
+        if record.timestamp is not None:
+            refuse_time(topic, record.timestamp)
+        if rules is not None:
+            rules.check(record, now_ms)
+
+    return check
+
+
+def _check(
+    surroundings: Surroundings, source: BinaryIO, options: ProduceOptions, rules: _Check
+) -> None:
     """Read the whole input once, so that an invalid row is found before any row is appended."""
     try:
-        for _ in _records(surroundings, source, options, []):
+        for _ in _records(surroundings, source, options, rules, []):
             pass
     except InvalidInput as error:
-        raise InvalidInput(f"{error}; nothing was appended") from error
+        failed = InvalidInput(f"{error}; nothing was appended")
+        raise with_times(failed, *times_of(error)) from error
     source.seek(0)
 
 
 def _load_once(
     surroundings: Surroundings,
     directory: "Directory | RemoteDirectory",
-    records: Iterator[NewRecord],
+    records: Iterator[InputRecord],
     options: ProduceOptions,
     tally: _Tally,
 ) -> None:
@@ -331,7 +372,7 @@ def _load_once(
     are_old = bytearray()  # one flag per row: whether the row is old
 
     def noted() -> Iterator[NewRecord]:
-        for record in records:
+        for record, _ in records:
             are_old.append(tally.is_old(record))
             yield record
 
@@ -356,18 +397,26 @@ def _load_once(
 
 def _append_all(
     directory: "Directory | RemoteDirectory",
-    records: Iterator[NewRecord],
+    records: Iterator[InputRecord],
     options: ProduceOptions,
     tally: _Tally,
     advance: Callable[[], None],
     *,
     bytes_max: int,
 ) -> None:
+    partition, codec = options.partition, codec_of(options.codec)
     for group, refused in _groups(records, bytes_max):
         if group:
-            partition, codec = options.partition, codec_of(options.codec)
-            tally.take(directory.append(options.topic, group, partition=partition, codec=codec))
-            tally.old += sum(map(tally.is_old, group))
+            rows = [one.record for one in group]
+            try:
+                results = directory.append(options.topic, rows, partition=partition, codec=codec)
+            except TidelogError as error:
+                before = tally.records
+                rows_before = f"{plural(before, 'row')} before {group[0].location}"
+                error.add_note(f"{rows_before} {verb(before, 'was', 'were')} appended")
+                raise
+            tally.take(results)
+            tally.old += sum(map(tally.is_old, rows))
             advance()
         if refused is not None:
             raise refused
@@ -384,17 +433,17 @@ def _bytes_at_once(config: TopicConfig | None) -> int:
 
 
 def _groups(
-    records: Iterator[NewRecord], bytes_max: int
-) -> Iterator[tuple[list[NewRecord], InvalidInput | None]]:
+    records: Iterator[InputRecord], bytes_max: int
+) -> Iterator[tuple[list[InputRecord], InvalidInput | None]]:
     """Yield the rows of each append, with an error or None.
 
     An error means that the row after these rows is invalid. No further rows are then yielded.
     """
-    group: list[NewRecord] = []
+    group: list[InputRecord] = []
     size = 0
     try:
         for record in records:
-            more = _size_of(record)
+            more = record_bytes(record.record)
             if group and (len(group) == _ROWS_AT_ONCE or size + more > bytes_max):
                 yield group, None
                 group, size = [], 0
@@ -407,14 +456,26 @@ def _groups(
         yield group, None
 
 
-def _size_of(record: NewRecord) -> int:
-    headers = sum(len(one.key) + len(one.value or b"") for one in record.headers)
-    return len(record.key or b"") + len(record.value or b"") + headers
-
-
 def _records(
+    surroundings: Surroundings,
+    source: BinaryIO,
+    options: ProduceOptions,
+    rules: _Check,
+    numbers: list[str],
+) -> Iterator[InputRecord]:
+    """Yield the input's records; raises InvalidInput for a row that is invalid or refused."""
+    clock = surroundings.env.clock
+    for one in _unchecked(surroundings, source, options, numbers):
+        try:
+            rules(one.record, clock.now_ms())
+        except RequestError as error:
+            raise with_times(InvalidInput(f"{one.location}: {error}"), *times_of(error)) from error
+        yield one
+
+
+def _unchecked(
     surroundings: Surroundings, source: BinaryIO, options: ProduceOptions, numbers: list[str]
-) -> Iterator[NewRecord]:
+) -> Iterator[InputRecord]:
     def parse_time(text: str) -> int:
         return times.read_create_time(surroundings, text, options.zone)
 

@@ -10,6 +10,8 @@ import pytest
 from pyarrow import parquet
 from tests.worlds.command_line import NOW, Cli
 
+import tidelog
+
 CSV = b'tail,due,extra\nN1,2013-02-08 12:00,"{""a"": ""b""}"\n,2013-02-08 13:00,\n'
 
 
@@ -174,6 +176,82 @@ def test_a_bad_row_is_named_and_the_rows_before_it_stay(
     counted = "1 row before it was" if taken == 1 else "0 rows before it were"
     assert f"{counted} appended" in result.err
     assert taken == (0 if "UTF-8" in message else 1)
+
+
+REFUSED = b"""k,t,v
+a,2023-11-14 09:00,1
+b,2023-11-14 10:00,2
+%b
+c,2023-11-14 11:00,4
+"""
+
+
+@pytest.mark.parametrize(
+    ("setting", "row", "message"),
+    [
+        ("cleanup.policy=compact", b",,3", "no key, but topic flights is compacted"),
+        (
+            "message.timestamp.before.max.ms=7d",
+            b"x,2023-11-01 00:00,3",
+            (
+                "create time 2023-11-01 00:00:00 UTC is before 2023-11-07 22:13:20 UTC, which is"
+                " the limit of topic flights now (message.timestamp.before.max.ms=7d)"
+            ),
+        ),
+        (
+            "message.timestamp.after.max.ms=1h",
+            b"x,2023-11-15 22:00,3",
+            (
+                "create time 2023-11-15 22:00:00 UTC is after 2023-11-14 23:13:20 UTC, which is the"
+                " limit of topic flights now (message.timestamp.after.max.ms=1h)"
+            ),
+        ),
+        (
+            "max.message.bytes=300",
+            b"x,," + b"3" * 400,
+            "the record needs a batch of 496 bytes, but max.message.bytes of topic flights is 300",
+        ),
+    ],
+)
+@pytest.mark.parametrize("extra", [(), ("--check",), ("--once", "mine")])
+def test_a_row_that_breaks_a_rule_of_the_topic_is_named_and_the_rows_before_it_stay(
+    cli: Cli, setting: str, row: bytes, message: str, extra: tuple[str, ...]
+) -> None:
+    cli.ok("create", "flights", "--partitions", "3", "--config", "retention.ms=-1")
+    cli.ok("config", "flights", "--set", setting)
+    options = ("-f", "csv", "--key", "k", "--time", "t", "--zone", "UTC", *extra)
+    result = cli.run("produce", "flights", "--from", "-", *options, stdin=REFUSED % row)
+    assert result.code == 1
+    before = 0 if extra else 2
+    counted = f"{before} rows before it were" if "--check" not in extra else "nothing was"
+    assert f"error: stdin line 4: {message}" in result.err
+    assert f"; {counted} appended" in result.err
+    assert len(read(cli)) == before
+
+
+def test_a_row_that_breaks_a_rule_of_a_brokers_topic_is_named(cli: Cli) -> None:
+    cli.ok("create", "flights", "--partitions", "3", "--config", "cleanup.policy=compact")
+    with tidelog.broker(str(cli.data)) as broker:
+        place = ("--bootstrap", broker.bootstrap_servers)
+        options = ("-f", "json", "--key", "k", "--time", "t", *place)
+        for row, message in (
+            (b'{"k": null, "t": null}', "no key, but topic flights is compacted"),
+            (b'{"k": "b", "t": 0}', "the client library would replace it"),
+            (b'{"k": "b", "t": "now", "v": "%s"}' % (b"x" * 1_050_000), "max.message.bytes"),
+        ):
+            data = b'{"k": "a", "t": null}\n' + row
+            result = cli.run("produce", "flights", "--from", "-", *options, stdin=data)
+            assert "error: stdin line 2: " in result.err
+            assert message in result.err
+            assert "; 1 row before it was appended" in result.err
+
+
+def test_batches_fit_into_the_largest_message_of_the_topic(flights: Cli) -> None:
+    flights.ok("config", "flights", "--set", "max.message.bytes=300")
+    lines = b"\n".join(b"%d" % number for number in range(500))
+    run_produce(flights, lines)
+    run_produce(flights, lines, "--once", "mine", "--codec", "gzip")
+    assert len(read(flights)) == 1_000
 
 
 def test_lines_have_no_columns(flights: Cli) -> None:

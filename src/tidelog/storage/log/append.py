@@ -312,6 +312,20 @@ def build_batches(
         yield build_batch(group, codec=codec, level=level, default_timestamp=now_ms)
 
 
+# Maximum number of bytes that compression adds to a small batch.
+_COMPRESSION_BYTES: Final = 64
+
+
+def batch_bytes_for(batch_bytes: int, max_message_bytes: int) -> int:
+    """Return `batch_bytes`, or fewer if batches of this size could exceed `max.message.bytes`.
+
+    The result is at most half of the limit, because `record_bytes` may be too small, and because
+    compression may add bytes.
+    """
+    fitting = (max_message_bytes - HEADER_SIZE - _COMPRESSION_BYTES) // 2
+    return min(batch_bytes, max(fitting, 1))
+
+
 def group_records(records: Iterable[NewRecord], batch_bytes: int) -> Iterable[list[NewRecord]]:
     """Yield lists of records, each of at most `batch_bytes` as estimated by `record_bytes`.
 

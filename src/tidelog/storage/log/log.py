@@ -29,6 +29,7 @@ from tidelog.storage.log.append import (
     AppendTerms,
     LongCheck,
     PendingAppend,
+    batch_bytes_for,
     build_batches,
     stamps_by_append_clock,
 )
@@ -293,11 +294,22 @@ class Log(LogAccess):
                 the wall clock; see `LogDir.accept_clock`.
             StorageFailure: The disk failed; the partition is offline.
         """
-        now = self.context.env.clock.now_ms()
+        return self.writer.append(self.prepare(records, codec=codec, batch_bytes=batch_bytes))
+
+    def prepare(
+        self, records: Iterable[NewRecord], *, codec: Codec, batch_bytes: int
+    ) -> PendingAppend:
+        """Validate an append of records for `AppendWriter`; see `append` and `prepare_append`.
+
+        Raises:
+            TidelogError: As in `append`, except StorageFailure; nothing was changed.
+        """
+        now_ms = self.context.env.clock.now_ms()
+        batch_bytes = batch_bytes_for(batch_bytes, self._rules.config.max_message_bytes)
         data = bytearray()
-        for batch in build_batches(records, codec, batch_bytes, now):
+        for batch in build_batches(records, codec, batch_bytes, now_ms):
             data += batch
-        return self.append_batches(data, BUILT)
+        return self.prepare_append(data, BUILT)
 
     def append_batches(self, data: Buffer, terms: AppendTerms = FOREIGN) -> AppendResult:
         """Append prepared batches; this method assigns their offsets and leader epoch.

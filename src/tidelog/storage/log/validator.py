@@ -491,6 +491,7 @@ class AppendRules:
     """The validator of one open log; it is replaced when settings change or kernels are loaded.
 
     Attributes:
+        config: The topic's current settings.
         validator: The current validator.
     """
 
@@ -498,14 +499,14 @@ class AppendRules:
         self, partition: TopicPartition, config: TopicConfig, body_check: BodyCheck
     ) -> None:
         self._partition = partition
-        self._config = config
+        self.config = config
         self._body_check = body_check
         self._set_passes: SetPasses | None = None
         self.configure(config)
 
     def configure(self, config: TopicConfig) -> None:
         """Use new settings of the topic from the next append on."""
-        self._config = config
+        self.config = config
         self.validator = Validator(
             self._partition, config, body_check=self._body_check, set_passes=self._set_passes
         )
@@ -517,4 +518,4 @@ class AppendRules:
             from tidelog.storage.log.message_set_kernels import KernelPasses
 
             self._body_check, self._set_passes = kernel_check, KernelPasses()
-            self.configure(self._config)
+            self.configure(self.config)
