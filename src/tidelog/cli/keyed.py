@@ -407,7 +407,7 @@ def _field_rows(batch: "pa.RecordBatch", options: DiffOptions) -> Iterator[list[
         fields: list[tuple[str, Cell, Cell]] = [
             ("offset", before, after),
             (f"time ({zone or 'UTC'})", first, last),
-            *_changed_fields("", value(row["before"]), value(row["after"])),
+            *_changed_fields("value", value(row["before"]), value(row["after"])),
         ]
         for field, old, new in fields:
             yield [row["partition"], field, old, new]
@@ -418,18 +418,18 @@ def _changed_fields(
 ) -> Iterator[tuple[str, Cell, Cell]]:
     """Yield name, earlier and later content of each changed field of two JSON objects.
 
-    A field of an inner object is named `outer.inner`. A value that is not an object, or that is an
-    object at the maximum depth, is compared as a whole, as one field.
+    The name of a field is the name of its object, a dot, and its own name. A value that is not an
+    object, or that is an object at the maximum depth, is compared as a whole, as one field.
     """
     first, last = _json_object(before), _json_object(after)
     if first is None or last is None or first == last or depth == _DEPTH_MAX:
-        yield name or "value", *_without_equal_start(before, after)
+        yield name, *_without_equal_start(before, after)
         return
     for field in {**first, **last}:
         old, new = first.get(field, _MISSING), last.get(field, _MISSING)
         if repr(old) == repr(new):  # `==` does not distinguish true, 1 and 1.0
             continue
-        full = f"{name}.{field}" if name else field
+        full = f"{name}.{field}"
         if isinstance(old, dict) and isinstance(new, dict) and old != new:
             yield from _changed_fields(full, old, new, depth + 1)
         else:

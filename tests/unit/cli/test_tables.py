@@ -133,10 +133,10 @@ def test_a_diff_of_one_key_shows_only_changed_fields(flights: Cli) -> None:
         "PARTITION FIELD BEFORE AFTER",
         "0 offset 0 2",
         "0 time (UTC) 2023-11-14 22:13:19.901 2023-11-14 22:13:19.950",
-        "0 seats 95 110",
-        "0 at.gate A1 B7",
-        "0 old 0 (missing)",
-        "0 new (missing) (null)",
+        "0 value.seats 95 110",
+        "0 value.at.gate A1 B7",
+        "0 value.old 0 (missing)",
+        "0 value.new (missing) (null)",
     ]
     assert flights.ok(*diff, "b").lines[-1].split() == ["0", "value", "1", "2"]
     assert flights.ok(*diff, "a", "--wide").lines[0].split()[:2] == ["TOPIC", "CHANGE"]
@@ -152,8 +152,8 @@ def test_a_diff_of_one_key_distinguishes_true_and_1_and_shows_deep_objects(fligh
     flights.append(at(NOW - 99, b"a", one), at(NOW - 50, b"a", other))
     result = flights.ok("diff", "flights", "--from", str(NOW - 98), "--key", "a")
     changed, deep = (line.split() for line in result.lines[3:])
-    assert changed == ["0", "a", "true", "1"]
-    assert deep[1].startswith("n.n.n.")
+    assert changed == ["0", "value.a", "true", "1"]
+    assert deep[1].startswith("value.n.n.n.")
 
 
 def test_an_empty_diff_is_one_sentence(flights: Cli) -> None:
