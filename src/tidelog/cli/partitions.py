@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 Ranges: TypeAlias = Mapping[TopicPartition, tuple[int, int]]
 Counts: TypeAlias = Mapping[TopicPartition, int]
-# Number of unread records of each partition, by group. Groups without unread records are left out.
+# Number of unread records of each partition, by group; 0 for a group that has read all of them.
 Unread: TypeAlias = Mapping[TopicPartition, Mapping[str, int]]
 
 
@@ -334,9 +334,8 @@ def _groups_note(
         return f"no consumer group has committed offsets of {topic}", {}
     unread = {
         name: {
-            group: count
+            group: max(end - max(offsets.get(name, start), start), 0)
             for group, offsets in sorted(read.items())
-            if (count := end - max(offsets.get(name, start), start)) > 0
         }
         for name, (start, end) in deleted.items()
     }
