@@ -393,7 +393,8 @@ def _segment_heading(segment: "SegmentStory", zone: str | None, *, is_compacted:
     if segment.base_offset == segment.end_offset:
         return f"segment at {segment.base_offset}: no records yet"
     offsets = f"offsets {segment.base_offset} to {segment.end_offset - 1}"
-    made = "made by compaction; before that " if is_compacted and segment.removed else ""
+    is_new = is_compacted and segment.removed
+    made = "made by compaction, which may merge segments; the last one was " if is_new else ""
     return f"{offsets}, {output.bytes_text(segment.size_bytes)}, {made}{_rolled(segment, zone)}"
 
 

@@ -165,7 +165,8 @@ def test_the_records_that_compaction_left_are_counted(cli: Cli) -> None:
     assert first in text
     assert "cleanup.policy=compact, so retention.ms=604800000 (7d) is not used;" in text
     rolled = "rolled by a request at 2023-11-14 22:13:20, such as `tidelog compact --roll`"
-    assert f"made by compaction; before that {rolled}" in " ".join(text.split())
+    merged = "made by compaction, which may merge segments; the last one was"
+    assert f"{merged} {rolled}" in " ".join(text.split())
     (heading,) = [line for line in cli.ok("why", "planes").lines if "RECORDS LEFT" in line]
     lines = cli.ok("why", "planes").lines
     row = lines[lines.index(heading) + 1].split()
@@ -353,10 +354,28 @@ def test_a_roll_storm_is_reported_with_the_limits_to_set(cli: Cli) -> None:
     for turn in range(14):
         cli.append(at(NOW - 100_000 + 2_000 * turn), topic="storm")
         cli.clock.advance(1)
-    assert "roll storm" in cli.ok("why", "storm").out
+    assert "many small segments" in cli.ok("why", "storm").out
     text = cli.ok("describe", "storm").out
-    assert "roll storm: the last 10 segments" in text
+    assert "many small segments: the last 10 segments" in text
     assert "segment.ms" in text
+
+
+def test_sizes_after_a_compaction_give_no_advice_on_segments(cli: Cli) -> None:
+    small, large = "internal.segment.bytes=2000", "internal.segment.bytes=1000000"
+    cli.ok("create", "storm", "-c", "segment.ms=1000", "-c", "cleanup.policy=compact", "-c", small)
+    for turn in range(14):
+        record = at(NOW - 100_000 + 2_000 * turn, b"%d" % turn, b"v" * 1_500)
+        cli.append(record, topic="storm")
+        cli.clock.advance(1)
+    cli.ok("config", "storm", "--set", large)
+    assert "many small segments" in cli.ok("describe", "storm").out
+    cli.ok("config", "storm", "--set", small)
+    cli.append(at(NOW, b"1"), topic="storm")
+    cli.ok("compact", "storm", "--roll")
+    cli.ok("config", "storm", "--set", large)
+    assert len(cli.ok("why", "storm", "-o", "json").objects) > 10
+    assert "many small segments" not in cli.ok("describe", "storm").out
+    assert "many small segments" not in cli.ok("why", "storm").out
 
 
 @pytest.mark.parametrize("seconds", [0, 1, 10**9, 4 * 10**9])

@@ -77,7 +77,7 @@ def test_a_backfill_that_runs_through_the_days_warns_once(
             put(log, START_MS - (100 - 2 * turn) * DAY_MS)
             env.clock.advance(1)
     assert len(log.segments) == 30
-    warnings = [r.getMessage() for r in caplog.records if "roll storm" in r.getMessage()]
+    warnings = [r.getMessage() for r in caplog.records if "many small segments" in r.getMessage()]
     assert len(warnings) == 1
     assert "segment.ms" in warnings[0]
     assert "message.timestamp.before.max.ms" in warnings[0]

@@ -264,14 +264,28 @@ def explain(log: LogView, config: TopicConfig) -> PartitionStory:
 
 
 def storm_of(log: LogView, notes: Notes) -> RollStorm | None:
-    """Return the roll storm in the last `STORM_ROLLS` rolls; None if the notes show no storm."""
-    closed = [segment for segment in log.segments if not segment.is_active][-STORM_ROLLS:]
+    """Return the roll storm in the last `STORM_ROLLS` rolls; None if the notes show no storm.
+
+    Segments that a cleaning may have changed are left out: their size is not the size at the roll.
+    """
+    cleaned = _cleaned_end(log)
+    closed = [
+        segment
+        for segment in log.segments
+        if not segment.is_active and segment.base_offset >= cleaned
+    ][-STORM_ROLLS:]
     if len(closed) < STORM_ROLLS:
         return None
     rolls = [
         Roll(notes.reason(s), notes.roll_ms(s), s.size_bytes, s.largest_timestamp) for s in closed
     ]
     return find_storm(rolls, segment_bytes=log.context.config.segment_size_limit)
+
+
+def _cleaned_end(log: LogView) -> int:
+    """Return an offset before which a cleaning may have removed records."""
+    place = log.context.env.files, log.context.directory
+    return log.log_end_offset if has_copied_gaps(*place) else cleaned_end(*place)
 
 
 def due_deletions(log: LogView, config: TopicConfig) -> list[Deletion]:
@@ -289,8 +303,7 @@ class _Explanation:
         self._notes = Notes(log)
         self._segments = log.segments
         self._lost = {lost.end: lost for lost in log.lost_offsets()}
-        place = log.context.env.files, log.context.directory
-        self._cleaned_end = log.log_end_offset if has_copied_gaps(*place) else cleaned_end(*place)
+        self._cleaned_end = _cleaned_end(log)
         for segment in self._segments:
             # The zone map is loaded first, because the check of the append-time file uses it.
             segment.zones_on(ClockName.RECORD)

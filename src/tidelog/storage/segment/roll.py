@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from tidelog.amounts import bytes_text, duration_text
 from tidelog.config import TopicConfig
 from tidelog.lazy_dataclass import dataclass
 from tidelog.types import INT32_MAX
@@ -200,12 +201,12 @@ class RollStorm(NamedTuple):
     settings: tuple[str, ...]
 
     def __str__(self) -> str:
-        when = f" within {self.span_ms} ms" if self.span_ms >= 0 else ""
+        when = f" within {duration_text(self.span_ms / 1000)}" if self.span_ms >= 0 else ""
         ahead = " (some have timestamps ahead of the clock)" if self.is_ahead else ""
-        limits = f"; limits to set: {', '.join(self.settings)}" if self.settings else ""
+        limits = f"; settings to check: {', '.join(self.settings)}" if self.settings else ""
         return (
-            f"roll storm: the last {self.rolls} segments were rolled{when}, most because of"
-            f" {self.reason}{ahead}; their mean size is {self.mean_bytes} bytes{limits}"
+            f"many small segments: the last {self.rolls} segments were finished{when}, most because"
+            f" of {self.reason}{ahead}; their mean size is {bytes_text(self.mean_bytes)}{limits}"
         )
 
 
