@@ -25,7 +25,7 @@ from tidelog.timespec.points import (
     read_year,
 )
 from tidelog.timespec.units import NS_PER_SECOND, parse_duration
-from tidelog.timespec.zones import TODAY, WallTime, format_ms, instant_ns, parse_zone, zone_of
+from tidelog.timespec.zones import TODAY, format_ms, instant_ns, parse_zone, zone_of
 from tidelog.types import INT64_MAX, NS_PER_MS
 
 # A side of a range ends at a colon or at the end of the text. Because times contain colons, a time
@@ -259,8 +259,8 @@ def _split_sides(text: str) -> tuple[str, str]:
     head, space, zone = second.rpartition(" ")
     if not space and second[-1:] in ("Z", "z"):
         head, zone = second[:-1], second[-1]
-    wall = _wall(first)
-    if wall is None or wall.zone_text is not None:
+    start = _moment(first)
+    if start is None or start.wall is None or start.zone_text is not None:
         return first, second
     try:
         is_length = _is_length(_read_side(head, 0))
@@ -356,9 +356,10 @@ def zone_of_question(texts: Iterable[str]) -> str | None:
     names: set[str | None] = set()
     for text in texts:
         sides = _split_sides(text) if text.count(_SEPARATOR) == 1 else text.split(_SEPARATOR)
-        walls = [wall for side in sides if (wall := _wall(side.strip()))]
-        zones = [wall.zone_text for wall in walls if wall.zone_text is not None]
-        names.update(map(_zone_spelling, zones) if zones or not walls else (None,))
+        moments = [moment for side in sides if (moment := _moment(side.strip()))]
+        zones = [one.zone_text for one in moments if one.zone_text is not None]
+        is_zone_needed = any(one.wall is not None for one in moments)
+        names.update(map(_zone_spelling, zones) if zones or not is_zone_needed else (None,))
     is_needed = None in names
     names.discard(None)
     if is_needed and "Z" in names:
@@ -377,9 +378,9 @@ def _zone_spelling(zone_text: str) -> str:
     return f"{name[0]}{digits[:2]}:{digits[2:]}"
 
 
-def _wall(text: str) -> WallTime | None:
-    """Return the `WallTime` that a text has; None for an instant, a length and other texts."""
+def _moment(text: str) -> Moment | None:
+    """Return the point that a text means; None for texts such as `latest`."""
     try:
-        return _read_side(text, 0).wall
+        return _read_side(text, 0)
     except InvalidTime:
         return None

@@ -1,6 +1,7 @@
 """Parses one point in time. The grammar is in docs/time.md."""
 
 import re
+from dataclasses import replace
 from datetime import datetime, timedelta, tzinfo
 from typing import Final
 
@@ -12,7 +13,7 @@ from tidelog.timespec.units import (
     parse_duration,
     scaled,
 )
-from tidelog.timespec.zones import TODAY, Span, WallTime, ceil_ms, instant_ns
+from tidelog.timespec.zones import TODAY, Span, WallTime, ceil_ms, instant_ns, parse_zone
 from tidelog.types import INT64_MAX, NS_PER_MS
 
 TEXT_LIMIT: Final = 120
@@ -72,6 +73,7 @@ class Moment:
         is_ago: Whether the length was written as an ISO duration. If such a length is a point by
             itself, it means "before now".
         from_now: Whether the instant was written relative to now.
+        zone: Zone after a time relative to now or a length, which does not depend on it.
     """
 
     text: str
@@ -80,11 +82,12 @@ class Moment:
     length_ns: int | None = None
     is_ago: bool = False
     from_now: bool = False
+    zone: str | None = None
 
     @property
     def zone_text(self) -> str | None:
         """The zone as written; None if the text has no zone."""
-        return None if self.wall is None else self.wall.zone_text
+        return self.zone if self.wall is None else self.wall.zone_text
 
     def resolve(self, now_ns: int, zone: tzinfo | None) -> int:
         """Return the instant in ns since the epoch; a length counts from now.
@@ -114,9 +117,27 @@ def checked_ms(text: str, ns: int) -> int:
 def read_moment(text: str, now_ms: int) -> Moment:
     """Parse a point without applying a zone.
 
+    A time relative to now may have a zone too (`-1d America/New_York`), which then applies to the
+    other side of a range and to the output.
+
     Raises:
         InvalidTime: The text is invalid or ambiguous.
     """
+    try:
+        return _read_moment(text, now_ms)
+    except InvalidTime:
+        head, _, zone = text.strip().rpartition(" ")
+        try:
+            parse_zone(text, zone)
+            moment = _read_moment(head, now_ms)
+        except InvalidTime:
+            moment = None
+        if moment is None or not (moment.from_now or moment.length_ns is not None):
+            raise
+        return replace(moment, zone=zone)
+
+
+def _read_moment(text: str, now_ms: int) -> Moment:
     stripped = text.strip()
     if not stripped or len(stripped) > TEXT_LIMIT:
         raise UnknownTimeForm(text)
