@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import click
 
-from tidelog.amounts import plural, verb
+from tidelog.amounts import ESTIMATE_ERROR, plural, verb
 from tidelog.cli import output, times
 from tidelog.cli.missing import Limits, note_missing
 from tidelog.cli.offsets import collapsed
@@ -444,10 +444,11 @@ def _print_latency(  # noqa: PLR0913 - all that is printed
     if surroundings.is_wide:
         counted = measured.from_zone_maps
         every = plural(counted + measured.stats.rows, "record")
+        shown_error = (1 + RELATIVE_ERROR) * (1 + ESTIMATE_ERROR) - 1
         surroundings.note(
             f"{counted:,} of {every} {verb(counted, 'was', 'were')} counted from zone maps;"
-            f" percentiles have an error of at most {RELATIVE_ERROR:.1%}, all other numbers are"
-            " exact"
+            f" percentiles are rounded to few digits, with an error of at most {shown_error:.1%}"
+            f" ({RELATIVE_ERROR:.1%} in JSON and CSV), all other numbers are exact"
         )
 
 

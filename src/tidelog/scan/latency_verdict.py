@@ -2,16 +2,12 @@
 
 from collections.abc import Mapping
 from math import ceil
-from typing import Final
 
-from tidelog.amounts import duration_text, estimate_text, plural, share_text, verb
+from tidelog.amounts import ESTIMATE_ERROR, duration_text, estimate_text, plural, share_text, verb
 from tidelog.scan.latency import TopicLateness
 from tidelog.storage.clocks.latency import LOST_SHARES, LatencyHistogram
 from tidelog.timespec import time_text
 from tidelog.types import HOUR_MS, INT64_MAX
-
-# Maximum relative error of `estimate_text`.
-_ESTIMATE_ERROR: Final = 0.05
 
 
 def latency_verdict(name: str, total: LatencyHistogram) -> str:
@@ -79,7 +75,7 @@ def percentile_text(ms: int, total: LatencyHistogram) -> str:
 
 def capped_text(ms: int, total: LatencyHistogram) -> str:
     """Return a percentile with few digits; the largest latency if the estimate could exceed it."""
-    is_near = ms > 0 and ms * (1 + _ESTIMATE_ERROR) >= total.max_ms
+    is_near = ms > 0 and ms * (1 + ESTIMATE_ERROR) >= total.max_ms
     return duration_text(total.max_ms / 1000) if is_near else estimate_text(ms / 1000)
 
 
