@@ -1,11 +1,12 @@
 """Request and response headers and correlation ids, for clients and for a broker.
 
-`ClientConnection` encodes requests, and decodes responses in the order of the requests.
-`read_request` and `write_response` are the broker's side. No object of this module owns a socket.
-The caller gives received bytes to `feed`, and sends the returned pieces in order.
+`ClientConnection` is a client's side: it encodes requests, and decodes responses in the order of
+the requests. `read_request` and `write_response` are the broker's side. This module opens no
+socket: the caller passes received bytes to `ClientConnection.feed`, and sends the returned pieces
+in order.
 
-The methods of a ClientConnection may be called in any order. After a CorruptMessage, the connection
-can't be used any more.
+The methods of a ClientConnection may be called in any order. After a CorruptMessage, the
+ClientConnection can't be used any more.
 
 Source: Kafka's protocol guide, request and response headers; KIP-482.
 """
@@ -77,7 +78,7 @@ class ClientConnection:
         writer.int16(api.key)
         writer.int16(version)
         writer.int32(waiting.correlation_id)
-        # Every version of the header has an int16 for the client id's length, never a compact
+        # In every version of the header, the client id's length is an int16, never a compact
         # length.
         writer.nullable_string(self._client_id)
         if api.is_flexible(version):
@@ -173,14 +174,14 @@ class ReceivedRequest:
 class LongRequest(Exception):
     """Raised for a request with more list elements than may be read at once.
 
-    The error has the encoded body, which `read` decodes.
+    The error keeps the request's encoded body; `read` decodes it in parts.
 
     Attributes:
         api: API of the request.
         version: Version of the request.
         correlation_id: Correlation id, which the response repeats.
         client_id: Client id in the header; None for null.
-        items_max: Number of elements that may be read at once.
+        items_max: Number of list elements that may be read at once.
     """
 
     def __init__(self, head: ReceivedRequest, items_max: int, body: Buffer) -> None:
@@ -193,7 +194,7 @@ class LongRequest(Exception):
         self._body = body
 
     def read(self) -> "Generator[None, None, ReceivedRequest]":
-        """Read the message; yield after every `SLICE_ITEMS` elements, so that other work can run.
+        """Decode the body; yield after every `SLICE_ITEMS` elements, so that other work can run.
 
         Raises:
             CorruptMessage: The message is invalid.
@@ -210,7 +211,8 @@ def read_request(
 ) -> ReceivedRequest:
     """Decode the request in a frame. Bytes and records in the request are views of the frame.
 
-    Bytes after the message are ignored, as in Kafka, because librdkafka sends such bytes.
+    Bytes after the request's last field are ignored, as in Kafka, because librdkafka sends such
+    bytes.
 
     Args:
         frame: Frame without its length.
@@ -222,8 +224,8 @@ def read_request(
     Raises:
         CorruptMessage: The frame is invalid.
         LongRequest: The request has more list elements than `items` allows.
-        UnsupportedRequest: The API or the version is not in `served`, or has no declaration. Only
-            the header was decoded.
+        UnsupportedRequest: The API or the version is not in `served`, or has no declaration. The
+            request's body was not decoded.
     """
     reader = Reader(frame)
     view = reader.view
@@ -256,7 +258,7 @@ def read_request(
 
 
 def _headless(reader: Reader) -> CorruptMessage:
-    """Build the error for a frame that ends inside the fixed-size fields of its header."""
+    """Return the error for a frame that ends inside the fixed-size fields of its header."""
     if reader.left < _HEAD.size - _LENGTH_SIZE:
         return CorruptMessage(f"a request of {reader.left} bytes has no header", at=0)
     at = _HEAD.size - _LENGTH_SIZE
@@ -298,9 +300,9 @@ def write_response(request: ReceivedRequest, message: "DataclassInstance") -> li
 def write_response_around(
     request: ReceivedRequest, message: "DataclassInstance", written: str
 ) -> list[Buffer]:
-    """Return the pieces of a response with a list whose items are encoded (`WrittenItems`).
+    """Return the pieces of a response in which one list is already encoded (`WrittenItems`).
 
-    `written` is the name of the field that holds the encoded items.
+    `written` is the name of the field with the encoded list.
     """
     api, (_, layout) = request.api, _response_codec(request.api.key, request.version)
     write = _body_codec(api.response, api, request.version).write_around(written)
@@ -335,8 +337,8 @@ def _response_codec(
     key: int, version: int
 ) -> "tuple[Callable[[Writer, DataclassInstance], None], Struct]":
     api = BY_KEY[key]
-    # The response of ApiVersions always has the oldest header, because the client may not know a
-    # newer header.
+    # The response of ApiVersions always has the header's oldest version, because a client may know
+    # no newer version.
     flexible = api.is_flexible(version) and api.key != API_VERSIONS.key
     layout = _RESPONSE_HEAD_FLEXIBLE if flexible else _RESPONSE_HEAD
     return _body_codec(api.response, api, version).write, layout

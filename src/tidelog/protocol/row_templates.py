@@ -2,25 +2,25 @@
 
 A consumer or producer sends the same request again and again. Only the rows differ. A row is a
 partition of a topic, with an offset, a time or a batch. A `Template` keeps the bytes before and
-after the rows. The template reads rows by a `Struct` made from the message's declaration, and
-writes the response's rows in the same way. `Templates` holds the last template of each API for one
-connection.
+after the rows. The template reads and writes rows with a `Struct` that is derived from the
+message's declaration. `Templates` holds the last template of each API for one connection.
 
 The module handles bytes only. A row is processed by the API's row function (`server/api`), which
-makes every check that the API's handler makes. The function's caller applies authorization and
-quotas. A frame with any unusual byte (a tagged field, a cut row, another setting) does not match,
-and is decoded by its codec.
+makes every check that the API's handler makes. The caller of the row function applies authorization
+and quotas. A frame with any unusual byte (a tagged field, a truncated row, a changed setting) does
+not match the template, and is decoded by the API's codec.
 
 Invariants:
 
-- A template is proven before it is used. Codec and template have read the same rows from the frame,
-  and also from a copy of the frame with every field of every row changed. Codec and template have
-  also written the same bytes of a response.
+- A template is proven before it is used. The template must read the same rows as the codec, from
+  the frame and from a copy of the frame in which every field of every row is changed. The template
+  must also write the same bytes of a response as the codec.
 - Every length is compared with the rest of the frame before bytes are taken.
 - Memory is bounded: one template per API and connection, of at most `FRAME_BYTES_MAX` bytes.
-- Learning a template takes as much time as the template saves in some tens of requests. Learning
-  also uses up credit, which later requests restore. So if each request of a client is different,
-  templates are rarely learned for this client.
+- Learning a template takes as much time as the template saves in some tens of requests. Each API of
+  a connection therefore has a credit: learning a template costs `LEARNING_CREDIT`, and each request
+  that could not be learned for lack of credit restores 1. So templates are rarely learned for a
+  client whose requests all differ.
 
 Source: `protocol.messages`; KIP-482 (compact lengths, tagged fields).
 """
@@ -65,7 +65,7 @@ _BODY_AT: Final = 8
 _UUID_BYTES: Final = 16
 _INT16: Final = Struct(">h")
 _INT32: Final = Struct(">i")
-# Bytes that replace the records of a request in the changed frame by which a template is proven.
+# Bytes that replace a request's records in the changed frame that proves a template.
 _OTHER_RECORDS: Final = b"\xc0\xc1\xf5"
 _OTHER_THROTTLE_MS: Final = 0x0102_0304
 
@@ -162,8 +162,8 @@ def _item(field: Field) -> "type[DataclassInstance] | None":
 def _rows_of(declaration: "type[DataclassInstance]", version: int, newest: int) -> _Rows:
     """Find the list of topics and the list of rows in a message.
 
-    The list of topics is the first list whose items end with a list of structs. These structs are
-    the rows.
+    The list of topics is the first list whose items end with a list of structs: each item is a
+    topic, and the structs at its end are the topic's rows.
     """
     fields = _fields(declaration, version)
     for field in fields:
@@ -200,7 +200,7 @@ def _rows_of(declaration: "type[DataclassInstance]", version: int, newest: int) 
 
 
 class _Unusual(Exception):
-    """Raised for bytes or values that a template does not read or write."""
+    """Raised if a template can't read a frame, or can't write a response."""
 
 
 class _Layout:
@@ -288,14 +288,14 @@ class _Layout:
         return varint_bytes(count + 1) if self.is_flexible else _INT32.pack(count)
 
     def key(self, key: bytes) -> bytes:
-        """Encode the field with a topic's key in a response."""
+        """Encode a topic's key (its name or id) for a response."""
         if self.response.is_by_id:
             return key
         size = len(key)
         return (varint_bytes(size + 1) if self.is_flexible else _INT16.pack(size)) + key
 
     def records_size(self, size: int) -> bytes:
-        """Encode the length of records."""
+        """Encode the length field that precedes a row's records."""
         if not self.is_flexible:
             return _INT32.pack(size)
         coded = size + 1
@@ -336,7 +336,7 @@ class _Response:
     """Constant bytes of the responses to a request, and the encoder of the responses' rows."""
 
     def __init__(self, layout: _Layout, response: "DataclassInstance") -> None:
-        """Take the constant bytes from `response`, which must have a row.
+        """Take the constant bytes from `response`, which must have at least one row.
 
         Raises:
             _Unusual: The response can't be a template for other responses.
@@ -355,8 +355,8 @@ class _Response:
         self._facts_count = len(names.present)
         self._between = layout.constant(names.between, rows[0])
         # Position of the throttle time. If the field is before the topics, the position is counted
-        # from the start of the response. If the field is behind the topics, it is negative and
-        # counted from the end.
+        # from the start of the response. If the field is behind the topics, the position is
+        # negative and counted from the end.
         self._throttle_at: int | None = None
         if any(field.name == "throttle_time_ms" for field in names.before):
             self._throttle_at = LENGTH_BYTES + self.header_bytes
@@ -373,11 +373,11 @@ class _Response:
     ) -> list[Buffer]:
         """Return the pieces of a response, including its length.
 
-        Of each topic in `topics`, only the key is used.
+        Only the key (the first element) of each tuple in `topics` is used.
         """
         if records is not None or len(topics) > 1 or len(all_facts[0]) > 1:
             return self._encode(correlation_id, topics, all_facts, records)
-        # For a single row, the bytes of the last response are reused.
+        # If the response has one row, the bytes of the last response are copied and then changed.
         key, facts = topics[0][0], all_facts[0][0]
         last_key, last, at = self._one
         if last_key != key:
@@ -493,7 +493,7 @@ class Template:
         self.header_bytes = response.header_bytes
 
     def use_partition(self, key: bytes, index: int) -> None:
-        """Set the single partition of the request, which `lead` contains, and its topic's key."""
+        """Set the key and the partition index of a request with one partition."""
         self._one = key, index
 
     def rows(self, frame: Buffer) -> list[RequestTopic] | None:
@@ -502,7 +502,7 @@ class Template:
             if self._one is not None:
                 return self._records(frame, *self._one)
             size, start, at, end, tail, key = self._last
-            if len(frame) == size:  # such a frame usually differs from the last one only in values
+            if len(frame) == size:  # often only the values in the rows have changed
                 data = bytes(frame)
                 if data[:_HEAD_BYTES] + data[_BODY_AT:at] == start and data[end:] == tail:
                     if self._unpack is not None and end - at == self._row_bytes:
@@ -534,13 +534,17 @@ class Template:
             key, rows = topics[0]
             at, end = positions[0], positions[0] + len(rows) * self._layout.row.size
             if len(rows) == 1 and self._unpack is not None:
-                # The number of the topic's tagged fields belongs to the constant bytes.
+                # The number of the topic's tagged fields is compared with the constant bytes after
+                # the rows.
                 end -= len(self._layout.tags)
             self._last = len(data), self._head + data[_BODY_AT:at], at, end, data[end:], key
         return topics
 
     def _records(self, frame: Buffer, key: bytes, index: int) -> list[RequestTopic]:
-        """Return the topic of a frame with one partition; the row is the index and the records."""
+        """Return the topic of a frame with one partition.
+
+        The topic's only row has the partition's index and the records.
+        """
         at, end = _BODY_AT + len(self._lead), len(frame) - len(self._tail)
         head = bytes(frame[:at])
         if head[_BODY_AT:] != self._lead or not head.startswith(self._head):
@@ -641,7 +645,7 @@ def learned(
     _ensure_same(others, decoded, layout)
     _ensure_same_settings(decoded, request, layout)
     template = Template(decoded, layout, data[:at], data[end:], written)
-    for _ in range(2):  # the second call takes the path of a frame that repeats the last frame
+    for _ in range(2):  # the second call tests the fast path in `rows`
         if template.rows(frame) != topics:
             raise _Unusual
     return template
@@ -687,7 +691,7 @@ def _with_records(
 
 
 def _ensure_same(topics: Sequence[RequestTopic], request: ReceivedRequest, layout: _Layout) -> None:
-    """Raise _Unusual if the codec has decoded other topics or rows than `topics`."""
+    """Raise _Unusual if `topics` differ from the topics and rows that the codec has decoded."""
     names = layout.request
     expected = [
         (key, [names.values(row) for row in rows])
@@ -715,7 +719,7 @@ def _prove_response(
     written: _Response,
     layout: _Layout,
 ) -> None:
-    """Raise _Unusual if codec and template write different bytes for changed rows."""
+    """Raise _Unusual if the codec and the template encode changed rows differently."""
     names = layout.response
     marks = {name: -2 - number for number, name in enumerate(names.present)}
     keys, facts, marked = [], [], []

@@ -7,7 +7,7 @@
         high_watermark: int = wire(INT64, since=18, tag=1, default=INT64_MAX)
 
 A field exists in the versions [since, until], both inclusive. In other versions the field is not
-written, and has its default in a message that was read. `codecs` compiles declarations.
+written, and a message that is read has the field's default. `codecs` compiles declarations.
 
 Source: Kafka's protocol guide; KIP-482; docs/protocol.md.
 """
@@ -43,13 +43,13 @@ Message = TypeVar("Message", bound="DataclassInstance")
 ANY_VERSION: Final = 2**15 - 1
 _SPEC: Final = "wire"
 
-# Records to send, in one buffer or in several consecutive buffers. Records that were read are one
-# buffer.
+# Records of a message, in one buffer or in several consecutive buffers. A decoded message has them
+# in one buffer.
 Pieces: TypeAlias = Buffer | Sequence[Buffer] | None
 
 
 class Form(Enum):
-    """Encoding of a type. For a fixed size, the enum value is a format of the module `struct`."""
+    """Encoding of a type. For a fixed-size type, the enum value is a format of module `struct`."""
 
     INT8 = "b"
     INT16 = "h"
@@ -64,7 +64,7 @@ class Form(Enum):
     ARRAY = "array"
     STRUCT = "struct"
 
-    __hash__ = object.__hash__  # members are equal only to themselves; Enum would hash the name
+    __hash__ = object.__hash__  # faster than Enum's own `__hash__`, which hashes the name
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,8 @@ class Kind(Generic[T_co]):
 
     Attributes:
         form: Encoding of the type.
-        zero: Value of a field that does not exist in a version and has no other default. For a list
-            or a struct, `zero` is the class of the value, so that every message gets a new object.
+        zero: Default of a field without an explicit default. For a list or a struct, `zero` is the
+            value's class, so that every message gets a new object.
         null_since: First version in which the value may be null; None for never.
         item: Type of an array's items.
         struct: Declaration of a struct.
@@ -87,7 +87,7 @@ class Kind(Generic[T_co]):
     struct: "type[DataclassInstance] | None" = None
 
     def may_be_null(self, version: int) -> bool:
-        """Whether the value may be null in a version."""
+        """Whether a value of this type may be null in this version."""
         return self.null_since is not None and version >= self.null_since
 
 
@@ -105,10 +105,10 @@ BYTES: Final[Kind[Buffer]] = Kind(Form.BYTES, b"")
 # Record batches: bytes that may be null in every version.
 RECORDS: Final[Kind[Buffer | None]] = Kind(Form.BYTES, None, 0)
 
-# Record batches that may be sent in pieces.
+# Record batches that may be null, and may be sent in several buffers.
 RECORD_PIECES: Final[Kind[Pieces]] = Kind(Form.BYTES, None, 0)
 
-# Record batches that may be sent in pieces and are never null.
+# Record batches that are never null, and may be sent in several buffers.
 RECORD_PIECES_NEVER_NULL: Final[Kind[Pieces]] = Kind(Form.BYTES, b"")
 
 
@@ -140,8 +140,8 @@ def struct(kind: type[Message]) -> Kind[Message]:
 def nullable_struct(kind: type[Message]) -> Kind[Message | None]:
     """Return the type of a nested struct that may be null.
 
-    A byte precedes the struct: 1, or -1 if the struct is null and nothing follows. In a tagged
-    field, the byte of a null struct is 0, and the field is written even if the struct is null.
+    A byte precedes the struct: 1, or -1 for a null struct, in which case nothing follows. In a
+    tagged field a null struct is also written, but with the byte 0.
     """
     return Kind(Form.STRUCT, None, 0, None, kind)
 
@@ -206,7 +206,7 @@ class Field(NamedTuple):
         kind: Type of the field.
         tag: Tag of a tagged field; None for an ordinary field.
         is_there: Whether the field exists in the version.
-        default: Value in versions without the field, or the class that creates this value.
+        default: Value in versions without the field, or a class whose call returns this value.
     """
 
     name: str
@@ -240,16 +240,16 @@ CONSUMER_REPLICA_ID: Final = -1
 
 NO_OPERATIONS: Final = -(2**31)
 
-# First tag of tidelog extensions (docs/fetch.md). Brokers and clients that do not know these tags
-# skip the fields. Kafka's own tags have much smaller numbers. Source: KIP-482.
+# First tag of tidelog extensions (docs/fetch.md). Brokers and clients that do not know a tag skip
+# its field. Kafka's own tags have much smaller numbers. Source: KIP-482.
 OWN_TAGS_START: Final = 10_000
 
 
 class Api(NamedTuple, Generic[Request_co, Response_co]):
     """API of the protocol: a request and its response.
 
-    The declarations are imported at their first use, because there are many and a broker must start
-    quickly.
+    An API's declarations are imported at their first use, because importing all of them would delay
+    a broker's start.
 
     Attributes:
         name: Kafka's name. The API `Fetch` has the declarations `FetchRequest` and `FetchResponse`.
@@ -258,8 +258,8 @@ class Api(NamedTuple, Generic[Request_co, Response_co]):
         last: Highest version that the declarations know, inclusive.
         flexible: First version with compact lengths and tagged fields.
         module: Module of the declarations in `protocol.messages`.
-        first_declared: Lowest version that the declarations know. Clients older than Kafka 0.11 use
-            versions below `first`.
+        first_declared: Lowest version that the declarations know. It may be below `first`, for
+            clients older than Kafka 0.11.
     """
 
     name: str

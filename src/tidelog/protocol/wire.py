@@ -1,9 +1,10 @@
 """Reads and writes the primitive types of Kafka's wire protocol, big-endian.
 
-Compiled codecs do the same for whole messages; these functions serve headers and single values.
-If a value to read exceeds the buffer, CorruptMessage with the position is raised before anything is
-allocated. If a value to write does not fit into its field, InvalidRequest is raised.
-Bytes and records are read as views of the given buffer and written without a copy.
+The compiled codecs (`codecs`) read and write whole messages; this module's functions are for
+headers and single values. If a value to read exceeds the buffer, CorruptMessage with the position
+is raised before anything is allocated. If a value to write does not fit into its field,
+InvalidRequest is raised. Bytes and records are read as views of the given buffer and written
+without a copy.
 
 Source: Kafka's protocol guide, protocol primitive types; KIP-482 (compact types, tagged fields).
 """
@@ -25,20 +26,20 @@ VARINT_MAX_BYTES: Final = 5
 # them.
 STRING_BYTES_MAX: Final = INT16_MAX
 # Maximum number of tagged fields in a struct. Kafka's messages have at most nine; the limit bounds
-# the time for skipping fields, about a microsecond each.
+# the time to skip fields, which takes about a microsecond for each field.
 TAGS_MAX: Final = 100
 ITEMS_MAX: Final = 2**62
 NO_UUID: Final = UUID(int=0)
-# Buffers of at least this size, in bytes, are not copied into a joined piece.
+# Size in bytes from which a buffer is not copied, but becomes a piece of its own.
 COPY_LIMIT_BYTES: Final = 4096
-# Maximum number of cached topic ids. The creation of a UUID is slow, and the same topic ids recur
+# Maximum number of cached topic ids. Creating a UUID object is slow, and the same topic ids occur
 # often.
 _UUIDS_MAX: Final = 1024
 _uuids: Final[dict[bytes, UUID]] = {}
 
 
 class TooManyItems(Exception):
-    """Raised for a message with more list elements and tagged fields than may be read at once."""
+    """Raised for a message with more list elements and tagged fields than `Reader.items`."""
 
 
 class Reader:
@@ -47,7 +48,8 @@ class Reader:
     Attributes:
         view: The buffer.
         at: Position of the next byte.
-        items: Maximum number of list elements and tagged fields of a message that is read at once.
+        items: Maximum number of list elements and tagged fields in a message, above which
+            TooManyItems is raised.
     """
 
     __slots__ = ("at", "items", "view")
@@ -64,7 +66,7 @@ class Reader:
         return len(self.view) - self.at
 
     def need(self, count: int, what: str) -> int:
-        """Skip `count` bytes and return the position of the first; `what` names them in the error.
+        """Skip `count` bytes and return the position of the first; errors call the bytes `what`.
 
         Raises:
             CorruptMessage: Fewer bytes remain, or the count is negative.
@@ -96,7 +98,7 @@ class Reader:
         return value
 
     def skip_tags(self) -> None:
-        """Skip a section of tagged fields, all of which are unknown."""
+        """Skip a section of tagged fields without decoding them."""
         at = self.at
         try:
             # The section is nearly always empty.
@@ -123,7 +125,7 @@ def read_varint(view: memoryview, at: int) -> tuple[int, int]:
         return value, at + 2
     third = view[at + 2]
     value |= (third & 0x7F) << 14
-    if third < 0x80:  # enough for the length of nearly all records
+    if third < 0x80:  # three bytes are enough for the length of nearly all records
         return value, at + 3
     shift, start = 21, at
     at += 3
@@ -180,10 +182,10 @@ def varint_bytes(value: int) -> bytes:
 
 
 def text_varint(value: int) -> bytes:
-    """Encode a compact string's length field: the string's length plus one, as a varint.
+    """Encode the length field of a compact string; `value` is the string's length plus 1.
 
     Raises:
-        ValueError: The string is longer than any version allows.
+        ValueError: The string is longer than `STRING_BYTES_MAX`.
     """
     if value > STRING_BYTES_MAX + 1:
         raise ValueError
@@ -237,7 +239,7 @@ class Writer:
         return self._parts
 
     def whole(self) -> bytes | None:
-        """Return the message as one piece; None if it has large pieces (see `parts`)."""
+        """Return the message as one piece; None if it has large buffers (then use `parts`)."""
         return None if self._parts else b"".join(self._small)
 
     def pieces(self, data: Buffer | Sequence[Buffer]) -> None:

@@ -1,10 +1,11 @@
 """A magic-2 record batch as a lazy view over its bytes.
 
-The view unpacks the header once and decodes records only on request. The view refers to the buffer
-and copies nothing. If the buffer changes, create a new view.
+The view unpacks the header once and decodes records only on request. The view refers to the
+buffer's bytes instead of copying them. A view is outdated if the buffer's bytes change; then create
+a new view.
 
-Header layout and in-place changes are in module `header`, functions that build batches in
-`builder`, and records in `record`.
+Related modules: `header` has the header's layout and functions that change a header in place,
+`builder` builds batches, `record` encodes and decodes records.
 
 Source: docs/format.md#batch; KIP-98.
 """
@@ -48,11 +49,11 @@ from tidelog.types import (
     TimestampType,
 )
 
-_CODECS: Final = tuple(Codec)  # Codecs by number. `Codec(number)` takes ten times as long.
+_CODECS: Final = tuple(Codec)  # Codecs by number; `Codec(number)` would take ten times as long.
 
 
 class RecordBatch:
-    """A view of one magic-2 batch. The header's fields are plain attributes, without properties.
+    """A view of one magic-2 batch. The header's fields are plain attributes.
 
     Safe to read from several threads. The buffer must hold the whole batch, which `walk` ensures.
 
@@ -66,14 +67,15 @@ class RecordBatch:
         attributes: All 16 attribute bits, as a signed number.
         last_offset_delta: `last_offset` - `base_offset`; a cleaner that removes records does not
             change this field.
-        base_timestamp: Time in ms to which the records' timestamp deltas are added. It need not be
-            the smallest timestamp. In a batch with a delete horizon, this field is the horizon.
+        base_timestamp: Time in ms to which the records' timestamp deltas are added. A batch's
+            records may have smaller timestamps. In a batch with a delete horizon, this field is the
+            horizon.
         max_timestamp: Largest record timestamp in ms, or the append time of a LogAppendTime batch.
         producer_id: Id of the idempotent producer, -1 for none.
         producer_epoch: Epoch of the producer, -1 for none.
         base_sequence: The producer's sequence number for offset delta 0, -1 for none.
-        record_count: Number of records according to the header. The number is checked only when the
-            records are decoded.
+        record_count: Number of records according to the header; it may be wrong until the records
+            are decoded.
     """
 
     __slots__ = (
@@ -112,7 +114,7 @@ class RecordBatch:
     def __init__(self, buffer: Buffer, at: int = 0) -> None:
         """View the batch at `at`.
 
-        The bytes must be a complete batch. For untrusted bytes use `batch_walk.walk`.
+        The buffer must contain the complete batch. For untrusted bytes use `batch_walk.walk`.
         """
         self._buffer = buffer
         self.at = at
@@ -194,8 +196,7 @@ class RecordBatch:
     def has_producer_id(self) -> bool:
         """Whether the batch has a producer id.
 
-        This is the case if an idempotent producer sent the batch, or if the batch is a transaction
-        marker.
+        An idempotent producer's batch and a transaction marker have a producer id.
         """
         return self.producer_id > NO_PRODUCER_ID
 
@@ -264,8 +265,8 @@ class RecordBatch:
 
         Raises:
             CorruptBatch: The CRC is wrong, or the records don't decompress within the limit.
-            CorruptRecord: A record breaks a rule of the format. The records that were yielded
-                before are valid.
+            CorruptRecord: A record breaks a rule of the format. The records before it were yielded,
+                and are valid.
             UnsupportedCompression: The codec is unknown.
         """
         if check_crc:
@@ -330,9 +331,9 @@ class RecordBatch:
         return has_gaps or bool(self.attributes & DELETE_HORIZON_BIT)
 
     def control_type(self) -> ControlType:
-        """Return the type of the first control record, UNKNOWN if the batch has no record.
+        """Return the type of the first control record; UNKNOWN if the batch has no record.
 
-        UNKNOWN is also returned for types that tidelog does not know.
+        UNKNOWN is also returned if tidelog does not know the type.
 
         Raises:
             CorruptRecord: The record's key is no control key, or the record is damaged.
@@ -349,7 +350,7 @@ class RecordBatch:
 
 
 def _forget_lost_times(records: list[Record]) -> Iterator[Record]:
-    """Return the records, without create times if all create times equal the append time.
+    """Return the records; remove the create times if all of them equal the append time.
 
     Kafka's cleaner replaces the create times in a LogAppendTime batch by the visible times, but
     tidelog's cleaner keeps the producer's times. If all create times equal the append time, it is

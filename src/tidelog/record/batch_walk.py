@@ -1,7 +1,7 @@
-"""Iterates over the batches of a buffer, with any magic, without copying.
+"""Iterates over the batches of a buffer, whatever their magic, without copying.
 
-The walk checks only the length and the magic of each batch. It stops at an incomplete batch,
-because a growing log may end with one. The caller checks CRCs and decodes records.
+The walk checks only the length and the magic of each batch. The walk stops at an incomplete batch,
+because a growing log may end with an incomplete batch. The caller checks CRCs and decodes records.
 
 Source: docs/format.md#frame; Kafka 4.x ByteBufferLogInputStream.
 """
@@ -60,7 +60,7 @@ def frame_size(buffer: Buffer, at: int, end: int) -> int | None:
 
 
 def is_cut(data: Buffer) -> bool:
-    """Whether `data` ends before the end of its first batch; True if `data` is empty."""
+    """Whether the first batch of `data` is incomplete; True if `data` is empty."""
     if len(data) < LOG_OVERHEAD:
         return True
     length = int.from_bytes(data[LENGTH_AT:LOG_OVERHEAD], "big", signed=True)
@@ -70,7 +70,7 @@ def is_cut(data: Buffer) -> bool:
 def view_batch(buffer: Buffer, at: int = 0) -> Batch:
     """Return a view of the batch at `at`.
 
-    The caller must have called `frame_size` for this batch, and the result must not be None.
+    Call this function only if `frame_size` returned a size for this batch.
     """
     return RecordBatch(buffer, at) if buffer[at + MAGIC_AT] == MAGIC_2 else LegacyBatch(buffer, at)
 

@@ -18,8 +18,8 @@ class Scratch:
     """Memory that is reused as soon as no view of it exists any more. Thread-safe."""
 
     def __init__(self) -> None:
-        # At most one buffer. `pop` and `append` of a list are atomic: the thread that pops the
-        # buffer owns it.
+        # At most one buffer. A list's `pop` and `append` are atomic, so only one thread can pop the
+        # buffer.
         self._buffers: list[bytearray] = []
 
     def take(self, size_bytes: int) -> memoryview:
@@ -56,19 +56,19 @@ def is_free(buffer: bytearray) -> bool:
     return True
 
 
-# Number of decompressed bytes to process at a time; a single batch may have more bytes.
+# Number of decompressed bytes to process together; a single batch may have more bytes.
 OPENED_BYTES: Final = 4 << 20
 
 # Number of additional bytes of memory for the last body of a group. A body that might not fit into
-# the remaining memory is decompressed to other memory. If the decompressed body does fit, it is
-# copied to the remaining memory.
+# the buffer's free memory is decompressed to other memory. If it turns out to fit, it is copied to
+# the free memory.
 _SPARE_BYTES: Final = 1 << 20
 
 
 class BodyBuffer(Scratch):
     """Decompressed bodies of one group of batches. Only one thread may use it.
 
-    After `clear`, new bodies overwrite the bytes that all earlier views refer to.
+    After `clear`, new bodies overwrite the earlier ones, so views of earlier bodies are invalid.
 
     Attributes:
         used: Number of bytes that the bodies take.
@@ -82,7 +82,7 @@ class BodyBuffer(Scratch):
         self.used = 0
 
     def clear(self) -> None:
-        """Start a new group; its bodies overwrite the bodies of the former group."""
+        """Start a new group, whose bodies overwrite the bodies of the previous group."""
         self.used = 0
 
     def take(self, size_bytes: int) -> memoryview:
@@ -94,8 +94,8 @@ class BodyBuffer(Scratch):
     def put(self, body: Buffer) -> bool:
         """Add a body; return False, without adding it, if the free memory is too small.
 
-        A body is not copied if it is in the memory that `take` returned last; such a body must
-        begin where this memory begins. Any other body is copied.
+        A body that begins at the start of the memory that `take` returned last is not copied. Any
+        other body is copied; it must not be in the buffer's memory.
         """
         end = self.used + len(body)
         if end > len(self._bytes):

@@ -71,8 +71,8 @@ def build_batch(  # noqa: PLR0913 - one keyword for each thing that a batch's he
         codec: Compression of the records.
         level: The codec's level, None for Kafka's default.
         timestamp_type: Source of the visible timestamps: the producer or the log.
-        append_time_ms: Append time in ms of all records; required for LogAppendTime, refused
-            otherwise. The records' own timestamps are kept in the timestamp deltas.
+        append_time_ms: Append time in ms of all records; required with LogAppendTime, and an error
+            with CreateTime. The records' own timestamps stay in the batch, as timestamp deltas.
         producer_id: Id of an idempotent producer, -1 for none.
         producer_epoch: The producer's epoch, -1 for none.
         base_sequence: The producer's sequence number for offset delta 0, -1 for none.
@@ -85,8 +85,8 @@ def build_batch(  # noqa: PLR0913 - one keyword for each thing that a batch's he
         default_timestamp: Time in ms for records whose timestamp is None.
 
     Raises:
-        InvalidRecord: A record or the batch is larger than the format allows. Or a record has too
-            many headers, or a header key is not valid text.
+        InvalidRecord: A record or the batch is larger than the format allows. Also raised if a
+            record has too many headers, or a header key is not valid text.
         InvalidTimestamp: A timestamp does not fit into 64 bits.
         InvalidRequest: There are no records, arguments conflict, or the codec does not support the
             level.
@@ -154,7 +154,7 @@ def _assemble(
 ) -> bytearray:
     """Return the sealed batch with this body.
 
-    Each tuple has header fields, in the order of the header.
+    Each tuple contains consecutive header fields, in the header's order.
     """
     base_offset, leader_epoch, attributes, last_offset_delta = frame
     length = HEADER_SIZE - LOG_OVERHEAD + len(body)
@@ -191,7 +191,7 @@ def build_end_marker(  # noqa: PLR0913 - one keyword for each field of the marke
 ) -> bytearray:
     """Build the control batch that ends a producer's transaction.
 
-    The batch contains one record and one offset.
+    The batch contains one control record (the marker), and so has one offset.
 
     Args:
         commit: True to commit, False to abort.
@@ -224,19 +224,19 @@ def build_empty_batch(  # noqa: PLR0913 - one keyword for each thing that the he
     transactional: bool = False,
     control: bool = False,
 ) -> bytearray:
-    """Build a batch without records; it preserves a producer's last sequence number (KAFKA-5490).
+    """Build a batch without records, which keeps a producer's last sequence number (KAFKA-5490).
 
     Args:
-        base_offset: First offset of the batch that the new batch replaces.
-        last_offset: Last offset of that batch, inclusive.
-        max_timestamp: That batch's maximum timestamp in ms.
-        timestamp_type: That batch's timestamp type.
-        leader_epoch: That batch's leader epoch.
-        producer_id: That batch's producer id.
-        producer_epoch: That batch's producer epoch.
-        base_sequence: That batch's base sequence.
-        transactional: Whether that batch belongs to a transaction.
-        control: Whether that batch is a control batch.
+        base_offset: First offset of the batch that the empty batch replaces (the old batch).
+        last_offset: Last offset of the old batch, inclusive.
+        max_timestamp: The old batch's maximum timestamp in ms.
+        timestamp_type: The old batch's timestamp type.
+        leader_epoch: The old batch's leader epoch.
+        producer_id: The old batch's producer id.
+        producer_epoch: The old batch's producer epoch.
+        base_sequence: The old batch's base sequence.
+        transactional: Whether the old batch belongs to a transaction.
+        control: Whether the old batch is a control batch.
     """
     assert 0 <= last_offset - base_offset <= INT32_MAX
     stamped = timestamp_type is TimestampType.LOG_APPEND_TIME

@@ -1,8 +1,8 @@
 """Varints and CRC-32C.
 
 Varints are zig-zag encoded numbers in groups of 7 bits, least significant group first, as in
-protobuf's `sint32` and `sint64`. Like Kafka, readers accept additional groups of zeros at the end.
-They reject a varint of more than 32 bits and a varlong of more than 64 bits.
+protobuf's `sint32` and `sint64`. As in Kafka, a reader accepts a number that ends with unnecessary
+groups of zeros. It rejects a varint of more than 32 bits and a varlong of more than 64 bits.
 
 Source: docs/format.md#record; KIP-98.
 """
@@ -26,7 +26,7 @@ def crc32c(data: Buffer, value: int = 0) -> int:
 
 
 def crc32c_spans(data: memoryview, starts: Sequence[int], ends: Sequence[int]) -> list[int]:
-    """Return the CRC-32C of each `data[start:end]`; faster than separate calls of `crc32c`."""
+    """Return the CRC-32C of each `data[start:end]`, faster than separate calls of `crc32c`."""
     compute = fast_crc32.iscsi
     return [compute(data[start:end]) for start, end in zip(starts, ends, strict=True)]
 
@@ -67,7 +67,7 @@ def read_varlong(buffer: Buffer, at: int, end: int) -> tuple[int, int]:
 
 
 def _read_groups(buffer: Buffer, at: int, end: int, bit_count: int) -> tuple[int, int]:
-    """Return the number of at most `bit_count` bits at `at`, and the position after it."""
+    """Return the varint at `at`, of at most `bit_count` bits, and the position after it."""
     start, raw = at, 0
     for shift in range(0, bit_count, 7):
         if at >= end:
@@ -101,7 +101,7 @@ def write_varlong(out: bytearray, value: int) -> None:
 
 
 def _write_groups(out: bytearray, raw: int) -> None:
-    # No mask is needed, because the zig-zag form of a value is never negative as a Python int.
+    # `raw` is a Python int of 0 or more, so it needs no mask to 64 bits.
     while raw >= 0x80:
         out.append(raw & 0x7F | 0x80)
         raw >>= 7
@@ -114,14 +114,14 @@ def _short_varint(value: int) -> bytes:
     return bytes(out)
 
 
-# Number of small values with a precomputed encoding. Most lengths, deltas and counts are among
-# these values.
+# Number of values, from 0 on, whose encoding is precomputed. Most lengths, deltas and counts are
+# below this number.
 SHORT_VARINTS_COUNT: Final = 1024
 SHORT_VARINTS: Final = tuple(map(_short_varint, range(SHORT_VARINTS_COUNT)))
 
 
 def encode_varlong(value: int) -> bytes:
-    """Return the int64 `value` as a varlong; for an int32 the bytes equal those of a varint."""
+    """Return the int64 `value` as a varlong; for an int32 the varint has the same bytes."""
     if 0 <= value < SHORT_VARINTS_COUNT:
         return SHORT_VARINTS[value]
     out = bytearray()

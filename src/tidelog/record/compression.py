@@ -1,11 +1,11 @@
 """Codecs of record batches, with Kafka's framing and a hard limit on the decompressed size.
 
-`compress` writes the form that Kafka's clients write. `decompress` reads the forms that they read.
-Lengths in the input are not trusted. Frames of snappy, lz4 and zstd are examined first, so memory
-is allocated only for sizes that the input can really produce. The limit bounds the size of the
-result, and the size of the copy of the result that some libraries make. Two inputs are errors
-although Kafka's readers accept them: bytes after the end of a stream, and more than
-`GZIP_MEMBER_COUNT_MAX` gzip members.
+`compress` writes the same framing as Kafka's clients, and `decompress` reads all framings that
+Kafka's clients read. Lengths in the input are not trusted. The structure of snappy, lz4 and zstd
+streams is examined before memory is allocated, so a small stream that declares a large size
+allocates little. The limit applies to the result, and to the copy of the result that some libraries
+make. Two inputs are errors although Kafka's readers accept them: bytes after the end of a stream,
+and more than `GZIP_MEMBER_COUNT_MAX` gzip members.
 
 The framings of snappy, lz4 and zstd have their own modules (`snappy_stream`, `lz4_frame`,
 `zstd_frame`). Each of these modules, and its library, is imported when the first batch of its codec
@@ -26,9 +26,9 @@ from tidelog.types import Buffer, Codec
 APPEND_DECOMPRESSION_LIMIT: Final = 128 * 1024 * 1024
 
 # Maximum decompressed size of a stored batch in bytes, larger than the limit for an appended batch.
-# When records are removed from a batch, the times of the remaining records are rewritten relative
-# to another base timestamp, so the remaining records may grow. Each record has at least 7 bytes and
-# grows by at most 10 bytes, however often records are removed.
+# When a cleaner removes records from a batch, it rewrites the remaining records' timestamps
+# relative to another base timestamp, so these records may grow. Each record has at least 7 bytes,
+# and in total grows by at most 10 bytes, even if records are removed several times.
 DEFAULT_DECOMPRESSION_LIMIT: Final = APPEND_DECOMPRESSION_LIMIT * (7 + 10) // 7
 
 # Value of zlib's `wbits` for streams with gzip header and trailer.
@@ -55,8 +55,8 @@ def compress(codec: Codec, data: Buffer, *, level: int | None = None, magic: int
         data: Records of magic 2, or a message set of magic 0 or 1.
         level: Compression level of gzip (1..9, or -1 for zlib's default), lz4 (1..17) or zstd
             (-131072..22); None for Kafka's default.
-        magic: Magic of the records. With 0, lz4 frames get the wrong header checksum that old
-            clients expect. zstd requires 2.
+        magic: Magic of the records. With magic 0, lz4 frames get the wrong header checksum that old
+            clients expect. The codec zstd requires magic 2.
 
     Raises:
         UnsupportedCompression: The codec is zstd, with magic 0 or 1.
@@ -100,7 +100,7 @@ def decompress(
         limit: Maximum number of decompressed bytes, inclusive.
         magic: Magic of the records; with 0, the lz4 header checksum is not checked.
         scratch: Memory for the result, which is reused after the caller has dropped the result;
-            None for new memory. Gzip and unusual frames get new memory in any case.
+            None for new memory. Gzip and unusual frames never use it.
 
     Raises:
         CorruptBatch: The stream is malformed, truncated, or followed by other bytes, or has more

@@ -35,14 +35,14 @@ LOG_OVERHEAD: Final = LENGTH_AT + 4
 # Number of bytes needed to determine a batch's length and magic.
 FRAME_PREFIX_SIZE: Final = MAGIC_AT + 1
 
-# Minimum valid values of the length field: `LENGTH_MIN` for any magic, and the minimum for magic 2.
+# Minimum valid values of the length field: for any magic, and for magic 2.
 LENGTH_MIN: Final = 14
 
 BATCH_LENGTH_MIN: Final = HEADER_SIZE - LOG_OVERHEAD
 
 # Limit for the total size in bytes of the skipped batches whose checksums one search verifies. A
-# search skips a batch because of the batch's header, so it must verify the batch's checksum.
-# Without the limit, a search might read a whole segment.
+# search skips a batch if its header shows no match, so the search verifies that the batch's
+# checksum is right. Without the limit, a search might read a whole segment.
 PASSED_BYTES: Final = 1 << 20
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
@@ -58,7 +58,7 @@ assert BATCH_LENGTH_MIN == 49
 
 MAGIC_2: Final = 2
 
-# Masks of attribute bits. Bits 7 to 15 have no meaning yet.
+# Masks of attribute bits. Bits 7 to 15 are undefined.
 CODEC_MASK: Final = 0x07
 
 TIMESTAMP_TYPE_BIT: Final = 0x08
@@ -73,7 +73,7 @@ def assign_offset(
 ) -> None:
     """Set base offset and leader epoch of the magic-2 batch at `at`, in place.
 
-    The CRC stays right, because it does not cover these fields.
+    The CRC stays right, because it does not cover base offset and leader epoch.
 
     Args:
         buffer: Writable bytes that hold the whole batch.
@@ -88,8 +88,8 @@ def assign_offset(
 def stamp_append_time(buffer: bytearray | memoryview, at: int, append_time_ms: int) -> None:
     """Convert the magic-2 batch at `at` to a LogAppendTime batch, in place, with a new CRC.
 
-    Base timestamp and deltas keep the producer's own times, which Kafka's readers don't see.
-    Attribute bits without a meaning are cleared, as in Kafka.
+    Base timestamp and deltas keep the producer's times. Kafka's clients see only the append time.
+    Undefined attribute bits are cleared, as in Kafka.
 
     Args:
         buffer: Writable bytes that hold the whole batch.
@@ -102,8 +102,8 @@ def stamp_append_time(buffer: bytearray | memoryview, at: int, append_time_ms: i
 def set_create_time_max(buffer: bytearray | memoryview, at: int, max_timestamp: int) -> None:
     """Convert the magic-2 batch at `at` to CreateTime with this maximum timestamp, in place.
 
-    A batch that already has this type and maximum is left unchanged, even if attribute bits without
-    a meaning are set. Any other batch gets a new CRC.
+    A batch that already has CreateTime and this maximum is left unchanged, even if it has undefined
+    attribute bits. Any other batch gets a new CRC.
 
     Args:
         buffer: Writable bytes that hold the whole batch.
@@ -144,9 +144,9 @@ def timestamp_type_of(attributes: int) -> TimestampType:
     return TimestampType.CREATE_TIME
 
 
-# Maximum number of headers of a record. Kafka limits this number only by the record's size. The
-# largest record that Kafka accepts by default (1 MiB) can contain this number of headers of 8
-# bytes. Without a limit, a thousand compressed bytes could create millions of objects.
+# Maximum number of headers of a record. Kafka limits this number only by the record's size.
+# tidelog's limit is the number of 8-byte headers in the largest record that Kafka accepts by
+# default (1 MiB). Without a limit, a thousand compressed bytes could create millions of objects.
 HEADERS_MAX: Final = 131_072
 
 MESSAGE_CRC_AT: Final = LOG_OVERHEAD
@@ -154,8 +154,8 @@ MESSAGE_MAGIC_AT: Final = MESSAGE_CRC_AT + 4
 MESSAGE_ATTRIBUTES_AT: Final = MESSAGE_MAGIC_AT + 1
 MESSAGE_TIMESTAMP_AT: Final = MESSAGE_ATTRIBUTES_AT + 1
 
-# Position of the key's length, and minimum valid value of the message's length. Each of the two
-# constants is a pair: the value for magic 0, and the value for magic 1.
+# Position of the key's length, and minimum valid value of the message's length: each as a pair of
+# values, for magic 0 and for magic 1.
 KEY_LENGTH_AT: Final = (MESSAGE_TIMESTAMP_AT, MESSAGE_TIMESTAMP_AT + 8)
 
 MESSAGE_LENGTH_MIN: Final = (14, 22)

@@ -1,8 +1,8 @@
 """Computes the hash of a key for compaction: a seeded hash of 128 bits.
 
 The hash is SipHash-2-4 with a 128-bit result. A client that does not know the seed can't construct
-keys with equal hashes. With MD5, which has no seed, a client could construct such keys. This module
-hashes one key at a time; `kernels.hashes` hashes many keys.
+keys with equal hashes. An unseeded hash such as MD5 would allow a client to construct such keys.
+This module hashes one key at a time; `kernels.hashes` hashes many keys.
 
 Source: J.-P. Aumasson, D. J. Bernstein, "SipHash: a fast short-input PRF" (2012).
 """

@@ -5,10 +5,11 @@ a wrapper's frame (the outer offset) is the offset of its last inner message. Th
 frames of inner messages (the inner offsets) depend on the magic:
 
 - magic 0: inner offsets are absolute;
-- magic 1: inner offsets are relative. The absolute offset is outer - last inner + inner. If the
-  outer offset is 0, inner offsets count from 0, even if the last inner offset is not 0, because an
-  old librdkafka wrote such wrappers. The outer timestamp is the largest inner timestamp. With
-  LogAppendTime it is the append time of all inner messages.
+- magic 1: inner offsets are relative. A message's absolute offset is its inner offset plus the
+  difference between the outer offset and the last inner offset. Exception: if the outer offset is
+  0, the inner offsets are the absolute offsets, because an old librdkafka wrote such wrappers. The
+  outer timestamp is the largest inner timestamp; with LogAppendTime it is the append time of all
+  inner messages.
 
 Inner messages of magic 0 in a magic-1 wrapper are accepted (KAFKA-4298). Other mixed formats are
 refused.
@@ -172,7 +173,7 @@ class LegacyBatch:
     max_timestamp: int
     size_bytes: int
 
-    # The formats have no epochs, producers, transactions, control records or delete horizons.
+    # Magic 0 and 1 have no epochs, producers, transactions, control records or delete horizons.
     leader_epoch: ClassVar[int] = NO_LEADER_EPOCH
     producer_id: ClassVar[int] = NO_PRODUCER_ID
     producer_epoch: ClassVar[int] = NO_PRODUCER_EPOCH
@@ -186,8 +187,9 @@ class LegacyBatch:
     def __init__(self, buffer: Buffer, at: int = 0, *, base_offset: int | None = None) -> None:
         """View the message at `at`.
 
-        The bytes must be a complete message. For untrusted bytes use `batch_walk.walk`. If
-        `base_offset` is given, a wrapper need not be decompressed to find it.
+        The bytes must be a complete message. For untrusted bytes use `batch_walk.walk`.
+        `base_offset` is the offset of the first record; None if unknown, so that the property
+        `base_offset` decompresses a wrapper.
         """
         self._buffer = buffer
         self._base_offset = base_offset
@@ -250,7 +252,7 @@ class LegacyBatch:
 
     @property
     def codec(self) -> Codec:
-        """Compression of the value; NONE for a message that is no wrapper.
+        """Compression of a wrapper's value; NONE for a plain message.
 
         Raises:
             UnsupportedCompression: The codec's number is unknown, or is zstd's, which needs magic
@@ -279,7 +281,7 @@ class LegacyBatch:
         return None if self.is_wrapper else 1
 
     def is_valid(self) -> bool:
-        """Whether the message is long enough for its magic, and the CRC in it is right."""
+        """Whether the message is long enough for its magic, and its CRC is right."""
         return (
             self.size_bytes - LOG_OVERHEAD >= MESSAGE_LENGTH_MIN[self.magic]
             and crc32(self.view[MESSAGE_MAGIC_AT:]) == self.crc
@@ -297,7 +299,7 @@ class LegacyBatch:
     def body(self, limit: int = DEFAULT_DECOMPRESSION_LIMIT) -> bytes | memoryview:
         """Return a wrapper's message set, decompressed to at most `limit` bytes.
 
-        A message that is no wrapper is returned unchanged.
+        A plain message (no wrapper) is returned as the whole message, including its frame.
 
         Raises:
             CorruptStream: The message set does not decompress within the limit.
@@ -319,7 +321,7 @@ class LegacyBatch:
     def records(
         self, *, check_crc: bool = True, limit: int = DEFAULT_DECOMPRESSION_LIMIT
     ) -> Iterator[Record]:
-        """Iterate over the message's record, or over a wrapper's records in offset order.
+        """Iterate over the record of a plain message, or over a wrapper's records in offset order.
 
         Args:
             check_crc: False if the CRC need not be checked, because the caller has called
@@ -344,7 +346,7 @@ class LegacyBatch:
         return (self._inner_record(base, message) for message in self.inner_messages(body))
 
     def _inner_record(self, base: int, message: "LegacyBatch") -> Record:
-        """Return the record of an inner message; errors name the position of this wrapper."""
+        """Return the record of an inner message; an error's `at` is this wrapper's position."""
         try:
             message.ensure_valid()
             return message._record(base + message.last_offset, self)  # noqa: SLF001 - own class
@@ -366,7 +368,7 @@ class LegacyBatch:
         return Record(offset, timestamp, kind, key, value, create_timestamp=created)
 
     def _content(self) -> tuple[bytes | None, bytes | None]:
-        """Return key and value; raise an error if they don't fill the message exactly."""
+        """Return key and value; raise an error if the message does not end after the value."""
         end = self.at + self.size_bytes
         key, at = self._field(self.at + KEY_LENGTH_AT[self.magic], end, "key")
         value, at = self._field(at, end, "value")
@@ -403,7 +405,7 @@ class LegacyBatch:
             at += message.size_bytes
 
     def _span(self, body: Buffer) -> tuple[int, int]:
-        """Return the first and last inner offset; raise an error if they do not ascend."""
+        """Return the first and last inner offset; raise an error if inner offsets do not ascend."""
         first = last = -1
         for message in self.inner_messages(body):
             if message.last_offset <= last:
@@ -437,7 +439,7 @@ class LegacyBatch:
         return message
 
     def _inner_base(self, last: int) -> int:
-        """Return the number that is added to inner offsets; `last` is the last inner offset."""
+        """Return the number to add to an inner offset to get the absolute offset."""
         if self.magic == 1 and self.last_offset == 0:
             return 0
         if self.magic == 1 and self.last_offset > last:

@@ -31,7 +31,7 @@ from tidelog.protocol.schema import (
 
 @message
 class AddPartitionsToTxnTransaction:
-    """Transaction in the request, with partitions to add or, with `verify_only`, to verify."""
+    """Transaction in the request, with partitions to add (or to verify if `verify_only`)."""
 
     transactional_id: str = wire(STRING, since=4)
     producer_id: int = wire(INT64, since=4)
@@ -126,7 +126,7 @@ class EndTxnRequest:
 class EndTxnResponse(CodeResponse):
     """Response to the end of a transaction.
 
-    From version 5 the response has the producer id and epoch of the next transaction. After an
+    From version 5 on, the response has the producer id and epoch for the next transaction. After an
     error, both are -1.
     """
 
@@ -168,7 +168,7 @@ class DescribeTransactionsResponse(ThrottledResponse):
 class ListTransactionsRequest:
     """Request for transactional ids that match filters.
 
-    An empty list matches all transactional ids; so do the duration -1 and a null pattern.
+    An empty list, the duration -1, and a null pattern match all transactional ids.
     """
 
     state_filters: list[str] = wire(array(STRING))
@@ -188,7 +188,7 @@ class ListedTransactionState:
 
 @message
 class ListTransactionsResponse(CodeResponse):
-    """Response with the matching transactional ids, and the requested states that are unknown."""
+    """Response with the matching transactional ids, and the unknown states of the request."""
 
     unknown_state_filters: list[str] = wire(array(STRING))
     transaction_states: list[ListedTransactionState] = wire(array(struct(ListedTransactionState)))
@@ -221,7 +221,7 @@ class DescribeProducersRequest:
 
 @message
 class ProducerState:
-    """State of one producer in a partition. A field that is -1 is unknown."""
+    """State of one producer in a partition. In a field, -1 means unknown."""
 
     producer_id: int = wire(INT64)
     producer_epoch: int = wire(INT32)

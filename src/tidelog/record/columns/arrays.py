@@ -40,15 +40,15 @@ from tidelog.record.kernels.records import (
 from tidelog.record.kernels.times import fill_append_times
 from tidelog.types import INT32_MAX, TimestampType
 
-# Limit for the total size in bytes of the unused pages that are kept for reuse. The columns of
-# several Arrow record batches fit into this size.
+# Limit in bytes for the total size of the unused pages that are kept for reuse: enough for the
+# columns of several Arrow record batches.
 FREE_BYTES_MAX: Final = 64 << 20
 
 # Minimum size of a page in bytes; for smaller memory, an allocation is cheaper than reuse.
 PAGE_BYTES_MIN: Final = 32 << 10
 
-# Number of page sizes from one power of two to the next. Few sizes make reuse likely. A page
-# exceeds the requested size by less than a quarter.
+# Number of page sizes from one power of two to the next. Few sizes make reuse likely; four sizes
+# keep a page less than a quarter above the requested size.
 _STEPS: Final = 4
 
 
@@ -98,7 +98,7 @@ class _Page(ctypes.Array[ctypes.c_ubyte]):
         give(self.memory)
 
 
-@lru_cache(maxsize=256)  # at most four sizes between two powers of two
+@lru_cache(maxsize=256)  # `new_page` uses at most `_STEPS` sizes for each power of two
 def _page_type(size: int) -> type[_Page]:
     return type("_Page", (_Page,), {"_length_": size})
 
@@ -186,7 +186,7 @@ class Chunk:
         return bool((values == values[0]).all())
 
     def repeat(self, values: "npt.NDArray[Number]") -> "npt.NDArray[Number]":
-        """Return an array with a value for each row: the value of the row's batch."""
+        """Repeat the value of each batch for each row of the batch."""
         return np.repeat(values, np.diff(self.rows_end, prepend=0))
 
 
@@ -227,7 +227,7 @@ def build(name: str, chunk: Chunk) -> "Column":
 def _fixed(kind: pa.DataType, numbers: "Numbers", null_count: int) -> "Column":
     """Return an array over `numbers`.
 
-    -1 stands for null, and `null_count` numbers are -1.
+    -1 becomes null. `null_count` must be the number of elements that are -1.
     """
     if null_count == len(numbers):
         return _nulls(kind, null_count)
@@ -339,7 +339,8 @@ def _timestamp_types(chunk: Chunk) -> "Column":
 def _sequences(chunk: Chunk) -> "Column":
     """Return the sequence number of each row: base sequence + offset delta.
 
-    It is null if the batch has no base sequence. 0 follows 2147483647.
+    The number is null if the batch has no base sequence. After 2147483647 the numbers continue with
+    0.
     """
     bases = chunk.table[:, layout.BASE_SEQUENCE]
     if bases[0] == MISSING and chunk.is_uniform(layout.BASE_SEQUENCE):

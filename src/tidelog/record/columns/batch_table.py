@@ -1,8 +1,8 @@
 """Builds tables of batches: checks frames and CRCs, decompresses bodies, selects batches to skip.
 
-A batch is skipped only because of values in its header, and only if the CRC of the batch is right.
-In a group that is decoded completely, the decoder itself can check the CRC of each batch, just
-before it decodes the batch. This needs a CPU with an instruction for CRC-32C.
+A batch is skipped only because of values in its header, and only if its CRC is right. If all
+batches of a group are decoded and the CPU has an instruction for CRC-32C, the decoder itself can
+check the CRC of each batch, just before it decodes the batch.
 
 Bodies of compressed and of legacy batches are written one after the other into one scratch buffer.
 Their `BODY_START` and `BODY_END` are positions in that buffer, but `POSITION` is still the batch's
@@ -51,10 +51,9 @@ if TYPE_CHECKING:
     Mask = npt.NDArray[np.bool_]
 
 
-# Decompressed bodies are joined until they have this number of bytes, and are then decoded. This
-# number limits memory, however much the batches grow by decompression. The last body is added even
-# if the total then exceeds this number; its size is limited only by the decompression limit of one
-# batch.
+# Number of bytes of decompressed bodies that are decoded together. Bodies are joined until they
+# have at least this number of bytes, so a group exceeds it by at most the decompression limit of
+# one batch.
 SCRATCH_BYTES: Final = 1 << 20
 
 
@@ -110,7 +109,8 @@ def _joined(parts: list[Buffer], rows: list["Longs"]) -> tuple["Bytes", "Longs"]
 def _open(view: memoryview, batch: "Longs", *, check_crc: bool) -> Iterator[tuple["Longs", Buffer]]:
     """Yield the table's row and the uncompressed body of a batch.
 
-    A legacy batch yields a row and a body for each record, as if each record were a magic-2 batch.
+    For a legacy batch, yield a row and a body for each record, as if each record were a magic-2
+    batch.
     """
     at = int(batch[layout.POSITION])
     if batch[layout.MAGIC] == MAGIC_2:
@@ -123,7 +123,7 @@ def _open(view: memoryview, batch: "Longs", *, check_crc: bool) -> Iterator[tupl
 
 
 def _record_row(batch: "Longs", record: Record) -> "Longs":
-    """Return a row for the table, for a magic-2 batch of only this record and base timestamp 0."""
+    """Return the table's row for a magic-2 batch with this one record and base timestamp 0."""
     stamped = record.timestamp_type is TimestampType.LOG_APPEND_TIME
     row = batch.copy()
     row[layout.BASE_OFFSET] = row[layout.LAST_OFFSET] = record.offset
@@ -140,17 +140,17 @@ def _record_row(batch: "Longs", record: Record) -> "Longs":
 SCAN_BATCHES: Final = 4096
 
 # Number of bytes to checksum and then decode in one group. The number is small enough that the
-# bytes are still in a CPU cache when they are decoded. Each group takes about 0.1 ms in Python. If
-# groups were smaller, this time would exceed the time that cache misses take.
+# bytes are still in a CPU cache when they are decoded. Each group takes about 0.1 ms in Python, so
+# smaller groups would cost more time than the avoided cache misses.
 GROUP_BYTES: Final = 4 << 20
 
-# Number of bytes to decode in one group if the decoder itself checks each batch just before it
-# decodes the batch. The number is larger than `GROUP_BYTES`, because such a group need not fit into
-# a CPU cache.
+# Number of bytes in one group if the decoder checks the checksum of each batch just before it
+# decodes the batch. Such a group need not fit into a CPU cache, so the number is larger than
+# `GROUP_BYTES`.
 LEFT_GROUP_BYTES: Final = 8 << 20
 
-# Maximum number of changes between plain batches and other batches in a table. A table is split at
-# these changes. With more changes it is not split, because the groups would be too small.
+# A table is split where batches that are decoded in place meet other batches. If there are more
+# than this number of such places, the table is not split, because the groups would be too small.
 _CHANGES_MAX: Final = 8
 
 _SOUND: Final = (layout.DONE, layout.FULL, layout.PARTIAL)
@@ -166,15 +166,15 @@ class DecodeStats:
         batches_opened: Number of batches that were opened, so that their records were examined.
         rows: Number of rows returned.
         without_time: With a time range, the number of records in the offset range that have no
-            time. The records of unopened batches are not counted; without `Selection.opens_all`,
-            batches that can't match are not opened.
+            time. Records of unopened batches are not counted; with `Selection.opens_all` no batch
+            stays unopened because of its times.
         end_at: Position after the last batch whose header was read. If the buffer ends inside a
             batch, this position is before the buffer's end.
         next_offset: Offset after the last batch whose header was read; -1 if no header was read.
         first_offset: Base offset of the first batch whose header was read, -1 if no header was
             read.
-        records: Sum of the record counts in all headers that were read; a legacy message has no
-            count, and is added as -1.
+        records: Sum of the record counts in all headers that were read; a legacy message counts as
+            -1, because its header has no record count.
         has_legacy: Whether the headers of legacy messages were read.
     """
 
@@ -189,7 +189,7 @@ class DecodeStats:
     has_legacy: bool = False
 
     def add(self, walked: "Longs", opened: int) -> None:
-        """Count consecutive sound batches; `opened` is how many of them are opened."""
+        """Count consecutive sound batches, of which `opened` batches are opened."""
         self.batches += len(walked)
         self.batches_opened += opened
         if len(walked):
@@ -210,12 +210,13 @@ class Selection:
         offset_end: End of the selected records' offsets, exclusive.
         record_time: Select only records whose timestamp in ms is in [a, b); b = INT64_MAX means no
             end. Records without a time are in no range and are counted in the statistics.
-        opens_all: Whether to also open batches whose header shows that no time can match. This is
-            needed to count records without a time.
+        opens_all: Whether to also open batches whose header shows that no time can match. Without
+            these batches, `DecodeStats.without_time` is incomplete.
         include_control: Whether to include the records of control batches.
         drop_batch: Function that gets a table of batches (`kernels.layout`), and returns a mask of
             the batches to leave out. None if there is no such function.
-        opens_from: Batches that end before this offset are not opened; None for `offset_start`.
+        opens_from: Batches whose last offset is below this offset are not opened; None stands for
+            `offset_start`.
         between: Pair of the smallest offset that the first batch may have, and the exclusive upper
             limit of the offsets of all batches.
     """
@@ -244,8 +245,9 @@ class Group:
 
     Attributes:
         table: The batches; `kernels.layout` describes the columns.
-        is_checked: False if the decoder must check the checksums and count the batches. True if the
-            checksums are checked and the batches are counted, or if checksums must not be checked.
+        is_checked: False if the decoder must still check the checksums and count the batches. True
+            if the batches are already counted, and their checksums are either already checked or
+            not to be checked.
     """
 
     table: "Longs"
@@ -294,7 +296,7 @@ def groups(
 
 
 def _parted(table: "Longs", selection: Selection) -> Iterator[tuple["Longs", bool]]:
-    """Yield the parts of a table in order; True with a part if its batches are decoded in place."""
+    """Yield the parts of a table in order, each with True if its batches are decoded in place."""
     is_left = is_plain(table) & _select(table, selection)
     changes = np.flatnonzero(is_left[1:] != is_left[:-1]) + 1
     if len(changes) > _CHANGES_MAX:
@@ -338,7 +340,7 @@ def _cut(table: "Longs", rows: int, size_max: int) -> Iterator[tuple[int, int]]:
 def first_checksum_mismatch(log: "Bytes", table: "Longs") -> CorruptBatch | None:
     """Return the error of the first magic-2 batch with a wrong CRC; None if all CRCs are right.
 
-    Legacy batches are checked later.
+    Legacy messages are skipped; their CRCs are checked when their records are read.
     """
     if HAS_INSTRUCTION:
         slot, crc = find_checksum_mismatch(log, table, shifts())
@@ -380,7 +382,7 @@ def _select(table: "Longs", selection: Selection) -> "Mask":
 
 
 def _may_match(table: "Longs", start_ms: int, end_ms: int) -> "Mask":
-    """Return a mask of the batches that have no time, or may have a time in [start_ms, end_ms)."""
+    """Return a mask of the batches without a time or with a possible time in [start_ms, end_ms)."""
     largest = table[:, layout.MAX_TIMESTAMP]
     is_stamped = table[:, layout.ATTRIBUTES] & TIMESTAMP_TYPE_BIT != 0
     is_open = end_ms == INT64_MAX

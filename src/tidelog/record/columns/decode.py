@@ -2,9 +2,9 @@
 
 `batch_table` chooses batches, `tidelog.record.kernels` processes the records by the rules of
 `tidelog.record.record`, and this module builds Arrow record batches from the result. If all batches
-of a group are uncompressed and of magic 2, their bodies are decoded in place. Otherwise all bodies
-of the group are first written to scratch buffers (`batch_table`), so that one kernel decodes them
-all.
+of a group are uncompressed and have magic 2, their bodies are decoded in place. Otherwise
+`batch_table` first writes all bodies of the group to scratch buffers as uncompressed magic-2
+bodies, so that the same kernel decodes them.
 
 Columns (only requested columns are computed):
 
@@ -13,12 +13,11 @@ Columns (only requested columns are computed):
 | offset | int64 | never |
 | timestamp | timestamp(ms, UTC) | the record has no time |
 | timestampType | int32: 0 CreateTime, 1 LogAppendTime, -1 magic 0 | never |
-| createTimestamp | timestamp(ms, UTC) | the producer gave none, or it was overwritten |
-| appendTimestamp | timestamp(ms, UTC) | it is not known |
-| key, value | binary | null in the record |
-| headers | list<struct<key: string, value: binary>> | never; empty without headers |
-| producerId, producerEpoch, sequence | int64, int16, int32 | the producer is not idempotent |
-| leaderEpoch | int32 | it is unknown |
+| createTimestamp | timestamp(ms, UTC) | the producer set no time, or a cleaner overwrote the time |
+| appendTimestamp | timestamp(ms, UTC) | the append time is unknown | | key, value | binary | null
+in the record | | headers | list<struct<key: string, value: binary>> | never; the list is empty if
+the record has no headers | | producerId, producerEpoch, sequence | int64, int16, int32 | the
+producer is not idempotent | | leaderEpoch | int32 | the leader epoch is unknown |
 
 This module imports numpy, pyarrow and numba. Only one thread at a time may use an object of this
 module.
@@ -74,8 +73,8 @@ if TYPE_CHECKING:
     from tidelog.record.kernels.memory import Bytes, Longs
 
 
-# Initial limit in bytes for the keys of a chunk, and also for the values of a chunk. The limit is
-# doubled if one record needs more bytes.
+# A chunk has room for this number of bytes of keys, and for this number of bytes of values. The
+# room is doubled if a single record needs more.
 _CAPACITY_BYTES: Final = 8 << 20
 
 
@@ -95,7 +94,7 @@ class Decoder:
         self._rows_limit = rows_limit
         self._append_times = append_times
         self._stats = stats
-        # This array is reused, because no result refers to it.
+        # This array is reused for each chunk, because no Arrow array refers to its memory.
         self._headers_at = np.empty(0, np.int64)
         self._filter = filter_of(
             selection, keys=_mode(schema, "key"), values=_mode(schema, "value")
@@ -233,7 +232,7 @@ def filter_of(selection: Selection, *, keys: int = LEFT_OUT, values: int = LEFT_
 
 
 def _mode(schema: pa.Schema, column: str) -> int:
-    """Return how the kernel treats keys or values: left out, copied, or viewed without a copy."""
+    """Return the kernel's mode for the keys or the values: LEFT_OUT, COPIED or VIEWED."""
     if column not in schema.names:
         return LEFT_OUT
     return VIEWED if pa.types.is_binary_view(schema.field(column).type) else COPIED
@@ -267,13 +266,13 @@ class Fold(Protocol):
 
     @property
     def end_offset(self) -> int:
-        """Offset after the last record, 0 if there was none."""
+        """Offset after the last record that was processed, 0 if no record was processed."""
         ...
 
     def fold(
         self, data: "Bytes", table: "Longs", rows: "Filter", sums: "Longs", progress: "Longs"
     ) -> tuple[int, int]:
-        """Process the records of batches, up to the last record or a damaged record.
+        """Process the records of batches, in order, up to the first damaged record.
 
         Arguments and result are those of `kernels.key_rows.fold_batches`, with two differences:
         there is no argument `into`, and the status is never FULL.
@@ -335,8 +334,8 @@ ALL_COLUMNS: Final = tuple(COLUMN_TYPES)
 # Spark's default number of rows in an Arrow batch.
 ROWS: Final = 10_000
 
-# Maximum number of records in a group that is counted. Because counting allocates no rows, this
-# number is very large. In practice, only the number of bytes limits a group.
+# Maximum number of records in a group for `tally` and `fold`, which allocate no memory for each
+# record: so large that in practice only the number of bytes limits a group.
 _TALLY_ROWS: Final = 1 << 30
 
 
@@ -432,9 +431,8 @@ def tally(
 ) -> None:
     """Count the records that `decode` would return, in `stats.rows`.
 
-    Arguments are those of `decode`. Keys, values and headers are not examined. So if a batch has a
-    right checksum but invalid records, this function may count the records although `decode` raises
-    an error.
+    Arguments are those of `decode`. Keys, values and headers are not examined. So an invalid record
+    in a batch with a right checksum may be counted, although `decode` raises an error for it.
 
     Raises:
         CorruptBatch, CorruptRecord, UnsupportedCompression: See `decode`; the records before the
@@ -453,7 +451,7 @@ def fold(
     *,
     check_crc: bool = True,
 ) -> None:
-    """Pass the records that `decode` would return to a fold's kernel, without copying them.
+    """Pass the records that `decode` would return to `into.fold`, without copying them.
 
     Arguments are those of `decode`. No reference to `buffer` is kept.
 
@@ -471,7 +469,7 @@ def fold(
 def _merge_small(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
     """Yield all rows, with small record batches merged.
 
-    If a filter selects few records, the record batch of each chunk has few rows.
+    Small record batches occur if a filter selects few records of each chunk.
 
     Batches that are at least half full are not copied.
     """
@@ -503,9 +501,9 @@ def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
 # offset of the key's last record with a null value, -1 if there is no such record.
 LatestRecord: TypeAlias = tuple[bytes, bytes | None, int, int]
 
-# Maximum number of records in the data. Data with more records is processed by plain Python code.
-# The maximum bounds the memory for rows, which is 64 bytes for each record. 16 MiB of ordinary
-# records are below the maximum.
+# Maximum number of records that `LatestFinder.find` accepts; data with more records is left to
+# plain Python code. The number limits the memory for rows, which is 64 bytes for each record. 16
+# MiB of ordinary records have fewer records.
 RECORDS_MAX: Final = 1 << 19
 
 SECRET_BYTES: Final = 16

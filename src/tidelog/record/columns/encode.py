@@ -49,15 +49,15 @@ if TYPE_CHECKING:
 
 Number = TypeVar("Number", bound=np.generic)
 
-# Maximum number of bytes, and maximum number of batches, that one call of the kernel writes. The
-# numbers are large enough to amortize the call, and small enough that the batches are still in the
-# cache when they are checksummed and copied.
+# Maximum number of bytes and of batches that one call of the kernel writes. The numbers are large
+# enough that the call itself takes a small share of the time, and small enough that the batches are
+# still in the CPU cache when they are checksummed and copied.
 _OUT_BYTES: Final = 1 << 19
 
 _OUT_BATCHES: Final = 256
 
-# Maximum size in bytes of the initial memory for one batch. If the batch's records need more, the
-# memory is extended.
+# Maximum number of bytes that are allocated for one batch at first. More memory is allocated if the
+# batch's records need it.
 _BATCH_ROOM: Final = 1 << 24
 
 _NO_INTS: Final = np.frombuffer(b"", np.int32)
@@ -169,7 +169,7 @@ def _source(batch: pa.RecordBatch, now_ms: int) -> RecordSource:
 def check_times(table: pa.Table) -> None:
     """Validate the timestamps of a table by the rules of `create_times`.
 
-    Errors name the row by its index in the whole table.
+    An error has the row's index in the whole table, not in its chunk.
     """
     if "timestamp" in table.column_names:
         row = 0
@@ -218,8 +218,8 @@ def _whole_ms(column: "Column", now_ms: int) -> "Longs":
     return _frozen(numbers.fill_null(now_ms).to_numpy(zero_copy_only=False))
 
 
-# The type of `arrays.HEADERS`, except that header keys may be null. A null key gets a better error
-# from the check in this module than from a cast.
+# The type of `arrays.HEADERS`, except that header keys may be null. A null key passes the cast,
+# because the later check in `header_parts` raises a clearer error.
 _PAIRS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
@@ -246,8 +246,8 @@ def header_parts(column: "Column") -> "tuple[Ints, Column, Column] | None":
     keys, values = pairs.flatten()
     if keys.null_count:
         raise InvalidRecord("a header without a key")
-    # The counts are not computed from the list offsets, because a null list may have values, which
-    # `flatten` has left out.
+    # The counts are not computed from the list offsets: a null list may cover values, which
+    # `flatten` leaves out.
     counts = pc.list_value_length(lists).fill_null(0).to_numpy()
     if (most := int(counts.max())) > HEADERS_MAX:
         raise InvalidRecord(f"{most} headers; a record can have at most {HEADERS_MAX}")
@@ -255,9 +255,9 @@ def header_parts(column: "Column") -> "tuple[Ints, Column, Column] | None":
 
 
 def _headers(column: "Column | None") -> "tuple[Ints, BinarySource, BinarySource]":
-    """Return where each row's headers end, all header keys, and all header values.
+    """Return the end of each row's headers, all header keys, and all header values.
 
-    Row n has the headers `ends[n]` to `ends[n + 1]` - 1.
+    The headers of row n have the indices `ends[n]` to `ends[n + 1]` (exclusive).
     """
     parts = None if column is None else header_parts(column)
     if parts is None:
@@ -306,9 +306,10 @@ def _cast_binary(column: "Column", name: str) -> "Column":
 
 
 def _frozen(array: "npt.NDArray[Number]") -> "npt.NDArray[Number]":
-    """Make the array read-only.
+    """Make the array read-only, and return it.
 
-    Then all sources have arrays of the same types, so one compiled kernel is enough.
+    Numba compiles a kernel for each combination of argument types, and a read-only array has its
+    own type. Some Arrow buffers are read-only, so all arrays are made read-only.
     """
     array.flags.writeable = False
     return array
@@ -340,8 +341,8 @@ def encode_table(
 
     Raises:
         InvalidRequest: Raised when the first batch is requested: a column is unknown or of a wrong
-            type, `batch_bytes` is out of range, or the codec does not support the level. Raised
-            later: a time in ms exceeds 64 bits.
+            type, `batch_bytes` is out of range, or the codec does not support the level. Raised for
+            a later batch: a time in ms exceeds 64 bits; earlier batches were yielded.
         InvalidRecord: A record has a header without a key, has too many headers, or exceeds 2 GiB;
             earlier batches were yielded.
         InvalidTimestamp: A time is before 1970; earlier batches were yielded.

@@ -4,9 +4,9 @@ This module owns the table by key (`KeyTable`), the reduction of one partition's
 (`Reducer`), and the counts of records and sums of digests for each span of create time
 (`TimeSpans`). `record.kernels.key_rows` owns the rows' fields and the kernels.
 
-Memory is limited: if the table of a `Reducer` is full, the rows are passed to a function, and the
-table is emptied. If the rows of a partition are joined in the order in which they were passed, the
-result equals the rows of one large table. The classes are not thread-safe.
+Memory is limited: if the table of a `Reducer` is full, its rows are passed to a function
+(`hand_out`), and the table is emptied. To get one row for each key, the caller joins these rows, in
+the order in which they were passed (`joined`). The classes are not thread-safe.
 """
 
 import struct
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 
 Number = TypeVar("Number", bound=np.generic)
 
-# Maximum number of rows in a task's table. The rows take 128 MiB and the index 16 MiB. Passing the
-# rows to `hand_out` takes another 144 MiB.
+# Maximum number of rows in a task's table. The rows take 128 MiB of memory and the index 16 MiB;
+# passing the rows to `hand_out` takes another 144 MiB.
 ROWS_MAX: Final = 1 << 21
 
 _INDEX_MIN: Final = 1 << 12
 _LINE_BYTES: Final = 64
 _COPY_ROWS: Final = 1 << 14
 
-# Value of `SPAN_LAST` before the first record. No record has a span yet.
+# Value of `SPAN_LAST` while there is no last span: it is below `SPAN_FIRST`.
 _NO_SPAN_YET: Final = -1
 
 COLUMNS: Final = ("offset", "createTimestamp", "key", "value")
@@ -72,7 +72,8 @@ class KeyTable:
     def __init__(self, rows_max: int = ROWS_MAX) -> None:
         """Create an empty table.
 
-        The system allocates the table's pages as the table fills.
+        Memory for the rows is reserved, but the system allocates a page only when a row is written
+        to it.
         """
         self._table: Longs = np.empty((rows_max, key_rows.FIELDS), np.int64)
         self._index: Ints = np.zeros(_INDEX_MIN, np.int32)
@@ -112,7 +113,7 @@ class KeyTable:
         key_rows.index_rows(self._table, self.count, self._index)
 
     def find(self, rows: "Longs") -> "Ints":
-        """Return, for each row, the index of this table's row with the same key; -1 for none."""
+        """Return, for each row, the index of this table's row with the same key, or -1."""
         numbers: Ints = np.empty(len(rows), np.int32)
         key_rows.match(rows, self._table, self._index, numbers)
         return numbers
@@ -138,7 +139,7 @@ def joined(tables: Iterable["Longs"], *, across: bool = False) -> "Longs":
 class TimeSpans:
     """Count of records and sum of digests for each span of create time.
 
-    If there are more than `LIMIT` spans, spans are merged to longer spans.
+    If there are more than `LIMIT` spans, neighboring spans are merged, and `span_ms` is doubled.
 
     Attributes:
         span_ms: Length of a span in ms.
@@ -180,7 +181,7 @@ def _wrapped(value: int) -> int:
 
 
 class Reducer:
-    """Reduces records of one partition, added in the order of their offsets, to a row for each key.
+    """Reduces the records of one partition to one row for each key; add records in offset order.
 
     Attributes:
         spans: Counts and digests of all records, by span of create time; complete after `finish`.
@@ -288,13 +289,13 @@ class Reducer:
         key_rows.index_fold_rows(self._into.rows, used, self._into.slots)
 
     def _flush(self) -> None:
-        """Pass the table's rows to `hand_out`, except those in the window, and empty the table."""
+        """Pass the table's rows (not the window's) to `hand_out`, and empty the table."""
         used = int(self._into.state[key_rows.ROW_USED])
         if used:
             rows: Longs = np.empty((used, key_rows.FIELDS), np.int64)
             filled = self._into.rows[: used * key_rows.ROW_WORDS].reshape(used, key_rows.ROW_WORDS)
             order = np.argsort(filled[:, key_rows.HASH_HIGH].copy().view(np.uint64), kind="stable")
-            for start in range(0, used, _COPY_ROWS):  # Copies in parts, to limit memory.
+            for start in range(0, used, _COPY_ROWS):  # copy in parts, to limit memory
                 part = slice(start, start + _COPY_ROWS)
                 rows[part, : key_rows.PARTITION] = filled[order[part]]
             rows[:, key_rows.PARTITION] = self._partition

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _MESSAGE_BYTES_MAX: Final = 24
 _FORMS: Final = {"int32": ">i4", "int64": ">i8", "double": ">f8"}
-# Encodings whose values are checked one by one by the deserializer.
+# Encodings whose values the deserializer checks one by one.
 _TEXTS: Final = ("uuid", "json")
 COLUMN_KINDS: Final[dict[str, pa.DataType]] = {
     "bytes": pa.binary(),
@@ -37,7 +37,7 @@ assert set(COLUMN_KINDS) == set(SERDE_NAMES)
 
 
 def decode_column(column: "Column", encoding: str) -> "Column":
-    """Decode the values of a binary column; null for null.
+    """Decode the values of a binary column; nulls stay null.
 
     Args:
         column: Keys or values.
@@ -70,13 +70,13 @@ def _decode_numbers(column: "Column", encoding: str) -> "Column":
     if (np.diff(ends)[~is_null] != form.itemsize).any():
         _check_values(column, encoding)
     numbers = np.zeros(len(column), form)
-    # Gathers the bytes of each row's number in one array operation.
+    # One array operation collects the bytes of all rows' numbers.
     numbers[~is_null] = data[starts[:, None] + np.arange(form.itemsize)].view(form)[:, 0]
     return pa.array(numbers.astype(form.newbyteorder("=")), kind, mask=is_null)
 
 
 def _value_buffers(column: "Column") -> "tuple[Ints, Bytes]":
-    """Return two arrays: the start of each value followed by the end of the last, and all bytes."""
+    """Return two arrays: the start of each value and the end of the last; the values' bytes."""
     _, ends, data = column.buffers()
     assert ends is not None
     bounds = np.frombuffer(memoryview(ends), np.int32)[column.offset :][: len(column) + 1]
@@ -103,7 +103,7 @@ def _check_values(column: "Column", encoding: str) -> None:
 
 
 def encode_column(column: "Column", encoding: str) -> "Column":
-    """Encode a typed column as binary, as the serializer does; null for null.
+    """Encode a typed column as binary, as the serializer does; nulls stay null.
 
     Raises:
         SerdeError: A value can't be encoded, or the column has another type.
@@ -158,7 +158,7 @@ def _encode_numbers(column: "Column", encoding: str) -> "Column":
     # Rows that are null keep 0. Only the other rows are converted, because numpy can't cast a null.
     numbers[~is_null] = np.asarray(converted.drop_null()).astype(form)
     if encoding == "double":
-        # Java writes every NaN in this form.
+        # Java's serializer writes every NaN with the bits of this NaN.
         numbers[np.isnan(numbers.astype(np.float64))] = np.float64("nan")
     valid = pa.py_buffer(np.packbits(~is_null, bitorder="little").tobytes())
     data = pa.py_buffer(numbers.tobytes())

@@ -1,4 +1,4 @@
-"""Scans batch headers: one row of the batch table per batch, without decoding records.
+"""Scans batch headers into the batch table, one row for each batch, without decoding records.
 
 The scan reads magic-2 headers completely. For a legacy message (magic 0 and 1) the scan reads only
 the frame, and plain Python code reads the other fields. The scan checks the frame and the order of
@@ -70,7 +70,7 @@ from tidelog.record.kernels.memory import (
 )
 from tidelog.types import INT64_MAX
 
-# Size in bytes of the timestamp, which messages of magic 1 have, and messages of magic 0 lack.
+# Size in bytes of a message's timestamp, which exists in magic 1 but not in magic 0.
 _TIMESTAMP_SIZE: Final = 8
 
 _UINT32_MASK: Final = 2**32 - 1
@@ -115,7 +115,7 @@ def scan_batches(
     next_offset: int,
     end_offset: int,
 ) -> tuple[int, int, int]:
-    """Fill the table of the batches in `log[start:end]`, as long as their offsets are in order.
+    """Fill the table with the batches of `log[start:end]`, up to the first invalid batch.
 
     Args:
         log: Bytes.
@@ -127,16 +127,16 @@ def scan_batches(
 
     Shape:
         log: uint8[>= end].
-        out: int64[capacity, BATCH_FIELDS], allocated by the caller; rows beyond the count are
-            undefined, except the row of a batch with BAD_ORDER.
+        out: int64[capacity, BATCH_FIELDS], allocated by the caller; rows after the returned number
+            of batches are undefined, except the row of the bad batch with BAD_ORDER.
 
     Returns:
         The number of batches, the position after the last batch, and a status that says why the
         scan stopped there: DONE at `end`, FULL if the table is full, PARTIAL at an incomplete
         batch, or a BAD_ status. For BAD_ORDER the row of the bad batch is also filled. The bad
-        batch is the batch whose offsets are out of order. Exception: if this batch shows that the
-        offsets of the previous batch are too large (`shows_jump`), the previous batch is the bad
-        batch.
+        batch is the batch whose offsets are out of order. Exception: if this batch proves that the
+        offsets of the batch before it are too large (`shows_jump`), the bad batch is the batch
+        before it.
     """
     at, count = start, 0
     first, last, before = next_offset, next_offset - 1, next_offset
@@ -177,10 +177,10 @@ def shows_jump(  # noqa: PLR0913 - the bytes, and the offsets of the batch befor
     """Whether the batch at `at` proves that the offsets of the previous batch are too large.
 
     The previous batch has the offsets `first` to `last` (inclusive); it was expected to begin at
-    `before`. The result is True if the previous batch does not begin at `before`, and the batch at
-    `at` begins in [`before`, `last`] and ends below `end_offset`. Then the batch at `at`
-    contradicts the previous batch, and would be in order without the previous batch. Only the
-    header of the batch at `at` is read.
+    `before`. The result is True if three conditions hold: the previous batch does not begin at
+    `before`; the batch at `at` begins in [`before`, `last`]; and it ends below `end_offset`. Then
+    the batch at `at` would be in order if the previous batch did not exist. Only the header of the
+    batch at `at` is read.
     """
     remaining = end - at
     if first == before or remaining < FRAME_PREFIX_SIZE:

@@ -1,16 +1,16 @@
 """Computes the CRC-32C of whole batches and of concatenated parts, without the GIL.
 
-The CPU's CRC-32C instruction has a latency of three cycles and a throughput of one per cycle, so
-three runs of bytes are processed in parallel. Zeros appended to a run change its CRC register
-linearly: each bit of the register has a constant effect, and the effects are XORed. So four table
-look-ups, one for each byte of the register, give the new register. Two such steps combine the three
-registers. If the CPU lacks the instruction (`HAS_INSTRUCTION` is False), a slow loop computes the
-same checksums. In this case callers with much data use a library instead.
+The CPU's CRC-32C instruction has a latency of three cycles, but one instruction can start in each
+cycle. So three consecutive runs of bytes are processed in parallel, each with its own CRC register.
+To combine two registers, zeros are appended to the earlier run. This changes its register linearly,
+so four table look-ups, one for each byte of the register, give the new register. If the CPU lacks
+the instruction (`HAS_INSTRUCTION` is False), a slow loop computes the same checksums. Callers with
+much data then use a library instead.
 
-The CRC of A followed by B is crc(A) * x^n + crc(B), where n is the number of bits in B. A table
-with a row for each byte of B's length gives x^n in at most four multiplications. So checksums of
-parts are combined without reading a byte twice. Compiled functions check no bounds, so the caller
-must check them, as for `memory`.
+The CRC of A followed by B is crc(A) * x^n + crc(B), where n is the number of bits in B. So
+`join_sums` combines checksums of parts without reading the bytes again. A table with a row for each
+byte of B's length gives x^n in at most four multiplications. Compiled functions check no bounds, so
+the caller must check them, as for the functions of `memory`.
 
 Source: RFC 3720 (CRC-32C, Castagnoli, reflected); the instructions CRC32 of SSE 4.2 and CRC32C of
 ARMv8.
@@ -46,7 +46,7 @@ _X86: Final = ("x86_64", "AMD64")
 
 
 def _has_instruction() -> bool:
-    """Return whether Numba compiles for this CPU, and this CPU has the CRC-32C instruction."""
+    """Whether this CPU has the CRC-32C instruction, and Numba compiles for this CPU."""
     if getattr(config, "CPU_NAME", None) or getattr(config, "CPU_FEATURES", None):
         return False  # Numba is configured for another CPU.
     try:
@@ -185,7 +185,7 @@ def join_sums(first: int, second: int, size: int, powers: Longs) -> int:
 
 @inlined
 def sum_bytes(data: Bytes, start: int, end: int, table: Longs) -> int:
-    """Return the checksum of a few bytes."""
+    """Return the checksum of `data[start:end]`; meant for a few bytes."""
     crc = UINT32_MAX
     for at in range(start, end):
         crc = table[(crc ^ load_byte(data, at)) & 0xFF] ^ (crc >> 8)
@@ -229,7 +229,8 @@ def count_chained(rows: Bytes, row_size: int, crc: int, table: Longs) -> int:
 
     Shape:
         rows: uint8[n * row_size]; the last 4 bytes of a row are its checksum.
-        crc: Checksum of the bytes before the first row. The first row's checksum continues it.
+        crc: Checksum of the bytes before the first row. The first row's checksum is computed from
+            this value on.
         table: Filled by `fill_tables`.
     """
     at = 0
@@ -260,11 +261,12 @@ def sum_rows(rows: Bytes, row_size: int, table: Longs, out: Longs) -> None:
 
 @kernel
 def chain_rows(rows: Bytes, row_size: int, crc: int, table: Longs) -> int:
-    """Write a checksum to the end of each row, as `count_chained` expects it.
+    """Write to the end of each row the checksum that `count_chained` verifies.
 
     Shape:
         rows: uint8[n * row_size]; the last 4 bytes of a row are written.
-        crc: Checksum of the bytes before the first row. The first row's checksum continues it.
+        crc: Checksum of the bytes before the first row. The first row's checksum is computed from
+            this value on.
         table: Filled by `fill_tables`.
 
     Returns:
@@ -280,9 +282,9 @@ def chain_rows(rows: Bytes, row_size: int, crc: int, table: Longs) -> int:
     return crc
 
 
-# Sizes in bytes of a run. Three runs are processed in parallel. Runs are short, because the CPU's
-# prefetcher does not follow three distant runs: with runs of 1024 bytes, reading from memory is
-# half as fast.
+# Sizes of a run in bytes: FAR while three such runs remain, then NEAR. Runs are short, because the
+# CPU's prefetcher does not follow three runs that are far apart: with runs of 1024 bytes, reading
+# from memory is half as fast.
 FAR: Final = 256
 
 NEAR: Final = 128
@@ -297,7 +299,8 @@ _NEAR_AT: Final = TABLE_SIZE
 # Size of a cache line in bytes; both run sizes are multiples of it.
 _LINE: Final = 64
 
-# Maximum number of bytes of a body to prefetch at once. This number fits into the L1 cache.
+# Maximum number of bytes of a body to prefetch at once. This number of bytes fits into the L1
+# cache.
 _BODY_MAX: Final = 32 << 10
 
 # Distance in bytes by which cache lines are prefetched ahead of the runs.
@@ -311,7 +314,7 @@ NO_SHIFTS: Final = np.empty(0, np.int64)
 
 @kernel
 def fill_shifts(power: int, out: Longs) -> None:
-    """Fill a table with the effect of appended zeros on each possible value of each register byte.
+    """Fill a table: the register after appended zeros, for each value of each register byte.
 
     Shape:
         power: x^(number of appended zero bits), from the table `powers` of `join_sums`.
@@ -341,7 +344,7 @@ def _power(powers: Longs, size: int) -> int:
 
 @inlined
 def _shift(crc: int, table: Longs, at: int) -> int:
-    """Return the register after appending the zeros that the table at `at` was filled for."""
+    """Return the register after FAR or NEAR zero bytes; `at` selects the table for that size."""
     low: int = table[at + (crc & 0xFF)] ^ table[at + 256 + ((crc >> 8) & 0xFF)]
     high: int = table[at + 512 + ((crc >> 16) & 0xFF)] ^ table[at + 768 + ((crc >> 24) & 0xFF)]
     return low ^ high
@@ -349,7 +352,7 @@ def _shift(crc: int, table: Longs, at: int) -> int:
 
 @inlined
 def fetch_body(data: Bytes, start: int, end: int) -> None:
-    """Prefetch up to 32 KiB of a body, because the CPU does not predict steps between records."""
+    """Prefetch up to 32 KiB of a body, because the CPU can't predict where each record begins."""
     for at in range(start, min(end, start + _BODY_MAX), _LINE):
         fetch(data, at)
 
@@ -400,7 +403,7 @@ def sum_batch(data: Bytes, batch: Longs, table: Longs) -> int:
 def has_right_sum(data: Bytes, at: int, size: int) -> bool:
     """Whether the checksum of a magic-2 batch is right.
 
-    This function needs no table, and is fast for small batches.
+    This function processes one run only, so it needs no table, and is fast for small batches.
     """
     crc, position, end = UINT32_MAX, at + ATTRIBUTES_AT, at + size
     while end - position >= WORD_SIZE:

@@ -1,9 +1,9 @@
 """The decorator that compiles a plain function to a kernel, and the cache of compiled code.
 
 A kernel is a function over arrays and integers. `kernel.py_func` runs the same source interpreted,
-and is the reference for the compiled code. A kernel has no default arguments and no None, and its
-only globals are integer constants and functions. It returns a status instead of raising, and never
-reads or writes past an array.
+and is the reference for the compiled code. A kernel has no default arguments, does not use None,
+and uses no globals but integer constants and functions. It returns a status instead of raising, and
+never reads or writes past an array.
 
 Compiled code is cached beside the source if the source's folder is writable, else in the user's
 cache folder if this folder is writable. If neither folder is writable, the code is not cached, and
@@ -48,8 +48,8 @@ def _fingerprint() -> str:
     """Return a hash of all source files of this package.
 
     Helpers and constants of other files are compiled into a kernel, but Numba checks only whether
-    the kernel's own file has changed. So without this hash, Numba would use outdated code after an
-    upgrade that changes only other files.
+    the kernel's own file has changed. With this hash in the cache's key, Numba also recompiles if
+    only another file has changed, as after an upgrade.
     """
     digest = hashlib.sha256()
     for file in sorted(resources.files(__package__).iterdir(), key=lambda file: file.name):
@@ -62,16 +62,16 @@ _FINGERPRINT: Final = _fingerprint()
 
 
 def fingerprint() -> str:
-    """Return the hash by which compiled code of this release is cached."""
+    """Return the hash that identifies this release's compiled code in the cache."""
     return _FINGERPRINT
 
 
-# Kernels allocate nothing, and their arguments live as long as the call, so reference counting of
-# arrays is unnecessary. With reference counting, each call of a helper would change a reference
-# count atomically, which takes 20 times as long as the helper's work.
+# Reference counting of arrays is switched off: kernels allocate nothing, and their arguments live
+# as long as the call. With reference counting, each call of a helper would change a reference count
+# atomically, which takes 20 times as long as the helper's work.
 _OPTIONS: Final = {"nogil": True, "_nrt": False}
 _njit: Callable[..., Callable[[object], Dispatcher]] = njit
-# Errors that a truncated, foreign or unreadable cache file causes when it is loaded.
+# Errors that loading a truncated, foreign or unreadable cache file may raise.
 _DAMAGE: Final = (
     OSError,
     EOFError,
@@ -85,10 +85,10 @@ _DAMAGE: Final = (
 
 
 class _KernelCache(FunctionCache):
-    """Numba's cache, except that no error is raised if the disk is full or a file is damaged.
+    """Numba's cache, but without an error if the disk is full or a cache file is damaged.
 
-    In these cases the kernel is compiled. The calls of the base class need `type: ignore` comments,
-    because the methods of Numba's cache have no types.
+    The kernel is then compiled in each process. The calls of the base class need `type: ignore`
+    comments, because the methods of Numba's cache have no types.
     """
 
     def load_overload(self, sig: object, target_context: object) -> object:
@@ -122,7 +122,7 @@ def kernel(function: Callable[P, R]) -> Kernel[P, R]:
     The kernel runs without the GIL.
     """
     compiled = _njit(**_OPTIONS)(function)
-    # This has the effect of cache=True, but with the cache class of this module. If no folder is
+    # This is what Numba's option cache=True does, but with `_KernelCache`. If no folder is
     # writable, as in a container without a home directory, Numba raises RuntimeError, and each
     # process compiles the kernel.
     with suppress(RuntimeError):
@@ -136,7 +136,7 @@ def inlined(function: Callable[P, R]) -> Kernel[P, R]:
 
 
 def is_cached(kernel_: Kernel[P, R]) -> bool:
-    """Whether compiled code of this release is cached for a kernel and some argument types."""
+    """Whether this release's compiled code of a kernel is cached, for any argument types."""
     cache = getattr(kernel_, "_cache", None)
     if not isinstance(cache, _KernelCache):
         return False
@@ -148,7 +148,7 @@ def is_cached(kernel_: Kernel[P, R]) -> bool:
 
 
 def plain(kernel_: Kernel[P, R]) -> Callable[P, R]:
-    """Return a kernel as an interpreted function, together with every kernel that it calls.
+    """Return a kernel as an interpreted function that also calls other kernels interpreted.
 
     `py_func` alone would still call compiled helpers, which check no bounds.
     """

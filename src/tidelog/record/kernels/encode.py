@@ -1,8 +1,8 @@
-"""Encodes columns as magic-2 records, in as many batches as fit into the output, without headers.
+"""Encodes columns as magic-2 batches, as many as fit into the output, without batch headers.
 
 Each batch is preceded by `HEADER_SIZE` free bytes for its header. The caller writes the header
 after compressing the records. The size of a record is computed before the record is written, so
-nothing is written beyond the output.
+that it is never written beyond the output's end.
 
 Source: docs/format.md#record.
 """
@@ -18,7 +18,7 @@ from tidelog.types import INT32_MAX
 
 _NULL: Final = -1
 _BAD: Final = -2
-# A negative number, so low that it stays negative when sizes of valid columns are added.
+# Size of a bad field: so far below 0 that the sum with the sizes of the other fields is negative.
 _BAD_FIELD: Final = -(1 << 60)
 
 # Columns of the table of written batches.
@@ -70,7 +70,7 @@ def encode_batches(
 ) -> tuple[int, int, int, int]:
     """Write records from `start_row` on, in batches of at most `batch_bytes` each.
 
-    The size of a batch includes its header. A record that exceeds this size gets a batch of its
+    The size of a batch includes its header. A record that needs a larger batch gets a batch of its
     own.
 
     Shape:
@@ -81,8 +81,8 @@ def encode_batches(
         - Status: DONE; FULL if `out` or `table` is full; TOO_LARGE for a record that the format
           can't hold; BAD_COLUMN for a column whose offsets exceed its data.
         - Number of written batches.
-        - First row that was not written; for an error, the bad row.
-        - Minimum size in bytes that the next batch needs, if `out` is full.
+        - First row that was not written; with an error status, the row with the error.
+        - If `out` is full, the minimum size in bytes of the next batch; otherwise without meaning.
     """
     row, used, batches = start_row, 0, 0
     while row < source.timestamps.size and batches < table.shape[0]:
@@ -106,8 +106,8 @@ def _encode_batch(
     """Write one batch.
 
     Returns a status, the next row, a position in `out`, and the largest timestamp. The position is
-    the end of the written batch. If `out` is too small, it is the end that the batch would have in
-    a larger `out`.
+    the end of the written batch. With FULL, it is the position after the first record that did not
+    fit.
     """
     at, row = start + HEADER_SIZE, start_row
     base_timestamp = largest = source.timestamps[start_row]
@@ -183,7 +183,7 @@ def _write_field(column: BinarySource, row: int, out: Bytes, at: int) -> int:
 def _write_record(
     source: RecordSource, row: int, time_delta: int, offset_delta: int, out: Bytes, at: int
 ) -> int:
-    """Write a record's fields after its length field; return the position after the record."""
+    """Write a record without its length field; return the position after the record."""
     store_byte(out, at, 0)
     at = write_varlong(out, at + 1, time_delta)
     at = write_varlong(out, at, offset_delta)

@@ -1,13 +1,14 @@
 """Kernels that hash keys and values, and compute Kafka's partition hash.
 
 - Keys: SipHash-2-4 with 128 bits and a secret seed; plain reference `tidelog.record.key_hash`.
-- Values: each 16 bytes of a value form two words. A secret word is added to each of the two words,
-  and the 128-bit product of the two sums is accumulated (NH). The hash is SipHash-1-3 of the
-  accumulated sums (one sum for each 256 bytes) and of the value's size. As long as the seed is
+- Values: each 16 bytes of a value form two words. A secret word is added to each word, and the
+  128-bit product of the two results is added to a sum (NH). Each 256 bytes of the value have their
+  own sum. The hash is SipHash-1-3 of these sums and of the value's size. As long as the seed is
   secret, two different values of the same size have equal sums with a probability of at most 2^-64,
   and different sums have equal 64-bit hashes with about the same probability. The multiplications
-  are independent, so they run in parallel, while SipHash alone needs a dependent round for every 8
-  bytes. Plain reference: `tests/worlds/records/plain_digests.py`.
+  are independent of each other, so the CPU runs them in parallel. SipHash alone would need a round
+  for every 8 bytes, and each round would wait for the previous one. Plain reference:
+  `tests/worlds/records/plain_digests.py`.
 - Partitions: murmur2; plain reference `tidelog.record.partitioner`.
 
 Source: J.-P. Aumasson, D. J. Bernstein, "SipHash: a fast short-input PRF" (2012); J. Black, S.
@@ -94,7 +95,7 @@ def hash_keys(data: Bytes, ends: Longs, hasher: Hasher, out: Longs) -> None:
 def hash_key(data: Bytes, at: int, size: int, hasher: Hasher) -> tuple[int, int]:
     """Return the two halves of a key's hash.
 
-    The halves are never both 0, because two zeros stand for an empty slot of a map.
+    At least one half is not 0, because two zeros mark an empty slot of a map.
     """
     if hasher.algorithm == SIPHASH:
         low, high = siphash(data, at, size, hasher.seed_low, hasher.seed_high)
@@ -193,7 +194,7 @@ def _md5(data: Bytes, at: int, size: int, hasher: Hasher) -> tuple[int, int]:
     """Return the md5 of the seed and `data[at:at + size]`."""
     a, b, c, d = _MD5_A, _MD5_B, _MD5_C, _MD5_D
     total = hasher.seed.size + size
-    # The message, a byte 0x80, zeros, and 8 bytes of length together fill whole blocks.
+    # md5 pads the message to whole blocks: with a byte 0x80, zeros, and 8 bytes of length.
     blocks = (total + 9 + _BLOCK - 1) // _BLOCK
     for number in range(blocks):
         for word in range(16):
@@ -210,7 +211,7 @@ def _md5(data: Bytes, at: int, size: int, hasher: Hasher) -> tuple[int, int]:
 
 @inlined
 def _padded(data: Bytes, at: int, size: int, hasher: Hasher, index: int) -> int:
-    """Return a byte of the padded message: seed, data, 0x80, zeros.
+    """Return byte `index` of the padded message: seed, data, 0x80, zeros.
 
     The last 8 bytes, which are for the message's length, are returned as zeros.
     """
@@ -242,7 +243,7 @@ def _md5_block(a: int, b: int, c: int, d: int, hasher: Hasher) -> tuple[int, int
 
 @inlined
 def _md5_mix(step: int, b: int, c: int, d: int) -> tuple[int, int]:
-    """Return the value of a step's mixing function, and the index of the block's word to add."""
+    """Return a step's mixing value, and the index of the block's word for this step."""
     if step < 16:
         return (b & c) | (~b & d & _WORD_32), step
     if step < 32:
@@ -274,14 +275,14 @@ def _join_words(low: int, high: int) -> int:
 
 
 # Indices in the secret words of the hashes.
-KEY_SEED: Final = 0  # first of two words: seed of the hashes of keys
+KEY_SEED: Final = 0  # two words (0 and 1): seed of the hashes of keys
 
-VALUE_SEED: Final = 2  # first of two words: seed of SipHash over the sums
+VALUE_SEED: Final = 2  # two words (2 and 3): seed of SipHash over the sums
 MIX_SEED: Final = 4
 SEEDS: Final = 5
 
-# Index of the first of the words that are added to values: two words for each 16 bytes of a value.
-# These words are derived from the seeds.
+# Index of the first secret word that is added to a word of a value. These secret words are derived
+# from the seeds: two for each 16 bytes of a value, repeated every 256 bytes.
 PAIR_SEEDS: Final = 5
 
 PAIRS: Final = 16
@@ -289,8 +290,8 @@ WORDS: Final = PAIR_SEEDS + 2 * PAIRS
 PAIR_BYTES: Final = 16
 _WORD_BYTES: Final = 8
 
-# SipHash's last word has the value's size in its lower 7 bytes, and SipHash's own message size in
-# the top byte.
+# The last word that SipHash processes has the value's size in its lower 7 bytes. Its top byte is
+# the size in bytes of SipHash's input, modulo 256.
 _TOP: Final = 56
 
 _SIZE_BYTES: Final = 7
@@ -298,7 +299,7 @@ _SIZE_BYTES: Final = 7
 
 @inlined
 def hash_value(data: Bytes, at: int, size: int, words: Longs) -> int:
-    """Return the hash of `data[at:at + size]`; 1 if it would be 0."""
+    """Return the hash of `data[at:at + size]`, which is never 0: 1 replaces 0."""
     seed_low, seed_high = get_long(words, VALUE_SEED), get_long(words, VALUE_SEED + 1)
     a, b = seed_low ^ SOMEPSEU, seed_high ^ DORANDOM
     c, d = seed_low ^ LYGENERA, seed_high ^ TEDBYTES
@@ -347,7 +348,7 @@ def _add_pair(
 
 @inlined
 def _last_pair(data: Bytes, at: int, end: int, size: int) -> tuple[int, int]:
-    """Return the last 16 bytes of a value as two words; they may overlap the previous pair.
+    """Return the last 16 bytes of a value as two words, which may overlap the previous pair.
 
     For a value of less than 16 bytes, return all its bytes.
     """
@@ -380,7 +381,7 @@ def partitions_of(
     Args:
         data: All keys, back to back.
         offsets: Start of each key and end of the last key, int32[n + 1]. The caller has checked
-            that they are ascending and within `data`.
+            that the offsets are ascending and within `data`.
         is_null: 1 if the key is null, uint8[n].
         partition_count: At least 1.
         keyless: The partition of null keys.

@@ -1,12 +1,12 @@
 """Wrapping int64 arithmetic and zig-zag varints. Compiled and interpreted code have equal results.
 
-Compiled integers wrap silently, while Python's integers grow. So kernels compare values with their
-bounds before they add. Timestamps wrap on purpose: Kafka's producers compute deltas in machine
-words, and adding the deltas in machine words restores the times.
+Compiled 64-bit integers overflow silently, while Python's integers grow. So kernels compare values
+with their bounds before they add them. Timestamps overflow on purpose: Kafka's producers compute
+deltas with 64-bit overflow, so adding the deltas with 64-bit overflow restores the times.
 
-A varint reader does not fail at once. It returns the next position, or `INVALID` if the bytes end
-early or the number is too long; reading from `INVALID` returns `INVALID` again. So a caller reads
-all fields of a record and checks the position once.
+A function that reads a varint raises no error. It returns the next position, or `INVALID` if the
+bytes end early or the number is too long. Reading at `INVALID` returns `INVALID` again, so a caller
+can read all fields of a record and then check the position once.
 """
 
 from typing import Final
@@ -60,7 +60,7 @@ def _rotate_left(value, bits):  # type: ignore[no-untyped-def] # noqa: ARG001 - 
 
 @intrinsic
 def _rotate(typing_context, value, bits):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's API
-    """Rotate with two shifts, which LLVM compiles to one rotation."""
+    """Compute `rotate_left` with two shifts, which LLVM compiles to one rotation."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's API
         word, count = arguments
@@ -119,7 +119,7 @@ def _add_product(low, high, left, right):  # type: ignore[no-untyped-def] # noqa
 
 @intrinsic
 def _multiply_wide(typing_context, low, high, left, right):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's API
-    """Multiply and add with three machine instructions."""
+    """Compute `add_product` with three machine instructions."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def] # numba's API
         wide, half = ir.IntType(128), ir.Constant(ir.IntType(128), 64)
@@ -140,7 +140,7 @@ def bit_length(value: int) -> int:
 
 @intrinsic
 def _count_bits(typing_context, value):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's API
-    """Count with one instruction instead of a search."""
+    """Compute `bit_length` with one machine instruction."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's API
         word = ir.IntType(64)
@@ -155,8 +155,8 @@ def _bit_length(value):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's
     return lambda value: _count_bits(value)  # type: ignore[call-arg] # noqa: PLW0108 - numba's API
 
 
-# A position beyond the end of every array. Even many additions of sizes below 2**31 to this
-# position do not overflow.
+# Position that stands for a damaged number: beyond the end of every array, and so low that adding
+# many sizes below 2**31 does not overflow.
 INVALID: Final = 1 << 62
 
 
@@ -194,8 +194,9 @@ def _read_rest(
 ) -> tuple[int, int]:
     """Read a varint or varlong of two or more bytes; see `read_varint`.
 
-    The zig-zag coding is decoded in two halves, because the full 64 bits don't fit into a signed
-    number. Compiled integers would wrap, while the interpreter's integers would grow.
+    The tenth byte of a varlong is added after the zig-zag coding of the other bits is removed
+    (`_join_last_bit`). Otherwise the number would need 64 bits without a sign, which a compiled
+    integer does not have.
     """
     value = load_byte(data, at) & 0x7F
     shift = 7
@@ -218,7 +219,7 @@ def _read_rest(
 def _join_last_bit(value: int, byte: int, at: int) -> tuple[int, int]:
     """Add the tenth byte of a varlong.
 
-    The byte is bit 63 of the zig-zag number, so it must be 0 or 1.
+    The tenth byte has only bit 63 of the zig-zag number, so it must be 0 or 1.
     """
     if byte > 1:
         return 0, INVALID

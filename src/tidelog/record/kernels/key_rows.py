@@ -1,15 +1,15 @@
 """Reduces records to one row per key: the key's last record and digests of all its records.
 
-A row has `ROW_WORDS` words (64 bytes, a cache line). For `merge` it has one more word, the
+A row has `ROW_WORDS` words (64 bytes, a cache line). The rows of `merge` have one more word, the
 partition. A key is stored as its SipHash-2-4 hash of 128 bits, a value as its `hash_value` of 64
 bits. The two hashes have separate secret seeds. A null value is stored as 0. The digest of a record
-mixes create time and value. A row's `SET` is the sum of the digests, which does not depend on their
-order; its `ORDER` is a polynomial of the digests, which depends on their order. `merge` combines
-rows of one key from several splits and partitions.
+mixes create time and value. A row's `SET` is the sum of the digests, and does not depend on the
+order of the records. A row's `ORDER` is a polynomial of the digests, and depends on the order of
+the records. `merge` combines rows of one key from several splits and partitions.
 
-`fold_batches` reads records in place in the log and copies nothing. Because the table exceeds the
-CPU caches, a record is kept in a window until the table's row for its key is prefetched. Records
-from brokers arrive as columns, which `fold_columns` reads. Plain reference:
+`fold_batches` reads records in place in the log and copies nothing. The table exceeds the CPU
+caches, so a record waits in a window until the table's row for its key is prefetched.
+`fold_columns` reads columns, because records from brokers arrive as columns. Plain reference:
 `tests/worlds/records/plain_digests.py`.
 """
 
@@ -67,7 +67,7 @@ VALUE: Final = 4  # digest of the last record's value, 0 for null
 COUNT: Final = 5  # records
 SET: Final = 6
 ORDER: Final = 7
-# the last record's partition; its bitwise complement if other partitions also have the key
+# partition of the last record, as its bitwise complement if other partitions also have the key
 PARTITION: Final = 8
 FIELDS: Final = 9
 
@@ -85,7 +85,7 @@ _FAR: Final = 24
 _NEAR: Final = 12
 NO_SPAN: Final = -(1 << 62)  # span index of records without a create time
 
-# Base of the polynomial `ORDER`: an odd number whose bits have no pattern (2^64 / golden ratio).
+# Base of the polynomial `ORDER`: 2^64 / golden ratio, an odd number with irregular bits.
 STEP: Final = 0x9E3779B97F4A7C15 - (1 << 64)
 
 
@@ -107,7 +107,7 @@ def index_rows(table: Longs, count: int, index: Ints) -> None:
     """Add the first `count` rows, which have different keys, to an empty index.
 
     Shape:
-        index: int32[a power of two over `count`]: 0, or a row's index plus 1.
+        index: int32[a power of two above `count`]: 0, or a row's index plus 1.
     """
     mask = index.size - 1
     for row in range(count):
@@ -119,7 +119,7 @@ def index_rows(table: Longs, count: int, index: Ints) -> None:
 
 @kernel
 def merge(rows: Longs, across: int, table: Longs, index: Ints, state: Longs) -> int:
-    """Add rows to a table of one row for each key.
+    """Add rows to a table that has one row for each key.
 
     Args:
         rows: int64[>= state[END], FIELDS].
@@ -188,7 +188,7 @@ def _plain(partition: int) -> int:
 
 @inlined
 def _beats(rows: Longs, at: int, table: Longs, row: int) -> bool:
-    """Whether a row of another partition has the winning record of its key; see `merge`."""
+    """Whether a row's last record wins over the last record of the table's row; see `merge`."""
     if rows[at, TIME] != table[row, TIME]:
         return bool(rows[at, TIME] > table[row, TIME])
     return bool(_plain(rows[at, PARTITION]) > _plain(table[row, PARTITION]))
@@ -196,7 +196,7 @@ def _beats(rows: Longs, at: int, table: Longs, row: int) -> bool:
 
 @inlined
 def _power(count: int) -> int:
-    """Return `STEP` to the power of a count of at least 1, wrapped to 64 bits."""
+    """Return `STEP` to the power of `count`, which is at least 1, wrapped to 64 bits."""
     result, base = 1, STEP
     while count > 1:
         if count & 1 != 0:
@@ -239,8 +239,8 @@ UNKEYED_SUM: Final = 5  # sum of their digests
 UNTIMED: Final = 6  # records without a create time
 END_OFFSET: Final = 7  # offset after the last record
 
-# Span of time of the last record: the span's slot, and its first and last time (inclusive). If the
-# last time is before the first time, there is no span yet.
+# The last record's span of time: its slot, its first and its last time in ms (both inclusive).
+# If there is no such span, the last time is below the first time.
 SPAN_SLOT: Final = 8
 
 SPAN_FIRST: Final = 9
@@ -333,8 +333,9 @@ def take_record(  # noqa: PLR0913 - a record
 ) -> bool:
     """Add a record. A size of -1 means that the key or value is null.
 
-    Returns False, without adding the record, if the caller must first store and clear the spans.
-    The caller must ensure that the window has room for a record.
+    Returns False, without adding the record, if no slot is free for the record's span: the caller
+    must store and clear the spans, and call again. The caller must ensure that the window has room
+    for a record.
     """
     state, spans, words = into.state, into.spans, into.words
     slot = _span_slot(time, into)

@@ -1,11 +1,11 @@
 """Finds the last record of each key, in columns of records or in the bytes of batches.
 
-Hash tables use open addressing and compare whole keys. For columns, an entry has the key's hash and
-bytes. For each `side` (a requested point in time) it also has the version and offset of the winning
-record, and whether this record is a tombstone. For the bytes of batches, an entry has the positions
-of key and value. The hash has a secret seed, so that clients can't choose keys that collide. The
-caller allocates the tables, and replaces full tables by larger tables. Plain references are dicts
-(tests/unit/record/test_winners.py, test_latest.py).
+Hash tables use open addressing and compare whole keys. For columns (`fold_rows`), an entry of the
+table has the key's hash and bytes, and for each `side` (a requested point in time) the version and
+offset of the winning record, and whether this record is a tombstone. For batches (`find_latest`),
+an entry has the positions of the key and its last value. The hash has a secret seed, so that
+clients can't choose keys that collide. The caller allocates the tables, and replaces full tables by
+larger tables. Plain references are dicts (tests/unit/record/test_winners.py, test_latest.py).
 """
 
 from typing import Final, NamedTuple
@@ -50,7 +50,7 @@ NOTHING: Final = -1
 
 
 class KeyedRows(NamedTuple):
-    """Records to add.
+    """Records to add with `fold_rows`.
 
     Shape:
         keys: uint8[], all keys back to back.
@@ -97,13 +97,13 @@ class WinnerMap(NamedTuple):
 def fold_rows(
     rows: KeyedRows, first: int, mask: int, share: int, into: WinnerMap, used: Longs
 ) -> int:
-    """Add records from row `first` on: the highest (version, offset) of each key wins.
+    """Add records from row `first` on; for each key the highest (version, offset) wins.
 
     Args:
         rows: The records; records that count on no side are skipped.
         first: Index of the first row to add.
         mask: Bits of the hash that select the keys of this pass.
-        share: Value that these bits must have.
+        share: Value of the masked bits for the keys of this pass.
         into: The map.
         used: int64[USED_FIELDS], number of entries and bytes of keys in the map; updated.
 
@@ -182,19 +182,19 @@ def _is_key(into: WinnerMap, entry: int, keys: Bytes, start: int, end: int) -> b
 
 @kernel
 def keep_share(into: WinnerMap, used: Longs, mask: int, share: int) -> None:
-    """Drop the entries whose hash & `mask` is not `share`; call `link_slots` afterwards."""
+    """Keep only entries with hash & `mask` == `share`; call `link_slots` afterwards."""
     row_count, key_at = 0, 0
     for entry in range(used[ENTRIES]):
         if into.hashes[entry] & mask != share:
             continue
         start, end = int(into.key_ends[entry]), int(into.key_ends[entry + 1])
-        # The key is copied to a lower position, whose bytes were already read. Source and target
-        # may overlap.
+        # The key moves to a lower position, where all bytes have already been read. So source and
+        # target may overlap.
         for at in range(start, end):
             into.keys[key_at + at - start] = into.keys[at]
         key_at += end - start
-        # This overwrites only entries of `key_ends` that were already read: the entries that are
-        # still to be read have higher indexes.
+        # The overwritten element of `key_ends` has already been read: the loop reads only higher
+        # indices from here on.
         into.key_ends[row_count + 1] = key_at
         into.hashes[row_count] = into.hashes[entry]
         for side in range(into.offsets.shape[0]):
@@ -310,7 +310,7 @@ def _take_batch(data: Bytes, batch: Longs, seeds: Longs, out: LatestRows) -> int
 
 @inlined
 def _row_of(data: Bytes, at: int, size: int, seeds: Longs, out: LatestRows) -> int:
-    """Return the row of a key; add a row for a new key, or return -1 if all rows are used."""
+    """Return the row of a key, after adding it if the key is new; -1 if all rows are used."""
     hashed, _ = siphash(data, at, size, int(seeds[SEED_LOW]), int(seeds[SEED_HIGH]))
     last = out.slots.size - 1
     slot = hashed & last

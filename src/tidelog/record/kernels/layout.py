@@ -1,9 +1,9 @@
-"""Columns of the batch table, kernel statuses, and the error texts for statuses that mean damage.
+"""Columns of the batch table, statuses of kernels, and error texts of the error statuses.
 
 A batch table is `int64[n, BATCH_FIELDS]` with one row per batch; `scan_batches` fills it. The
-constants in this module are indices of its columns. `POSITION`, `BODY_START` and `BODY_END` are
-positions in the array with the batch's bytes. The body of a decompressed batch is in another array
-than its header.
+constants up to `CREATE_STATE` are indices of the table's columns. `POSITION` is a position in the
+log's array. `BODY_START` and `BODY_END` are positions in the array with the body: the log's array,
+or for a decompressed body another array.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -35,7 +35,8 @@ CRC: Final = 13
 BODY_START: Final = 14
 BODY_END: Final = 15
 
-# State of the create times in a LogAppendTime batch: `CREATE_KNOWN` or `CREATE_LOST`.
+# State of a batch's create times: `CREATE_LOST` if a cleaner may have overwritten them with the
+# append time, else `CREATE_KNOWN`.
 CREATE_STATE: Final = 16
 
 BATCH_FIELDS: Final = 17
@@ -61,7 +62,7 @@ BAD_INDEX: Final = 23
 BAD_SUM: Final = 26
 BAD_ORDER: Final = 27
 
-# Statuses of `encode_batches` for columns that can't be written.
+# Error statuses of `encode_batches`.
 BAD_COLUMN: Final = 24
 
 TOO_LARGE: Final = 25
@@ -101,7 +102,7 @@ def scan_error(  # noqa: PLR0913 - the arguments of `scan_batches`, and its resu
         count: Number of sound batches in the table.
         at: Position of the damaged batch.
         status: Status that `scan_batches` returned.
-        next_offset: Smallest offset that the first batch of the table could have.
+        next_offset: Smallest valid offset of the first batch of the table.
         end_offset: Exclusive upper limit of the offsets.
     """
     if count:
@@ -111,7 +112,7 @@ def scan_error(  # noqa: PLR0913 - the arguments of `scan_batches`, and its resu
         reason = f"{REASONS[status]}: {batch.base_offset} to {batch.last_offset}"
         return CorruptBatch(reason, at=at, offset=next_offset)
     if status != BAD_ORDER:
-        try:  # The error of the plain walk names the wrong value.
+        try:  # the error of `frame_size` shows the invalid value
             frame_size(log.data, at, log.size)
         except CorruptBatch as error:
             return error

@@ -1,9 +1,9 @@
 """Loads, stores and copies raw bytes; each function has a plain and a compiled form.
 
 The plain functions assert that they stay inside their arrays. The compiled functions check nothing,
-so the caller must first compare every position with the end. The compiled functions load through
-the array's data pointer for two reasons: Numba's indexing tests each index for a negative value,
-and it has no wide or big-endian load.
+so the caller must first compare every position with the end. The compiled functions use the array's
+data pointer instead of Numba's indexing, because Numba's indexing tests each index for a negative
+value, and can load neither several bytes at once nor big-endian numbers.
 """
 
 import sys
@@ -70,13 +70,13 @@ def prefetch(data: "Longs | Ints", slot: int) -> None:
 def prefetch_many(data: "Longs", slot: int) -> None:
     """Prefetch an element into the L2 cache.
 
-    The L1 cache allows only a few misses at a time.
+    The L1 cache can load only a few lines at the same time, so many prefetches would block it.
     """
     assert 0 <= slot < data.size
 
 
 def fetch(data: Bytes, at: int) -> None:
-    """Prefetch bytes that will be read soon; `at` may be beyond the array."""
+    """Prefetch bytes that will be read soon; `at` may be outside the array."""
 
 
 def store_byte(data: Bytes, at: int, value: int) -> None:

@@ -1,4 +1,4 @@
-"""Checks or updates a set of uncompressed messages of magic 0 or 1, such as a decompressed wrapper.
+"""Checks or updates uncompressed messages of magic 0 or 1, such as a decompressed wrapper's.
 
 The rules are those of `tidelog.storage.log.message_sets`, the plain reference. If a message is
 damaged, the kernel returns its position, and the plain code raises the error.
@@ -63,9 +63,9 @@ REFUSED_FIELDS: Final = 3
 
 @cache
 def crc32_tables() -> Longs:
-    """Return int64[8, 256]: element [n, b] is the effect of a byte of value b on the CRC.
+    """Return int64[8, 256]: element [n, b] is the effect on the CRC of a byte b.
 
-    n is the number of bytes that follow this byte.
+    n is the number of bytes that follow this byte in the data.
     """
     tables = np.zeros((_STEP, 256), np.int64)
     values = np.arange(256, dtype=np.int64)
@@ -146,8 +146,8 @@ def check_messages(
         rules: int64[RULES]: whether a key is required, whether times are checked, the earliest and
             the latest time in ms, inclusive; a time of -1 is always allowed.
         tables: Result of `crc32_tables`.
-        refused: int64[n, REFUSED_FIELDS]; the first n refused messages are written to it: index of
-            the message, time in ms, 1 if it has a key.
+        refused: int64[n, REFUSED_FIELDS]; receives the first n refused messages: index of the
+            message, time in ms, 1 if it has a key.
 
     Returns:
         - status: DONE or BAD_RECORD.
@@ -195,8 +195,8 @@ def assign_messages(data: Bytes, magic: int, first_offset: int, stamp: Longs, ta
     Checksums are updated.
 
     Shape:
-        stamp: int64[STAMP_FIELDS]: 1 if all messages get the time in the next element, else 0; a
-            time in ms; the attributes of all messages. `stamp` does not apply to magic 0.
+        stamp: int64[STAMP_FIELDS]: whether to set the time of all messages (1 or 0); this time in
+            ms; the new attributes of all messages. With magic 0, `stamp` is ignored.
 
     Returns:
         The number of updated messages.

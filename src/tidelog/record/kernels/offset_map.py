@@ -1,19 +1,20 @@
 """Offset map of compaction: the latest record of each key, built from whole batches in one pass.
 
 Two parallel arrays store each key's hash and the index of the key's latest record. The records of
-all mapped batches are indexed consecutively. When a record replaces another record of its key, the
-map sets the bit of the replaced record. So no later search for superseded records is needed. On
-request the map also stores versions and keys. With versions, the record with the highest version
-wins instead of the last record (KIP-280). Stored keys distinguish different keys with equal hashes.
+all mapped batches are indexed consecutively. When a record replaces another record of its key in
+the map, the kernel sets the replaced record's bit in `Marks.lost`. So the superseded records are
+known without a second pass. On request the map also stores versions and keys. With versions, the
+record with the highest version wins instead of the last record (KIP-280). Stored keys distinguish
+different keys with equal hashes.
 
 The first 32 bits of a key's hash give the first slot. The search continues with the next slots
 until it finds the key or an empty slot. Records are first added to a window of two halves: while
-the records of one half are read and hashed, the slots of the other half are prefetched. Each field
-of the window's records is a column, so that the CPU computes several hashes in parallel, in the
-time that one hash takes.
+the records of one half are read and hashed, the slots of the other half are prefetched. The window
+stores each field of its records as a column, so that the CPU hashes several keys in parallel, in
+the time of one hash.
 
-`sample_keys` counts the records of a sample of keys: the keys whose hash ends with enough zero
-bits.
+`sample_keys` counts the records of a sample of keys. A key is in the sample if its hash is 0 in all
+bits of `mask`.
 
 Source: the keyed messages proposal (two parallel arrays); Kafka 4.x SkimpyOffsetMap; KIP-280;
 docs/generations.md#the-sample.
@@ -86,8 +87,8 @@ _FOURTH: Final = 9
 _WORD: Final = 10
 _FIELDS: Final = 11
 
-# Number of records in one half of the window. It is so large that the prefetch of their slots is
-# finished when the other half is full.
+# Number of records in one half of the window. While one half fills, the slots of the other half's
+# records are prefetched; the number is large enough for these prefetches to finish.
 HALF_ROWS: Final = 64
 
 _ROWS: Final = 2 * HALF_ROWS
@@ -98,9 +99,9 @@ NO_SLOT: Final = -1
 
 _WORD_SIZE: Final = 8
 
-# If keys are hashed in parallel, each key takes as many steps as the longest key. If the total of
-# these steps exceeds the number of necessary steps by more than this factor, the keys are hashed
-# one by one.
+# Hashing keys in parallel takes as many steps for each key as for the longest key. If this total is
+# more than `_WASTE_MAX` times the steps that hashing one by one takes, the keys are hashed one by
+# one.
 _WASTE_MAX: Final = 2
 
 
@@ -120,7 +121,7 @@ def put_fact(window: Longs, column: int, row: int, value: int) -> None:
 def hash_rows(
     data: Bytes, start: int, count: int, hasher: Hasher, slots: int, window: Longs
 ) -> None:
-    """Hash the keys of some rows, and compute the slots where the search begins.
+    """Hash the keys of some rows of the window, and compute the first slot to search for each key.
 
     Shape:
         data: uint8[...], contains the keys. Columns KEY_AT and KEY_SIZE of the window have the
@@ -142,7 +143,7 @@ def hash_rows(
     for row in range(start, start + count):
         low = get_fact(window, HASH_LOW, row)
         slot = shift_right(low, 32) * slots >> 32
-        # All bits are ones if there is no key.
+        # -1 (all bits set) if the record has no key, else 0.
         none = get_fact(window, KEY_SIZE, row) >> 63
         put_fact(window, SLOT, row, slot | none)
 
@@ -197,11 +198,11 @@ def _word(data: Bytes, row: int, step: int, window: Longs) -> int:
 
 @inlined
 def _take_word(row: int, step: int, window: Longs) -> None:
-    """Apply two rounds to a row's state, which stays unchanged after the end of its key."""
+    """Apply two SipHash rounds to a row's state, unless the row's key has already ended."""
     a, b = get_fact(window, HASH_LOW, row), get_fact(window, HASH_HIGH, row)
     c, d = get_fact(window, _THIRD, row), get_fact(window, _FOURTH, row)
     word = get_fact(window, _WORD, row)
-    # All bits are ones if the key has that word.
+    # -1 (all bits set) if the key has a word for this step, else 0.
     mask = ~((get_fact(window, KEY_SIZE, row) - _WORD_SIZE * step) >> 63)
     if step == 0:
         mask = -1
@@ -325,7 +326,7 @@ class KeyMap(NamedTuple):
 
 
 class KeyRules(NamedTuple):
-    """Rules for the records of a call.
+    """Rules for the records of one call of `map_batches`.
 
     Attributes:
         strategy: BY_OFFSET, BY_TIMESTAMP or BY_HEADER.
@@ -351,7 +352,7 @@ class KeyRules(NamedTuple):
 
 
 class Marks(NamedTuple):
-    """Output of a call.
+    """Output of one call of `map_batches`.
 
     Shape:
         lost: One bit for each record that is or was in the map; the bit is set if the record is
@@ -525,7 +526,7 @@ def _take_rows(
 
 @inlined
 def _find(data: Bytes, row: int, slot: int, keys: KeyMap) -> tuple[int, bool]:
-    """Return a slot, and whether it is empty: the key's slot, or the empty slot for a new key."""
+    """Return the key's slot and False, or the empty slot for a new key and True."""
     low, high = get_fact(keys.window, HASH_LOW, row), get_fact(keys.window, HASH_HIGH, row)
     while True:
         slot_low, slot_high = get_long(keys.hashes, 2 * slot), get_long(keys.hashes, 2 * slot + 1)
@@ -567,7 +568,7 @@ def _insert(data: Bytes, row: int, slot: int, rules: KeyRules, keys: KeyMap) -> 
         needed, used = size + _LENGTH_SIZE, keys.state[ARENA_USED]
         if needed > keys.arena.size:
             keys.state[TOO_LONG] += 1
-            return True  # the record and all older records of its key are kept
+            return True  # the records of such a key are all kept
         if needed > keys.arena.size - used:
             return False
         store_int32(keys.arena, used, size)
@@ -605,9 +606,8 @@ def _compare(row: int, slot: int, rules: KeyRules, keys: KeyMap, marks: Marks) -
         _mark(marks.own, number)
         return
     version, winning = get_fact(keys.window, VERSION, row), get_long(keys.versions, slot)
-    # If versions are equal, the later record wins. If the winner so far is a mapped record, the
-    # winner is later than this record. If the winner is before the mapped records (OUTSIDE), this
-    # record is later.
+    # If versions are equal, the later record wins. A winner in the map is later than this record. A
+    # winner that precedes the mapped records (OUTSIDE) is earlier than this record.
     if version < winning or (version == winning and winner != OUTSIDE):
         _mark(marks.own, number)
         return

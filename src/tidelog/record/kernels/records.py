@@ -4,11 +4,11 @@ Every length is compared with the remaining bytes before it is used, and a recor
 if its fields end exactly where the record ends. Decoding stops when the columns are full. Records
 that the filter does not select are checked too, but left out.
 
-Counting reads only a record's length and its two deltas, and relies on the batch's checksum for the
-rest of the record. Headers are decoded only for records that `decode_batches` has accepted. Reads
-are always limited by `end`, because the bytes can change if a mapped file is truncated. Validation
-applies the rules of `tidelog.storage.log.record_rules`, the plain reference. Storage calls
-`check_body`, which is faster than that reference.
+`count_matches` reads only a record's length and its two deltas, and does not validate the rest of
+the record: the batch's checksum must have been verified. Headers are decoded only for records that
+`decode_batches` has accepted. Reads are always limited by `end`, because the bytes can change if a
+mapped file is truncated. `check_body` validates by the rules of `tidelog.storage.log.record_rules`,
+its plain reference. Storage calls `check_body`, because it is faster.
 
 Source: docs/format.md#record. Plain reference: `tidelog.record.record`.
 """
@@ -60,11 +60,11 @@ RECORD_HEADER_SIZE_MIN: Final = 2
 # Stored instead of the position of the header count if a record has no headers.
 NO_HEADERS: Final = -1
 
-# A constant, because creating it from `np.uint8` takes as long as creating an array.
+# Created once, because `np.dtype(np.uint8)` takes as long as creating an array.
 _BYTE: Final = np.dtype(np.uint8)
 
-# Indices in `progress`: the position where decoding continues, used bytes of the columns, and
-# counts.
+# Indices in `progress`: the position where decoding continues (`BATCH` to `LAST_DELTA`), number of
+# used bytes of the columns, and counts.
 BATCH: Final = 0
 
 AT: Final = 1
@@ -84,13 +84,14 @@ PROGRESS_FIELDS: Final = 13
 # Value of `progress[AT]` before the first record of a batch is read.
 UNOPENED: Final = -1
 
-# Modes of keys and of values: left out, a column of copies, or a column of views.
+# Modes of the column of keys and of the column of values: no column, copies, or views of the log.
 LEFT_OUT: Final = 0
 
 COPIED: Final = 1
 VIEWED: Final = 2
 
-# Size of Arrow's view of a value, in words of 4 bytes. A view contains values of up to 12 bytes.
+# Size of Arrow's view of a value, in words of 4 bytes. A value of up to 12 bytes is stored in its
+# view.
 VIEW_WORDS: Final = 4
 
 _INSIDE_SIZE_MAX: Final = 12
@@ -398,7 +399,7 @@ def put_view(column: Binary, row: int, data: Bytes, at: int, size: int, start: i
 
 @inlined
 def _load_few(data: Bytes, at: int, size: int) -> int:
-    """Return the first 4 of `size` bytes as a little-endian int32, filled with zeros."""
+    """Return the first 4 of `size` bytes as a little-endian int32; missing bytes are zeros."""
     count = min(size, _WORD_SIZE)
     if count <= 0:
         return 0
@@ -421,7 +422,7 @@ def count_matches(data: Bytes, table: Longs, rows: Filter) -> tuple[int, int, in
 
     Returns:
         - Number of selected records.
-        - With a filter by time, the number of records in the offset range that have no time.
+        - With a filter by time, the number of records without a time in the offset range; else 0.
         - DONE, or a BAD_ status.
         - With a BAD_ status, the position of the damaged record or body.
     """

@@ -1,4 +1,4 @@
-"""Writes cleaned batches (copies, parts of batches, empty batches) and their index.
+"""Writes the batches that a cleaner keeps (copied, filtered or emptied), and their index.
 
 A rewritten batch keeps offsets, keys, values, headers and times of the records that remain; its
 header keeps base and last offset, leader epoch, producer fields and flags. Record bytes are copied
@@ -86,7 +86,7 @@ EMPTY: Final = 3
 # Columns of the plan, one row for each batch of the table.
 ACTION: Final = 0
 
-NUMBER: Final = 1  # the first record's index in `lost`; -1: no record of the batch is lost
+NUMBER: Final = 1  # index of the first record in `lost`; -1 if no record is lost
 HORIZON: Final = 2  # delete horizon to set if a tombstone remains, -1 for none
 FORCES_HORIZON: Final = 3  # 1: set the horizon even if no tombstone remains
 DROPS_TOMBSTONES: Final = 4  # 1: also remove tombstones
@@ -102,8 +102,8 @@ WRITTEN_LAST: Final = 3
 WRITTEN_MAX_TIMESTAMP: Final = 4
 WRITTEN_SLOT: Final = 5  # the batch's row in `Sources.table`
 WRITTEN_RECORDS: Final = 6
-WRITTEN_TOMBSTONES: Final = 7  # 0 with action COPY, because the caller knows the number
-IS_NEW: Final = 8  # 1: the batch is no copy, so the caller must compress it and add a checksum
+WRITTEN_TOMBSTONES: Final = 7  # 0 for a copied batch, whose number the caller knows
+IS_NEW: Final = 8  # 0 for a copy; 1: the caller must compress it and add a checksum
 WRITTEN_FIELDS: Final = 9
 
 # Maximum number of bytes by which a record may grow: its timestamp delta may grow from 1 byte to 10
@@ -178,7 +178,7 @@ def _byte_bits(value: int) -> int:
 
 @kernel
 def write_batches(sources: Sources, out: Bytes, written: Longs, facts: Longs) -> tuple[int, int]:
-    """Write the remaining records of batches, in order.
+    """Write the remaining batches, in order: copied, filtered or empty, as the plan says.
 
     Shape:
         out: uint8[capacity]. A batch to copy needs room for its size. A batch to filter needs room
@@ -188,9 +188,9 @@ def write_batches(sources: Sources, out: Bytes, written: Longs, facts: Longs) ->
         facts: int64[FACT_FIELDS], for the kernel's own use.
 
     Returns:
-        A status, and a number. With DONE, the number is how many batches were written. With FULL
-        (`out` is too small) and BAD_RECORD (the bodies differ from the bodies that were examined
-        before), the output is invalid, and the number is the index of the failed batch.
+        A status, and a number. With DONE, the number is how many batches were written. With FULL,
+        `out` is too small. With BAD_RECORD, a body is not the body that was examined before. In
+        these two cases the output is invalid, and the number is the index of the failed batch.
     """
     used, count = 0, 0
     for slot in range(sources.table.shape[0]):
@@ -256,9 +256,10 @@ def _is_left(sources: Sources, slot: int, record: int) -> bool:
 def _write_filtered(
     sources: Sources, slot: int, out: Bytes, start: int, row: Longs, facts: Longs
 ) -> int:
-    """Write the remaining records of a batch; return its size.
+    """Write a batch with its remaining records; return the batch's size.
 
-    The size is 0 if no record remains and no empty batch is kept, and -1 if a record is bad.
+    The size is 0 if nothing was written, because no record remains and the plan keeps no empty
+    batch. The size is -1 if a record is damaged.
     """
     batch, plan = sources.table[slot], sources.plan[slot]
     fetch_body(sources.bodies, batch[BODY_START], batch[BODY_END])
@@ -297,7 +298,7 @@ def _write_filtered(
 
 @inlined
 def _inspect(sources: Sources, slot: int, facts: Longs) -> bool:
-    """Compute the properties of a batch's remaining records; return False if a record is bad."""
+    """Compute the properties of a batch's remaining records; False if a record is damaged."""
     batch, data = sources.table[slot], sources.bodies
     at, end = batch[BODY_START], batch[BODY_END]
     record_count = tombstones = 0
@@ -395,7 +396,7 @@ def _write_header(
 ) -> None:
     """Write all fields of a header except the checksum.
 
-    The length field is that of a batch without records.
+    The length field is set as for a batch without records.
     """
     store_int64(out, start, batch[BASE_OFFSET])
     store_int32(out, start + LENGTH_AT, HEADER_SIZE - LOG_OVERHEAD)

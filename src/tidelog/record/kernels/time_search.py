@@ -3,9 +3,9 @@
 The kernel reads the bytes of the segment's three files and keeps no state;
 `storage/segment/mapped_time_search` calls the kernel. For a compressed or legacy batch the kernel
 returns the position, and the caller decompresses the batch. A search skips a batch if the largest
-timestamp in the batch's header is too small. The search checks the CRCs of skipped batches until
-`PASSED_BYTES` are checked. If it uses a time index entry, it checks no CRC up to and including the
-entry's batch. Instead, the largest timestamp in the header of the entry's batch must equal the
+timestamp in the batch's header is too small. The search checks the CRCs of the first `PASSED_BYTES`
+of skipped batches. If the search uses a time index entry, it checks no CRC of the batches up to and
+including the entry's batch; it checks that the largest timestamp in that batch's header equals the
 entry's timestamp. The caller checks the batch that contains the result.
 
 Index entries are big-endian and sorted. Offset index: int32 relative offset, int32 position. Time
@@ -85,7 +85,7 @@ def find_time_in_segment(
         - BAD_ORDER: the offsets of the batch at the position, or of the batch after it, are out of
           order.
         - BAD_RECORD: a record is damaged, or the checksum of a batch to skip is wrong.
-        - PARTIAL, or another BAD_ status, for the batch at the position.
+        - PARTIAL or another BAD_ status: the batch at the position has this fault (see `layout`).
     """
     return _search_segment(log, index, time_index, between, target, floor_offset)
 
@@ -164,13 +164,12 @@ def _search_segment(
     if position != 0 and not _ends_at(log, position, offset):
         # For an append of several batches, old brokers wrote one entry with the position of the
         # first batch and the last offset of all these batches. Such an entry does not confirm the
-        # offsets of the first batch, so this batch must not be the result. In this case the search
-        # begins at the previous entry.
+        # offsets of the batch at its position. So the search begins at the previous entry.
         offset, position = floor_position_for(index, base_offset, min(offset, first) - 1)
         if position != 0 and not _leads_to_batch(log, position, offset):
             return BAD_INDEX, NOTHING, NOTHING, position
-    # If the search skips records because of a time index entry, the largest timestamp of the
-    # entry's batch must equal the entry's timestamp.
+    # A time index entry lets the search skip records. The entry is wrong if its timestamp differs
+    # from the largest timestamp of its batch.
     is_used = indexed != NOTHING and indexed_offset >= floor_offset
     if is_used and not _has_largest(log, position, indexed_offset, indexed):
         return BAD_INDEX, NOTHING, NOTHING, position
@@ -192,7 +191,7 @@ def _ends_at(log: Bytes, position: int, offset: int) -> bool:
 
 @inlined
 def _leads_to_batch(log: Bytes, position: int, offset: int) -> bool:
-    """Whether a batch at an entry's position ends at or before the entry's offset.
+    """Whether the batch at an offset index entry's position ends at or before the entry's offset.
 
     The batch may end before that offset, because old brokers wrote one entry for an append of
     several batches.
@@ -243,9 +242,9 @@ def _search_batches(
     floor_offset: int,
     confirmed: int,
 ) -> tuple[int, int, int, int]:
-    """Search from the batch at `position` on; the result is that of `find_time_in_segment`.
+    """Search from the batch at `position` on. Returns: see `find_time_in_segment`.
 
-    The checksum of a skipped batch is not checked if its last offset is `confirmed` or lower.
+    The checksum of a skipped batch is not checked if the batch's last offset is <= `confirmed`.
     """
     if position < 0:
         return BAD_INDEX, NOTHING, NOTHING, position
@@ -263,8 +262,8 @@ def _search_batches(
             if status == FOUND:
                 return FOUND, offset, timestamp, at
             if status == NOT_FOUND and load_int64(log, at) >= floor_offset:
-                # According to the header there is a match, but no record matches: the records are
-                # damaged, or a cleaner removed the matching records.
+                # The header's largest timestamp shows a match, but no record matches: the records
+                # are damaged, or a cleaner removed the matching records.
                 status = NEED_PLAIN
         elif status == NOT_FOUND and last >= floor_offset and last > confirmed and unchecked > 0:
             # The batch is skipped because of its largest timestamp, which the checksum covers.
@@ -283,7 +282,7 @@ def _check_order(
 ) -> tuple[int, int]:
     """Return `status` or BAD_ORDER, and the batch's last offset.
 
-    If the batch may contain the result, the next batch is examined too.
+    If the batch may contain the result, also check the offsets of the next batch.
     """
     first = last = load_int64(log, at)
     if load_byte(log, at + MAGIC_AT) >= MAGIC_2:
@@ -299,10 +298,11 @@ def _check_order(
 
 @inlined
 def _judge(log: Bytes, at: int, target: int, floor_offset: int) -> int:
-    """Return a status by a batch's header, without reading its records.
+    """Return the status that a batch's header implies, without reading the batch's records.
 
     FOUND: an uncompressed magic-2 batch may have a match. NEED_PLAIN: a compressed or legacy batch
-    may have a match. NOT_FOUND: the batch has no match. BAD_OFFSETS: its offsets are impossible.
+    may have a match. NOT_FOUND: the batch has no match. BAD_OFFSETS: the batch's offsets are
+    impossible.
     """
     offset = load_int64(log, at)
     if load_byte(log, at + MAGIC_AT) < MAGIC_2:

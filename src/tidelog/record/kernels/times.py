@@ -1,8 +1,8 @@
 """Computes append times of rows, flags overwritten create times, counts latencies and lateness.
 
-Latencies by hour on both clocks, and lateness by bucket, are computed from arrays of create and
-append times. Zone maps may already have the latencies, but never the lateness, because lateness
-depends on the order of records. Plain reference: `scan.latency`.
+From arrays of create and append times, `count_times` counts latencies for each hour of both clocks,
+and lateness for each bucket. Zone maps may already contain the latencies. They never contain the
+lateness, because it depends on the order of records. Plain reference: `scan.latency`.
 
 Source: docs/format.md#record.
 """
@@ -119,8 +119,8 @@ def _all_creates_equal(data: Bytes, table: Longs, slot: int) -> bool:
     return bool(append_time != NO_TIMESTAMP)
 
 
-# Number of slots for spans of time, a power of two. The caller removes the spans when the slots are
-# full. A span's index determines the slot where the search for the span begins.
+# Number of slots for spans of time, a power of two. The caller copies and clears the spans after
+# FULL. A span's index determines the slot where the search for the span begins.
 SLOTS: Final = 256
 
 _PROBES: Final = 16
@@ -138,8 +138,8 @@ TIMED: Final = 2  # records with a create time
 LATE: Final = 3  # records whose create time is earlier than that of an earlier record
 LATE_MIN: Final = 4
 LATE_MAX: Final = 5
-# Largest create time. The caller sets it to the largest create time of the records before the first
-# counted record.
+# Largest create time. The caller initializes it with the largest create time of all records before
+# the first counted record.
 LARGEST: Final = 6
 SMALLEST: Final = 7
 FACTS: Final = 8
@@ -197,8 +197,8 @@ def count_times(
     number, largest = facts[AT], facts[LARGEST]
     smallest, timed, both = facts[SMALLEST], 0, 0
     append_slot, create_slot, status = -1, -1, DONE
-    # The spans [start, end) of the last record, one on each clock. Usually the next record is in
-    # the same spans.
+    # On each clock, the span [start, end) of the previous record. Usually the next record is in the
+    # same span.
     append_start = append_end = create_start = create_end = 0
     while number < append_ms.size:
         append, create = append_ms[number], create_ms[number]
@@ -233,7 +233,7 @@ def count_times(
 
 @inlined
 def _slot_of(time_ms: int, hours: HourCounts) -> int:
-    """Return the slot for the span of a time; -1 if other spans use all slots."""
+    """Return the slot for the span of a time; -1 if other spans use all probed slots."""
     number, spans = time_ms // hours.step_ms, hours.spans
     for probe in range(_PROBES):
         slot = (number + probe) & (SLOTS - 1)
@@ -269,14 +269,14 @@ def _count_late(late: LateCounts, facts: Longs, late_ms: int) -> None:
     facts[LATE_MAX] = max(facts[LATE_MAX], late_ms)
     late.buckets[BUCKET_MAX + bucket_of(late_ms)] += 1
     passed = 0
-    # There is no `break`, because a mispredicted branch takes longer than the loop.
+    # The loop does not stop early, because a mispredicted branch takes longer than the whole loop.
     for slot in range(late.delays.size):
         passed += late_ms > late.delays[slot]
     late.passed[passed] += 1
 
 
-# Maximum latency in ms (2,200 years). A larger latency counts as this maximum, so that no sum
-# exceeds 63 bits.
+# Maximum latency in ms (2,200 years). A latency beyond this (in either direction) is counted as
+# this latency, so that no sum exceeds 63 bits.
 LATENCY_MAX = 1 << 46
 
 
@@ -299,7 +299,8 @@ def count_latencies(
 
     Returns:
         A status (DONE, BAD_COUNT, BAD_RECORD, BAD_REST), the position of the damage, and the sum of
-        the latencies in ms. Unless the status is DONE, only some records may be counted.
+        the latencies in ms. If the status is not DONE, only the records before the damage are
+        counted.
     """
     total, at, end = 0, 0, body.size
     if record_count < 0 or record_count * RECORD_SIZE_MIN > end:

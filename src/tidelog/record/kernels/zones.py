@@ -1,4 +1,4 @@
-"""Computes a zone map's values from batches: counts, extremes on both clocks, checksums, latencies.
+"""Computes a zone map's values from batches: counts, time ranges, checksums, latencies.
 
 `describe_batches` reads every record of uncompressed magic-2 bodies; `fold_zones` combines batches
 into zones. A row has the fields of `storage.clocks.zone_map.Zone`. Plain reference:
@@ -54,8 +54,8 @@ ZONE_MAX_APPEND: Final = 13
 ZONE_CRC: Final = 14
 ZONE_FIELDS: Final = 15
 
-# Maximum number of spans of append time whose latencies the kernel counts at a time. If a record is
-# in a further span, the kernel returns FULL, and the caller takes and clears the counts.
+# Maximum number of spans of append time whose latencies the kernel counts at a time. If a record
+# needs one more span, the kernel returns FULL, and the caller reads and clears the counts.
 SPANS: Final = 8
 SPAN: Final = 0
 SPAN_MIN: Final = 1
@@ -83,8 +83,7 @@ class Runs(NamedTuple):
     """Append times of runs of offsets.
 
     Shape:
-        starts: int64[runs], first offset of each run, ascending; the first run begins at or before
-            all records.
+        starts: int64[runs], first offset of each run, ascending; no record is before the first run.
         times: int64[runs], append time in ms, -1 for unknown.
     """
 
@@ -93,7 +92,7 @@ class Runs(NamedTuple):
 
 
 class Spans(NamedTuple):
-    """Latencies for each span of append time; the caller clears them.
+    """Latencies for each span of append time; the caller reads and clears them.
 
     Attributes:
         step_ms: Length of a span in ms.
@@ -123,9 +122,9 @@ def describe_batches(
         data: uint8[>= every BODY_END of the table].
         table: int64[batches, BATCH_FIELDS], magic 2, bodies uncompressed.
         out: int64[batches, ZONE_FIELDS]; checksums are left unchanged.
-        progress: int64[PROGRESS_FIELDS]. At the first call for a table all elements are zero,
-            except `RUN`, which continues from the last table, and `USED_SPANS`, which the caller
-            resets when it clears the latencies.
+        progress: int64[PROGRESS_FIELDS]. For the first call with a table, the caller sets all
+            elements to 0 except two: `RUN` keeps its value from the previous table, and
+            `USED_SPANS` keeps its value until the caller clears the latencies.
 
     Returns:
         DONE, FULL if all slots for spans are used, or a BAD_ status.
