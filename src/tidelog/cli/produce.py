@@ -411,9 +411,9 @@ def _append_all(
             try:
                 results = directory.append(options.topic, rows, partition=partition, codec=codec)
             except TidelogError as error:
-                before = tally.records
-                rows_before = f"{plural(before, 'row')} before {group[0].location}"
-                error.add_note(f"{rows_before} {verb(before, 'was', 'were')} appended")
+                if before := tally.records:
+                    rows_before = f"{plural(before, 'row')} before {group[0].location}"
+                    error.add_note(f"{rows_before} {verb(before, 'was', 'were')} appended")
                 raise
             tally.take(results)
             tally.old += sum(map(tally.is_old, rows))

@@ -244,6 +244,9 @@ def test_a_row_that_breaks_a_rule_of_a_brokers_topic_is_named(cli: Cli) -> None:
             assert "error: stdin line 2: " in result.err
             assert message in result.err
             assert "; 1 row before it was appended" in result.err
+        missing = ("--key", "k", "--value", "v", "--partition", "7", *place)
+        err = cli.run("produce", "flights", *missing).err
+        assert err == "error: flights has partitions 0 to 2, not 7\n"
 
 
 def test_batches_fit_into_the_largest_message_of_the_topic(flights: Cli) -> None:
