@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from tidelog.directory import Directory
     from tidelog.storage.directory.log_dir import LogDir
     from tidelog.storage.directory.topic_registry import TopicInfo
+    from tidelog.storage.tier.tier_record import TierRecord
     from tidelog.storage.tier_manager.mover import MoveOptions, MoveReport, TierStatus
 
 Moved: TypeAlias = "tuple[list[MoveReport], list[list[Cell]]]"
@@ -71,11 +72,16 @@ _STATUS_TOPICS: Final = output.columns(
 _MOVED: Final = output.columns(
     "topic",
     output.number("partition"),
-    output.count("copied"),
-    output.size("copied_bytes"),
+    output.titled(segments_copied=output.count("copied"), size=output.size("copied_bytes")),
     output.count("released", "deleted", "removed"),
     output.number("local_start", "tier_end"),
     output.minor(output.wrapped("stopped")),
+)
+_RESTORED: Final = output.columns(
+    "topic",
+    output.number("partition"),
+    output.count("segments"),
+    output.number("log_start", "local_start", "tier_end"),
 )
 _NO_AGE_LIMIT: Final = (
     "{}: nothing was deleted by age, because the topic has no retention.ms and the broker's"
@@ -441,21 +447,31 @@ def _restore(surroundings: Surroundings, options: TierOptions) -> ExitCode:
     if options.target is None:
         raise UsageProblem("--restore needs a topic: `tidelog tier TOPIC[:P] --restore`")
     topic, number = parse_target(options.target)
-    restored: list[TopicPartition] = []
+    restored: dict[TopicPartition, TierRecord] = {}
 
     def prepare(log_dir: "LogDir") -> None:
         names = log_dir.partitions(topic) if number is None else [TopicPartition(topic, number)]
         for name in names:
-            restore(log_dir, name, options.url, takes_over=options.take_over)
-            restored.append(name)
+            record = restore(log_dir, name, options.url, takes_over=options.take_over)
+            restored[name] = record
 
     writable = LogDirOptions(writable=True, prepare=prepare)
     with LogDir.open(named(options.data), env=surroundings.env, options=writable) as log_dir:
         for name in restored:
             log_dir.log(name.topic, name.partition)
-    columns = output.columns("topic", output.number("partition"))
-    rows = [[name.topic, name.partition] for name in restored]
-    output.print_rows(surroundings, columns, rows, options.kind)
+    rows = [
+        [
+            name.topic,
+            name.partition,
+            len(record.manifest.segments),
+            record.log_start_offset,
+            record.local_start_offset,
+            record.manifest.end_offset,
+        ]
+        for name, record in restored.items()
+    ]
+    output.print_rows(surroundings, _RESTORED, rows, options.kind)
+    surroundings.say(f"{output.plural(len(rows), 'tier record')} rebuilt from the store")
     return ExitCode.OK
 
 

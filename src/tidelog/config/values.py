@@ -355,7 +355,7 @@ def _parse_store_url(text: str) -> str:
     authority = rest.partition("/")[0]
     if url and (not scheme or not mark or not rest or ":" in authority.rpartition("@")[0]):
         raise ValueError(text)
-    if "!!" in url or "#" in url:
+    if "#" in url:
         raise ValueError(text)
     return url
 

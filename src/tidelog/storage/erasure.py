@@ -61,6 +61,7 @@ from tidelog.storage.segment.compaction_history import (
 from tidelog.storage.segment.segment import Segment, iterate_batches
 from tidelog.storage.segment.slices import checked_records, slices
 from tidelog.storage.tier.remote_segment import RemoteSegment
+from tidelog.storage.tier.tier_files import object_url
 from tidelog.storage.tier_manager.mover import MoveOptions, Mover
 from tidelog.storage.tier_manager.orphans import collect_orphans
 from tidelog.storage.tier_manager.tier_compaction import (
@@ -155,7 +156,7 @@ class SearchedFile:
         """Return the file's entry in a receipt."""
         return {
             "partition": self.partition.partition,
-            "file": self.path,
+            "file": object_url(self.path),
             "bytes": self.size_bytes,
             "sha256": self.sha256,
             "offsets": list(self.offsets),

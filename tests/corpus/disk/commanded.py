@@ -5,6 +5,7 @@ world. The commands' output is noted.
 """
 
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
@@ -120,6 +121,39 @@ def erase(_home: Path, notes: Notes) -> None:
     _command(notes, "erase", "t", "--key", "nobody", "--execute", "--data", "data")
 
 
+def tier_changes(home: Path, notes: Notes) -> None:
+    """A key is erased in a tier; a lost and a damaged record of the tier are restored; retention.
+
+    Afterwards a copy of the directory takes the tier over and drops records that it lacks.
+    """
+    kind = {"remote_storage_enable": "true", "local_retention_bytes": "700"}
+    _filled("t", 6, **kind)
+    (home / "store").mkdir()
+    place = ("--data", "data")
+    _command(notes, "tier", "t", "--to", f"file://{home}/store", *place)
+    shutil.copytree("data", "copy")
+    _command(notes, "erase", "t", "--key", "k3", *place)
+    _command(notes, "erase", "t", "--key", "k3", "--execute", *place)
+    _command(notes, "read", "t", "-o", "csv", *place)
+    record = Path("data/t-0/tidelog-tier.json")
+    record.unlink()
+    _command(notes, "read", "t", "--limit", "3", *place)
+    _command(notes, "tier", "t", "--restore", *place)
+    text = record.read_text(encoding="utf-8")
+    record.write_text(text[: len(text) // 2], encoding="utf-8")
+    _command(notes, "tier", "t", "--status", *place)
+    _command(notes, "tier", "t", "--restore", *place)
+    _command(notes, "tier", "t", "--verify", *place)
+    _filled("t", 2)
+    _command(notes, "tier", "t", "--roll", *place)
+    shutil.rmtree("data")
+    shutil.move("copy", "data")
+    _command(notes, "tier", "t", *place)
+    _command(notes, "tier", "t", "--take-over", *place)
+    _command(notes, "tier", "t", "--take-over", "--drop-theirs", *place)
+    _command(notes, "read", "t", "-o", "csv", *place)
+
+
 def follow(home: Path, notes: Notes) -> None:
     """A standby copies, continues after its leader has deleted records, and applies retention."""
     clock = ManualClock(still.now_ms())
@@ -177,6 +211,7 @@ WORKLOADS: Final[Mapping[str, Workload]] = {
     "compact": compact,
     "compact-generations": generations,
     "tier": tier,
+    "tier-changes": tier_changes,
     "erase": erase,
     "follow": follow,
     "asked-broker": asked,

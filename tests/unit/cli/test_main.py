@@ -163,7 +163,7 @@ def test_the_error_of_a_second_writer_names_the_process_with_the_lock(flights: C
         assert flights.run("topics").code == 0, "reading needs no lock"
 
 
-_OBJECT = "s3://bucket/logs!!t/0/0"
+_OBJECT = "s3://bucket/logs/t-1/0/0-1/0.log#1-0123abcd"
 _VERIFY = "`tidelog tier --verify` finds missing and damaged objects"
 
 
@@ -177,8 +177,8 @@ _VERIFY = "`tidelog tier --verify` finds missing and damaged objects"
             "check the disk: space, permissions, the system's log",
         ),
         (StorageFailure("s3://bucket/logs/a.log", "read", "refused; check the bucket"), ""),
-        (MissingFile(f"{_OBJECT}.zones", "read", "gone; run `tidelog tier --verify`"), ""),
-        (CorruptBatch("bad", path=f"{_OBJECT}.log"), _VERIFY),
+        (MissingFile(_OBJECT, "read", "gone; run `tidelog tier --verify`"), ""),
+        (CorruptBatch("bad", path=_OBJECT), _VERIFY),
         (ClockJump(1, 2, "(--accept-clock goes on as it is)"), ""),
         (TidelogError("two\nlines"), ""),
     ],

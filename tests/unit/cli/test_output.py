@@ -1,15 +1,19 @@
 """Table output: formatters, and tables that fit the terminal."""
 
+import importlib
 import io
 import json
+import pkgutil
 
 import pytest
 from rich.cells import cell_len
 from tests.worlds.command_line import Cli
 
+import tidelog.cli
 from tidelog.cli import output
 from tidelog.cli.options import Format
 from tidelog.cli.output import Columns, Kind, Row
+from tidelog.cli.output.column import Column
 from tidelog.cli.surroundings import Surroundings
 from tidelog.remote.view import Count
 
@@ -421,3 +425,17 @@ def test_wide_is_an_option_of_commands_with_tables(flights: Cli) -> None:
     assert all(cell_len(line) <= 60 for line in lines)
     assert "topic id" in flights.ok("topics").out
     assert "TOPIC ID" in flights.ok("topics", "--wide").lines[0]
+
+
+def test_no_table_has_two_columns_with_the_same_heading() -> None:
+    tables = [
+        (module.__name__, name, columns)
+        for found in pkgutil.walk_packages(tidelog.cli.__path__, "tidelog.cli.")
+        for module in [importlib.import_module(found.name)]
+        for name, columns in vars(module).items()
+        if isinstance(columns, tuple) and columns and isinstance(columns[0], Column)
+    ]
+    assert len(tables) > 20
+    for module_name, name, columns in tables:
+        headings = [column.heading() for column in columns]
+        assert len(set(headings)) == len(headings), f"{module_name}.{name}: {headings}"

@@ -10,6 +10,7 @@ import pytest
 from tests.worlds.command_line import Cli
 
 import tidelog
+from tidelog.cli.doctor import Verdict
 from tidelog.cli.surroundings import ExitCode
 from tidelog.errors import CorruptMessage
 from tidelog.storage.tier.manifest import seal
@@ -142,9 +143,22 @@ def test_a_damaged_record_is_restored_and_a_deleted_topic_collected(tmp_path: Pa
     cli.ok("tier", "flights", "--to", url)
     before = cli.ok("read", "flights", "-o", "json").objects
     record = tmp_path / "data" / "flights-0" / "tidelog-tier.json"
-    record.write_bytes(record.read_bytes()[:-7])
-    assert "--restore" in cli.run("read", "flights").err
-    cli.ok("tier", "flights:0", "--restore")
+    whole = record.read_bytes()
+    for damaged in (whole[:-7], None):
+        record.unlink()
+        if damaged is not None:
+            record.write_bytes(damaged)
+            assert "--restore" in cli.run("read", "flights").err
+        found = cli.run("doctor", "-o", "json")
+        assert found.code == Verdict.FINDINGS
+        (finding,) = (one for one in found.objects if one["severity"] != "note")
+        assert finding["file"] == str(record)
+        assert "`tidelog tier flights:0 --restore`" in f"{finding['remedy']}"
+        restored = cli.ok("tier", "flights:0", "--restore", "-o", "json")
+        assert [tuple(one.values()) for one in restored.objects] == [("flights", 0, 5, 0, 25, 25)]
+        assert "1 tier record rebuilt from the store" in restored.err
+    sound = cli.run("doctor", "-o", "json")
+    assert sound.code == ExitCode.OK
     assert cli.ok("read", "flights", "-o", "json").objects == before
     assert sorted((tmp_path / "store").rglob("*.log"))
     cli.ok("delete", "flights", "--yes")

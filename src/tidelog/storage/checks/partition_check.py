@@ -11,7 +11,7 @@ from dataclasses import field, replace
 from typing import Final
 
 from tidelog.env import File
-from tidelog.errors import CorruptData, CorruptFile
+from tidelog.errors import CorruptData, CorruptFile, UnsupportedVersion
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.coding import crc32c
 from tidelog.storage import files, text_files
@@ -50,7 +50,8 @@ from tidelog.storage.segment.gaps import GAP_REASON, was_never_cleaned
 from tidelog.storage.segment.log_end import COPIED_GAPS_FILE
 from tidelog.storage.segment.segment_notes import SEGMENT_NOTES_FILE, decode_notes
 from tidelog.storage.segment.txn_index import AbortedTxn
-from tidelog.storage.tier.tier_files import TIER_FILE
+from tidelog.storage.tier.tier_files import TIER_FILE, read_record_bytes
+from tidelog.storage.tier.tier_record import decode_record
 from tidelog.types import INT64_MAX
 
 
@@ -397,6 +398,7 @@ class PartitionCheck:
         yield from self._check_append_time_checkpoint()
         yield from self._check_metadata()
         yield from self._check_facts()
+        yield from self._check_tier_record()
 
     # -- snapshots ---------------------------------------------------------------------------
 
@@ -509,6 +511,32 @@ class PartitionCheck:
                 problems = [error.reason]
             for problem in problems:
                 yield warning(self.partition.path(name), problem, remedy)
+
+    def _check_tier_record(self) -> Iterator[Finding]:
+        """Yield a finding if the tier's record is damaged, or if it may have been lost.
+
+        Without the record, offsets below the local part are not visible.
+        """
+        name, config = self.partition.name, self.partition.config
+        path = self.partition.path(TIER_FILE)
+        restore = f"`tidelog tier {name.topic}:{name.partition} --restore`"
+        try:
+            data = read_record_bytes(self.partition.fs, self.partition.directory)
+            if data is not None:
+                decode_record(data)
+        except CorruptFile as error:
+            yield Finding(path, error.reason, f"{restore} rebuilds it from the store")
+            return
+        except UnsupportedVersion as error:
+            yield Finding(path, str(error), "use the release that wrote it")
+            return
+        has_tier = config.remote_storage_enable and config.tidelog_tier_url
+        if data is None and has_tier and self._first_offset:
+            damage = (
+                "there is no such file, although the topic has a tier: if the store has records"
+                f" before offset {self._first_offset}, they are not visible"
+            )
+            yield warning(path, damage, f"{restore} makes them visible")
 
 
 def _history_problems(data: bytes) -> list[str]:

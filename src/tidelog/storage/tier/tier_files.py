@@ -1,7 +1,8 @@
 """A file system that also reads objects of tiers, by paths with store, key, size and checksum.
 
-A tier path is `URL!!KEY#SIZE-CRC`, for example
-`s3://bucket/logs!!t-.../0/.../0...42.log#700-0badcafe`. Tier objects never change, so `stat` of a
+A tier path is the object's URL with size and checksum, `URL/KEY#SIZE-CRC`, for example
+`s3://bucket/logs/t-.../0/.../0...42.log#700-0badcafe`. A key has four parts: folders of topic,
+partition and segment, and the file. Tier objects never change, so `stat` of a
 path needs no request, and a reader of a whole object gets an error if the content does not match
 the path's checksum. Ranges are read by blocks through a bounded cache. All other paths are passed
 to the file system below.
@@ -51,10 +52,12 @@ MEMORY_BYTES: Final = 64 << 20
 # cost as much.
 BLOCK_BYTES: Final = 256 << 10
 
-_MARK: Final = "!!"
 _OWN: Final = "tier_"
 _OWN_NAMES: Final = frozenset({"tier_cache_dir", "tier_cache_bytes", "tier_memory_bytes"})
-_SUM: Final = re.compile(r"(.*)#([0-9]{1,19})-([0-9a-f]{8})", re.DOTALL)
+_ABSENT: Final = "absent"  # instead of the size and checksum of an object that never exists
+_TIER_PATH: Final = re.compile(
+    rf"(.+://.+)/((?:[^/]+/){{3}}[^/]+)#(?:([0-9]{{1,19}})-([0-9a-f]{{8}})|{_ABSENT})", re.DOTALL
+)
 TIER_FILE: Final = "tidelog-tier.json"
 
 # Maximum size in bytes of `tidelog-tier.json`; 100,000 segments take about 80 MB.
@@ -82,22 +85,26 @@ class TierPath(NamedTuple):
 def tier_path(url: str, key: str, file_sum: FileSum | None) -> str:
     """Return the path of an object; without `file_sum`, a path that never exists."""
     if file_sum is None:
-        return f"{url}{_MARK}{key}"
-    return f"{url}{_MARK}{key}#{file_sum.size_bytes}-{file_sum.crc32c:08x}"
+        return f"{url}/{key}#{_ABSENT}"
+    return f"{url}/{key}#{file_sum.size_bytes}-{file_sum.crc32c:08x}"
 
 
 def is_tier_path(path: str) -> bool:
     """Return whether a path has the form of a tier path, even of an object that does not exist."""
-    return _MARK in path and "://" in path
+    return "#" in path and "://" in path and _TIER_PATH.fullmatch(path) is not None
 
 
 def parse_tier_path(path: str) -> TierPath | None:
     """Parse a tier path; None if it names no object."""
-    match = _SUM.fullmatch(path)
-    if match is None or _MARK not in match[1]:
+    match = _TIER_PATH.fullmatch(path) if "#" in path else None
+    if match is None or match[3] is None:
         return None
-    url, _, key = match[1].partition(_MARK)
-    return TierPath(url, key, FileSum(int(match[2]), int(match[3], 16)))
+    return TierPath(match[1], match[2], FileSum(int(match[3]), int(match[4], 16)))
+
+
+def object_url(path: str) -> str:
+    """Return the URL of an object without size and checksum; any other path unchanged."""
+    return path.rpartition("#")[0] if is_tier_path(path) else path
 
 
 def _open_store(url: str, options: Mapping[str, str]) -> "ObjectStore":
@@ -328,7 +335,7 @@ def check_tier_url(url: str) -> str:
         InvalidRequest: The text is no URL, or has characters that are ambiguous inside of a tier
             path.
     """
-    if _MARK in url or "#" in url or "://" not in url:
+    if "#" in url or "://" not in url:
         raise InvalidRequest(f"{url!r} is not the URL of a store; write e.g. s3://bucket/logs")
     return url.rstrip("/")
 

@@ -162,9 +162,12 @@ def decode_record(data: bytes) -> TierRecord:
     """
     fields = unseal(data, _MIDDLE, "the record of the tier")
     fields.check_version(RECORD_VERSION, TIER_FILE)
+    folder = fields.text("folder")
+    if folder.count("/") != 1:  # tier paths are parsed by the number of a key's parts
+        raise CorruptFile(f"{fields.what}: `folder` is {folder[:300]!r}, expected TOPIC/PARTITION")
     return TierRecord(
         url=fields.text("url"),
-        folder=fields.text("folder"),
+        folder=folder,
         manifest=manifest_of(fields.mapping("manifest")),
         local_start_offset=fields.integer("localStartOffset"),
         log_start_offset=fields.integer("logStartOffset"),

@@ -25,11 +25,13 @@ from tidelog.storage.tier.tier_files import (
     TierOptions,
     check_tier_url,
     is_tier_path,
+    object_url,
     parse_tier_path,
     tier_files_of,
     tier_path,
 )
 
+KEY = "t-1/0/0-a/0.log"
 FOLDER = "/cache"
 
 
@@ -101,8 +103,8 @@ def _files(store: FakeStore, fs: DamageFileSystem, folder: str | None) -> TierFi
 @pytest.mark.parametrize("folder", [None, FOLDER])
 def test_ranges_are_those_of_the_object(folder: str | None) -> None:
     data = Random(1).randbytes(3 * BLOCK_BYTES + 17)
-    store, fs = FakeStore(objects={"k": (data, "e", 0)}), DamageFileSystem()
-    path = tier_path(URL, "k", FileSum(len(data), crc32c(data)))
+    store, fs = FakeStore(objects={KEY: (data, "e", 0)}), DamageFileSystem()
+    path = tier_path(URL, KEY, FileSum(len(data), crc32c(data)))
     files = _files(store, fs, folder)
     file = files.open(path)
     assert file.size() == len(data)
@@ -119,35 +121,35 @@ def test_ranges_are_those_of_the_object(folder: str | None) -> None:
 
 def test_a_whole_object_is_checked_and_a_stale_block_read_again() -> None:
     data = Random(1).randbytes(2 * BLOCK_BYTES)
-    store, fs = FakeStore(objects={"k": (data, "e", 0)}), DamageFileSystem()
-    path = tier_path(URL, "k", FileSum(len(data), crc32c(data)))
+    store, fs = FakeStore(objects={KEY: (data, "e", 0)}), DamageFileSystem()
+    path = tier_path(URL, KEY, FileSum(len(data), crc32c(data)))
     files = _files(store, fs, FOLDER)
     blocks = FolderBlocks(fs, FOLDER, FOLDER_BYTES)
     blocks.put(f"{path}@1", b"?" * BLOCK_BYTES)  # a valid block with other content than the object
     assert bytes(files.map(path)) == data
-    store.objects["k"] = (data[:-1] + b"?", "e", 0)
+    store.objects[KEY] = (data[:-1] + b"?", "e", 0)
     fresh = DamageFileSystem()
     with pytest.raises(CorruptFile, match="--verify"):
         _files(store, fresh, None).map(path)
-    store.objects["k"] = (data[:-9], "e", 0)
+    store.objects[KEY] = (data[:-9], "e", 0)
     with pytest.raises(CorruptFile, match="ends after"):
         _files(store, fresh, None).map(path)
-    del store.objects["k"]
+    del store.objects[KEY]
     with pytest.raises(FileNotFoundError):
         _files(store, fresh, None).map(path)
 
 
 def test_objects_are_read_only_and_paths_have_their_size_and_checksum() -> None:
     files = _files(FakeStore(), DamageFileSystem(), None)
-    path = tier_path(URL, "a/b.log", FileSum(7, 0xBADCAFE))
+    path = tier_path(URL, "t-1/0/a/b.log", FileSum(7, 0xBADCAFE))
     assert is_tier_path(path)
     parsed = parse_tier_path(path)
     assert parsed is not None
-    assert (parsed.url, parsed.key, parsed.sum) == (URL, "a/b.log", FileSum(7, 0xBADCAFE))
+    assert (parsed.url, parsed.key, parsed.sum) == (URL, "t-1/0/a/b.log", FileSum(7, 0xBADCAFE))
     assert files.stat(path).size == 7
     assert files.exists(path)
     assert files.is_remote(path)
-    missing = tier_path(URL, "a/b.txnindex", None)
+    missing = tier_path(URL, "t-1/0/a/b.txnindex", None)
     assert is_tier_path(missing)
     assert not files.exists(missing)
     for action in (files.open, files.stat, files.map):
@@ -158,7 +160,10 @@ def test_objects_are_read_only_and_paths_have_their_size_and_checksum() -> None:
     file = files.open(path)
     with pytest.raises(PermissionError):
         file.pwrite(b"x", 0)
-    assert not is_tier_path("/data/a!!b#1-00000000")
+    assert object_url(path) == f"{URL}/t-1/0/a/b.log"
+    for local in ("/data/t-1/0/a/b#1-00000000", "s3://b/logs#1/t-0/0.log", f"{URL}/t-1/0/a/b.log"):
+        assert not is_tier_path(local)
+        assert object_url(local) == local
 
 
 def test_options_are_read_and_shared() -> None:
@@ -178,7 +183,7 @@ def test_options_are_read_and_shared() -> None:
     assert tier_files_of(env) is not tier_files_of(Env())
     own = tier_env(env, TierOptions())
     assert tier_files_of(own) is own.files
-    for url in ("/a/path", "s3://b/p#x", "s3://b!!p"):
+    for url in ("/a/path", "s3://b/p#x"):
         with pytest.raises(InvalidRequest):
             check_tier_url(url)
     assert check_tier_url("s3://b/p/") == "s3://b/p"

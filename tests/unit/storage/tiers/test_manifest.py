@@ -62,6 +62,8 @@ def test_manifests_and_records_are_read_back() -> None:
         url="s3://b/p", folder="f/0", manifest=SAMPLE, local_start_offset=7, cut_offset=9
     )
     assert decode_record(encode_record(record)) == record
+    with pytest.raises(CorruptFile, match="expected TOPIC/PARTITION"):
+        decode_record(encode_record(dataclasses.replace(record, folder="a/f/0")))
     clipped = dataclasses.replace(ROWS[0], clip_bytes=5)
     assert decode_row(json.loads(json.dumps(encode_row(clipped)))) == clipped
 
