@@ -23,6 +23,9 @@ _END: Final = re.compile(r"(?<=[.!?])\s+(?=[A-Z`*])")
 # Marks at the beginning of a line that don't belong to the sentence: marks of comments, lists and
 # tables.
 _MARK: Final = re.compile(r'^[ \t]*(?:#+:?|[-*>]|\d+\.(?!\d)|\||f?r?"+)?[ \t]*')
+# Beginning of a list item, of a table's row, or of an argument's or attribute's description in a
+# docstring. Each is a paragraph.
+_ITEM: Final = re.compile(r"[ \t]*(?:(?:[-*>|]|\d+\.) |[*]{0,2}[A-Za-z_]\w*(?:, \w+)*: [A-Z`])")
 # The characters of code that follow a text at the end of a line.
 _CODE: Final = re.compile(r'"[" ,]*$')
 
@@ -38,14 +41,14 @@ class Sentence(NamedTuple):
 def sentences(name: str, text: str) -> Iterator[Sentence]:
     """Yield the sentences of a file.
 
-    Rows of tables and items of lists count as paragraphs.
+    Rows of tables, items of lists, and descriptions of arguments count as paragraphs.
     """
     shown, whole = prose_of(name, text).split("\n"), text.split("\n")
     paragraph: list[str] = []
     start = 0
     for number, line in enumerate([*shown, ""], 1):
         is_empty = not line.strip(' \t#"')
-        is_item = bool(re.match(r"[ \t]*(?:[-*>|]|\d+\.) ", line))
+        is_item = _ITEM.match(line) is not None
         if paragraph and (is_empty or is_item):
             yield from _split(name, start, paragraph)
             paragraph = []
