@@ -2,9 +2,9 @@
 
 The spans of offsets are planned once, when a replay starts. Each chunk has offsets of every
 partition that is not finished. The more offsets of a partition remain, the more of them are in the
-next chunk (in proportion), so all partitions end at about the same time. A chunk has offsets from
-only one span of a partition. So it never contains the gap between two spans, whose offsets must not
-be replayed.
+next chunk (in proportion), so all partitions end at about the same time. In a chunk, the offsets of
+a partition are from only one of its spans. So a chunk never contains the gap between two spans,
+whose offsets must not be replayed.
 
 The limited rate is the average number of records or bytes per second since the start of the replay.
 Before each chunk, the pacer waits until this average is at most the limit. So the replay is never
