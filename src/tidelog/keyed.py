@@ -1,9 +1,9 @@
 """`Table`: a topic by key, as of a time. `Diff`: its changes between two times (docs/tables.md).
 
 Tables and diffs are selections of records from a `RecordSource`, which is a directory or a cluster.
-A selection reads nothing until a call needs rows, and each call plans and reads again.
-`scan.keyed_table` finds the winning record of each key; `scan.table_rules` decides whether a table
-is exact.
+A table or diff reads nothing until a call needs rows. Each call plans its read and reads the log
+again. `scan.keyed_table` finds the winning record of each key; `scan.table_rules` decides whether a
+table is exact.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

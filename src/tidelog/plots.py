@@ -74,7 +74,7 @@ class Unit(Enum):
         return f"{value:,.0f}" if value == int(value) or abs(value) >= 100 else f"{value:,.3g}"
 
 
-# Names of scaled units, largest first, with their size in the unit.
+# Units for ticks, largest first: name, and size in the unit of the values.
 _SCALES: Final[Mapping[Unit, Sequence[tuple[str, float]]]] = {
     Unit.COUNT: (("thousand million", 1e9), ("million", 1e6), ("thousand", 1e3)),
     Unit.MS: (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000), ("ms", 1)),
@@ -82,7 +82,8 @@ _SCALES: Final[Mapping[Unit, Sequence[tuple[str, float]]]] = {
     Unit.PERCENT: (("%", 1),),
     Unit.MINUTES: (("h", 60), ("min", 1)),
 }
-# An axis uses the largest unit in which the axis's largest value is at least this number.
+# An axis is in the largest unit in which the axis's largest value is still this number or more. For
+# example, an axis that ends at 2 days is in hours.
 _UNITS_MIN: Final = 3.0
 # Steps between ticks, to be multiplied by powers of ten. The steps under True are for minutes and
 # seconds, so that 15 and 30 are possible steps. The steps under False are for other units.
@@ -155,7 +156,7 @@ class Steps:
 
     Attributes:
         unit: `hour`, `day`, `week`, `month` or `year`.
-        count: Number of units of a step.
+        count: Length of a step, in units.
         zone: Name of the zone; UTC if None.
         clock: Name of the time, e.g. `append time`.
     """
@@ -360,7 +361,10 @@ class _Panel:
         return f"{where}{self.plot.y_title}: {', '.join(parts)}."
 
     def _place(self, x: int) -> str:
-        """Return an x for a sentence; a plain number follows its meaning, as in `batch 0`."""
+        """Return an x as words in a sentence.
+
+        A plain number has its meaning before it: `batch 0`.
+        """
         is_plain = isinstance(self.axis, Numbers) and self.axis.name is str
         return f"{self.axis.title} {x}" if is_plain else self.axis.name(x)
 
@@ -485,7 +489,7 @@ class _Scale:
     Attributes:
         low: Smallest value of the axis.
         high: Largest value of the axis.
-        divisor: Value of one unit of the ticks.
+        divisor: Size of the ticks' unit, in the unit of the values.
         unit: Unit that is shown beside the title; empty if there is no unit, or if each tick has a
             unit.
         is_log: Whether the axis is logarithmic; around 0, such an axis has a linear part.
@@ -801,7 +805,7 @@ class _Drawing:
         self._keep_inside()
 
     def _keep_inside(self) -> None:
-        """Align the last label to the right, and the first to the left, if they would be cut."""
+        """Right-align the last label, and left-align the first, if the picture would cut them."""
         for tick, label in zip(self.axes.get_xticks(), self.axes.get_xticklabels(), strict=False):
             px = self.axes.transData.transform((tick, 0))[0]
             width = max(map(len, label.get_text().split("\n")), default=0) * _FONT_PX * 0.56

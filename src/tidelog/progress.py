@@ -125,7 +125,7 @@ def _kind_of_bar() -> "Callable[[_Line], _Bar] | None":
     chosen = _choice()
     if chosen is False or threading.current_thread() is not threading.main_thread():
         return None
-    # `get_shell` is also None while another thread imports IPython.
+    # The module has no `get_ipython` yet while another thread imports IPython.
     get_shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
     shell = None if get_shell is None else get_shell()
     if getattr(shell, "kernel", None) is not None:
@@ -203,7 +203,7 @@ class _NotebookBar:
 
 
 class _TerminalBar:
-    """Bar of rich on stderr, which disappears at the end."""
+    """Bar on stderr, drawn by the package rich. The bar disappears at the end."""
 
     def __init__(self, line: _Line) -> None:
         from rich.console import Console

@@ -107,7 +107,7 @@ class FolderBlocks:
         return block
 
     def _read(self, file_name: str) -> bytes | None:
-        """Return the content of a file; None if the file is larger than `put` writes."""
+        """Return the content of a file; None if the file is larger than the cache's limit."""
         file = self._fs.open(f"{self._folder}/{file_name}")
         try:
             size = file.size()

@@ -72,7 +72,7 @@ class FolderStore(TwoRequestStore):
         return ObjectInfo(key, meta.size, etag, meta.mtime_ms)
 
     def read(self, key: str, start: int = 0, size: int | None = None) -> bytes:
-        """Return `size` bytes from `start` (None for all); fewer bytes only at the object's end."""
+        """Return `size` bytes from `start`, fewer only at the object's end; all bytes for None."""
         with self._typed("read", key):
             file = self._fs.open(self._path(key))
             try:

@@ -432,8 +432,8 @@ _lock: Final = threading.Lock()
 def shared_store(url: str, options: Mapping[str, str] | None = None) -> ObjectStore:
     """Return a store like `open_store`, shared by calls with equal URL, options and environment.
 
-    These calls also share the store's connections. Only the environment variables for S3, Google
-    and Azure are compared. Raises the errors of `open_store`.
+    These calls also share the store's connections. Environments count as equal if their variables
+    for S3, Google and Azure are equal. Raises the errors of `open_store`.
     """
     settings = tuple(sorted((options or {}).items()))
     variables = tuple(

@@ -320,7 +320,7 @@ class ObstoreStore:
             return memoryview(response.bytes()), self._info(meta, key)
 
     def read(self, key: str, start: int = 0, size: int | None = None) -> bytes:
-        """Return `size` bytes from `start` (None for all); fewer bytes only at the object's end."""
+        """Return `size` bytes from `start`, fewer only at the object's end; all bytes for None."""
         if start == 0 and size is None:
             return bytes(self._get(key)[0])
         if size == 0:

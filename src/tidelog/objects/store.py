@@ -61,7 +61,7 @@ class ObjectStore(Protocol):
         ...
 
     def read(self, key: str, start: int = 0, size: int | None = None) -> bytes:
-        """Return `size` bytes from `start` (None for all); fewer bytes only at the object's end.
+        """Return `size` bytes from `start`, fewer only at the object's end; all bytes for None.
 
         Raises:
             FileNotFoundError: There is no such object.

@@ -220,7 +220,7 @@ class Journal:
 
 _COLUMNS: Final = ("key", "value", "headers", "topic", "partition", "timestamp", "offset")
 
-# Maximum number of tasks that divide a chunk's rows in order to sort them.
+# Maximum number of tasks among which the rows of a chunk are divided for sorting.
 _TASKS_MAX: Final = 64
 
 # Largest time in ms that Spark can read, because Spark's times are 64 bits of microseconds.

@@ -6,8 +6,9 @@ A restart may write a chunk that a killed job has already written. The targets g
   reader sees either all records of a chunk, or none of them.
 - brokers: each task writes its rows and a marker with the chunk's number in one transaction. Rows
   are divided among tasks by partition and sorted by offset, in the same way in each attempt, so
-  each row is written once. This needs the columns `partition` and `offset`, which a transform must
-  not remove (`in_order`). A chunk that was interrupted is partly visible until it is written again.
+  each row is written once. The division and the order need the columns `partition` and `offset`,
+  which a transform must not remove (`in_order`). If a write is interrupted, a part of the chunk's
+  records is visible until the chunk is written again.
 - Parquet: each chunk has a folder, which is replaced as a whole.
 - console: a replay to a console can't be resumed, because nothing is stored.
 """
@@ -29,8 +30,8 @@ Print: TypeAlias = Callable[[str], None]
 CONSOLE: Final = "console"
 _PARQUET: Final = "parquet:"
 
-# Maximum number of offsets in a chunk for a console. It is small because the rows of such a chunk
-# pass through the driver.
+# Maximum number of offsets in a chunk for a console. The number is small, because the rows of a
+# chunk for a console pass through the driver.
 CONSOLE_RECORDS: Final = 10_000
 
 

@@ -130,7 +130,7 @@ class OffsetFetchRequest:
 
 @message
 class OffsetFetchPartitionResponse:
-    """Partition in the response. Without a commit, the offset is -1."""
+    """Partition in the response. Without a committed offset, `committed_offset` is -1."""
 
     partition_index: int = wire(INT32)
     committed_offset: int = wire(INT64, default=-1)

@@ -1,6 +1,6 @@
 """Fetch: record batches as they are stored in the log.
 
-Versions below 13 identify topics by name, later versions by id.
+Versions below 13 identify topics by name. Version 13 and later versions identify topics by id.
 
 Source: Kafka's protocol guide, API 1; KIP-227 (sessions), KIP-320 and KIP-595 (epochs), KIP-516
 (topic ids).
@@ -147,8 +147,8 @@ class PartitionData(PartitionCode):
     )
     preferred_read_replica: int = wire(INT32, since=11, default=-1)
     records: Pieces = wire(RECORD_PIECES)
-    # tidelog extension: for each run of records with the same append time, the run's first offset,
-    # then the append time in ms (-1 if unknown).
+    # tidelog extension: append times of the records. Each run of records with the same append time
+    # has two numbers: the run's first offset, and the append time in ms (-1 if unknown).
     append_times: list[int] = wire(array(INT64), since=12, tag=OWN_TAGS_START)
 
     @property

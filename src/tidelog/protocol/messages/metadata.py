@@ -267,7 +267,7 @@ class DescribeLogDirsTopic:
 
 @message
 class DescribeLogDirsResult:
-    """Log directory with its partitions. Sizes are in bytes; -1 if a size is unknown."""
+    """Log directory with its partitions. Sizes are in bytes; a size of -1 is unknown."""
 
     error_code: int = wire(INT16)
     log_dir: str = wire(STRING)

@@ -5,7 +5,7 @@ The int16 at the start of a key names the kind of the record:
 | consumer group | share group | record |
 |---|---|---|
 | 3 | 11 | the group |
-| 4 | - | metadata of its topics (no longer written) |
+| 4 | - | metadata of the group's topics (no longer written) |
 | 5 | 10 | a member |
 | 6 | 12 | the target assignment |
 | 7 | 13 | a member's part of the target assignment |

@@ -60,7 +60,7 @@ class HeartbeatAssignment:
 
 @message
 class HeartbeatResponse(ErrorResponse):
-    """Response to a heartbeat. An assignment that is unchanged and was not requested is null."""
+    """Response to a heartbeat. The assignment is null if unchanged and not requested."""
 
     member_id: str | None = wire(nullable_string())
     member_epoch: int = wire(INT32)
@@ -70,7 +70,7 @@ class HeartbeatResponse(ErrorResponse):
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ConsumerGroupHeartbeatResponse(HeartbeatResponse):
-    """Response to a heartbeat. An assignment that is unchanged and was not requested is null."""
+    """Response to a heartbeat. The assignment is null if unchanged and not requested."""
 
 
 @message
@@ -147,7 +147,7 @@ class ShareGroupHeartbeatRequest:
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareGroupHeartbeatResponse(HeartbeatResponse):
-    """Response to a heartbeat. An assignment that is unchanged and was not requested is null."""
+    """Response to a heartbeat. The assignment is null if unchanged and not requested."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)

@@ -1,7 +1,7 @@
 """Produce: record batches to append.
 
-Versions below 13 identify topics by name, later versions by id. Clients that don't know record
-batches use versions 0 to 2.
+Versions below 13 identify topics by name. Version 13 and later versions identify topics by id.
+Clients that don't know record batches use versions 0 to 2.
 
 Source: Kafka's protocol guide, API 0; KIP-516 (topic ids), KIP-467 (errors of records), KIP-951
 (the new leader in the response).

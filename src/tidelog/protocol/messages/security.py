@@ -29,7 +29,7 @@ from tidelog.types import Buffer
 
 @message
 class DeleteAclsFilter:
-    """Filter for ACLs. A null name, principal or host matches all."""
+    """Filter for ACLs. A null name, principal or host in a filter matches any value."""
 
     resource_type_filter: int = wire(INT8)
     resource_name_filter: str | None = wire(nullable_string())

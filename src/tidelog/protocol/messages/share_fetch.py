@@ -62,8 +62,9 @@ class ShareFetchRequest:
     The broker waits until `min_bytes` are available, but at most `max_wait_ms`.
 
     The session epoch is 0 in the request that opens a session, then larger by 1 in each request,
-    and -1 in the request that closes the session. The acquire mode is 0 for whole batches of about
-    `max_records` records, 1 for a strict limit of `max_records`.
+    and -1 in the request that closes the session. With acquire mode 0, the member acquires whole
+    batches with about `max_records` records. With acquire mode 1, the member acquires at most
+    `max_records` records.
     """
 
     group_id: str | None = wire(nullable_string())
@@ -82,7 +83,7 @@ class ShareFetchRequest:
 
 @message
 class LeaderIdAndEpoch:
-    """Current leader of a partition. Id and epoch are -1 if unknown."""
+    """Current leader of a partition. The leader's id and epoch are -1 if the leader is unknown."""
 
     leader_id: int = wire(INT32, default=-1)
     leader_epoch: int = wire(INT32, default=-1)

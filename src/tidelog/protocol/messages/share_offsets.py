@@ -50,7 +50,7 @@ class DescribeShareGroupOffsetsRequest:
 
 @message
 class DescribeShareGroupOffsetsResponsePartition:
-    """Partition in the response. If it has no delivery state, `start_offset` is -1."""
+    """Partition in the response. If the partition has no delivery state, `start_offset` is -1."""
 
     partition_index: int = wire(INT32)
     start_offset: int = wire(INT64, default=-1)

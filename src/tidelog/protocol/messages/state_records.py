@@ -52,7 +52,10 @@ class PartitionsSchema:
 
 @message
 class TransactionLogValue:
-    """State of a transactional id. Times are in ms; -1 stands for no time."""
+    """State of a transactional id.
+
+    Times are in ms; -1 means that the time is not set.
+    """
 
     producer_id: int = wire(INT64)
     previous_producer_id: int = wire(INT64, since=1, tag=0, default=-1)

@@ -36,8 +36,8 @@ class CreatableReplicaAssignment:
 class CreatableTopic:
     """Topic to create.
 
-    A partition count or replication factor of -1 means the broker's default. If assignments are
-    given, both must be -1.
+    A partition count or replication factor of -1 means the broker's default. If the request assigns
+    replicas to brokers, partition count and replication factor must be -1.
     """
 
     name: str = wire(STRING)
@@ -193,7 +193,7 @@ class DeleteRecordsRequest:
 
 @message
 class DeleteRecordsPartitionResult:
-    """Partition in the response, with its new log start offset. After an error, this is -1."""
+    """Partition in the response, with its new log start offset; -1 after an error."""
 
     partition_index: int = wire(INT32)
     low_watermark: int = wire(INT64, default=-1)
