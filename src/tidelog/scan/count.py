@@ -1,9 +1,9 @@
 """Exact counts of records, from zone maps where zone maps are sufficient.
 
-Counts the records that a read of the same range returns. Zones that a range cuts are read. If only
-committed records are counted, zones with transactional records are read, too. Segments without a
-zone map are read. These are active segments and, if there is no zone cache, segments that other
-programs wrote.
+Counts the records that a read of the same range returns. Records are read only where zone maps are
+not enough: zones that are only partly in the range; zones with transactional records, if only
+committed records are counted; and segments without a zone map. Segments without a zone map are
+active segments and, if there is no zone cache, segments that other programs wrote.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -34,9 +34,10 @@ class PartitionCount:
         without_time: Number of data records at the requested offsets that have no time on the
             clock, so they match no time range. 0 if no time range is requested; None if brokers
             don't report the number.
-        is_least: Whether `without_time` may be too small. On the record clock, batches of segments
-            without a zone map may be skipped by their largest time alone. In a cluster, records
-            before the first record in the range are not read.
+        is_least: Whether `without_time` may be too small. There are two reasons. On the record
+            clock, batches of segments without a zone map may be skipped because their largest time
+            is before the range. In a cluster, records before the first record in the range are not
+            read.
         from_zone_maps: How many of `records` were counted from zone maps, without reading the log.
         log_bytes: Bytes read from log files.
         sidecar_bytes: Bytes read from zone maps and append time files.
@@ -88,7 +89,7 @@ class Count:
 
     @property
     def without_time(self) -> int:
-        """Data records that have no time on the clock, as far as known; see `PartitionCount`."""
+        """Known number of data records that have no time on the clock; see `PartitionCount`."""
         return sum(one.without_time or 0 for one in self.partitions.values())
 
     @property

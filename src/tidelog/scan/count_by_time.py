@@ -1,10 +1,10 @@
 """Exact counts of records by hour, day, week or month in a time zone; reads all records' times.
 
-Times are first counted by quarter of an hour. So the memory needed depends on how many quarters
-have records, not on how many records there are. Units usually begin at a quarter of an hour,
-because UTC offsets of time zones are multiples of 15 minutes. If a unit in the range begins at
-another time, InvalidRequest is raised. Such units are in Liberia before 1972, in Kiritimati before
-1979, and, until 2011, the hours in which Newfoundland's clocks changed at 0:01.
+Times are first counted by quarter of an hour. So the required memory depends on the number of
+quarters that have records, not on the number of records. Units usually begin at a quarter of an
+hour, because UTC offsets of time zones are multiples of 15 minutes. If a unit in the range begins
+at another time, InvalidRequest is raised. Such units are in Liberia before 1972, in Kiritimati
+before 1979, and, until 2011, the hours in which Newfoundland's clocks changed at 0:01.
 """
 
 from bisect import bisect_right
@@ -137,8 +137,8 @@ def by_unit(
     starts = [start for start, _ in ranges]
     records = [0] * len(starts)
     for quarter, count in quarters.items():
-        # The quarter that contains a requested start may begin before this start; it is counted in
-        # the first range.
+        # The quarter of an hour that contains the requested start may begin before it, and is
+        # counted in the first range.
         records[max(bisect_right(starts, quarter * QUARTER_MS) - 1, 0)] += count
     return tuple(
         TimeCount(start, end, count) for (start, end), count in zip(ranges, records, strict=True)

@@ -3,15 +3,16 @@
 Records up to and including the time are ranked by the topic's compaction rule: highest offset,
 record timestamp, or version in a header. A key whose winner is a tombstone is not in the table;
 records without a key are ignored. Keys of different partitions count as different keys. So a key in
-two partitions has two rows, as in a compacted topic. Only committed records count.
+two partitions has two rows, as in a compacted topic. Records of aborted and open transactions are
+ignored.
 
 The log is usually read twice: the first pass folds records to the winner of each key (`winners`),
-and the second pass returns the winners' rows. So memory holds all keys, but the values of only a
-few rows at a time. A table writes nothing and takes no lock.
+and the second pass returns the winners' rows. So all keys are in memory, but only the values of a
+few rows at a time. Reading a table writes nothing and takes no lock.
 
-A difference of two tables folds both tables in one pass, then reads the rows of the keys whose
-winners differ. Keys whose values have the same bytes at both times are left out. Memory holds
-the keys of one partition, and the rows of those keys that have different winners at the two times.
+To compute the difference of two tables, one pass folds both tables, and a second pass reads the
+rows of the keys whose winners differ. Keys whose values have the same bytes at both times are left
+out. The keys of one partition, and the rows of its keys with different winners, are in memory.
 Columns:
 
 | column | type | content |
@@ -69,10 +70,10 @@ class TableStats:
         keys: Keys that have a record.
         deleted: Keys whose winner is a tombstone.
         without_key: Records without a key. These records are in no table.
-        without_time: Records without a time on the chosen clock. These records are in no table as
-            of a time.
-        readings: Number of passes over the records to fold keys. The number is larger than 1 if
-            memory can't hold all keys.
+        without_time: Records without a time on the chosen clock. A table as of a time does not
+            contain these records.
+        readings: Number of passes over the records to fold keys; more than 1 if the keys exceed the
+            memory limit.
     """
 
     scan: ScanStats = field(default_factory=ScanStats)
@@ -182,7 +183,9 @@ def fold_keys(
     *,
     before_ms: int | None = None,
 ) -> Iterator[LatestByKey]:
-    """Yield the winners of all keys, one share of the keys at a time. Usually there is one share.
+    """Yield the winners of all keys, one share of the keys at a time.
+
+    Usually one share contains all keys.
 
     Args:
         source: Reads the splits.
@@ -267,7 +270,7 @@ def header_versions(headers: "Column", name: str) -> "Longs":
     is_version = np.array([value is not None and len(value) == _VERSION_SIZE for value in values])
     whole = [value for value in values if value is not None and len(value) == _VERSION_SIZE]
     own_versions = np.frombuffer(b"".join(whole), ">i8")
-    # Any version, even the smallest, wins against a missing version, as in compaction.
+    # As in compaction, even the smallest version ranks above a missing version.
     versions[records[is_version]] = np.maximum(own_versions, MISSING_VERSION + 1)
     return versions
 

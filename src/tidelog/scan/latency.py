@@ -1,14 +1,15 @@
 """Latency by hour (append time minus create time), and lateness of records.
 
-Latency comes from zone maps where zone maps exist. Three kinds of segments are read: the active
-segment; a segment that the log start cuts; and, if there is no zone cache, segments without a zone
-map. A segment is also read if its zone map has time spans that are longer than an hour, and the
-time range begins or ends inside a span. A latency is negative if the producer's clock was ahead;
-negative latencies are counted. Records whose create time or append time is unknown have no latency.
+Latency is computed from zone maps where zone maps exist. The records of three kinds of segments are
+read: the active segment; a segment with records before the log start; and, if there is no zone
+cache, segments without a zone map. A fourth kind is a segment whose zone map has time spans of more
+than an hour, if the time range begins or ends inside such a span. A latency is negative if the
+producer's clock was ahead of the broker's clock. Negative latencies are counted, too. Records whose
+create time or append time is unknown have no latency.
 
 A record's lateness is the largest create time among the records before it in its partition, minus
-the record's own create time. A watermark with delay D that is updated at each record of one
-partition drops the records that are late by more than D. Spark's `withWatermark` updates its
+the record's own create time. Suppose that a watermark with delay D is updated at each record of one
+partition. It drops the records that are late by more than D. Spark's `withWatermark` updates its
 watermark only once per micro-batch, from the largest time of all partitions. So Spark may drop
 fewer records (because it does not update the watermark inside a batch) or more records (if the
 times of partitions differ). To compute lateness, every record of the range is read in order, in
@@ -85,7 +86,7 @@ class TopicLatency:
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """A range of append time in whole hours, [start_ms, end_ms), and the unit that groups it.
+    """A range of append times in whole hours, and the calendar unit that groups the result.
 
     Attributes:
         start_ms: Start in ms, inclusive.
@@ -170,8 +171,8 @@ def latency(  # noqa: PLR0913 - the range, and how it is divided
         start_ms: Earliest append time, rounded down to a whole hour.
         end_ms: End of the append times, exclusive, rounded up to a whole hour.
         zone_cache: See `plan`.
-        unit: A unit of the calendar for `TopicLatency.by_unit`. A segment is read if its zone map
-            has a span that overlaps two units.
+        unit: A unit of the calendar for `TopicLatency.by_unit`. If a time span of a segment's zone
+            map overlaps two units, the segment's records are read.
         zone: Time zone of the unit.
         env: Files and clock, if `source` is a path.
 
@@ -318,8 +319,8 @@ def latest_records(
     """Return the `count` records with the largest latencies, the largest first.
 
     Records with equal latencies are ordered by append time, partition and offset. If not all
-    records with equal latencies are returned, the choice among them is undefined. Only hours whose
-    largest latency may be among the results are read.
+    records with equal latencies are returned, the choice among them is undefined. Only those hours
+    are read whose largest latency is large enough to be among the results.
 
     Args:
         log_dir: The directory.
@@ -436,7 +437,7 @@ def _count_units(
     zone: tzinfo,
     units: dict[int, LatencyHistogram],
 ) -> None:
-    """Add latencies of records that have both times to `units`, by the start of each unit."""
+    """Add the latencies of rows that have both times to `units`, by the start of each unit."""
     import numpy as np
 
     from tidelog.scan.rows import both_times, distances
@@ -492,8 +493,8 @@ class TopicLateness:
     def delay_for(self, share: float) -> int:
         """Return the delay in ms for a watermark that drops at most about this share of records.
 
-        The share is from 0 to 1. The delay is exact in two cases: it is 0, or no record may be
-        dropped. Otherwise its relative error is at most `RELATIVE_ERROR`.
+        The share is from 0 to 1. The delay is exact if it is 0, and also if the share is so small
+        that no record may be dropped. Otherwise its relative error is at most `RELATIVE_ERROR`.
         """
         allowed = int(share * self.records)
         if self.out_of_order <= allowed:
@@ -518,8 +519,7 @@ def lateness(
         topics: Names of topics, or single partitions; all topics if None.
         delays_ms: Delays of watermarks for which dropped records are counted.
         append_range: Only records appended in [start, end), in ms; all records if None. Records
-            outside the range are ignored, also when the lateness of records inside the range is
-            computed.
+            outside the range are ignored: they neither count as late nor make later records late.
         env: Files and clock, if `source` is a path.
 
     Raises:

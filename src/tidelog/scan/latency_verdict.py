@@ -74,7 +74,7 @@ def percentile_text(ms: int, total: LatencyHistogram) -> str:
 
 
 def capped_text(ms: int, total: LatencyHistogram) -> str:
-    """Return a percentile with few digits; the largest latency if the estimate could exceed it."""
+    """Return an estimated percentile with few digits, but never more than the largest latency."""
     is_near = ms > 0 and ms * (1 + ESTIMATE_ERROR) >= total.max_ms
     return duration_text(total.max_ms / 1000) if is_near else estimate_text(ms / 1000)
 

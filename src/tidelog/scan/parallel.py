@@ -2,9 +2,9 @@
 
 Decoding releases the GIL, so threads use several cores. Each thread reads the next unread split.
 Decoded batches are buffered until the splits before them are returned. If the buffer has reached
-`buffer_bytes`, only the thread of the split whose batches are returned now continues, one batch at
-a time. So there is always progress. Dropping the reader or closing its generator stops the threads
-after their current batch.
+`buffer_bytes`, only one thread continues, one batch at a time: the thread of the split whose
+batches are returned now. So a full buffer never stops the reader. Dropping the reader or closing
+its generator stops the threads after their current batch.
 """
 
 import os
@@ -132,7 +132,8 @@ class _Pool:
         finally:
             self._stop()
             for worker in started:
-                # Garbage collection may close a dropped reader in one of the reader's own threads.
+                # The present thread may be one of the workers, because garbage collection may close
+                # a dropped reader in any thread.
                 if worker is not threading.current_thread():
                     worker.join()
 

@@ -1,8 +1,8 @@
 """Maps offsets of a partition to byte ranges of its log files, pruned by time.
 
-Reads only indexes, zone maps and append times. Exception: zone maps that a zone cache lacks are
-built from the log. The offset index is sparse, so a piece may begin and end with batches outside
-its offsets; the reader filters by offset.
+This module reads only indexes, zone maps and append times. Exception: if a zone cache lacks a zone
+map, the zone map is built from the log. The offset index is sparse, so a piece may begin and end
+with batches outside its offsets; the reader filters by offset.
 
 A batch is pruned only if it is certain that it has no match. These batches are pruned:
 
@@ -11,9 +11,10 @@ A batch is pruned only if it is certain that it has no match. These batches are 
   have no time.
 - Record clock, without a zone map: whole segments whose largest timestamp is before the range; and
   the start of a segment, up to the last time index entry with a time before the range. Records
-  without a time in these batches are not counted. A segment in which no record has a time is kept.
-- Append clock: all offsets whose known append time is outside the range. Where append times are
-  unknown, zones are pruned by the zone map.
+  without a time in these batches are not counted. A segment in which no record has a time is not
+  pruned.
+- Append clock: all offsets whose known append time is outside the range. Zones with unknown append
+  times are pruned by the zone map.
 """
 
 import dataclasses
@@ -38,14 +39,15 @@ from tidelog.storage.segment.segment import Segment
 from tidelog.storage.segment.slices import ensure_there, slice_segment
 from tidelog.types import INT64_MAX, INT64_MIN, NO_TIMESTAMP, ClockName, IsolationLevel
 
-# Number of segments whose sidecars are prefetched together. The sidecars need at most about 16 MB.
+# Number of segments whose sidecars are prefetched together. The sidecars of this many segments need
+# at most about 16 MB.
 _FETCHED_AHEAD: Final = 64
 _THREADS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class UncutPiece:
-    """A piece that is not cut to the size of splits yet, and its segment."""
+    """A piece that may be larger than a split may be, and its segment."""
 
     piece: Piece
     segment: Segment
@@ -61,14 +63,14 @@ class PieceFinder:
         clock: Clock of the times.
         isolation: Whether records of open and aborted transactions are read.
         with_append_times: Whether the reader needs append times.
-        counts: Whether records are only counted. If true, zones whose counts are known are not
-            read.
-        zone_cache: Cache for zone maps that the directory doesn't have; maps missing in the cache
-            are built now.
+        counts: Whether records are only counted. If true, zones whose counts the zone map has are
+            not read.
+        zone_cache: Cache for zone maps that the directory doesn't have. Maps that are missing in
+            the cache, too, are built and stored there.
         strict: Whether batches that may have a record without a time on the clock are always read.
         sidecar_bytes: Bytes read from zone maps.
-        has_skipped: Whether batches were skipped by their largest time alone. These batches may
-            have records without a time.
+        has_skipped: Whether batches were skipped because their largest time is before the range.
+            These batches may have records without a time.
     """
 
     reader: LogView
@@ -184,8 +186,8 @@ class PieceFinder:
         """Return a tiered segment's pieces for a range of append times, from the tier's manifest.
 
         The manifest is enough if all append times are known, and either all or none of them are
-        inside the range. Otherwise the result is None, and the segment's append time rows are
-        needed.
+        inside the range. In all other cases the result is None, and the caller needs the segment's
+        append time rows.
         """
         zones = segment.zones_on(ClockName.APPEND) if segment.is_tiered else None
         if zones is None or zones.total.stamped_records < zones.total.data_records:
@@ -212,7 +214,8 @@ class PieceFinder:
                 part.end_position,
                 start,
                 end,
-                # In the middle of the file, an index entry proves the first offset of a batch.
+                # If the range begins in the middle of the file, an index entry proves the smallest
+                # offset of its first batch.
                 floor_offset=first_offset_at(segment, at) if at else segment.base_offset,
                 limit_offset=part.limit,
             )
@@ -232,7 +235,8 @@ class PieceFinder:
         )
         for part in find_ranges(zones, question):
             yield self._piece(segment, part, is_unknown=is_unknown)
-        # Zones don't cover offsets that are missing after the last zone; the reader reports them.
+        # No zone covers offsets that are lost after the last zone. The piece for them lets the
+        # reader report the loss.
         next_offset = zones.total.last_offset + 1
         ends_early = not segment.is_tiered and next_offset < min(end, segment.end_offset)
         if ends_early and lost_at_end(segment) is not None:
@@ -255,8 +259,7 @@ class _Zones:
     """Context manager that returns a segment's zone map; None if no zone map can be used.
 
     A plan may have about 100,000 segments, so a map that is loaded here is kept in memory only in
-    the `with` block. In the block, the map also makes it unnecessary to check each row of append
-    times.
+    the `with` block. While the map is loaded, append times need no check row by row.
     """
 
     def __init__(self, finder: PieceFinder, segment: Segment) -> None:
@@ -271,7 +274,7 @@ class _Zones:
         if segment.is_active:
             return None
         if finder.clock is ClockName.APPEND:
-            finder.reader.append_times_of(segment)  # limits the zone map to trusted append times
+            finder.reader.append_times_of(segment)  # so zones use trusted times only
         before = segment.loaded_zones
         zones = segment.passing_zones_on(finder.clock)
         if zones is None and finder.zone_cache is not None:
@@ -359,8 +362,8 @@ def cut_offsets(uncut: UncutPiece, piece: Piece, max_offsets: int) -> Iterator[P
 def _offset_behind(segment: Segment, position: int) -> int | None:
     """Return the offset after the first indexed batch at or after a position; None if none exists.
 
-    An index entry has the last offset of the batch at its position. So offsets greater than the
-    entry's offset are after that batch, and all other offsets are in the batch or before it.
+    An index entry has the position of a batch and the batch's last offset. So the offset after the
+    batch is the entry's offset + 1.
     """
     index = segment.offset_index
     slots = range(index.entry_count)

@@ -29,8 +29,8 @@ from tidelog.storage.segment.slices import (
 )
 from tidelog.types import NO_TIMESTAMP, ClockName, IsolationLevel, TopicPartition
 
-# Seconds between two checks for new records. Checks are needed because a process that appends
-# records sends no notification.
+# Seconds between two checks for new records. The reader checks regularly, because a process that
+# appends records sends no notification.
 FOLLOW_SECONDS: Final = 0.2
 
 # Generator of partitions, each with its records and their append times (ms), in order of offsets.
@@ -174,7 +174,7 @@ def next_offsets(
     bounds: Mapping[TopicPartition, tuple[int, int]],
     ranges: Mapping[TopicPartition, RequestedRange],
 ) -> dict[TopicPartition, int]:
-    """Return each range's next offset to read: the visible end, but at least the range's start.
+    """Return the next offset to read in each range: the visible end, or the start if it is later.
 
     Args:
         bounds: See `PlainReads.bounds`.
@@ -211,8 +211,8 @@ def select(
     """Yield the records of a log in order of offsets, with append times in ms (None if unknown).
 
     This function is for output that people read, and needs no Arrow. `tidelog.scan` reads large
-    amounts of records. Segments that can't hold a match are not opened, and their records without a
-    time are not counted.
+    amounts of records. Segments that can't contain a match are not opened. Records without a time
+    in these segments are not counted.
 
     Args:
         log: The partition.
@@ -227,8 +227,8 @@ def select(
     """
     times = requested_range.times
     if clock is ClockName.APPEND and requested_range.start_ms is not None and times is not None:
-        # Stored append times are rounded down, so a record inside the range may have a stored time
-        # before the range's start.
+        # Stored append times are rounded down. So a record may be inside the range although its
+        # stored time is before the range's start.
         times = max(requested_range.start_ms - log.append_slack_ms, 0), times[1]
     visible = log.end_offset(isolation)
     start = max(requested_range.start_offset or 0, log.log_start_offset)
@@ -287,7 +287,8 @@ def _ranges(
         return sorted(timed + append_times.unknown_in(first, last))
     if NO_TIMESTAMP < segment.largest_timestamp < times[0]:
         return []
-    # No record up to the offset of a time index entry has a larger timestamp than the entry.
+    # Records at or before the offset of a time index entry have timestamps at or before the
+    # entry's.
     floor_ms, offset = time_floor(segment, times[0] - 1)
     first = first if floor_ms == NO_TIMESTAMP else max(first, offset + 1)
     return [(first, last)] if first < last else []

@@ -52,10 +52,10 @@ class ScanPlan:
 
     Attributes:
         splits: In order of topic, partition and offset.
-        lost: Requested offsets that are not in the log. If the range is given by times, lost
-            offsets inside the range are included only if the search for the start position passed
-            these offsets.
-        bounds: By partition: the requested offsets [start, end) that are in the log.
+        lost: Requested offsets that are not in the log. If the range is given by times, not every
+            lost offset inside the range is known: only those that the search for the start position
+            passed.
+        bounds: For each partition, the requested offsets [start, end) that are in the log.
         log_bytes: Size of all log files of the planned partitions.
         sidecar_bytes: Bytes of zone maps read for the plan.
         has_skipped: Whether batches are skipped because their largest time is before the range.
@@ -143,13 +143,14 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
             the column `appendTimestamp` is included.
         split_bytes: Approximate maximum of log bytes in a split.
         min_splits: Minimum number of splits, if there is enough to read.
-        min_split_bytes: To reach `min_splits`, splits are divided, but not into parts of less than
-            this size. With 0, splits of any size are divided, down to single offsets.
+        min_split_bytes: Smallest size of the parts into which splits are divided to reach
+            `min_splits`. With 0, splits of any size are divided, down to single offsets.
         max_offsets: Maximum number of offsets in a split.
         fail_on_data_loss: Raise if requested offsets are missing; otherwise report them in `lost`.
-        zone_cache: A folder outside the directory for zone maps of finished segments that have
-            none, as in directories of Apache Kafka. Missing maps are built now, which reads these
-            segments once. Without a cache, such segments are pruned by their indexes.
+        zone_cache: A folder outside the directory. It stores zone maps of finished segments that
+            have none beside their log, as in directories of Apache Kafka. Missing zone maps are
+            built now, which reads these segments once. Without a cache, segments without a zone map
+            are pruned by their indexes.
         strict: Read all batches that may have a record without a time, for `ReadOptions.strict`.
         env: Files and clock, if `source` is a path.
 
@@ -251,8 +252,8 @@ def with_directory(
     """Call `action` with the directory in its current state; return the result of `action`.
 
     A directory that was opened for reading shows its state at the last refresh, so it is opened
-    again for the call. If a file is deleted during the call, the call is repeated. Exception: if
-    the directory is open for writing, it is neither opened again, nor is the call repeated.
+    again for the call. If a file is deleted during the call, the call is repeated. A directory that
+    is open for writing is used as it is, for a single call.
     """
     path, files = (source, env) if isinstance(source, str) else (source.path, source.env)
     with typed_reads(path):
@@ -273,7 +274,8 @@ def list_partitions(
 ) -> list[TopicPartition]:
     """Return the chosen partitions, sorted, without duplicates; raises UnknownTopic.
 
-    `with_absent` includes partitions without a directory that the topics file lists.
+    With `with_absent`, the result includes partitions that the topics file lists but that have no
+    directory.
     """
     if topics is None:
         topics = log_dir.topics().keys()
@@ -325,7 +327,7 @@ class _How:
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """A partition's pieces before they are cut."""
+    """A partition's pieces before they are cut into splits."""
 
     name: TopicPartition
     reader: LogView
@@ -403,7 +405,7 @@ class _Planner:
     def plan_least(
         self, drafts: list[_Draft], split_bytes: int, least: int, min_split_bytes: int
     ) -> ScanPlan:
-        """Return a plan with `least` splits or more, if there is enough to read (`min_splits`)."""
+        """Return a plan with at least `least` splits (`min_splits`), if there is enough to read."""
         total = sum(uncut.piece.size_bytes for draft in drafts for uncut in draft.uncut)
         size = target_bytes(total, split_bytes, least)
         plan = self.plan(drafts, size)
@@ -414,8 +416,8 @@ class _Planner:
             plan = self.plan(drafts, size)
         if min_split_bytes:
             return plan
-        # If there are still too few splits, the log has a few large batches. Cut these batches by
-        # offsets, so that several tasks read the same batch.
+        # The plan still has too few splits, because the log has a few large batches. Cut these
+        # batches by offsets, so that several tasks read the same batch.
         spans = (u.piece.end_offset - u.piece.start_offset for d in drafts for u in d.uncut)
         limit = max(sum(spans) // least, 1)
         while len(plan) < least and limit < self._how.max_offsets:
@@ -463,7 +465,7 @@ class _Planner:
     def _aborted(self, reader: LogView, start: int, end: int) -> tuple[AbortedSpan, ...]:
         """Return the aborted transactions that overlap [start, end).
 
-        The markers of these transactions may be far after `end`.
+        The abort markers of these transactions may be far after `end`.
         """
         if self._question.isolation is IsolationLevel.READ_UNCOMMITTED or start >= end:
             return ()

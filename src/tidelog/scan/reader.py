@@ -4,7 +4,8 @@ The pieces of a split are read one after another: `Ranges` returns the bytes, an
 makes rows of them and filters the rows exactly. If a file was deleted, replaced or truncated since
 the plan, the rest of the split is planned again. If offsets are no longer in the log, OffsetsGone
 is raised or, if `ReadOptions.fail_on_data_loss` is false, the offsets are reported. At the end of a
-piece the reader checks for bytes without a batch and for offsets in no segment.
+piece the reader checks for trailing bytes that are no batch, and for offsets that no segment
+contains.
 
 Only one thread may use an iterator; several iterators are independent.
 """
@@ -67,7 +68,7 @@ class PieceSummary:
     has_legacy: bool = False
 
     def add(self, decoded: DecodeStats) -> None:
-        """Add the statistics of the piece's next part."""
+        """Add the statistics of the next decoded part of the piece."""
         if decoded.first_offset >= 0:
             self.next_offset = decoded.next_offset
             self.records += decoded.records
@@ -82,7 +83,7 @@ class PieceSummary:
 
 
 def check_end(piece: Piece, position: int, next_offset: int) -> None:
-    """Raise CorruptBatch if the bytes from `position` on should contain a batch, but don't.
+    """Raise CorruptBatch if a batch should begin at `position`, but none does.
 
     A torn batch at the end is allowed if the batches before it have all offsets of the piece.
     """
@@ -95,7 +96,7 @@ def check_end(piece: Piece, position: int, next_offset: int) -> None:
 def lost_behind(
     split: Split, piece: Piece, walked: PieceSummary, env: Env
 ) -> tuple[LostOffsets, ...]:
-    """Return the offsets after the last batch of a finished piece if their records are lost.
+    """Return the lost offsets after the last batch of a finished piece; empty if none are lost.
 
     See `storage.segment.gaps`.
     """
@@ -132,14 +133,14 @@ class ReadOptions:
         rows: Maximum number of rows in an Arrow record batch.
         check_crc: Check every batch's checksum.
         strict: Raise if a record that is read has no time on the chosen clock. The plan must be
-            `strict` as well. Otherwise, batches with records without a time may be skipped, and
-            these records raise no error.
+            `strict` as well. With a plan that is not `strict`, batches may be skipped although they
+            have records without a time, so no error is raised for these records.
         fail_on_data_loss: Raise if offsets are missing; otherwise report them in `ScanStats.lost`.
-        env: Files and clock for `ranges` and for planning again. Default: the machine's, or the
-            store's if the split's directory is a URL.
+        env: Files and clock for `ranges` and for planning again. Default: the machine's files, or
+            the object store if the split's directory is a URL.
         ranges: Source of bytes; the directory's files if None.
         views: Return keys and values as `binary_view`: views of the log's bytes instead of copies.
-            Rows then keep the file mapped.
+            With views, the file stays mapped as long as the rows exist.
         counts_only: Return no rows; `ScanStats.rows` has their number.
         fold: Return no rows; pass the records to this fold. The split's time range, if any, must be
             on the record clock.
@@ -232,7 +233,7 @@ class _SplitReader:
     _env: Env = field(init=False)
     _ranges: Ranges = field(init=False)
     _maker: RowMaker = field(init=False)
-    _next_offset: int = field(init=False)  # after the last returned record
+    _next_offset: int = field(init=False)  # offset after the last returned record
     # First offset of a damaged batch that is read a second time; some of its records may already
     # have been returned.
     _looks_again_at: int = field(init=False, default=INT64_MAX)
@@ -396,13 +397,17 @@ class _SplitReader:
         )
 
     def _tally(self, data: Buffer, selection: Selection, decoded: DecodeStats) -> None:
-        """Count the records of an undamaged part. A damaged part is read again from its start."""
+        """Count the records of a part.
+
+        A damaged part counts nothing, and is read again from its start.
+        """
         try:
             tally(data, decoded, selection, check_crc=self.options.check_crc)
         except CorruptData:
             decoded.without_time = 0
             raise
-        # The last batch may extend beyond the piece; the next piece then begins inside that batch.
+        # The last batch may extend beyond the piece. In this case the next piece begins inside that
+        # batch.
         behind = min(decoded.next_offset, selection.offset_end)
         self._next_offset = max(self._next_offset, behind)
         self.stats.rows += decoded.rows

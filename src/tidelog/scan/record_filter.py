@@ -23,9 +23,10 @@ _NO_NUMBER: Final = Decimal("NaN")  # equals nothing, not even itself
 class FieldMatch:
     """Condition on a field of JSON values.
 
-    A string in the field is compared with `text`. A number, `true`, `false` or `null` in the field
-    is compared with `text` as JSON: 15 equals 15.0. Objects, arrays, numbers with an exponent of
-    more than 18 digits, and values that are not JSON never match.
+    A string in the field is compared with `text`. For a number, `true`, `false` or `null` in the
+    field, `text` is parsed as JSON and the two values are compared: 15 equals 15.0. Objects,
+    arrays, numbers with an exponent of more than 18 digits, and values that are not JSON never
+    match.
 
     Attributes:
         path: Names of nested fields; a name that is a whole number is also an index of an array.

@@ -151,8 +151,8 @@ class AppendRuns:
         owner = uuid.UUID(hex=topic_id) if topic_id else uuid.UUID(int=0)
         rows = sound_rows(data, piece.base_offset, owner)
         if rows is None:
-            # The plan has checked the end of the file, so rows that are missing there are after
-            # `times_end`.
+            # The plan has set `times_end` to the end of the file's trusted rows, so rows that are
+            # missing at the end of the file are not needed.
             times, _ = AppendTimes.decode(data, piece.base_offset, owner, open_end=True)
             rows = offsets_and_times(times)
         end = max(min(piece.end_offset, piece.times_end), piece.start_offset)
@@ -190,7 +190,7 @@ def _as_ms(column: "pa.Array[pa.Scalar[pa.DataType]]") -> Longs:
 
 
 def distances(later: Longs, earlier: Longs) -> Longs:
-    """Return `later` minus `earlier`, at most INT64_MAX; `later` must not be negative."""
+    """Return `later` minus `earlier`, limited to INT64_MAX. `later` must not be negative."""
     distance: Longs = later - np.maximum(earlier, later - INT64_MAX)
     return distance
 

@@ -45,7 +45,7 @@ _Result = TypeVar("_Result")
 
 
 def timestamp_counts(records: Iterable[Record]) -> tuple[int, int]:
-    """Return how many records there are, and how many of them have no timestamp."""
+    """Return the number of records, and the number of records that have no timestamp."""
     number = untimed = 0
     for record in records:
         number += 1
@@ -184,7 +184,7 @@ class RecordSource(ABC):
     def compacted_parts(
         self, ranges: Mapping[TopicPartition, RequestedRange], clock: ClockName
     ) -> "dict[TopicPartition, CompactedPart]":
-        """Return the part of each compacted partition's range that may have lost records.
+        """Return, for each compacted partition, the part of its range where records may be gone.
 
         Raises UnknownTopic, ClusterFailure.
         """
@@ -196,7 +196,10 @@ class RecordSource(ABC):
         clock: ClockName,
         columns: Sequence[str],
     ) -> dict[TopicPartition, list[Split]]:
-        """Plan splits of the committed records: all, or only those up to and including `at_ms`."""
+        """Plan splits of the committed records.
+
+        The splits have only records up to and including `at_ms`, or all records if it is None.
+        """
         splits: dict[TopicPartition, list[Split]] = {name: [] for name in names}
         if not names:
             return splits
@@ -237,7 +240,10 @@ class DirectoryRecords(RecordSource):
         return self.directory if isinstance(self.directory, str) else self.directory.path
 
     def partitions(self, topics: TopicChoice) -> list[TopicPartition]:
-        """See `RecordSource`; includes partitions without a directory, if a file lists them."""
+        """See `RecordSource`.
+
+        Partitions without a directory are included if the topics file lists them.
+        """
         return self._call(lambda log_dir: list_partitions(log_dir, topics, with_absent=True))
 
     def plan(  # noqa: PLR0913 - one keyword for each way to choose
@@ -348,9 +354,9 @@ class DirectoryRecords(RecordSource):
     def timestamp_counts(self, name: TopicPartition, start: int, end: int) -> tuple[int, int]:
         """See `RecordSource`.
 
-        A count's `without_time` may be too small (see `PartitionCount.is_least`). So the number of
-        records without a time is computed as the count of all records minus the count of records
-        with a time, which is exact.
+        The number of records without a time is the number of all records minus the number of
+        records with a time. This number is exact, unlike a count's `without_time`, which may be too
+        small (see `PartitionCount.is_least`).
         """
 
         def count(start_ms: int | None) -> int:

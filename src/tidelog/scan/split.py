@@ -1,10 +1,10 @@
 """Splits: inputs of tasks as plain values, the JSON of splits, and statistics of reads.
 
-A split has topic, partition and offsets, and the pieces of files that contained these offsets at
-planning time. If a file is gone (deleted, compacted, or moved to the tier), the reader looks up the
-offsets in the partition's current files. Paths are opaque; only the reader's `Ranges` interprets
-them. Splits are immutable and can be pickled. Their JSON has no version, because one job writes and
-reads it, with the same release of tidelog.
+A split has a topic, a partition and a range of offsets, and the pieces of files that contained
+these offsets at planning time. If a file is gone (deleted, compacted, or moved to the tier), the
+reader looks up the offsets in the partition's current files. Paths are opaque; only the reader's
+`Ranges` interprets them. Splits are immutable and can be pickled. The JSON of a split has no
+version number, because the job that writes it also reads it, with the same release of tidelog.
 """
 
 import dataclasses
@@ -30,10 +30,10 @@ class RequestedRange:
             records at planning time.
         start_ms: Start of the time range, inclusive, in ms.
         end_ms: End of the time range, exclusive, in ms; INT64_MAX means no end.
-        least_offset: Smaller offsets are left out. If `least_offset` is before the log start, no
-            loss is reported, unlike for `start_offset`.
-        limit_offset: This offset and all larger offsets are left out. If `limit_offset` is after
-            the log end, no loss is reported, unlike for `end_offset`.
+        least_offset: Offsets below `least_offset` are left out. A `least_offset` before the log
+            start is not reported as a loss, but a `start_offset` before the log start is.
+        limit_offset: Offsets from `limit_offset` on are left out. A `limit_offset` after the log
+            end is not reported as a loss, but an `end_offset` after the log end is.
         filter_ms: Leaves out records whose time is not in [a, b), in both modes (`TimeMode`) of
             `start_ms` and `end_ms`.
     """
@@ -82,7 +82,7 @@ class Piece:
     Attributes:
         path: The log file.
         identity: Identity that distinguishes the file from a later file of the same name.
-        is_closed: Whether the file does not change any more.
+        is_closed: Whether the file is finished and will not change.
         base_offset: Base offset of the segment.
         start_position: First byte, the start of a batch.
         end_position: Position after the last byte.
@@ -90,12 +90,13 @@ class Piece:
         end_offset: End of the offsets to read, exclusive.
         times_path: File with the append times; None if there is no such file.
         times_end: First offset for which the append times in this file are not trusted.
-        is_unknown: Whether append times are needed but unknown. Then only batches with a
+        is_unknown: Whether append times are needed but unknown. If true, only batches with a
             LogAppendTime timestamp can match.
-        without_time: Number of records in the offset range that have no time on the clock. It comes
-            from the zone map, and is set only for a piece without bytes, which is not read.
-        records: Number of records in the time range. It is set only in a plan for counting, for a
-            piece without bytes.
+        without_time: Number of records in the offset range that have no time on the clock. The
+            number comes from the zone map. It is set only for a piece without bytes, which is not
+            read.
+        records: Number of records in the time range. The number is set only in a plan for counting,
+            and only for a piece without bytes.
         opens_all: Whether every batch is opened, because the piece may have records without a time.
             Records without a time in unopened batches are not counted.
         floor_offset: No batch of the piece begins below this offset.
@@ -121,7 +122,7 @@ class Piece:
 
     @property
     def size_bytes(self) -> int:
-        """Number of bytes that a reader reads; 0 for a piece that only reports counts or a loss."""
+        """Number of bytes to read; 0 if the piece only reports counts or lost offsets."""
         return self.end_position - self.start_position
 
     @property
@@ -148,9 +149,9 @@ class Split:
         time_range: Times in ms, [start, end); None for all.
         isolation: Isolation of the reader.
         aborted: Aborted transactions that overlap the split.
-        compacted_max: For a split of a table: the largest offset up to which compaction may have
-            run when the read ends. If compaction has run beyond this offset, it may have removed a
-            record of the split because of a newer record that is in no split.
+        compacted_max: For a split of a table: the largest offset that compaction may have reached
+            when the read ends. If compaction has run beyond this offset, a record of the split may
+            be gone, because a newer record of its key, which is in no split, replaced it.
     """
 
     topic: str
@@ -229,15 +230,15 @@ class ScanStats:
         batches: Batches scanned.
         batches_opened: Batches whose records were decoded.
         without_time: Records without a time on the chosen clock. These records are in no time
-            range. The number is complete on the append clock, and on the record clock for finished
-            segments with a zone map. In other segments, batches that can't match are skipped, so
-            their records without a time are not counted. Exception: if the plan is `strict`, these
-            records are counted.
-        counted: Records in the range that a plan for counting took from zone maps, without a read.
+            range. The number is complete on the append clock. On the record clock, it is complete
+            for finished segments with a zone map. In other segments, batches that can't match are
+            skipped, and their records without a time are not counted, unless the plan is `strict`.
+        counted: Records in the range that were counted from zone maps, without reading the log.
         sidecar_bytes: Bytes read from append time files; `ScanPlan.sidecar_bytes` has the bytes
             read for the plan.
         splits: Splits read.
-        replanned: Number of times that files were gone, and the rest of a split was planned again.
+        replanned: Number of times that the rest of a split was planned again, because files were
+            gone.
         lost: Offsets that were missing at the time of the read.
     """
 

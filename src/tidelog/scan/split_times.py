@@ -1,12 +1,12 @@
 """Latency and lateness of single splits, and their combination to exact totals of a partition.
 
-A split is first summarized as if the partition had no earlier records. This lateness can be wrong
-for records in the split's head (its first records), but not for later records. The head ends where
-the largest create time so far in the split reaches the largest create time of the earlier splits.
-Usually the head is within the first `HEAD_RECORDS`, whose create times are kept, so that
-`SplitTimes.recount` needs no read. A longer head is read again by the function `recount`. `correct`
-replaces the counts of the head. Workers return histograms as encoded arrays, because a split may
-have a thousand buckets per hour.
+A split is first summarized as if the partition had no earlier records. The lateness computed in
+this way can be wrong for the split's first records, which are called its head, but not for later
+records. The head ends where the largest create time so far in the split reaches the largest create
+time of the earlier splits. The create times of the first `HEAD_RECORDS` records are kept. Usually
+the head is within these records, so `SplitTimes.recount` needs no read. The function `recount`
+reads a longer head again. The function `correct` then replaces the counts of the head. Workers
+return histograms as encoded arrays, because a split may have a thousand buckets per hour.
 
 Imports numpy, pyarrow and numba.
 """
@@ -107,13 +107,13 @@ class SplitTimes:
         return self.marks[-1].largest_ms if self.marks else INT64_MIN
 
     def head_end(self, largest_ms: int) -> int | None:
-        """Return the end of the head: the records whose lateness `largest_ms` may change.
+        """Return the end of the head, which are the records whose lateness depends on `largest_ms`.
 
         Args:
             largest_ms: The largest create time before the split.
 
         Returns:
-            Offset after the last of these records; None if no record's lateness changes.
+            Offset after the last record of the head; None if no record's lateness depends on it.
         """
         if largest_ms <= self.smallest_ms:
             return None
@@ -121,9 +121,10 @@ class SplitTimes:
         return next(reached, self.marks[-1].end_offset)
 
     def recount(self, largest_ms: int, end_offset: int) -> tuple[Late, Late] | None:
-        """Count the head's late records from the kept times, like the function `recount`.
+        """Count the head's late records from the kept times.
 
-        Return None if the kept times are not enough.
+        The result is the same as from the function `recount`. Return None if times of the head are
+        missing, because it is too long.
         """
         if end_offset != self.marks[0].end_offset:
             return None
@@ -134,8 +135,8 @@ class SplitTimes:
 def late_of(create_ms: "Longs", delays_ms: Sequence[int], largest_ms: int = INT64_MIN) -> Late:
     """Return the counts of late records among a few records, given their create times.
 
-    The result is the same as from `TimesCounter`. But this function uses no kernel, because the
-    driver may have no compiled kernels.
+    The result is the same as from `TimesCounter`. Unlike `TimesCounter`, this function uses no
+    kernel, because a Spark driver may have no compiled kernels.
 
     Args:
         create_ms: Create times of the records, in the order of offsets.
@@ -185,7 +186,10 @@ class TimesCounter:
                 self._take()
 
     def mark(self, end_offset: int) -> Mark:
-        """Return the state at this offset, and restart the measurement of the smallest lateness."""
+        """Return the state at this offset.
+
+        The smallest lateness of the next mark counts from here.
+        """
         facts = self._facts
         late_ms_min = int(facts[kernels.LATE_MIN])
         self._late_ms_min = min(self._late_ms_min, late_ms_min)
@@ -287,7 +291,7 @@ def recount(
     end_offset: int,
     env: Env | None = None,
 ) -> tuple[Late, Late]:
-    """Count the head's late records twice: as if no record preceded the split, and correctly.
+    """Count the head's late records twice: without and with the records before the split.
 
     Args:
         split: The split.
@@ -336,8 +340,8 @@ def _text(lost: LostOffsets) -> str:
 def correct(times: SplitTimes, alone: Late, behind: Late, end_offset: int) -> Late:
     """Return a split's counts of late records, with the head's counts corrected.
 
-    `alone` and `behind` are the results of `recount`: the late records of the head, first without,
-    then with the records of earlier splits.
+    `alone` and `behind` are the results of `recount`: the late records of the head as if the split
+    had no earlier records (`alone`), and with the earlier splits (`behind`).
     """
     late = Late(LatencyHistogram(), {})
     for bucket, count in times.late.histogram.buckets.items():

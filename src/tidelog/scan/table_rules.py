@@ -1,10 +1,11 @@
 """Rule for the latest record of a key, and whether a table as of an earlier time is exact.
 
-The rule (offset, timestamp, or a version header) comes from the topic's settings, as for
-compaction. Compaction removes older records of a key, so tables as of earlier times may be inexact.
-The file `compaction-history` stores the earliest time as of which tables are exact. Retention and
-DeleteRecords remove the start of the log, which may have all records of some keys. A table of the
-current state is exact, unless a partition's directory is missing.
+The rule ranks a key's records by offset, by timestamp, or by a version in a header. It comes from
+the topic's compaction settings. Compaction removes older records of a key, so tables as of earlier
+times may be inexact. The file `compaction-history` stores the earliest time as of which tables are
+exact. Retention and DeleteRecords remove the start of the log. The start may have contained all
+records of some keys. A table of the current state is exact, unless a partition's directory is
+missing.
 
 Source: KIP-280.
 """
@@ -37,7 +38,7 @@ REFUSE: Final = "refuse"
 
 MARK: Final = "mark"
 
-# Reason for a doubt about a partition whose directory was lost or was not copied.
+# Reason why a table may be inexact: the directory of a partition was lost or was not copied.
 _ABSENT: Final = f"listed in {files.TOPICS_FILE}, but without a directory"
 
 
@@ -50,7 +51,7 @@ class Doubt:
         reason: What is missing or unknown.
         exact_since_ms: Earliest time on the chosen clock as of which the table is exact; None if
             unknown.
-        kind: The reason without the partition's offset and time; empty if it has none.
+        kind: The reason without the partition's offset and time; empty if the reason has neither.
     """
 
     partition: TopicPartition
@@ -88,8 +89,8 @@ def by_reason(doubts: "Iterable[Doubt]") -> list[str]:
 
 
 def _text_of(kind: str, group: "Sequence[Doubt]") -> str:
-    # All tables of a group are exact as of the latest `exact_since_ms` in the group, and later
-    # times.
+    # From the latest `exact_since_ms` in the group on, the tables of all partitions in the group
+    # are exact.
     latest = max(group, key=lambda doubt: doubt.exact_since_ms or 0)
     if len(group) == 1:
         return str(latest)
@@ -150,7 +151,8 @@ def _compaction_doubt(
     if history is not None and not is_copied:
         return _before(name, history.exact_since_ms(clock), at_ms, clock)
     has_file = log_dir.env.files.exists(f"{directory}/{HISTORY_FILE}")
-    # If another cleaner may have run, the offsets show whether any record is missing.
+    # A cleaner other than tidelog's may have run. In this case, gaps in the offsets show whether
+    # any record is missing.
     if has_file or is_copied or _may_be_cleaned(log_dir, name):
         if not has_file and is_whole(reader.segments, reader.log_start_offset):
             return None
@@ -180,8 +182,8 @@ def _before(
 def compacted_to(log_dir: "LogDir", name: TopicPartition) -> int:
     """Return the offset below which compaction may have removed records; 0 if none are compacted.
 
-    tidelog's cleaner stores this offset before it removes a record; Apache Kafka's cleaner stores
-    it shortly afterwards.
+    tidelog's cleaner stores this offset before it removes records; Apache Kafka's cleaner stores
+    the offset shortly after it has removed records.
     """
     fs, offset = log_dir.env.files, 0
     with suppress(CorruptFile):
@@ -195,7 +197,7 @@ def compacted_to(log_dir: "LogDir", name: TopicPartition) -> int:
 
 
 def _may_be_cleaned(log_dir: "LogDir", name: TopicPartition) -> bool:
-    """Return whether a cleaner that keeps no history may have compacted the partition.
+    """Return whether a cleaner without `compaction-history` may have compacted the partition.
 
     Cleaners write their progress to the directory's checkpoint. A partition that was copied from
     another directory may have no entry in the checkpoint.

@@ -2,10 +2,11 @@
 
 Times may be in any order inside a partition, so the first records by time may be at any offsets. A
 page of the result is found in two steps. First, windows of offsets are read from one end of the
-partitions until the windows have as many records as the page needs. The time of the last record
-that the page needs is a bound. Second, from the rest of each partition, only records whose time is
-not beyond this bound are read. Most other records are excluded without a read, by zone maps, time
-indexes or brokers. So at most about two pages are in memory, even if the times are in any order.
+partitions until the windows have as many records as the page needs. These records, in order of
+time, are a first version of the page, and the time of its last record is a bound. Second, the rest
+of each partition is searched for records whose time is not beyond this bound. Most other records
+are excluded without a read, by zone maps, time indexes or brokers. So at most about two pages are
+in memory, even if the times are in any order.
 
 This module does no I/O: the caller passes a function that reads a range.
 """
@@ -51,7 +52,7 @@ class OrderedRecord(NamedTuple):
 
 
 class _Best:
-    """The first `count` of the added records, in order of time; if `backward`, the last `count`."""
+    """The earliest `count` of the added records, in order of time; the latest if `backward`."""
 
     def __init__(self, count: int, after: tuple[int, int, int] | None, *, backward: bool) -> None:
         self._count = count
@@ -95,8 +96,8 @@ class TimeOrder:
         clock: The clock.
         window: Size of the first window of each partition in offsets, at least `WINDOW_LEAST`.
         stats: `without_time` has the number of records read that have no time on the clock.
-        has_more: Whether records follow the last page in order; None if unknown, because offsets
-            were left unread.
+        has_more: Whether more records follow the last page in order; None if this is unknown,
+            because some offsets were not read.
         is_tied: Whether a record after the last page has the same time as the page's last record.
     """
 
@@ -159,7 +160,7 @@ class TimeOrder:
     def _start(
         self, name: TopicPartition, whole: RequestedRange, after: OrderedRecord | None
     ) -> RequestedRange:
-        """Return a range that contains all records after the previous page."""
+        """Return a range that contains all records that follow the previous page in order."""
         if after is None:
             return whole
         offset = self.first_at(name, after.ms)
@@ -201,7 +202,7 @@ def _cut(
 
 
 def _bounded(part: RequestedRange, ms: int, *, backward: bool) -> RequestedRange:
-    """Return the range limited to times up to `ms`; if `backward`, to times from `ms` on."""
+    """Return the range limited to times at or before `ms`; if `backward`, at or after `ms`."""
     if backward:
         return replace(part, start_ms=max(ms, part.start_ms or 0))
     end_ms = min(ms, INT64_MAX - 1) + 1

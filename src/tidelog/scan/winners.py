@@ -1,10 +1,10 @@
 """Folds record batches to the winning record of each key, in bounded memory.
 
 Whole keys are compared, so two keys with the same hash stay distinct. If the keys exceed the memory
-limit, each pass handles only a share of the keys, which bits of the hashes select. Further passes
-read the records again for the other shares.
+limit, each pass handles only a share of the keys. Bits of a key's hash select its share. Further
+passes read the records again, each for another share.
 
-Only one thread may use an object. Imports numpy, pyarrow and numba.
+Only one thread may use a `LatestByKey`. Imports numpy, pyarrow and numba.
 """
 
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -34,11 +34,12 @@ if TYPE_CHECKING:
 
     Column = pa.Array[pa.Scalar[pa.DataType]]
 
-# Default limit in bytes for a map of keys. If the keys need more memory, they are folded in shares.
+# Default limit in bytes for a map of keys. If the keys need more memory, each pass folds only a
+# share of them.
 MEMORY_BYTES: Final = 512 << 20
 _ENTRIES_FIRST: Final = 4096
-# Number of keys that a map may have even if it exceeds the memory limit. A pass over all records
-# for fewer keys would cost too much.
+# Number of keys that a map may have even if it exceeds the memory limit. A pass reads all records,
+# which would cost too much for fewer keys than this.
 _ENTRIES_SURE: Final = 1024
 _KEY_BYTES_FIRST: Final = 1 << 16
 _SHARE_BITS_MAX: Final = 30
@@ -82,8 +83,8 @@ class Candidates:
 class LatestByKey:
     """Finds the latest record of each key in one pass over the records of one partition.
 
-    A side has the winners as of one time. With two sides, one pass finds the winners as of two
-    times.
+    A side is the set of winners as of one time. With two sides, one pass finds the winners as of
+    two times.
 
     Attributes:
         share: The keys of this pass. The share gets smaller if its keys need too much memory.

@@ -1,10 +1,10 @@
 """Selects, by zone map, the byte ranges of a finished segment that a time range needs.
 
-A zone is selected by its smallest and its largest time, so create times may have any order. The
-zone map also has the number of records without a time in zones that are not read and, for counts,
-the number of records in the range.
+A zone is selected by its smallest and its largest time, so create times may have any order. For
+zones that are not read, the zone map has the number of records without a time and, in a plan for
+counting, the number of records in the range.
 
-This module does no I/O. Exception: the zone map reads its file.
+This module itself does no I/O, but the zone map that it uses reads its own file.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,17 +15,17 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.storage.clocks.zone_map import Question, Zone, ZoneMap
 from tidelog.types import INT64_MAX, ClockName
 
-# Maximum size in bytes of a gap between two ranges that are read as one range. Reading a gap of
-# this size costs about as much as reading two separate ranges.
+# Maximum size in bytes of a gap between two ranges that are read as one range. Reading the gap,
+# too, then costs about as much as two separate reads.
 GAP_BYTES: Final = 128 << 10
 
-# Factor by which the maximum gap is larger for counts, because counting records is faster than
-# decoding records.
+# If records are only counted, the maximum gap is larger by this factor, because counting records is
+# faster than decoding them.
 _COUNTED_GAPS: Final = 2
 
-# If the zones of this many consecutive blocks (of about 2 MB each) were examined and no zone was
-# excluded, the next blocks are read without an examination of their zones. At most
-# `_BLOCKS_AT_ONCE` blocks in a row are read in this way.
+# Number of consecutive blocks (of about 2 MB each) whose zones are examined in vain before blocks
+# are read without an examination. At most `_BLOCKS_AT_ONCE` blocks in a row are read in this way.
+# An examination is in vain if no zone of the block is excluded.
 _VAIN_BLOCKS: Final = 4
 
 _BLOCKS_AT_ONCE: Final = 64
@@ -63,8 +63,8 @@ class ZoneQuestion:
     """Parameters for selecting zones.
 
     Attributes:
-        limits: Clock, times and offsets. If `has_times` is false, every data record at these
-            offsets is in the range.
+        limits: Clock, times and offsets of the requested range. If `has_times` is false, every data
+            record at these offsets is in the range.
         has_times: Whether the times of `limits` apply.
         is_committed: Whether records of aborted transactions are left out.
         counts: Whether records are only counted, not read.
@@ -85,8 +85,9 @@ class Verdict(IntEnum):
     WHOLE = 3  # all records match, except records without a time
 
 
-# Verdict, number of records without a time, and for `COUNTED` the number of records in the range. A
-# plain tuple, because a new tuple is created for each zone of a plan.
+# Verdict, number of records without a time, and number of records in the range (0 unless the
+# verdict is `COUNTED`). This is a plain tuple, which is fast to create, because each zone of a plan
+# needs one.
 Judged: TypeAlias = tuple[Verdict, int, int]
 
 _NOTHING: Final[Judged] = (Verdict.NOTHING, 0, 0)
@@ -170,12 +171,13 @@ def find_ranges(
 
 
 class _Patience:
-    """Chooses blocks to read without examining zones, if earlier examinations excluded nothing.
+    """Decides when to read whole blocks, because examining their zones would exclude nothing.
 
     If times are in random order, every zone may have a match, and the examination of zones takes
-    more time than it saves. So after several blocks in a row had to be read completely, the next
-    blocks are read without examining their zones, in growing numbers. The number of needlessly read
-    blocks is at most half of the number of examined blocks.
+    more time than it saves. So if several blocks in a row had to be read completely, some of the
+    next blocks are read without examining their zones. The number of such blocks grows as long as
+    no zone is excluded. The number of needlessly read blocks is at most half of the number of
+    examined blocks.
     """
 
     def __init__(self, collector: "_Collector") -> None:
@@ -194,7 +196,7 @@ class _Patience:
             return True
         last, self._looked_into = self._looked_into, block
         if last is None:
-            return False  # the first block, or the first one after blocks that were read whole
+            return False  # the first block, or the block after unexamined blocks
         self._in_vain = self._in_vain + 1 if self._collector.reads_all_of(last) else 0
         if self._in_vain < _VAIN_BLOCKS:
             return False
@@ -211,7 +213,7 @@ class _Collector:
         self._gap_bytes = gap_bytes
         self._open: tuple[Zone, Zone] | None = None  # first and last part to read
         self._opens_all = False
-        self._counted: list[tuple[Zone, Judged]] = []  # parts after `_open` that need not be read
+        self._counted: list[tuple[Zone, Judged]] = []  # parts after `_open`, not read
 
     def add_counted(self, part: tuple[Zone, Judged]) -> None:
         """Add the next part, whose counts are known."""
@@ -236,8 +238,8 @@ class _Collector:
     def reads_all_of(self, block: Zone) -> bool:
         """Return whether the current range covers a block.
 
-        The range may lack parts at the block's start and end that are not longer than the gap
-        limit, since gaps of this size are read anyway.
+        A block counts as covered even if parts at its start and end are missing, if each part is at
+        most as long as a gap that is read anyway.
         """
         if self._open is None:
             return False

@@ -119,8 +119,8 @@ def _changed_list(change: ConfigChange, text: str) -> str:
     """Apply a change to the text of a list setting, and return the new text.
 
     APPEND adds the change's items that the list lacks. SUBTRACT removes one occurrence of each of
-    the change's items from the list. This is how Kafka changes a list. Blanks are part of an item.
-    The new list is validated later.
+    the change's items from the list. Kafka changes lists in the same way. Blanks are part of an
+    item. The new list is validated later.
 
     Raises:
         Refusal: The new list is longer than a string of the protocol may be.

@@ -125,12 +125,12 @@ def describe_topic(
 def _below_topic(
     key: ConfigKey, defaults: Mapping[str, str], changed: Changed
 ) -> list[ConfigSynonym]:
-    """Return the broker's values of a topic's setting, then the default."""
+    """Return the values set at the broker for a topic's setting, followed by the default."""
     names = _broker_names(key)
     synonyms = [each for name in names for each in _set_at_broker(name.name, defaults, changed)]
-    # If the broker has several names for the setting, the default is shown under the name with the
-    # coarsest unit. In this case, as in Kafka, the default is shown only if a value is set under
-    # one of the names.
+    # The broker may have several names for the setting, one for each unit. In this case, as in
+    # Kafka, the default is shown under the name with the coarsest unit, and only if a value is set
+    # under one of the names.
     if names and key.default is not None and (len(names) == 1 or synonyms):
         synonyms.append(_default(key, names[-1]))
     return synonyms
@@ -202,7 +202,7 @@ def _broker_entry(
 
 
 def _since_start(key: ConfigKey, value: str, *, is_explicit: bool = False) -> list[ConfigSynonym]:
-    """Return the value that was set at the broker's start, and the default, if they exist.
+    """Return the value that was set at the broker's start and the default, as far as they exist.
 
     Args:
         key: Setting to describe.
@@ -231,13 +231,13 @@ def _topic_defaults(defaults: Mapping[str, str], changed: Changed) -> Iterator[C
 
 
 def describe_changes(texts: Mapping[str, str], source: ConfigSource) -> list[ConfigEntry]:
-    """Return the settings in `texts`, each with its value from `source` as the only synonym."""
+    """Return entries for the settings in `texts`, whose only synonym is this text from `source`."""
     entries = describe_broker(BrokerConfig(), {}, [(source, texts)])
     return [replace(entry, synonyms=entry.synonyms[:1]) for entry in entries if entry.name in texts]
 
 
 def describe_group(overrides: Mapping[str, str], config: BrokerConfig) -> list[ConfigEntry]:
-    """Return all settings of a group, each with the group's value, the broker's or the default."""
+    """Return all settings of a group, with the group's value, or the broker's, or the default."""
     return [_group_entry(key, overrides.get(key.name), config) for key in GROUP_CONFIGS]
 
 

@@ -3,9 +3,10 @@
 Users, ACLs and quotas are records in `tidelog-metadata.log`. Settings are in
 `tidelog-cluster.json`. Changes of users and ACLs are made one at a time. Changes of quotas and
 settings are made one at a time, too. A worker thread writes each change. A change is durable before
-it is acknowledged. After a kill it is complete or absent. Readers see the state before or after a
-change, never a state in between. The metadata log is rewritten when its superseded records
-outnumber the current ones by more than `SPARE_RECORDS`, so its size is bounded.
+it is acknowledged. If the broker is killed during a change, the change is afterwards complete or
+absent. Readers see the state before or after a change, never a state in between. The metadata log
+is rewritten when its superseded records outnumber the current ones by more than `SPARE_RECORDS`, so
+its size is bounded.
 """
 
 import asyncio
@@ -47,8 +48,8 @@ class DurableState(Generic[State]):
 
     Attributes:
         state: Current state.
-        apply: Function that applies a new state. Its result is awaited before the state is stored.
-            If storing fails, the function is called and awaited again, with the old state.
+        apply: Function that applies a new state. It is called and awaited before the new state is
+            stored. If storing fails, it is called and awaited again, with the old state.
         on_stored: Called with the old and the new state once the new state is stored.
     """
 
@@ -81,8 +82,8 @@ class DurableState(Generic[State]):
         self._work = work
         self._begin = begin
         self._changing = asyncio.Lock()
-        # Whether the file certainly contains `state`. A failed write may still have reached the
-        # disk.
+        # Whether the file certainly contains `state`; false after a failed write, because the write
+        # may still have reached the disk.
         self._is_certain = True
         self.apply: Callable[[State], Awaitable[None]] | None = None
         self.on_stored: Callable[[State, State], None] | None = None
@@ -122,7 +123,8 @@ class DurableState(Generic[State]):
                 self.on_stored(before, state)
 
 
-# The log is rewritten when superseded records outnumber current ones by more than this number.
+# The log is rewritten when the number of superseded records exceeds the number of current records
+# by more than this.
 SPARE_RECORDS: Final = 1_000
 
 
@@ -145,8 +147,8 @@ class MetadataLog:
         self._env = log_dir.env
         self._file = MetadataFile(log_dir.env, log_dir.path)
         self.path = self._file.path
-        # None until a record is read or a change is stored. Most directories have no records; for
-        # them the broker starts without importing the codecs.
+        # Current metadata; None until a record is read or a change is stored. Most directories have
+        # no records, so the broker starts without importing the codecs.
         self._loaded: MetadataImage | None = None
         self._writing = threading.Lock()
         try:
@@ -181,8 +183,8 @@ class MetadataLog:
                 f"{self.path}: dropped an incomplete change at the end, torn by a hard stop"
             )
         if values is not None and not was_clean:
-            # After a kill, it is possible that the records that were read are not durable yet. So
-            # the file is written again and synced before the broker uses them.
+            # If the broker was killed, the file's last records may have been written but not
+            # synced. So the file is written again and synced before the broker uses its records.
             self._replace(self._image)
 
     def _replay(self, value: bytes) -> None:
@@ -199,8 +201,8 @@ class MetadataLog:
         """Store users and ACLs durably.
 
         Raises:
-            OSError: The state could not be stored. The file may contain the failed change until the
-                next change, which rewrites the file without the failed change.
+            OSError: The state could not be stored. The file may still contain the failed change.
+                The next change rewrites the file without it.
         """
         with self._writing:
             self._store(self._image.security_changes(state, self._env.random))
@@ -242,8 +244,8 @@ class MetadataLog:
     def _write(self, act: Callable[[], None]) -> None:
         """Call `act`, which writes.
 
-        A failure may leave a partial change in the file. Until a later write succeeds, the broker
-        therefore does not record a clean stop.
+        A failure may leave a partial change in the file. So the broker records no clean stop until
+        a later write has succeeded.
         """
         self._log_dir.doubts.add(self.path)
         act()

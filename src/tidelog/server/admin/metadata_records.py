@@ -68,7 +68,8 @@ def decode(value: bytes) -> Record:
 
     Raises:
         CorruptFile: The value is invalid. The error's text does not show the value.
-        UnsupportedVersion: The record's type or version is unknown. A later release wrote it.
+        UnsupportedVersion: The record's type or version is unknown, so a later release wrote the
+            record.
     """
     try:
         reader = Reader(value)

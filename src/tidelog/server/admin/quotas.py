@@ -2,14 +2,14 @@
 
 - Choice: a client has the first of these quotas that exists: (1) of its user and client id, (2) of
   its user, (3) of the default user and its client id, (4) of the default user, (5) of its client
-  id. In (1), (3) and (5), the quota of the named client id comes before the quota of the default
-  client id. The quota's entity is a user, a client id or a pair of both. The connections of one
-  user, client id or pair share one use, also under a default quota.
+  id. If (1), (3) or (5) has no quota for the named client id, the quota of the default client id is
+  used in its place. The quota's entity is a user, a client id or a pair of both. All connections of
+  one user, client id or pair share one use, even if their quota is a default quota.
 - Use is measured per second, over the last `WINDOWS` windows. A window starts with the first use
-  after the end of the previous window. Missing windows count as empty, so a client may start with a
-  burst.
-- Throttle time: the time, without further use, until the use is within the quota again. Quotas are
-  stored by `metadata_log`. A connection is muted in `server/net/connection.py`.
+  after the end of the previous window. A new client has fewer windows; the missing windows count as
+  empty, so the client may start with a burst.
+- Throttle time: the time until the use is within the quota again, if nothing more is used. Quotas
+  are stored by `metadata_log`. A connection is muted in `server/net/connection.py`.
 
 No input or output.
 
@@ -73,7 +73,7 @@ class Limits:
 
 
 def _candidates(user: str, client_id: str) -> Iterator[tuple[Entity, str | None, str | None]]:
-    """Iterate over entities by descending precedence.
+    """Iterate over the entities whose quotas may apply to a client, by descending precedence.
 
     Each entity is yielded with the user and the client id whose connections share the entity's
     quota. None stands for all users or all client ids. A client without an id is not subject to
@@ -126,7 +126,7 @@ class Rate:
         return self._windows[self._at].last_ms
 
     def record(self, used: float, now_ms: int) -> None:
-        """Count a use. A negative value undoes a use that was counted at the same time."""
+        """Count a use. A negative value undoes a use that was counted with the same `now_ms`."""
         window = self._current(now_ms)
         if now_ms - window.start_ms >= WINDOW_MS:
             window = self._next(now_ms)
@@ -153,7 +153,7 @@ class Rate:
     def throttle_ms(self, per_second: float, now_ms: int) -> int:
         """Return the time in ms without use until the rate is at most `per_second`.
 
-        It is 0 if the rate is already that low, and never more than `INT32_MAX`.
+        The result is 0 if the rate is at most `per_second` now, and never more than `INT32_MAX`.
         """
         used, start_ms = 0.0, now_ms
         for window in self._windows:
@@ -167,7 +167,7 @@ class Rate:
         rate = used / (elapsed_ms / 1000)
         if rate <= per_second:
             return 0
-        # The quota may be so small that the time is infinite as a float.
+        # With a very small quota, the time may be infinite as a float.
         return int(min((rate - per_second) / per_second * elapsed_ms + 0.5, INT32_MAX))
 
 
@@ -212,13 +212,14 @@ class _Uses:
         return min(rate.throttle_ms(limit.per_second, now_ms), INT32_MAX)
 
     def take_back(self, limit: Quota, used: float, now_ms: int) -> None:
-        """Undo a use that was counted at the same time."""
+        """Undo a use that was counted with the same `now_ms`."""
         self._rates[_client_key(limit)].record(-used, now_ms)
 
     def _forget(self, now_ms: int) -> None:
         """Remove at most two old or surplus entries.
 
-        So each call is fast, and the number of entries still falls.
+        Because of this limit, each call is fast. As each new use adds only one entry, the number of
+        entries still falls.
         """
         for _ in range(2):
             key, rate = next(iter(self._rates.items()))
@@ -242,7 +243,7 @@ class QuotaManager:
         self._uses = {kind: _Uses() for kind in KINDS}
 
     def use(self, quotas: "Quotas") -> bool:
-        """Replace the quotas; return whether there is a quota of one of `KINDS`."""
+        """Replace the quotas; return whether any new quota is of one of `KINDS`."""
         self._limits = {kind: Limits(quotas, kind) for kind in KINDS}
         self._by_client.clear()
         return any(self._limits.values())
@@ -322,7 +323,10 @@ def _refuse(text: str, code: int = ErrorCode.INVALID_REQUEST) -> Refusal:
 
 
 def parts_of(alteration: QuotaAlteration) -> dict[str, str | None]:
-    """Return the parts of the entity to change. If a type occurs twice, its last part is used."""
+    """Return the names in the entity to change, by entity type.
+
+    If a type occurs twice, its last name is used.
+    """
     return {part.entity_type: part.entity_name for part in alteration.entity}
 
 

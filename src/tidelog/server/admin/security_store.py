@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from tidelog.server.security.sasl import ScramMechanism, Shape
 
 
-# Maximum numbers of ACLs and of SCRAM credentials. Kafka limits them by memory only.
+# Maximum numbers of ACLs and of SCRAM credentials. In Kafka, only the available memory limits these
+# numbers.
 ACLS_MAX: Final = 100_000
 
 USERS_MAX: Final = 100_000
@@ -52,8 +53,8 @@ class SecurityStore:
         """
         self._metadata = metadata
         self._work = work
-        # The effects of a change are prepared in the thread that writes it, because there may be
-        # very many users and ACLs.
+        # The effects of a change are prepared in the thread that writes the change, because
+        # preparing them takes long if there are very many users and ACLs.
         self._next: _Next | None = None
         self._stored: DurableState[SecurityState] = DurableState(
             metadata.path,
@@ -143,8 +144,8 @@ class SecurityStore:
         refused: list[Acl] = []
 
         def changed(state: SecurityState) -> SecurityState:
-            # The limit is checked here, after all earlier changes, because several requests may run
-            # at once.
+            # The limit is checked here and not earlier, because changes of other requests may have
+            # been made since this request began.
             new = [row for row in by_row if row not in state.acls]
             room = max(ACLS_MAX - len(state.acls), 0)
             refused[:] = [by_row[row] for row in new[room:]]
@@ -166,7 +167,8 @@ class _Next(NamedTuple):
         table: All ACLs if many have changed; otherwise None.
         added: Added ACLs if few have changed; otherwise empty.
         removed: Removed ACLs if few have changed; otherwise empty.
-        shapes: Number of users per common shape, by mechanism; None if no user has changed.
+        shapes: For each mechanism, the number of users for each common shape of credentials; None
+            if no user has changed.
     """
 
     table: "RuleTable | None"

@@ -115,7 +115,7 @@ def _assigned_count(layout: Layout, node_id: int) -> int:
 
 
 def ensure_brokers(brokers: Sequence[int], node_id: int) -> None:
-    """Refuse a partition's brokers unless they are exactly this broker; raises Refusal."""
+    """Raise Refusal if a partition's brokers are not exactly one: this broker."""
     text = "The manual partition assignment includes"
     if not brokers:
         raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{text} an empty replica list.")
@@ -165,7 +165,7 @@ def topic_settings(
     If a name occurs twice, its last text is used.
 
     Args:
-        pairs: Names and texts. Old names of settings are not allowed.
+        pairs: Names and texts of settings. Old names of settings are not allowed.
         defaults: The broker's settings, under the broker's names.
 
     Raises:

@@ -8,8 +8,8 @@ throttled connection.
   known.
 - Bytes fetched (`consumer_byte_rate`): the size of the response, counted before it is sent. If a
   Fetch response would exceed the quota, an empty response is sent instead, which is not counted. A
-  ShareFetch response is sent and counted in full, because its records are already acquired. After
-  this response, the connection is muted.
+  ShareFetch response is sent and counted in full even above the quota, because its records are
+  already acquired. If the quota is exceeded, the connection is muted after the response.
 - Loop time (`request_percentage`): time of the event loop from the start of a request's processing
   until its response is known. It includes the request's own tasks, and excludes waits, worker
   threads and the tasks of other requests. A quota of 100 allows all of the event loop's time.
@@ -82,7 +82,7 @@ class Charges:
         """Create the charges.
 
         `time` is the quota of loop time. `produced` is the quota of produced bytes together with
-        the number of bytes to charge. Each is None if no such quota applies.
+        the number of bytes to charge. Each of these two arguments is None if no such quota applies.
         """
         self._context = context
         self._throttles = throttles
@@ -93,8 +93,8 @@ class Charges:
     def worked(self, response: "Started") -> None:
         """Stop the watch after the handler returned.
 
-        If the response is still pending and loop time has a quota, a task computes the response,
-        and the watch also measures the time of this task.
+        If the response is still pending, a task computes it. In this case, if a quota of loop time
+        applies, the watch also measures the time of this task.
         """
         self._watch.pause()
         if isinstance(response, Reply) and self._time is not None:
@@ -117,8 +117,8 @@ class Charges:
         """Charge the request to its quotas, and set the time for which its connection is muted.
 
         Returns:
-            The throttle time in ms that the response must report; 0 if the response keeps the
-            throttle time that it already has.
+            The throttle time in ms to set in the response. With 0, the caller does not change the
+            response's throttle time.
         """
         self._watch.pause()
         connection, reported_ms = self._context.connection, 0

@@ -463,7 +463,7 @@ async def _describe(context: RequestContext, group_id: str) -> DescribedGroup:
 
 
 def _missing(version: int, group_id: str, *, is_there: bool) -> DescribedGroup:
-    """Describe a group that doesn't exist or isn't a classic group, with the state Dead.
+    """Return a description with the state Dead, for a group that isn't there or isn't classic.
 
     From version 6 on, the description also has the error GROUP_ID_NOT_FOUND.
     """

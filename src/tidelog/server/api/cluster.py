@@ -2,9 +2,9 @@
 
 The broker is its own controller and the quorum's only voter. DescribeQuorum describes the metadata
 log as empty. The broker leads every partition and has one log directory. UpdateFeatures,
-AlterPartitionReassignments and AlterReplicaLogDirs change nothing: the broker confirms a request
-for the present state, and refuses any other request. Each feature stays at the highest level that
-this release supports.
+AlterPartitionReassignments and AlterReplicaLogDirs change nothing: the broker accepts a request for
+the state that already exists, and refuses any other request. Each feature stays at the highest
+level that this release supports.
 
 Source: Kafka's protocol guide, APIs 34, 35, 43, 45, 46, 55, 57, 64, 80 and 81; KIP-113, KIP-827
 (bytes of the volume); responses of one Kafka 4.3 node that is broker and controller; KafkaApis and
@@ -208,7 +208,7 @@ def unregister_broker(
 def update_features(
     context: RequestContext, request: UpdateFeaturesRequest
 ) -> UpdateFeaturesResponse:
-    """Confirm features that are already at the requested level.
+    """Accept updates of features that are already at the requested level.
 
     If any update is invalid or would change a feature's level, all updates are refused.
     """
@@ -329,7 +329,7 @@ def _election(node: Node, topic: str, number: int) -> Refusal:
 def alter_partition_reassignments(
     context: RequestContext, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
-    """Confirm reassignments to this broker alone, which change nothing, and refuse all others."""
+    """Accept reassignments to this broker alone, which change nothing; refuse all others."""
     return AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=request.allow_replication_factor_change,
         responses=[
@@ -365,7 +365,7 @@ def list_partition_reassignments(
 def alter_replica_log_dirs(
     context: RequestContext, request: AlterReplicaLogDirsRequest
 ) -> AlterReplicaLogDirsResponse:
-    """Confirm moves to the only log directory, which change nothing, and refuse all others."""
+    """Accept moves to the only log directory, which change nothing; refuse all other moves."""
     node = context.node
 
     def code_of(path: str, topic: str, number: int) -> ErrorCode:

@@ -2,8 +2,9 @@
 
 A `ConfigResource` is a topic, a broker or a group whose settings can be described and altered. The
 settings of a group are stored and described whether the group exists or not. Changes take effect
-without a restart. Changes of broker settings that can't change at run time are refused. In
-AlterClientQuotas each entity may be named once. A refused entity doesn't affect the others.
+without a restart. A change of a broker setting that is fixed at the start is refused. An
+AlterClientQuotas request may name each entity (user, client id or both) only once. If one entity's
+change is refused, the changes of other entities are still made.
 
 `admin/config_changes.py` defines the operations of a change. `admin/config_display.py` defines how
 a setting is shown.
@@ -179,8 +180,8 @@ class TopicResource(ConfigResource):
             return texts
 
         if self.node.topics.find(self.name) is None:
-            # As in Kafka, a change that no topic could accept gets the error for its invalid
-            # setting, not the error for the missing topic.
+            # As in Kafka, invalid settings are reported before a missing topic. So the settings are
+            # validated here although the topic doesn't exist.
             new_texts({}, parsed({}, defaults))
             raise Refusal(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{self.name}' does not exist."
@@ -190,8 +191,8 @@ class TopicResource(ConfigResource):
             texts = new_texts(info.given, info.config)
             if is_trial:
                 return {}
-            # Resetting a setting that the topic has not set changes nothing. Such a reset is left
-            # out, because `alter` raises an error if the name is unknown.
+            # A reset changes nothing if the topic has no value of its own for the setting. Such a
+            # reset is not passed to `alter`, because `alter` raises an error for an unknown name.
             return {n: text for n, text in texts.items() if text is not None or n in info.given}
 
         await topic_changes.alter(self.node, self.name, checked)
@@ -205,8 +206,8 @@ def topic_texts(
     Args:
         changes: The changes.
         overrides: The topic's own settings before the change.
-        config: All settings of the topic before the change. They contain the old value of a list
-            setting that is not in `overrides`.
+        config: All settings of the topic before the change. They give the old value of a list
+            setting that `overrides` does not contain.
     """
 
     def list_text(change: ConfigChange) -> str:
@@ -302,7 +303,7 @@ class BrokerResource(ConfigResource):
 
 
 class UnknownSettings(Refusal):
-    """Refusal of a change that names broker settings which don't exist."""
+    """Refusal of a change because it names broker settings that don't exist."""
 
 
 def _facts(node: Node) -> Mapping[str, str]:
@@ -404,7 +405,7 @@ class GroupResource(ConfigResource):
 def _with(
     settings: Mapping[str, Mapping[str, str]], name: str, own: Mapping[str, str]
 ) -> Mapping[str, Mapping[str, str]]:
-    """Return a copy of `settings` in which resource `name` has the texts `own`.
+    """Return a copy of `settings` in which resource `name` has the settings `own`.
 
     If `own` is empty, the copy does not contain the resource.
     """
@@ -433,8 +434,8 @@ def find_resource(node: Node, kind: int, name: str) -> ConfigResource | None:
 # resource takes a fraction of a millisecond.
 AT_ONCE: Final = 8
 
-# Resource types that requests may name. Some of these types have no settings on this broker.
-# ListConfigResources lists no resources of a type without settings.
+# Resource types that requests may name. Resources of some of these types have no settings on this
+# broker. ListConfigResources does not list such resources.
 RESOURCE_KINDS: Final = frozenset({TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP})
 
 # Resource types that AlterConfigs may name. In Kafka, only IncrementalAlterConfigs can alter the
@@ -776,9 +777,9 @@ def _split_alterations(
 ) -> tuple[list[_A], list[AlterConfigsResourceResponse]]:
     """Return the resources that the client may alter, and the responses to denied resources.
 
-    In Kafka, brokers validate a request before the controller checks rights. So an invalid change
-    is reported as invalid even to a client without rights. For a topic or group, only duplicate
-    settings and null values are checked before the rights.
+    In Kafka, brokers validate a request before the controller checks rights. So even a client
+    without rights gets the error for an invalid change, not the authorization error. For a topic or
+    group, only duplicate settings and null values are reported in this way.
     """
     names, node, rows = _count_names(resources), access.context.node, []
     allowed, denied = _split(access, resources, Operation.ALTER_CONFIGS)

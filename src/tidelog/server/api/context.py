@@ -111,7 +111,8 @@ def large_if_many(
 ) -> "_ResponseT | LargeResponse":
     """Return the response, wrapped as a `LargeResponse` if its list has more than `MANY` items.
 
-    `count` is the number of elements in the list's items, if these elements determine the size.
+    If the items themselves contain lists, `count` is the number of elements in these inner lists,
+    and is used instead of the number of items.
     """
     is_large = (len(items) if count is None else count) > MANY
     return LargeResponse(response, items) if is_large else response
@@ -162,10 +163,10 @@ def may_topic(node: Node, connection: ClientInfo, operation: Operation, topic: s
 # its rows.
 TopicRows: TypeAlias = tuple[str, UUID | None, Sequence[Row]]
 
-# The fixed-size values of the response's rows, the records of these rows, and a function or None.
-# The function is called before the response is sent. Its argument is the response's size in bytes
-# without its header, or 0 if the broker has no quotas. If the function returns False, the request
-# is handled without the template.
+# Results for a request that matches a template: the fixed-size values of the response's rows, the
+# records of these rows, and a function or None. The function is called before the response is sent.
+# Its argument is the response's size in bytes without its header, or 0 if the broker has no quotas.
+# If the function returns False, the request is handled without the template.
 RowAnswers: TypeAlias = tuple[AllFacts, AllRecords, Callable[[int], bool] | None]
 
 
@@ -178,8 +179,8 @@ class RowFunctions(NamedTuple):
             and the message.
         answer: Processes rows and returns `RowAnswers` or a handler's result. Its arguments are the
             context, the message without topics, and the topics. The client may perform the
-            operation on all of these topics. `answer` returns None, without having changed
-            anything, if the request must be handled without the template.
+            operation on all of these topics. If the request must be handled without the template,
+            `answer` changes nothing and returns None.
     """
 
     operation: Operation

@@ -190,7 +190,7 @@ def _usable_topics(
     topics: list[RequestTopic],
     operation: Operation,
 ) -> list[TopicRows] | None:
-    """Return the topics with their names.
+    """Return the topics of a request, with their names.
 
     Return None if a topic id is unknown, a topic is named twice, or the client may not perform
     `operation` on one of the topics.

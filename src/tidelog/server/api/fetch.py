@@ -1,10 +1,10 @@
 """Fetch: return record batches as soon as enough bytes are available or the wait time is over.
 
-Fetch has no guard: its rights are checked here for each topic, because a session remembers
+Fetch has no guard: this module checks the rights to each topic, because a session remembers
 partitions between requests. A Fetch of very many partitions is processed in slices and gets no
-session. With a session, each later request would read all partitions of the session at once,
-however few partitions it names. Without a session the client names all partitions each time, as
-with a broker whose session cache is full.
+session. With a session, even a later request that names few partitions would read all partitions of
+the session at once. Without a session the client names all partitions each time, as with a broker
+whose session cache is full.
 
 Source: Kafka's protocol guide, API 1; Kafka 4.x KafkaApis.handleFetchRequest, ReplicaManager;
 KIP-74 (limits), KIP-227 (sessions), KIP-320 and KIP-595 (epochs), KIP-516 (topic ids), KIP-951.
@@ -106,7 +106,7 @@ def order_of(context: RequestContext, request: FetchRequest) -> ReadOrder:
 def _max_bytes(context: RequestContext, request: FetchRequest, *, is_copy: bool = False) -> int:
     """Return the maximum total size in bytes of the records of all partitions.
 
-    The client's quota also limits this size, but not for a follower.
+    A consumer's quota also limits this size. A follower has no such limit.
     """
     max_bytes = min(request.max_bytes, context.node.config.fetch_max_bytes)
     if context.node.throttles is None or is_copy:
@@ -146,9 +146,9 @@ def denied_topics(
 ) -> frozenset[str | UUID]:
     """Return the topics that the client may not read, by name or id as in the request.
 
-    A Fetch may read partitions that only its session names, so each Fetch checks the rights to all
-    partitions that it reads. A follower may read all topics or none. For a consumer, a topic with
-    an unknown id is not denied.
+    A Fetch also reads partitions that its session remembers and the request does not name. So the
+    rights to all partitions are checked for each Fetch. A follower may read either all topics or no
+    topic. For a consumer, a topic with an unknown id is not denied.
     """
     authorizer, connection = context.node.authorizer, context.connection
     assert authorizer is not None
@@ -185,7 +185,7 @@ def reads_of(
 
 
 def unused(node: Node, partitions: Iterable[CachedPartition]) -> Iterator[tuple[str, int]]:
-    """Yield topic name and number of each partition that is deleted or has not been looked up.
+    """Yield the topic name and number of each partition that was deleted or not looked up yet.
 
     Partitions with an unknown topic id are left out.
     """
@@ -201,8 +201,8 @@ def unused(node: Node, partitions: Iterable[CachedPartition]) -> Iterator[tuple[
 def _name(node: Node, cached: CachedPartition) -> str | None:
     """Return the topic's name, or None for an unknown id.
 
-    The session keeps the name once it is found. So after the topic's deletion the client gets the
-    error for a missing topic instead of the error for an unknown id.
+    The session keeps a topic's name after the first lookup. So if the topic is deleted later, the
+    client gets the error for a missing topic, not the error for an unknown id.
     """
     topic = cached.key[0]
     if isinstance(topic, str):
@@ -278,9 +278,10 @@ def _answer_rows(
     Return None, so that the request is handled without the template, in these cases:
 
     - A partition is named twice, or was not used before.
-    - A result is an error, or reports that the client's log diverges.
+    - A partition's result is an error, or reports that the client's log diverges from the broker's
+      log.
     - The response would have to wait, or to list aborted transactions.
-    - Records are not in memory.
+    - Requested records are not in memory.
     """
     node, order = context.node, order_of(context, request)
     reads: list[PartitionRead] = []
@@ -443,7 +444,8 @@ PARTITIONS_MAX: Final = 30_000
 
 _SLICE: Final = 100
 
-# Approximate size in bytes of a partition in the response, without its records, for quotas.
+# Approximate size in bytes of a partition in the response, without its records. Quotas are charged
+# by this size.
 _PARTITION_BYTES: Final = 40
 
 
@@ -557,7 +559,7 @@ async def _answer_long(
 def _head(context: RequestContext, reads: Sequence[PartitionRead]) -> FetchResponse:
     """Return a part without partitions.
 
-    The part has this broker's endpoint if a partition in a later part names the current leader.
+    If a partition in a later part names the current leader, this part has this broker's endpoint.
     """
     if all(read.fenced_epoch < 0 for read in reads):
         return FetchResponse()

@@ -58,7 +58,7 @@ async def offset_fetch(
     """Return the committed offsets of groups, but only offsets that survive a crash.
 
     A group or partition that is named several times is reported once. Otherwise a short request
-    could cause a very long response, because metadata may be long.
+    could cause a very long response, because the metadata of a committed offset may be long.
     """
     if context.version >= BATCHED_FIRST_VERSION:
         requested_groups = {group.group_id: group for group in request.groups}
@@ -185,9 +185,9 @@ def _partition(
     The offset is -1 in these cases:
 
     - No offset was committed.
-    - The offset was committed for another topic of this name. An offset that was committed for the
-      zero id matches any topic id.
-    - The error is UNSTABLE_OFFSET_COMMIT.
+    - The offset was committed for an earlier topic of the same name, with another topic id. An
+      offset that was committed for the zero id matches any topic id.
+    - The partition's error is UNSTABLE_OFFSET_COMMIT.
     """
     commit = source.offsets.get(topic, number)
     is_unstable = source.pending is not None and source.pending.is_pending(
@@ -241,7 +241,7 @@ def _visible(
 ) -> list[OffsetFetchTopicResponse]:
     """Return the topics that the client may describe, and the unknown topic ids.
 
-    An unknown topic id has no offsets, so nothing is revealed.
+    Unknown topic ids need no right: they have no offsets, so the response reveals nothing.
     """
     names = ((topic, topic.name or access.name_of(topic.topic_id)) for topic in topics)
     return [topic for topic, name in names if not name or access.may_describe(name)]
@@ -259,7 +259,7 @@ def _split_topics(
 
 
 def _guard_single(access: Access, request: OffsetFetchRequest) -> Guarded[OffsetFetchRequest]:
-    """Require the rights for a request in a version that names one group."""
+    """Require the rights for a request that names one group, as in old versions."""
     if not access.may_group(Operation.DESCRIBE, request.group_id):
         # Before version 2 the response has no error of its own, so each partition gets the error.
         topics = request.topics or [] if access.context.version < 2 else []
@@ -475,6 +475,6 @@ async def _commit(
 
 
 def _is_there(node: Node, commit: Commit) -> bool:
-    """Whether the commit's topic still exists. A new topic with the same name does not count."""
+    """Whether the commit's topic still exists; false if only a new topic of this name exists."""
     info = node.topics.find(commit.topic)
     return info is not None and (info.topic_id or NO_UUID) == commit.topic_id

@@ -2,11 +2,12 @@
 
 A guard is a function that gets a request. It returns the request that the handler may answer, and
 the refusals to add to the handler's response. Most handlers don't check rights. The handlers of
-Fetch, ShareFetch and ShareAcknowledge check rights, because the broker remembers partitions of
-these requests for later requests. The handlers of DescribeTopicPartitions and
-ConsumerGroupHeartbeat check the right to describe topics that the request does not name, such as
-the matches of a regular expression. The table of APIs names each API's guard. An API without a
-guard requires all rights on the cluster, unless it is open to all.
+Fetch, ShareFetch and ShareAcknowledge check rights themselves, because these requests may use
+partitions that only an earlier request named. The handlers of DescribeTopicPartitions and
+ConsumerGroupHeartbeat check the right to describe topics that the request does not name. Such
+topics are, for example, the matches of a regular expression. The table of APIs names each API's
+guard. An API without a guard requires all rights on the cluster, unless the table marks the API as
+open to all clients.
 
 Invariants:
 - A guard never changes its request, because the request may be remembered and answered again.
@@ -52,7 +53,8 @@ Response = TypeVar("Response", bound="DataclassInstance")
 # -- elements of failed responses ----------------------------------------------------------------
 
 
-# Fields that identify an element of a request. The response's element repeats them.
+# Fields that identify an element of a request. The matching element of the response has the same
+# values in these fields.
 _IDENTIFIERS: Final = frozenset(
     {
         "entity",
@@ -81,8 +83,9 @@ class _Shape(NamedTuple):
     Attributes:
         identifiers: Names of the fields to copy. If the request's element is a plain number or
             name, `identifiers` is the name of the field that gets this number or name.
-        lists: For each list of results in the response's element: its name, the name of the
-            request's list that it answers, and the class of the results.
+        lists: The lists of results in the response's element. Each has an entry of three: the
+            list's name, the name of the request's list that it answers, and the class of its
+            results.
         errors: Names of the error fields in the response's element: `error_code`, `error_message`,
             both or none.
     """
@@ -154,7 +157,7 @@ def failed_item(kind: type[Element], item: object, code: int, text: str | None =
     return make(**values)
 
 
-# Fields that name a topic. Each version of a message has either the name or the id.
+# Fields that name a topic. In each version of a message, a topic has either a name or an id.
 _TOPIC_FIELDS: Final = frozenset({"name", "topic", "topic_name", "topic_id"})
 
 
@@ -269,7 +272,7 @@ class Access:
 
 
 class Denied:
-    """A response that replaces the handler's response, or a change of the handler's response."""
+    """Effect of denied rights: a replacement for the handler's response, or a change of it."""
 
     __slots__ = ("add_to",)
 
@@ -301,7 +304,7 @@ class Denied:
     def items(cls, access: Access, items: Iterable[object], code: int) -> "Denied":
         """Return a denial that appends an error for each of `items` to the response's first list.
 
-        As with `rows`, nothing is appended to a response that has an error for the whole request.
+        Nothing is appended to a response that has an error for the whole request.
         """
         name, kind = _result_lists(access.context.api.response)[0]
         return cls.rows(name, [failed_item(kind, each, code, DENIED_TEXT[code]) for each in items])
@@ -360,8 +363,8 @@ _AddTo: TypeAlias = (
     "Callable[[DataclassInstance | None], DataclassInstance | Reply[DataclassInstance]]"
 )
 
-# The request for the handler (None if the handler is not called), and the denial (None if nothing
-# is denied).
+# Result of a guard: the request for the handler, and the denial. The request is None if the handler
+# is not called. The denial is None if nothing is denied.
 Guarded: TypeAlias = tuple[Request | None, Denied | None]
 
 Guard: TypeAlias = Callable[[Access, Request], Guarded[Request]]
@@ -383,7 +386,8 @@ def needs_cluster(*operations: Operation, rows: str = "") -> "AnyGuard":
     """Return a guard that requires a right on the cluster.
 
     Args:
-        operations: Operations on the cluster. The right to one of the operations is enough.
+        operations: Operations on the cluster. A client with the right to any one of these
+            operations passes.
         rows: Name of a list in the request. The response to a denied request has a row for each
             element of this list.
     """
@@ -437,8 +441,8 @@ def needs_topics(operation: Operation, cluster: Operation | None = None) -> "Any
 
     Args:
         operation: The operation on a topic.
-        cluster: Operation on the cluster. A client with the right to this operation needs no right
-            on topics. None if the rights on topics are always required.
+        cluster: Operation on the cluster that replaces the rights on topics: a client that may
+            perform it needs no right on topics. None if the rights on topics are always required.
     """
 
     def guard(access: Access, request: "DataclassInstance") -> "Guarded[DataclassInstance]":

@@ -221,11 +221,11 @@ def _row_of(match: Match) -> Row:
 async def _appended(
     node: Node, log: Log, end: int, lookup: ListOffsetsPartition
 ) -> PartitionResponse:
-    """Find the first record below offset `end` whose append time is at or after a time.
+    """Find the first record below offset `end` whose append time is at or after the requested time.
 
-    The response has the record's offset, or -1 if there is no such record. It also has the number
-    of records with an unknown append time before this record, or before `end` if there is no such
-    record.
+    The response has the record's offset, or -1 if there is no such record. The response also has
+    the number of records before this record (or before `end`, if no record was found) whose append
+    time is unknown.
     """
     number = lookup.partition_index
     try:
@@ -256,10 +256,11 @@ async def _old_style(
 ) -> PartitionResponse:
     """Return the log end and the start offsets of segments, largest first, as many as requested.
 
-    A start offset's time is the modification time of the segment's file. The time of the log end is
-    now. The result begins with the largest offset whose time is at or before the requested time. It
-    is empty if there is no such offset. EARLIEST_TIMESTAMP selects only the smallest offset,
-    LATEST_TIMESTAMP all offsets. Offsets above `end` are replaced by `end`.
+    Each offset has a time: for a segment's start offset, the modification time of the segment's
+    file; for the log end, the present time. The result begins with the largest offset whose time is
+    at or before the requested time, and is empty if there is no such offset. The special time
+    EARLIEST_TIMESTAMP selects only the smallest offset; LATEST_TIMESTAMP selects all offsets.
+    Offsets above `end` are replaced by `end`.
     """
     number = lookup.partition_index
     try:

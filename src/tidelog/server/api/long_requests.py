@@ -3,9 +3,9 @@
 A request with more list elements than `Row.at_once` is read in slices and split along a list that
 the table of APIs names (`Row.parts`). The guard and the handler get each part as a request of its
 own, so rights, checks and errors are the same as for short requests. The responses are merged into
-one response. Each element of the response is encoded as soon as no later part can add to it. A long
-request without such a list is refused. Exception: `api.fetch.long_fetch` answers long Fetch
-requests.
+one response. Each element of the response is encoded as soon as no later part of the request can
+add to the element. If the table names no list for an API, its long requests are refused. Exception:
+`api.fetch.long_fetch` answers long Fetch requests.
 
 The size of each part follows from the time that the previous part took, so that a part takes a few
 milliseconds. Only a few long requests are read at a time, because the objects of a request may take
@@ -42,9 +42,9 @@ _Result = TypeVar("_Result")
 Answering = Callable[[RequestContext, "DataclassInstance"], Started]
 PART_ITEMS: Final = 32
 
-# Maximum number of list elements nested in an object that can't be split further. Such an object is
-# an element of the split list, or the request without this list. Long texts of an element count as
-# list elements (`TEXT_CHARACTERS`).
+# Maximum number of list elements in an object that can't be split further. Such an object is an
+# element of the list along which the request is split, or the request without this list. Long texts
+# count as list elements, too (`TEXT_CHARACTERS`).
 ITEM_MAX: Final = 5000
 
 # Number of text characters that take about as long to process as one element.
@@ -92,7 +92,7 @@ async def answer_long(
 async def _answers(
     context: RequestContext, parts: "_Parts", handle: Answering, slices: Slices
 ) -> "AsyncIterator[tuple[DataclassInstance, int]]":
-    """Yield the response to each part, and the part's `joins` (see `Part`)."""
+    """Yield the response to each part of the request, and the part's `joins` (see `Part`)."""
     clock = context.node.env.clock
     for part in parts:
         watch = Stopwatch(clock, clock.monotonic_ns())
@@ -143,8 +143,8 @@ async def _add_partitions(
 async def _answer_fetch(context: RequestContext, request: LongRequest) -> EncodedResponse | None:
     """Answer a Fetch.
 
-    The maximum bytes and the wait time apply to all partitions of the Fetch together. So the
-    request is not split: `long_fetch` reads it whole and yields the response in parts.
+    The request's maximum bytes and wait time apply to all partitions together. So the request is
+    not split: `long_fetch` reads it whole and yields the response in parts.
     """
     from tidelog.server.api.fetch import long_fetch  # imported only for such long requests
 
@@ -156,7 +156,10 @@ async def _answer_fetch(context: RequestContext, request: LongRequest) -> Encode
 
 
 class Paths(NamedTuple):
-    """Paths to the request's split list and to the response's list, outermost name first."""
+    """Paths to the list along which a request is split, and to the response's list.
+
+    A path begins with the name of the outermost list.
+    """
 
     request: tuple[str, ...]
     response: tuple[str, ...]
@@ -211,9 +214,9 @@ class Part(NamedTuple):
 
     Attributes:
         message: The request with some of its elements.
-        joins: Number of levels of nested lists, counted from the outermost list, on which this part
-            continues the last element of the previous part. 0 if the part begins with a new
-            element.
+        joins: Number of nested elements, counted from the outermost list, that the previous part
+            began and this part continues. 0 if this part begins with a new element of the outermost
+            list.
     """
 
     message: "DataclassInstance"
@@ -257,7 +260,7 @@ class _Parts:
         items: list[object] | None = getattr(message, name)
         blank = _with(message, name, [] if items else items)
         if items_in(blank, ITEM_MAX) > ITEM_MAX:
-            raise _too_long(self._request)  # each part would repeat all other lists
+            raise _too_long(self._request)  # `blank` would be in each part
         if not items:
             yield Part(blank, 0)
             return

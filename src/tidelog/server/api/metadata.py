@@ -503,12 +503,12 @@ METADATA_VERSION_LEVEL: Final = 30
 
 METADATA_VERSION_FIRST: Final = 7
 
-# Highest level of transaction.version. At level 2 a client adds partitions to a transaction by
-# producing to them, and each transaction has its own epoch.
+# Highest level of transaction.version. At level 2, a client adds a partition to a transaction by
+# producing to the partition, and each transaction has a producer epoch of its own.
 TRANSACTION_VERSION: Final = 2
 
 # Name, lowest level and highest level of each feature. The highest level is in force. Level 1 of
-# group.version is the consumer protocol, level 1 of share.version is share groups.
+# group.version adds the consumer protocol; level 1 of share.version adds share groups.
 FEATURES: Final = (
     ("group.version", 0, 1),
     ("metadata.version", METADATA_VERSION_FIRST, METADATA_VERSION_LEVEL),
@@ -516,8 +516,8 @@ FEATURES: Final = (
     ("transaction.version", 0, TRANSACTION_VERSION),
 )
 
-# First version of ApiVersions whose response has features with the lowest level 0. Clients of Kafka
-# 3.3 to 3.7 reject such features, but use lower versions of ApiVersions.
+# First version of ApiVersions whose response includes features with the lowest level 0. Clients of
+# Kafka 3.3 to 3.7 reject such features. These clients use lower versions of ApiVersions.
 FEATURES_FROM_ZERO_SINCE: Final = 4
 
 # Characters that Kafka allows in a client's software name and version.
@@ -595,15 +595,16 @@ def guard_metadata(access: Access, request: MetadataRequest) -> Guarded[Metadata
     allowed = topics
     if not is_all and topics is not None:
         allowed = [topic for topic in topics if _may_see(access, request, topic, refusals)]
-    # In version 0 an empty list requests all topics. If no requested topic is allowed, the handler
-    # gets an empty list, too. Then this guard hides all topics of the handler's response.
+    # In version 0 an empty list requests all topics. The guard passes an empty list to the handler,
+    # too, if no requested topic is allowed. In this case the guard removes all topics from the
+    # handler's response.
     is_emptied = access.context.version == 0 and not is_all and not allowed
 
     def is_shown(topic: MetadataTopic) -> bool:
         if is_emptied or (is_all and not access.may_describe(topic.name)):
             return False
         if request.include_topic_authorized_operations and topic.name is not None:
-            # A missing topic has authorized operations, too.
+            # As in Kafka, authorized operations are also reported for a missing topic.
             kind, name = ResourceType.TOPIC, topic.name
             topic.topic_authorized_operations = access.bits(kind, name, TOPIC_OPERATIONS)
         return True
