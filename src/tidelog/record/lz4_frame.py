@@ -135,8 +135,7 @@ def decompress_single(frame: memoryview, out: memoryview) -> memoryview | None:
         The used part of `out`; None if the caller must use `decompress` for this frame.
     """
     size = len(frame) - _SINGLE_OVERHEAD
-    # The size field of an uncompressed block has its highest bit set, so it exceeds any frame's
-    # size.
+    # The size field of an uncompressed block has its highest bit set, so it never equals `size`.
     if not 0 <= size <= BLOCK_BYTES or _SINGLE_HEAD.unpack_from(frame) != (_WRITTEN_HEADER, size):
         return None
     mark_at = _SINGLE_HEAD.size + size
@@ -166,8 +165,8 @@ def _check_header_sum(view: memoryview) -> None:
 def _decompress_blocks(view: memoryview, out: memoryview) -> memoryview:
     """Decompress a frame without content size and without block and content checksums.
 
-    `_output_bound` must have checked the frame. This function exists because the lz4 library's
-    function for frames would copy both input and output.
+    The caller must first check the frame with `_output_bound`. This function replaces the lz4
+    library's function for frames, which would copy both input and output.
 
     Args:
         view: The frame.

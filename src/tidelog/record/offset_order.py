@@ -5,10 +5,10 @@ offset. Each batch begins after the last offset of the previous batch, and ends 
 limit is the base offset of the next segment, the end of the requested offsets, or the log end. The
 offsets of a segment are less than its base offset + 2^31.
 
-A base offset that is too large is detected only at the next batch. So a reader examines the next
-batch, if there is one, before it returns a batch. Then all records that the reader has returned
-have right offsets, even if the reader stops early or meets an error later. `kernels.batch_scan`
-applies the same rule to a table of batches.
+A base offset that is too large is detected only by a comparison with the next batch. So a reader
+examines the next batch, if there is one, before it returns a batch. As a result, all records that
+the reader has returned have right offsets, even if the reader stops early or meets an error later.
+`kernels.batch_scan` applies the same rule to a table of batches.
 
 The functions have no side effects. Source: docs/format.md#order.
 """
@@ -25,8 +25,8 @@ from tidelog.types import INT64_MAX, Buffer
 
 # Indexes store offsets relative to the base offset of the segment, in 31 bits.
 SEGMENT_OFFSETS: Final = 1 << 31
-# Smallest possible offset of a batch, and exclusive upper limit of offsets. Used if nothing is
-# known about the log.
+# Bounds for the check of offsets if nothing is known about the log: the smallest possible offset of
+# a batch, and the exclusive upper limit of offsets.
 ANY_OFFSETS: Final = (0, INT64_MAX)
 
 
@@ -78,7 +78,7 @@ def reach_of(data: Buffer) -> Reach | None:
 def lies_behind_gap(data: Buffer, reach: Reach) -> bool:
     """Whether there is a gap before the buffer's last batch.
 
-    After a gap, the base offset of this batch may be wrong.
+    If a batch follows a gap, its base offset may be wrong.
     """
     return first_known_offset(view_batch(data, reach.last_at)) != reach.before
 
@@ -121,8 +121,8 @@ def is_gapless(batch: Batch, next_offset: int) -> bool:
 def order_problem(batch: HasOffsets, next_offset: int, end_offset: int = INT64_MAX) -> str | None:
     """Return the error text for a batch's offsets; None if they are in [next_offset, end_offset).
 
-    The beginning of a legacy wrapper is known only after decompression, so its last offset is used
-    instead.
+    The first offset of a legacy wrapper is known only after decompression, so the wrapper's last
+    offset is used as its first offset.
     """
     last = batch.last_offset
     first = batch.base_offset if batch.magic == MAGIC_2 else last
@@ -138,7 +138,7 @@ def bad_order(first: int, last: int, next_offset: int, end_offset: int) -> str |
 
 
 def jump_problem(first: int, last: int, next_offset: int, following: int) -> str:
-    """Return the text of the error that a batch's offsets are too large for the batch after it."""
+    """Return the error text for a batch whose offsets are too large for the batch after it."""
     return (
         f"offsets {first} to {last}, but offset {next_offset} is expected, and the next batch"
         f" begins with offset {following}"
@@ -149,7 +149,7 @@ def order_error(problem: str, batch: object, next_offset: int) -> CorruptBatch:
     """Return the error for a batch whose offsets are out of order.
 
     If the batch is complete and its checksum is wrong, the error's text begins with the wrong
-    checksum. In this case the whole batch may be damaged, including its last offset.
+    checksum, because the whole batch may be damaged, including its last offset.
 
     Args:
         problem: What is wrong with the batch's offsets.
@@ -167,8 +167,8 @@ def order_error(problem: str, batch: object, next_offset: int) -> CorruptBatch:
 def cut_problem(left_bytes: int, next_offset: int, end_offset: int) -> str | None:
     """Return the error text for an incomplete batch at the end of a finished segment.
 
-    Return None if the complete batches reach `end_offset`. In this case the remaining bytes come
-    from an incomplete write, and were never part of the log.
+    Return None if the complete batches reach `end_offset`. In this case the bytes after the last
+    complete batch come from an incomplete write, and were never part of the log.
 
     Args:
         left_bytes: Number of bytes after the last complete batch.
@@ -201,9 +201,9 @@ def in_order(
         end_offset: Exclusive upper limit of all offsets.
         path: File of the batches, named in errors.
         knows_next: Whether `next_offset` is the offset after the batch that precedes the first
-            batch. It is False if the walk begins in the middle of a file. Then an index entry
-            proves the offsets of the first batch. So if the offsets of the first two batches
-            contradict each other, the error is raised for the second batch.
+            batch. False if the walk begins in the middle of a file, where an index entry proves the
+            offsets of the first batch. So if False, and the first two batches contradict each
+            other, the error is raised for the second batch.
 
     Raises:
         CorruptBatch: The offsets are out of order; earlier batches were yielded. The errors of the
@@ -235,10 +235,10 @@ def in_order(
 
 
 def _has_jumped(pending: HasOffsets, batch: HasOffsets, before: int, end_offset: int) -> bool:
-    """Whether the pending batch has a wrong offset: without that batch, `batch` would be in order.
+    """Return whether the offset of the pending batch is wrong, not the offset of `batch`.
 
-    If the pending batch begins at `before`, without a gap, it counts as right, and the result is
-    False.
+    It is wrong if there is a gap between `before` and the pending batch, and `batch` would be in
+    order without the pending batch.
     """
     is_next = first_known_offset(pending) == before
     return not is_next and order_problem(batch, before, end_offset) is None

@@ -1,8 +1,8 @@
 """Records of a log: their magic-2 coding, control records, and append times.
 
-This module owns the fields and their checks. It does not know batch headers: `BatchValues` has the
-values that a record inherits from its batch. `read_pairs` reads only keys and values. It takes a
-quarter of the time that reading whole records takes, because it skips times and headers.
+This module owns the fields and their checks. The module does not know batch headers: `BatchValues`
+has the values that a record inherits from its batch. `read_pairs` reads only keys and values.
+Because it skips times and headers, it takes a quarter of the time needed to read whole records.
 
 Source: docs/format.md#record; KIP-82 (headers), KIP-98 (control records).
 """
@@ -24,8 +24,7 @@ from tidelog.types import INT32_MAX, NO_SEQUENCE, NO_TIMESTAMP, Buffer, Header, 
 # timestamp delta, offset delta, the lengths of key and value, header count.
 RECORD_SIZE_MIN: Final = 7
 
-# Record attributes have no meaning yet. They are written as 0 and ignored when they are read, as in
-# Kafka.
+# Record attributes have no meaning yet: writers set them to 0 and readers ignore them, as in Kafka.
 _NO_ATTRIBUTES: Final = b"\0"
 
 _NO_HEADERS: Final = encode_varlong(0)
@@ -259,8 +258,8 @@ def _read_headers(body: bytes, at: int, end: int, count: int) -> tuple[tuple[Hea
     headers: list[Header] = []
     last = b""
     for _ in range(count):
-        # A record with very many headers has small and mostly equal headers. So a header's bytes
-        # are first compared with the previous header's bytes.
+        # A record with very many headers usually repeats one small header. So before a header is
+        # decoded, its bytes are compared with the bytes of the previous header.
         if last and body.startswith(last, at, end):
             headers.append(headers[-1])
             at += len(last)
@@ -362,8 +361,8 @@ assert CONTROL_KEY.size == 4
 assert END_MARKER_VALUE.size == 6
 
 # The whole record of a transaction marker, with timestamp delta 0 and offset delta 0. All brokers
-# write this form. Its parts are the fields up to the key's length, the key, the value's length, the
-# value, and the number of headers (0).
+# write transaction markers in this form. The record's parts are the fields up to the key's length,
+# the key, the value's length, the value, and the number of headers (0).
 _PLAIN_MARKER: Final = struct.Struct(">5shhBhiB")
 
 _MARKER_HEAD: Final = b"\x20\0\0\0\x08"

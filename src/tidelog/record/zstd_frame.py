@@ -2,8 +2,8 @@
 
 The `zstandard` library ignores `max_output_size` if a frame declares its decompressed size. So the
 blocks of a frame are walked first, because each block's 3-byte header limits the block's output.
-The library may write at most the total of these limits, and at most as many bytes as the caller
-allows.
+The library may write at most the sum of the blocks' limits, and at most the number of bytes that
+the caller allows.
 
 Source: docs/format.md#zstd; KIP-110; RFC 8878.
 """

@@ -56,7 +56,8 @@ _NOT_AUTHORIZED: Final = (
 def _typed(operation: str) -> Iterator[str]:
     """Turn a ClusterFailure into NotAuthorized, PolicyViolation or InvalidRequest.
 
-    The error code of the failure decides. A failure with another code is raised unchanged.
+    The failure's error code determines the new error. A failure with any other code is raised
+    unchanged.
     """
     try:
         yield operation
@@ -323,8 +324,8 @@ def delete_records(
 
     Raises:
         PolicyViolation: The topic's `cleanup.policy` is only `compact`.
-        NotAuthorized, ClusterFailure: The cluster refuses, or can't be reached. Records of some
-            partitions may have been deleted.
+        NotAuthorized, ClusterFailure: The cluster refuses, or can't be reached. The records of some
+            partitions may have been deleted before the error.
     """
     from confluent_kafka import TopicPartition as CkPartition
 

@@ -157,8 +157,8 @@ class AsyncRemoteDirectory:
     ) -> "AsyncIterator[pa.RecordBatch]":
         """See `RemoteDirectory.read`; use it with `async for`.
 
-        Batches are fetched when the caller requests the next batch. Errors of brokers are raised
-        then.
+        Batches are fetched during the iteration, so errors of brokers are raised by the iteration,
+        not by this call.
         """
         scan = self._directory.scan(
             topic,
@@ -207,7 +207,8 @@ class AsyncRemoteDirectory:
     async def close(self) -> None:
         """Wait for pending appends, then close.
 
-        Later calls raise Closed. Pending calls other than appends may also raise Closed.
+        Calls made after `close` raise Closed. Calls that are pending when the connection is closed
+        may also raise Closed, except appends.
         """
         if self._is_closed:
             return

@@ -81,7 +81,7 @@ def split_server(server: str) -> tuple[str, int]:
 
 
 def never() -> bool:
-    """Return False: never stop waiting."""
+    """Return False; the default of `Patience.is_stopped`, which never ends a wait."""
     return False
 
 
@@ -219,8 +219,8 @@ Request = TypeVar("Request", bound="DataclassInstance")
 Response = TypeVar("Response", bound="DataclassInstance")
 CLIENT_ID: Final = "tidelog-follow"
 
-# Maximum number of bytes per read. Because of this limit, memory grows only with bytes that have
-# arrived.
+# Maximum number of bytes per read. With this limit, a response that declares a large size takes
+# memory only for the bytes that have arrived.
 _RECEIVE_BYTES: Final = 1 << 20
 
 

@@ -1,8 +1,8 @@
 """Small interface to confluent-kafka: admin client, consumers, producers, errors, deadlines.
 
 Every call has a timeout. Errors of the library and of brokers are raised as subclasses of
-TidelogError. Most are ClusterFailure, which names the cluster and the operation. librdkafka's own
-error codes are negative.
+TidelogError. Most of these errors are ClusterFailure, which names the cluster and the operation.
+The error codes that librdkafka itself defines are negative.
 
 Source: Kafka's protocol guide, error codes; librdkafka, rdkafka.h, rd_kafka_resp_err_t.
 """
@@ -117,8 +117,9 @@ def is_direct(client: Mapping[str, str]) -> bool:
     return protocol.upper() == "PLAINTEXT" and client.keys() <= _NOT_OF_FETCHES
 
 
-# Matches librdkafka's text for a refused connection; the group of the pattern is HOST:PORT.
-# librdkafka itself reports a refused connection only in this text, and raises a timeout.
+# Pattern of librdkafka's text for a refused connection; its only group matches HOST:PORT.
+# librdkafka reports a refused connection only in this text, because the error that it raises is a
+# timeout.
 _REFUSED_CONNECTION: Final = re.compile(
     r"([^\s/(]+:\d+)/\S+: Connect to \S+ failed: Connection refused"
 )
@@ -167,7 +168,7 @@ LEADER_CHANGES: Final = frozenset(
     }
 )
 
-# Codes of temporary errors. They end when the partition's new leader is ready, for example after
+# Codes of temporary errors, which end when the partition's new leader is ready, for example after
 # the topic was created or a broker was stopped.
 LEADER_COMES: Final = frozenset(
     {
@@ -180,7 +181,7 @@ LEADER_COMES: Final = frozenset(
     }
 )
 
-# Codes of errors that a commit gets if the client is not a member and the group has members.
+# Error codes for a commit to a group with members, sent by a client that is not a member.
 OVERRULED: Final = frozenset(
     {
         ErrorCode.ILLEGAL_GENERATION,
@@ -191,8 +192,8 @@ OVERRULED: Final = frozenset(
     }
 )
 
-# Codes of temporary errors. They end when the group's coordinator is ready, for example after a
-# broker was started. The failed request had no effect.
+# Codes of temporary errors, which end when the group's coordinator is ready, for example after a
+# broker was started. A request that fails with one of these codes has no effect.
 COORDINATOR_COMES: Final = frozenset(
     {
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -205,8 +206,8 @@ Setting: TypeAlias = str | int | float | bool
 _Key = TypeVar("_Key")
 _Result = TypeVar("_Result")
 
-# Additional time in seconds to wait for a future after the timeout of its request. The request then
-# ends with its own error, which has more details.
+# Seconds to wait for a future in addition to the timeout of its request. So the request's own
+# timeout error, which has more details, is raised instead of the future's.
 _GRACE_S: Final = 2.0
 
 # librdkafka's maximum of `socket.timeout.ms`. Requests that may take longer have their own timeout.
@@ -225,8 +226,8 @@ _NAMED_MAX: Final = 5
 _NO_LEADER: Final = -1
 
 # For one-shot commands: number of attempts to reach any bootstrap server, pause between two
-# attempts, and timeout of connecting to one server. A broker that is just starting has three pauses
-# to open its port.
+# attempts, and timeout of connecting to one server. So a broker that is just starting has the time
+# of three pauses to open its port.
 _ATTEMPTS: Final = 4
 _ATTEMPT_PAUSE_S: Final = 0.25
 _ATTEMPT_TIMEOUT_S: Final = 0.25
@@ -275,9 +276,9 @@ class Client:
     def fail_if_refused(self, pause: Callable[[float], object]) -> None:
         """Let the first request fail within about a second if no server accepts connections.
 
-        Each bootstrap server must refuse the connection, or its name can't be resolved. Without
-        this call, and for a server that does not respond, librdkafka tries to connect until the
-        timeout.
+        The first request fails early only if each bootstrap server refuses the connection or has a
+        name that can't be resolved. If a server does not respond, or without this call, librdkafka
+        tries to connect until the timeout.
 
         Args:
             pause: Function that waits for a number of seconds, between two attempts.
@@ -508,9 +509,9 @@ class Client:
             }
 
     def retry(self, request: Callable[[], _Result], *, unready: Collection[int]) -> _Result:
-        """Return the result of `request`; on an error in `unready`, repeat it until the timeout.
+        """Call `request` and return its result; repeat the call if the error code is in `unready`.
 
-        The request may be sent more than once, so it must be safe to repeat.
+        The call is repeated until the timeout, so the request must be safe to send more than once.
         """
         left_s = self.deadline()
         while True:

@@ -30,8 +30,8 @@ _RENAMED: Final = {
     "sasl.kerberos.service.name": "sasl.kerberos.service.name",
 }
 
-# Settings of Java's clients that are ignored. A tool with few requests doesn't need these settings,
-# or gets the value from another option (`bootstrap.servers`).
+# Settings of Java's clients that are ignored, because a tool with few requests doesn't need them,
+# or because another option gives the value (`bootstrap.servers`).
 WITHOUT_MEANING: Final = frozenset(
     {
         "default.api.timeout.ms",

@@ -312,7 +312,7 @@ class Cluster(Closing, Client):
         if not times:
             return {}
         level = Level.READ_COMMITTED if isolation else Level.READ_UNCOMMITTED
-        # The constructor returns an instance of a matching subclass.
+        # `OffsetSpec` is abstract, but its constructor returns an instance of a concrete subclass.
         specs = {
             CkPartition(p.topic, p.partition): OffsetSpec(ms)  # type: ignore[abstract] # see above
             for p, ms in times.items()
@@ -339,8 +339,9 @@ class Cluster(Closing, Client):
             for partition, result in results.items()
         }
         # If a leader can't be reached, librdkafka reports no error, and the result keeps its
-        # initial offset, -1001. The start and end of a log are never negative. So if one of them is
-        # requested, -1 also means a missing result.
+        # initial offset, -1001. In a search by time, -1 means that no record matches. In a request
+        # for the start or end of a log, which are never negative, -1 also means that the leader did
+        # not respond.
         silent = [
             name
             for name, time_ms in times.items()
@@ -390,8 +391,8 @@ class Cluster(Closing, Client):
     ) -> dict[TopicPartition, TimeMatch]:
         """Return the first record of each partition that was appended at `time_ms` or later.
 
-        A partition with records has no entry in two cases: its leader is no tidelog broker, or the
-        leader can be reached only through librdkafka.
+        The result has no entry for a partition with records in two cases: its leader is no tidelog
+        broker, or its leader can be reached only through librdkafka.
         """
         with closing(self.append_time_lookup(max_bytes=1)) as lookup:
             matches = {
@@ -412,8 +413,8 @@ class Cluster(Closing, Client):
 
         Args:
             isolation: READ_COMMITTED ends at the last stable offset.
-            max_bytes: Maximum size of a response in bytes. A broker sends at least one batch, so 1
-                fetches the batches one by one.
+            max_bytes: Maximum size of a response in bytes. A broker sends at least one batch, so
+                with the value 1 each response has one batch.
         """
         # imported only here, because few callers need it
         from tidelog.remote.time_lookup import AppendTimeLookup, Leaders
@@ -456,11 +457,12 @@ class Cluster(Closing, Client):
             partition: The partition.
             isolation: READ_COMMITTED ends at the last stable offset.
             topic_id: Expected id of the topic as 32 hexadecimal digits, or "" to accept any.
-                Another id is an error: the topic was deleted and recreated.
-            max_bytes: Maximum size of a response in bytes. A broker sends at least one batch, so 1
-                fetches the batches one by one.
+                If the topic has another id, because it was deleted and recreated, the fetch raises
+                UnknownTopic.
+            max_bytes: Maximum size of a response in bytes. A broker sends at least one batch, so
+                with the value 1 each response has one batch.
             reach: Function that returns the extent of the complete batches in a response. The
-                default function needs no numpy.
+                default, `reach_of`, needs no numpy.
         """
         from tidelog.record.offset_order import reach_of
         from tidelog.remote.broker_connection import connect_socket
@@ -490,8 +492,8 @@ class Cluster(Closing, Client):
         future = self.admin().list_consumer_groups(request_timeout=self.timeout_s)
         listing = self.results(operation, {operation: future})[operation]
         for error in listing.errors:
-            # According to confluent-kafka's documentation, each of these errors is a
-            # KafkaException. In fact it is a KafkaError.
+            # confluent-kafka documents these errors as instances of KafkaException, but returns
+            # instances of KafkaError. This code accepts either class.
             kafka_error = error.args[0] if isinstance(error, Exception) else error
             raise self.failure(operation, kafka_error)
         return list(listing.valid)
@@ -512,8 +514,8 @@ class Cluster(Closing, Client):
         Raises:
             UnknownGroup: A group does not exist.
             GroupActive: A group has members.
-            ClusterFailure: The cluster refuses, or can't be reached. Some groups may have been
-                deleted.
+            ClusterFailure: The cluster refuses, or can't be reached. Some of the groups may have
+                been deleted before the error.
         """
         operation = f"delete {', '.join(names)}"
         futures = self.admin().delete_consumer_groups(list(names), request_timeout=self.timeout_s)
@@ -590,7 +592,7 @@ class Cluster(Closing, Client):
         )
 
         def request(chosen: Sequence[str]) -> dict[str, dict[TopicPartition, Committed | None]]:
-            if requested == []:  # librdkafka would return the commits of all partitions
+            if requested == []:  # for [], librdkafka would return all commits
                 return {group: {} for group in chosen}
             futures = {
                 group: self.admin().list_consumer_group_offsets(
@@ -611,9 +613,10 @@ class Cluster(Closing, Client):
         results: dict[str, GroupOffsets] = {}
         for at in range(0, len(groups), _GROUPS_AT_ONCE):
             chosen = groups[at : at + _GROUPS_AT_ONCE]
-            # Without a coordinator, a request for offsets crashes the process (librdkafka 2.16
-            # dereferences a null pointer). So the groups' descriptions are requested first. This
-            # request fails without a crash if there is no coordinator.
+            # If a group has no coordinator, a request for its offsets crashes the process
+            # (librdkafka 2.16 dereferences a null pointer). So the groups' descriptions are
+            # requested first: without a coordinator, the request for descriptions fails with an
+            # error.
             described = self._describe_groups(chosen, denied)
             allowed = [*described]
             committed = self.retry(partial(request, allowed), unready=codes.COORDINATOR_COMES)
@@ -634,8 +637,9 @@ class Cluster(Closing, Client):
 
         Raises:
             GroupActive: The group has members. Nothing was changed.
-            ClusterFailure: The cluster refuses, or can't be reached. Some offsets may have been
-                committed; if a broker refused an offset, the message names the partition.
+            ClusterFailure: The cluster refuses, or can't be reached. Some of the offsets may have
+                been committed before the error. If a broker refused an offset, the message names
+                its partition.
         """
         from confluent_kafka import ConsumerGroupTopicPartitions
 
@@ -769,9 +773,9 @@ class Cluster(Closing, Client):
     ) -> "Iterator[ck.Consumer]":
         """Yield a consumer positioned at the offsets, and close it at the end of the block.
 
-        Each call uses a new consumer for two reasons. After a second assignment, librdkafka waits
-        for fetches of the first assignment. And a fetch after an abandoned fetch may never get a
-        response.
+        Each call creates a new consumer, because librdkafka has two problems with a used consumer.
+        After a new assignment of partitions, the consumer waits for the fetches of the previous
+        assignment. After a fetch was abandoned, the consumer's next fetch may never get a response.
         """
         reader = self.consumer(isolation_level=isolation.name.lower(), fetch_wait_max_ms=100)
         try:

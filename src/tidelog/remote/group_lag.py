@@ -47,8 +47,9 @@ if TYPE_CHECKING:
 
 SAMPLES_MAX: Final = 20
 
-# Maximum number of partitions from which one consumer reads the first unread records. The number is
-# limited, because the timeout of the consumer applies to all its partitions together.
+# Maximum number of partitions from which one consumer reads the first unread records. One timeout
+# applies to all partitions of a consumer together, so a consumer with too many partitions would
+# exceed it.
 _UNREAD_AT_ONCE: Final = 1000
 
 
@@ -98,7 +99,8 @@ class Observation:
         member: Client id of the member that the partition is assigned to; None if no member has the
             partition.
         log_end: Log end offset, which is above `end` if an open transaction hides records from the
-            group. None if it was not requested, because the next offset is not above `end`.
+            group. None if the log end was not requested; it is requested only if the next offset is
+            above `end`.
     """
 
     partition: TopicPartition
@@ -281,7 +283,8 @@ def _unread_at(
 ) -> dict[tuple[TopicPartition, int], Unread | None]:
     """Return the first unread record at or after each offset; None or no entry if there is none.
 
-    A consumer reads from one offset of a partition, so further offsets need further consumers.
+    A consumer can read a partition from only one offset. If several offsets of a partition are
+    given, each further offset needs a further consumer.
     """
     unread: dict[tuple[TopicPartition, int], Unread | None] = {}
     waiting = sorted(offsets)
@@ -428,13 +431,14 @@ def over_limits(
 
     Args:
         lags: Lag of all partitions.
-        max_lag: Maximum number of unread records. If the number of a partition is inexact, its
-            upper bound is compared.
+        max_lag: Maximum number of unread records. If a partition's number is inexact, the upper
+            bound of this number is compared with the maximum.
         max_ms: Maximum age in ms of the first unread record. A record without a time violates the
             limit, because its age is unknown.
 
-    If a limit is given, a committed offset beyond the log's end also yields a line. In this case
-    the log was truncated or recreated, so it is unknown how much of this log the group has read.
+    If a limit is given, a partition whose committed offset is beyond the log's end also yields a
+    line. The log of this partition was truncated or recreated, so it is unknown how much of the log
+    the group has read.
     """
     lines = []
     for lag in lags:
@@ -515,7 +519,8 @@ def read_groups(directory: Directory, env: Env) -> DirectoryGroups | None:
         loaded = _load(directory.partition(OFFSETS_TOPIC, number), notes)
         for group, one in loaded.items():
             offsets = _positions(directory, group, one, notes)
-            # These commits are newer than the offsets that a standby copied from its leader.
+            # Commits in the partitions of `__consumer_offsets` replace the offsets that a standby
+            # copied from its leader, because the commits are newer.
             if offsets:
                 groups[group] = {**groups.get(group, {}), **offsets}
     return DirectoryGroups(
@@ -545,8 +550,8 @@ def _positions(
     for topic, partition, commit in loaded.offsets:
         name = TopicPartition(topic, partition)
         newer = newest.get(name)
-        # A partition can have commits under two keys, in the old and in the new format of keys; the
-        # newer commit applies.
+        # A group's commits for a partition can have two keys, one in the old and one in the new key
+        # format. The newer commit applies.
         if newer is None or newer.record_offset < commit.record_offset:
             newest[name] = commit
     positions: dict[TopicPartition, int] = {}

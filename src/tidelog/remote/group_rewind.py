@@ -1,9 +1,11 @@
 """Plans and executes the rewind of a consumer group to a point in time.
 
-Only `execute` commits. Two rules prevent a rewind from skipping records. First, if a partition has
-no record at or after the time, the group's offset stays unchanged. Exception: with `no_match` END,
-the destination is the log end. Second, if a move would skip unread records, the offset stays
-unchanged. Exception: `forward` and the target LATEST allow such a move.
+Only `execute` commits. Two rules prevent a rewind from skipping records:
+
+- If a partition has no record at or after the time, the group's offset stays unchanged, unless
+  `no_match` is END: with END, the group moves to the log end.
+- If a move would skip unread records, the group's offset stays unchanged, unless `forward` is set
+  or the target is LATEST.
 
 Source: KIP-79; the rewind of a group is its first use case.
 """
@@ -148,7 +150,7 @@ def choice_partitions(
         partitions: Function that returns all partitions of a topic.
 
     Raises:
-        InvalidRequest: A partition does not exist. Errors of `partitions` are passed on.
+        InvalidRequest: A partition does not exist. Errors that `partitions` raises are not changed.
     """
     chosen: set[TopicPartition] = set()
     for topic, number in choices:
@@ -266,10 +268,10 @@ def execute(cluster: ClusterView, group: str, moves: Iterable[Move]) -> None:
     """Commit the offsets of a plan.
 
     Raises:
-        GroupActive: The group has members. They would continue from their own positions and
-            overwrite the commit, so nothing was changed.
-        ClusterFailure: The cluster refuses, or can't be reached. Offsets of some partitions may
-            have been committed.
+        GroupActive: The group has members, which would continue from their own positions and
+            overwrite the new offsets. Nothing was changed.
+        ClusterFailure: The cluster refuses, or can't be reached. The offsets of some partitions may
+            have been committed before the error.
     """
     members = active_members(cluster, group)
     if members:

@@ -10,8 +10,8 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.remote.group_lag import PartitionLag, State
 from tidelog.types import TopicPartition
 
-# Maps each state other than `OK` to a predicate for one partition and a predicate for several
-# partitions, which follow the subject of a sentence.
+# Ends of sentences for the states other than `OK`: the first text follows the name of one
+# partition, the second text follows several names.
 _BAD: Mapping[State, tuple[str, str]] = {
     State.NO_COMMIT: ("has no commit", "have no commit"),
     State.LOST: ("has lost records", "have lost records"),
@@ -30,11 +30,11 @@ class LagSum:
         is_exact: Whether the number of unread records is exact, not an upper bound.
         behind_ms: Age in ms of the oldest unread record; 0 if all records are read, None if no age
             is known.
-        offsets_per_s: Offsets consumed per second in all partitions; None if unknown for a
+        offsets_per_s: Offsets consumed per second in all partitions; None if the number for a
+            partition is unknown.
+        catch_up_s: Seconds until the group has reached the end of all partitions: infinite if the
+            group does not approach the end of a partition; else None if the time is unknown for a
             partition.
-        catch_up_s: Seconds until the group has reached the end of all partitions. Infinite if there
-            is a partition whose end the group does not approach. Otherwise None if there is a
-            partition whose time is unknown.
         states: Number of partitions in each state other than `OK`.
     """
 

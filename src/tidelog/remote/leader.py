@@ -6,8 +6,8 @@ only up to the high watermark.
 
 Two logs are compared by leader epochs. A comparison of records does not suffice: the standby and
 the leader apply retention and compaction independently, so a record that only one of them has
-proves nothing. In two cases records of the standby were written by another leader: the records are
-beyond the end of their epoch at the leader, or the leader never had their epoch.
+proves nothing. Records of the standby were written by another leader in two cases: the leader never
+had the records' epoch, or at the leader this epoch ends before the records.
 
 Source: Kafka's protocol guide; KIP-101, KIP-279, KIP-320, KIP-516; Kafka 4.x
 AbstractFetcherThread.getOffsetTruncationState.
@@ -130,13 +130,16 @@ def is_other_batch(own_batch: Batch, theirs: Batch) -> bool:
     """Return whether the valid batches of two logs at an offset were written by different leaders.
 
     Compaction removes records from a batch or adds a delete horizon, but does not change the
-    batch's offsets. So different leaders have written two batches in two cases. In the first case,
-    their offset ranges overlap without being equal. In the second case, the batches have the same
-    offsets and record count, no delete horizon, and different checksums. After a promotion, epochs
-    can't show that the leaders differ, because the promoted standby and its former leader may both
-    use the same next epoch. The checksum doesn't cover the base offset, so a batch with the same
-    bytes at another base offset is the same batch with a flipped bit. A batch of the leader that
-    begins after the own batch proves nothing, so the result is False.
+    batch's offsets. So two batches were written by different leaders in two cases:
+
+    - The offset ranges of the batches overlap without being equal.
+    - They have the same offsets and record count, no delete horizon, and different checksums.
+
+    After a promotion, leader epochs can't show that the leaders differ, because the promoted
+    standby and its former leader may both use the same next epoch. The checksum doesn't cover the
+    base offset, so batches that differ only in the base offset are the same batch with a flipped
+    bit. If the leader's batch begins after the end of the standby's batch, this proves nothing, so
+    the result is False.
     """
     if (
         own_batch.magic == theirs.magic == MAGIC_2
@@ -211,8 +214,8 @@ class Position:
         offset: First offset to fetch.
         last_epoch: Leader epoch of the record before that offset, -1 if unknown.
         leader_epoch: The leader's current epoch, -1 if unknown.
-        max_bytes: Byte limit for this partition. It applies if it is above
-            `FetchLimits.partition_max_bytes`.
+        max_bytes: Byte limit for this partition. The larger of this limit and
+            `FetchLimits.partition_max_bytes` applies.
     """
 
     name: TopicPartition
@@ -236,7 +239,7 @@ class Leader:
     """The cluster that a standby follows. Not thread-safe.
 
     Attributes:
-        refused: Maps each topic for which the last `refresh` got an error to the error code.
+        refused: Error code by topic, for the topics for which the last `refresh` got an error.
 
     Life cycle: refresh -> (ends_of_epochs | log_offsets | send_fetch -> receive_fetch)* -> close.
     """
@@ -425,8 +428,8 @@ class Leader:
         """Wait for the response to `send_fetch`, and yield the data of each partition.
 
         Raises:
-            ClusterFailure: The broker can't be reached or refuses. Or the response has a partition
-                twice, or a partition that was not requested.
+            ClusterFailure: The broker can't be reached or refuses, or its response has a partition
+                twice or a partition that was not requested.
         """
         client = self.node(node_id)
         response = client.receive(FETCH)

@@ -1,17 +1,17 @@
 """librdkafka's consumer with a check of the order of offsets (see `record.offset_order`).
 
 librdkafka returns records in the order in which they arrive, whatever their offsets are. Each
-record must have a higher offset than the previous record of its partition. A record that does not
-have the next offset must also be below the high watermark of the response that contains the record.
-A list of records is checked completely before it is returned.
+record must have a higher offset than the previous record of its partition. A record that follows a
+gap in the offsets must also be below the high watermark of its response. A list of records is
+checked completely before it is returned.
 
-librdkafka looks for the coordinator of `group.id` even if partitions are assigned and nothing is
-committed. If the user chose no group, `group.id` is a placeholder. The consumer ignores a refusal
-of the placeholder, because reading the topics needs no rights on a group.
+librdkafka requests the coordinator of `group.id` even if the caller assigns the partitions and
+commits nothing. If the user chose no group, `group.id` is a placeholder. The consumer ignores a
+refusal of the placeholder, because reading the topics needs no rights on a group.
 
-One kind of damage is not detected: a flipped bit that moves a batch below the requested offset. In
-this case librdkafka drops the batch, and the missing offsets look like a gap from compaction.
-Readers of batches (`remote.partition_fetch`) detect this error.
+One kind of damage is not detected: a flipped bit in a base offset that moves a batch below the
+requested offset. librdkafka drops this batch, and the missing offsets look like a gap from
+compaction. Readers of batches (`remote.partition_fetch`) detect this damage.
 """
 
 from collections.abc import Iterable, Mapping

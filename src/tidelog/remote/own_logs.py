@@ -2,8 +2,8 @@
 
 The directory shows what Kafka's brokers don't report: when each record was appended, and how many
 records are between two offsets. Brokers may write to the directory during a call; every call sees
-the directory's current state. Without the directory, either a count is only an upper bound, or the
-records must be fetched to be counted.
+the directory's current state. If the directory is not available, a count of records is only an
+upper bound, unless the records are fetched and counted.
 """
 
 from collections.abc import Callable
@@ -119,8 +119,9 @@ class OwnLogs:
         """Return the first record that was appended at `time_ms` or later; None if there is none.
 
         Raises:
-            InvalidRequest: The record before the match has no known append time, so it may be the
-                first match. If nothing matches, this applies to the last record of the log.
+            InvalidRequest: The record before the match has no known append time, so that record may
+                be the first match. Or no record matches, and the log's last record has no known
+                append time.
         """
 
         def search(log: LogView) -> OffsetAndTimestamp | None:
@@ -198,8 +199,9 @@ def count_records(
 def _count_segment(segment: Segment, start: int, end: int, aborted: AbortedFilter) -> int:
     """Return the number of a segment's data records with offsets in [start, end).
 
-    The zone map of a finished segment gives the number if the whole segment is in the range, and
-    the segment can't have aborted records. Otherwise the records of the batches are counted.
+    The number comes from the segment's zone map if the segment is finished, is in the range as a
+    whole, and can't have aborted records. In all other cases the segment's batches are read to
+    count their records.
     """
     if not segment.is_active and start <= segment.base_offset < segment.end_offset:
         zones = segment.zones if segment.end_offset <= end else None
@@ -247,8 +249,8 @@ def counter(
     Args:
         cluster: The cluster, to read records from.
         own: The cluster's own directory, in which records are counted by batch headers.
-        by_reading: Whether to fetch and count the records if no directory has the partition. All
-            bytes cross the network, because brokers send whole batches.
+        by_reading: Whether to fetch and count the records if no directory has the partition. Such a
+            count transfers all bytes of the range, because brokers send whole batches.
         isolation: With READ_COMMITTED, records of aborted transactions don't count.
     """
 

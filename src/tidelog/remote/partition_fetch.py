@@ -1,11 +1,12 @@
 """Fetch of a partition's record batches from its leader, without an object per record.
 
-The fetch continues at the new leader if the leader changes. The fetch takes the next offset from
-the headers of batches. So it doesn't wait for offsets whose records compaction has removed, or that
-belong to transaction markers. Brokers must accept plain-text connections. The order of offsets is
-checked (see `record.offset_order`): each response must start after the end of the previous
-response. If offsets are missing before the last batch of a response, the base offset of this batch
-may be wrong, so this batch is fetched again, together with the next batch.
+The fetch continues at the new leader if the leader changes. The next offset to fetch comes from the
+headers of batches, not from records. So the fetch doesn't wait for records at offsets that have
+none, such as offsets of transaction markers and of records that compaction has removed. Brokers
+must accept plain-text connections. The order of offsets is checked (see `record.offset_order`):
+each response must start after the end of the previous response. If offsets are missing before the
+last batch of a response, the base offset of this batch may be wrong. So this batch is fetched again
+together with the next batch, which shows whether the base offset is right.
 
 Life cycle: call `parts` any number of times, then `close`. Not thread-safe. Source: Kafka's
 protocol guide; KIP-98, KIP-320, KIP-405.
@@ -166,7 +167,8 @@ class PartitionFetch:
             name: The partition.
             seams: Connections and clock.
             topic_id: Expected id of the topic as 32 hexadecimal digits, or "" to accept any.
-                Another id is an error: the topic was deleted and recreated.
+                If the topic has another id, because it was deleted and recreated, the fetch raises
+                UnknownTopic.
             settings: Settings of the fetch.
         """
         self._name = name
@@ -252,16 +254,16 @@ class PartitionFetch:
                 raise self._refusal(
                     "fetch", ErrorCode.MESSAGE_TOO_LARGE, "the response has no complete batch"
                 )
-            # The batch is damaged. The decoder reports the damage; until then the next offset
-            # doesn't matter.
+            # The batch is damaged. The decoder will raise an error for it, so any value serves as
+            # the next offset here.
             return FetchedBatches(
                 offset, offset + 1, (floor, limit), batches, aborted, data.append_times
             )
         following, floor = seam.next_offset, floor or self._floor(batches, offset)
         if seam.before is not None and lies_behind_gap(batches, seam):
-            # The offset of the last batch may be wrong (too high). The next fetch starts before
-            # this batch, so the broker sends it again, followed by the next batch. The next batch
-            # shows whether the offset is wrong.
+            # The base offset of the last batch may be too high. So this batch is left out here, and
+            # the next fetch starts before it: the batch that follows it in the next response shows
+            # whether its base offset is right.
             batches, following = memoryview(batches)[: seam.last_at], seam.before
         elif following > data.high_watermark:
             limit = self.log_offset(LATEST_TIMESTAMP, IsolationLevel.READ_UNCOMMITTED)
@@ -351,9 +353,9 @@ class PartitionFetch:
     def _is_through(self, data: PartitionData, offset: int, end: int) -> bool:
         """Return whether a response without batches proves that [offset, end) has no batches.
 
-        This is proved if the visible end is at or above `end`, and `offset` is on the leader's own
-        disk. Then the broker has searched these offsets and found no batch, because compaction has
-        removed all their records.
+        The response proves it if the end of the visible records is at or above `end`, and `offset`
+        is on the leader's own disk. In this case the broker has searched all these offsets, and
+        compaction has removed all their records.
         """
         is_committed = self._isolation is IsolationLevel.READ_COMMITTED
         visible = data.last_stable_offset if is_committed else data.high_watermark
@@ -364,8 +366,8 @@ class PartitionFetch:
 
         Return 0 if the leader can't report this offset.
 
-        Below this offset the broker reads from remote storage, and an empty response may only mean
-        that the storage is slow.
+        Below the returned offset, the broker reads from remote storage, and an empty response may
+        only mean that the storage is slow.
         """
         leader = self._find_leader()
         if leader.version_of(LIST_OFFSETS) < SPECIAL_SINCE[EARLIEST_LOCAL_TIMESTAMP]:
@@ -468,7 +470,8 @@ class PartitionFetch:
     def _unknown(self) -> ClusterFailure | UnknownTopic:
         """Return the error for an unknown partition.
 
-        The error is UnknownTopic only after many lookups, before that a ClusterFailure.
+        The error is ClusterFailure for the first `_UNKNOWN_MAX` lookups, and UnknownTopic for later
+        lookups.
         """
         self._unknown_count += 1
         if self._unknown_count > _UNKNOWN_MAX:
@@ -499,7 +502,8 @@ class PartitionFetch:
     def _forget_leader(self, reason: ClusterFailure) -> None:
         """Forget the leader and pause, so that the next request looks up the leader.
 
-        A permanent error is raised instead.
+        If `reason` is a permanent error, which a new leader would not resolve, it is raised
+        instead.
         """
         if reason.error_code is not None and reason.error_code not in codes.LEADER_CHANGES:
             raise reason

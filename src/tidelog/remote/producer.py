@@ -141,15 +141,15 @@ class Sender:
             Future with the result of each partition. Base and last offset are the offsets of the
             call's first and last record; other producers' records may be between these two. Append
             times are known for topics with LogAppendTime; for other topics they are -1. The log
-            start is -1, which means unknown.
+            start offset in each result is -1, which means unknown.
 
         Raises:
             Closed: The connection was closed.
             ConfigError: librdkafka doesn't know a setting or a value.
 
         The future's `result()` raises InvalidRecord, InvalidTimestamp, MessageTooLarge,
-        ClusterFailure and others. Other records of the call may then be in the log; a note of the
-        error states how many.
+        ClusterFailure and others. After such an error, other records of the call may be in the log;
+        a note of the error states how many.
         """
         lane = self._lane(self._codec_name if codec is None else codec.config_name)
         call = _Call()
@@ -323,8 +323,8 @@ class _Lane:
 
         If a broker refuses a record's sequence number as a duplicate, it returns no offset, and
         librdkafka reports the record as delivered. Brokers before 4.4 also refuse a record as a
-        duplicate if a later request has overtaken the record's own request (KAFKA-15591). Such a
-        record is not in the log.
+        duplicate if a later request has overtaken the record's own request (KAFKA-15591). A record
+        that was refused for this reason is not in the log.
         """
         reason = (
             f"{where}: the broker returned no offset for a retried record, so it may not be in"

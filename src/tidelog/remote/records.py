@@ -1,12 +1,12 @@
 """Reads records of a cluster, one by one or as splits that are decoded to columns.
 
 `ClusterRecords` is a `RecordSource`. A partition is read from its leader with the wire client. If
-settings such as those of TLS and SASL need librdkafka, the partition is read through librdkafka.
-`read` needs Arrow; `records` needs neither numpy nor Arrow and is meant for small numbers of
-records. Records that are appended later (`later_records`) are always read through librdkafka. Their
-append times come from a second fetch of the same batches, because librdkafka drops the fields that
-tidelog's brokers add to a response. Brokers keep no history of compaction, so the table of a
-compacted topic is inexact for every past time.
+the client's settings need librdkafka, such as settings for TLS or SASL, the partition is read
+through librdkafka. `read` needs Arrow; `records` needs neither numpy nor Arrow and is meant for
+small numbers of records. Records that are appended later (`later_records`) are always read through
+librdkafka. The append times of these later records come from a second fetch of the same batches,
+because librdkafka drops the fields that tidelog's brokers add to a response. Brokers keep no
+history of compaction, so the table of a compacted topic is inexact for every past time.
 
 `remote.time_lookup` turns times into offsets.
 """
@@ -137,7 +137,7 @@ def consumed_records(
 
 
 def _append_time(record: Record, runs: AppendRuns) -> int | None:
-    """Return the broker's append time of a record, or its LogAppendTime timestamp, or None."""
+    """Return a record's append time in ms, or its LogAppendTime timestamp; None if unknown."""
     append_ms = runs.time_of(record.offset)
     return stamp_of(record) if append_ms == UNKNOWN_MS else append_ms
 
@@ -392,8 +392,8 @@ class ClusterRecords(RecordSource):
     ) -> dict[TopicPartition, int | None] | None:
         """Return each partition's number of records without an append time; None if unknown.
 
-        The result is None without a time range. It is also None on the record clock, because a read
-        on this clock counts the records without a time.
+        The whole result is None if no time range is given. It is also None on the record clock,
+        because a read on the record clock itself counts the records without a time.
         """
         if clock is ClockName.RECORD or requested_range.times is None:
             return None
@@ -582,8 +582,9 @@ class _ClusterReads(PlainReads):
             if times is None:
                 yield record, append_ms
             elif self._clock is ClockName.APPEND:
-                # The offsets of the plan already limit the read to the time range. Records that are
-                # appended later are left out until the start time is reached.
+                # The plan's offsets already limit the read to the time range. Only records that are
+                # appended after the plan need a check: they are left out until the range's start
+                # time is reached.
                 if times[0] <= self._source.env.clock.now_ms():
                     yield record, append_ms
             elif record.timestamp == NO_TIMESTAMP:

@@ -3,8 +3,7 @@
 Implements `FrontDoor` with a `Cluster`, so it works with any Kafka through confluent-kafka. If
 connections need neither TLS nor SASL, and no setting may affect fetches (see `client.is_direct`),
 batches are fetched from the leaders without librdkafka. `RemoteDirectory` lacks operations that
-need a directory: access to logs and retention. It also lacks append times if the brokers return
-none.
+need a directory: access to logs and retention. Append times are unknown if the brokers return none.
 
 Life cycle: `tidelog.connect`, calls, close; best used in a `with` block. Thread-safe.
 """
@@ -155,8 +154,8 @@ class RemoteDirectory(FrontDoor):
             partitions: Number of partitions, at least 1.
             config: Settings under Kafka's names; values may have a unit (`7d`, `1GiB`). The brokers
                 refuse unknown settings.
-            exist_ok: Whether an existing topic is accepted. It stays unchanged, even if the other
-                arguments differ from it.
+            exist_ok: Whether to accept that the topic exists already. The existing topic stays
+                unchanged, even if its partitions or settings differ from the other arguments.
 
         Returns:
             Notes on the settings, such as on deprecated names.
@@ -222,8 +221,8 @@ class RemoteDirectory(FrontDoor):
         The partition is chosen by murmur2 of the key, as in Kafka's Java client. Records without a
         key go to one partition, chosen at random for each call. By default the producer is
         idempotent, so it writes no record twice, and it waits for all in-sync replicas (acks=all).
-        A call may need several batches. So after an error some of the call's records
-        may be in the log, and the error's notes give the number of these records.
+        The records of one call may be sent in several batches. So after an error, some of the
+        call's records may be in the log; the error's notes give their number.
 
         Args:
             topic: Name of the topic.
@@ -234,7 +233,7 @@ class RemoteDirectory(FrontDoor):
         Returns:
             First and last offset of the call's records in each partition; other producers' records
             may be between them. Append times are -1 except in topics with LogAppendTime. The log
-            start is -1, which means unknown.
+            start offset in each result is -1, which means unknown.
 
         Raises:
             UnknownTopic, InvalidRequest: The topic or partition doesn't exist.
@@ -305,7 +304,7 @@ class RemoteDirectory(FrontDoor):
         *,
         codec: Compression | None = None,
     ) -> dict[int, AppendResult]:
-        """Append the rows of a table, like records with `append`.
+        """Append the rows of a table as records, and return the same result as `append`.
 
         Args:
             topic: Name of the topic.
@@ -395,7 +394,7 @@ class RemoteDirectory(FrontDoor):
         spans = dict.fromkeys(partitions, TimeSpan(None, None))
         for name, offset in offsets.items():
             record = records[name]
-            # otherwise the largest timestamp belongs to a transaction marker
+            # if no record has this offset, the largest timestamp is that of a transaction marker
             if record is not None and record.offset == offset:
                 spans[name] = TimeSpan(None, record.timestamp)
         return spans

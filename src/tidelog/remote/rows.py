@@ -2,9 +2,9 @@
 
 Rows are read from a leader's batches, decoded by column without an object per record. If the
 brokers need TLS or SASL, or other settings may affect fetches, rows are read from librdkafka's
-records instead. Both ways give equal values in the columns that librdkafka supports. librdkafka has
-append times only as LogAppendTime timestamps. If a read requests a column that librdkafka does not
-support, InvalidRequest is raised.
+records instead. In the columns that librdkafka supports, rows from its records equal rows from
+batches. librdkafka has append times only as LogAppendTime timestamps. A read through librdkafka
+raises InvalidRequest for a column that librdkafka does not support.
 """
 
 import itertools
@@ -75,8 +75,8 @@ def times(column: "Column", now_ms: int) -> list[int]:
     """Return create times in ms, rounded down; `now_ms` for null.
 
     Raises:
-        InvalidTimestamp: A time is 0 ms, which librdkafka would replace by the current time. Or a
-            time is one that no log accepts.
+        InvalidTimestamp: A time is one that no log accepts, or is 0 ms, which librdkafka would
+            replace by the current time.
         InvalidRequest: The column has neither timestamps nor integers.
     """
     create_ms = create_times(column, len(column), now_ms)
@@ -366,8 +366,8 @@ def fetched(
         CorruptData: A batch is damaged; everything before it was yielded.
     """
     maker = RowMaker(split, columns)
-    # On the append clock, the split's offsets already match the time range. So only records without
-    # an append time have to be left out.
+    # On the append clock, the split's offsets already limit the rows to the time range. So the
+    # reader doesn't compare times, and leaves out only rows without an append time.
     needs_time = split.clock is ClockName.APPEND and split.time_range is not None
     if needs_time:
         split = replace(split, time_range=None)
@@ -436,7 +436,7 @@ def _decoded(
 def _append_runs(part: FetchedBatches) -> "tuple[Longs, Longs] | None":
     """Return first offset and append time of each run in a response; None without runs.
 
-    The result is also None if the first offsets don't increase.
+    The result is also None if the runs' first offsets don't increase.
     """
     rows = np.array(part.append_times, np.int64)
     if not len(rows) or len(rows) % 2:

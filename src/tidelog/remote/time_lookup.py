@@ -2,18 +2,20 @@
 
 - Clock of a broker's own search: Kafka's brokers search on the record clock. tidelog's brokers
   search on the clock that the topic setting `tidelog.lookup.clock` names. If the setting names the
-  append clock, this module reads the records for a search on the record clock.
+  append clock, the brokers can't search on the record clock, so this module reads the records to
+  find the match.
 - Record clock: a broker's search may miss records, so a result without a match is verified.
 - Append clock on brokers other than tidelog's: append times are known if the broker stamped the
   records itself (LogAppendTime). A change of the setting `message.timestamp.type` applies only to
-  records that are appended later. So the first match and the last record before the match must both
-  have the type LogAppendTime.
-- Append clock on tidelog's brokers: the brokers search append times themselves. They return append
-  times with fetched records if the client requests append times. A broker that has returned no
-  append times gets no further requests for append times.
-- Plans: on the record clock, records of a range may be anywhere after the first match. So a plan
-  extends to the log end, and readers drop the records outside the range. On the append clock, a
-  plan ends at the first record that was appended at the range's end time or later.
+  records that are appended later. So a match is accepted only if the match and the last record
+  before it both have the timestamp type LogAppendTime.
+- Append clock on tidelog's brokers: the brokers search append times themselves. They also add
+  append times to the response of a Fetch request if the client requests append times. After a
+  response without append times, no further requests for append times are sent to its broker.
+- Plans on the record clock: records of a time range may be anywhere after the first match. So a
+  plan extends to the log end, and readers drop the records outside the time range.
+- Plans on the append clock: a plan ends before the first record that was appended at the range's
+  end time or later.
 
 Not thread-safe.
 """
@@ -128,9 +130,10 @@ def first_at_or_after(
 
     Return None for a log without such a record.
 
-    Kafka may return no match although later segments have matches. This happens if all matching
-    records of the first segment with a match were deleted (docs/differences.md). If the log's
-    largest timestamp shows that a match exists, the records are read instead.
+    Kafka's brokers may return no match although a later segment has a match. This happens if all
+    matching records in the first segment with matches are below the log start
+    (docs/differences.md). If the log's largest timestamp shows that a match exists, the records are
+    read instead.
     """
     answers = cluster.offsets_for_times(dict.fromkeys(marks, time_ms))
     unsure = [
@@ -228,8 +231,8 @@ def last_record_below(
 
 LOOKUP_CLOCK: Final = "tidelog.lookup.clock"
 
-# Error codes for a client that is not authorized to read a topic's settings. In this case the topic
-# counts as searched on the record clock.
+# Error codes for a client that is not authorized to read a topic's settings. After such an error
+# the setting is unknown, and brokers are assumed to search the topic on the record clock.
 _DENIED: Final = frozenset(
     {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
 )
@@ -282,8 +285,8 @@ def first_appended(
     answers = cluster.search_append_times(marks, time_ms)
     rest = {name: mark for name, mark in marks.items() if name not in answers}
     for name, hit in _first_by_stamp(cluster, rest, time_ms, "clock='append'").items():
-        # The timestamps prove that this record is the first match among LogAppendTime records. How
-        # many records before this record have no append time is unknown.
+        # The timestamps prove that this record is the first match among LogAppendTime records. The
+        # number of records before this record that have no append time is unknown.
         answers[name] = TimeMatch(None if hit is None else hit._replace(without_time=None), None)
     return answers
 
@@ -374,15 +377,16 @@ def first_known_appended(
         times.
 
     Raises:
-        InvalidRequest: The append time of the last record before the match is unknown, so this
-            record may be the first match. If nothing matches, the same applies to the last record
-            before the end.
+        InvalidRequest: The last record before the match has no known append time, so that record
+            may be the first match. Or no record matches, and the log's last visible record has no
+            known append time.
         OffsetOutOfRange, UnknownTopic, ClusterFailure: See `PartitionFetch.parts`.
     """
     matches: dict[TopicPartition, OffsetAndTimestamp | None] = {}
     for name, (hit, without_time) in cluster.search_append_times(marks, time_ms).items():
         mark = marks[name]
-        # A match at or above the end offset was appended after the watermarks were read.
+        # A match at or above the end offset was appended after the watermarks were read, so it is
+        # ignored.
         matches[name] = None if hit is None or hit.offset >= mark.end else hit
         if without_time:
             end = mark.end if hit is None else min(hit.offset, mark.end)
@@ -404,7 +408,7 @@ def _first_by_stamp(
 ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
     """Search by append time with the brokers' search by timestamp.
 
-    This is for partitions whose leaders return no append times.
+    Callers use this function for partitions whose leaders return no append times.
     """
     ours, theirs = _by_lookup_clock(cluster, marks)
     matches: dict[TopicPartition, OffsetAndTimestamp | None] = {}
@@ -425,8 +429,8 @@ def _by_lookup_clock(
     return ours, {name: mark for name, mark in marks.items() if name not in ours}
 
 
-# Error codes for a search for the largest timestamp, which brokers before 3.0 don't support. -165
-# is librdkafka's own code for this error.
+# Error codes if a broker can't search for the largest timestamp, such as Kafka's brokers before
+# 3.0. -165 is librdkafka's own code for an unsupported feature.
 _UNSUPPORTED: Final = frozenset({ErrorCode.UNSUPPORTED_VERSION, -165})
 
 
@@ -448,8 +452,8 @@ def plan_remote(
         isolation: READ_COMMITTED ends at the last stable offset.
 
     Raises:
-        InvalidRequest: The time range ends before it starts. Or the range is on the append clock,
-            and append times are unknown.
+        InvalidRequest: The time range ends before it starts, or it is on the append clock and
+            append times are unknown.
         ClusterFailure: A broker can't be reached, or refuses.
     """
     times = requested.times
@@ -474,8 +478,9 @@ def plan_remote(
             directory="",
             clock=clock,
             # Append times never decrease, so on the append clock the offsets already limit the read
-            # to the time range. If a broker returns append times, some records between these
-            # offsets may still have no known append time. Readers leave these records out.
+            # to the time range. The split keeps its time range nevertheless if the broker returns
+            # append times, because readers must leave out records between these offsets that have
+            # no known append time.
             time_range=times if clock is ClockName.RECORD or name in with_append_times else None,
             isolation=isolation,
         )
@@ -510,9 +515,9 @@ def _by_append_time(
 ) -> tuple[dict[TopicPartition, tuple[int, int]], set[TopicPartition]]:
     """Return offsets for a range of append times, and the partitions that have append times.
 
-    Offsets start at the first record appended at or after the start time, inclusive. They end
-    before the first record appended at or after the end time. The set contains the partitions whose
-    brokers return append times.
+    The offsets of a partition start at the first record appended at or after the start time
+    (inclusive), and end at the first record appended at or after the end time (exclusive). The set
+    contains the partitions whose brokers return append times.
     """
     if times[0] > 0:
         first = first_appended(cluster, marks, times[0])
@@ -536,8 +541,9 @@ class AppendRuns:
     """Append times in a response, one for each run of offsets with equal append time.
 
     Args:
-        rows: One flat sequence with two numbers for each run: its first offset, and its append time
-            in ms, -1 for unknown. If the offsets don't increase, all rows are ignored.
+        rows: Flat sequence with two numbers for each run: its first offset, and its append time in
+            ms (-1 for unknown). If the runs' first offsets don't increase, all append times count
+            as unknown.
     """
 
     def __init__(self, rows: Sequence[int]) -> None:
@@ -553,8 +559,8 @@ class AppendRuns:
 
 
 # Maximum number of partitions with open connections. Each partition has a connection to its leader,
-# and connections to bootstrap servers. Above the maximum, the connections of the least recently
-# used partition are closed.
+# and connections to bootstrap servers. If more partitions have connections, those of the least
+# recently used partition are closed.
 _OPEN_MAX: Final = 32
 
 
@@ -572,7 +578,8 @@ class _PartitionTimes:
 class Leaders:
     """Leaders of partitions, and which of them return no append times.
 
-    Leaders are looked up, once for each topic, only after a leader has returned no append times.
+    No leader is looked up until a leader has returned no append times. Each topic's leaders are
+    looked up once.
     """
 
     def __init__(self, look_up: Callable[[str], Mapping[int, int]], unsupported: set[int]) -> None:
@@ -605,8 +612,8 @@ class Leaders:
 class AppendTimeLookup:
     """Lookup of append times at the partitions' leaders; only tidelog's brokers return them.
 
-    The times in the last response of each partition are cached. A leader that has returned a
-    response without append times gets no further requests, for any of its partitions.
+    The times in the last response of each partition are cached. After a leader's response without
+    append times, no further requests are sent to this leader, for any of its partitions.
 
     Life cycle: lookups, then close. Not thread-safe.
     """
@@ -625,8 +632,8 @@ class AppendTimeLookup:
             open_fetch: Function that opens a partition's fetch; None if fetches need librdkafka.
             clock: Clock for pauses after failures.
             leaders: Leaders of partitions, and the leaders that return no append times.
-            rest_ms: Time in ms after a failure in which no request is sent for the partition.
-                During this time, append times of the partition count as unknown.
+            rest_ms: Pause in ms after a failed request for a partition. During the pause, no
+                request is sent for this partition, and its append times count as unknown.
         """
         self._open_fetch = open_fetch
         self._clock = clock

@@ -58,8 +58,8 @@ _NOT_AUTHORIZED: Final = frozenset(
     {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
 )
 
-# The value that applies to brokers without this setting, such as Kafka's brokers. Their retention
-# counts from the record's timestamp.
+# Clock of retention on brokers that don't have this setting, such as Kafka's brokers: they count
+# the retention time from the record's timestamp.
 _BROKER_CLOCK: Final = {"tidelog.retention.clock": RetentionClock.RECORD.value}
 
 
@@ -176,9 +176,9 @@ def await_leaders(client: "Cluster", partitions: Sequence[TopicPartition]) -> No
 
     Metadata may name the leader before the leader serves the partition.
 
-    A producer that starts before that may lose its first records. The leader refuses the first
-    request, accepts the second request, and then treats the retry of the first request as a
-    duplicate (KAFKA-15591).
+    A producer that sends records before the leader serves the partition may lose them. The leader
+    refuses the first request, accepts the second request, and then treats the retry of the first
+    request as a duplicate (KAFKA-15591).
 
     Raises:
         ClusterFailure: A partition has no leader within a request's timeout, or a broker refuses.

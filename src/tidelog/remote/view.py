@@ -189,8 +189,8 @@ class ClusterView(Protocol):
         """Return the first record of each partition that was appended at `time_ms` or later.
 
         A partition with records has no entry if its leader is no tidelog broker, because only
-        tidelog's brokers look up append times. It also has no entry if the leader can be reached
-        only through librdkafka.
+        tidelog's brokers look up append times. A partition also has no entry if its leader can be
+        reached only through librdkafka.
         """
         ...
 

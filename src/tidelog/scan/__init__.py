@@ -4,7 +4,7 @@
 into record batches. Directories that other programs wrote, or are writing to, are read like
 directories of tidelog. A scan writes nothing to these directories.
 
-Planning needs neither Arrow nor Numba, because Spark plans in processes that run for only one
+Planning imports neither Arrow nor Numba, because Spark starts a new process for the plan of each
 query. Arrow and Numba are imported at their first use.
 """
 

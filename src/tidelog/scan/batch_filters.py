@@ -1,9 +1,8 @@
-"""Finds batches of a split that are aborted, or outside the range of append times.
+"""Finds batches of a split that need no decoding: aborted, or outside the range of append times.
 
-These batches need not be decoded. The module works on batch tables
-(`tidelog.record.kernels.layout`). It also finds the end of fetched batches, and the aborted
-transactions among fetched batches. Only the headers of batches are read. Exception: control batches
-are read as a whole.
+The module also finds the end of fetched batches, and the aborted transactions among fetched
+batches. It works on batch tables (`tidelog.record.kernels.layout`), and reads only the headers of
+batches; control batches are read as a whole.
 """
 
 from bisect import bisect_right
@@ -69,8 +68,8 @@ class UnstampedBatches:
 
     Attributes:
         without_time: Number of records with an offset in the piece and an unknown append time. The
-            number may be too large if the piece cuts a batch that has gaps. The number may be too
-            small because a legacy wrapper counts as one record.
+            number is an estimate: it may be too large if the piece begins or ends inside a batch
+            that has gaps, and too small because a legacy wrapper counts as one record.
     """
 
     def __init__(self, piece: Piece, time_range: tuple[int, int]) -> None:
@@ -90,8 +89,8 @@ class UnstampedBatches:
     def _count(self, table: "Longs") -> int:
         """Return the number of the table's data records whose offsets are in the piece.
 
-        The number may be too large if the range of offsets cuts a batch that has gaps. The number
-        may be too small because a legacy wrapper counts as one record.
+        The number is an estimate: it may be too large if the piece begins or ends inside a batch
+        that has gaps, and too small because a legacy wrapper counts as one record.
         """
         table = table[table[:, layout.ATTRIBUTES] & CONTROL_BIT == 0]
         start = np.maximum(table[:, layout.BASE_OFFSET], self._piece.start_offset)
@@ -148,8 +147,8 @@ def aborted_spans(
 ) -> Iterator[tuple[int, int, int]]:
     """Yield producer id, first and last offset of each aborted transaction.
 
-    A broker returns only the first offset of a transaction; the transaction ends at its marker. If
-    the marker is not in `data`, the last offset is INT64_MAX.
+    A broker returns only the first offset of an aborted transaction. The last offset is that of the
+    transaction's marker. If the marker is not in `data`, the last offset is INT64_MAX.
 
     Args:
         data: Whole batches; the last batch may be truncated.

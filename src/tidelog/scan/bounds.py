@@ -64,7 +64,7 @@ class TimeMode(StrEnum):
     `EXACT`: only records whose time is in the range are read, wherever they are in the log.
     `POSITIONS`: a time bound stands for the offset of the first record at that time or later. All
         records from the start offset (inclusive) to the end offset (exclusive) are read, even
-        records whose time is outside the range. Spark's Kafka connector does the same.
+        records whose time is outside the range. Spark's Kafka connector has this rule.
     """
 
     EXACT = "exact"
@@ -92,8 +92,8 @@ class Question:
 class Bounds:
     """Result of `resolve`: offsets inside the log, and the times by which records are filtered.
 
-    Offsets are [start, end). The time range is [a, b) in ms, None for all records. The lost offsets
-    were requested, but are not in the log.
+    Offsets are [start, end). The time range is [a, b) in ms, None for all records. `lost` has the
+    offsets that were requested but are not in the log.
     """
 
     start: int
@@ -111,9 +111,9 @@ def resolve(
         reader: The partition.
         requested_range: The requested offsets and times.
         question: Meaning of the times.
-        slack_ms: Maximum in ms by which a record may have been appended later than its stored
-            append time. An exact range of append times begins this much earlier, so that it misses
-            no record.
+        slack_ms: Maximum number of ms by which a record may have been appended later than its
+            stored append time. With `EXACT`, a range of append times begins earlier by this number,
+            so that no record is missed.
 
     Raises:
         InvalidRequest: Offsets or times are invalid; the end is before the start; or a match is
@@ -129,7 +129,8 @@ def resolve(
             loss: list[LostOffsets] = []
             first = _position(reader, requested_range.start_ms, question.clock, loss, needs_match)
             last = _position(reader, requested_range.end_ms, question.clock, [])
-            # Lost offsets between start and end are reported when they are read.
+            # The search for the end adds no lost offsets here: the read itself reports lost offsets
+            # between start and end.
             lost += [one for one in loss if one.end > start]
             start = start if first is None else max(start, first)
             end = end if last is None else min(end, last)
@@ -151,9 +152,10 @@ def resolve(
 def append_time_notes(
     reader: LogView, requested_range: RequestedRange, question: Question, start: int
 ) -> tuple[str, ...]:
-    """Return a note if a time bound became `start` although records before it have no append time.
+    """Return a note if records before the start offset of a time range have no append time.
 
-    The note is returned only for the append clock with `TimeMode.POSITIONS`; otherwise ().
+    Such records may belong to the time range. The result is () if there are none, on the record
+    clock, and for all modes except `TimeMode.POSITIONS`.
     """
     is_position = question.times is TimeMode.POSITIONS and requested_range.start_ms is not None
     if not is_position or question.clock is ClockName.RECORD:

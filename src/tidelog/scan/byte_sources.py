@@ -2,13 +2,14 @@
 
 A `Ranges` opens the file of a piece. `LocalRanges` reads files through `Env`. Object stores are
 read in large ranges of `STORE_READ_BYTES`, and the next range is prefetched. So usually two ranges
-are in memory, in addition to the bytes that the caller still uses. The first read checks that the
-object is still the object that was planned, and later reads request the same version. So a piece
-needs no requests except reads of its bytes. No directory is listed.
+of an object are in memory, in addition to the bytes that the caller still uses. The first read
+checks that the object is still the object that was planned, and later reads request the same
+version. So the only requests for a piece are reads of its bytes; for example, no directory is
+listed.
 
 The path of an object in a tier contains the object's length and checksum, and the object never
-changes (`storage.tier.tier_files`). So no request is needed to check that the object is still the
-planned object. Ranges of tiers are read through the block cache.
+changes (`storage.tier.tier_files`). So tiers need no request to check that an object was not
+replaced after the plan was made. Ranges of tiers are read through the block cache.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,15 +24,15 @@ from tidelog.storage.open_files import typed_reads
 from tidelog.storage.tier.tier_files import TierFiles, is_tier_path, tier_files_of
 from tidelog.types import Buffer
 
-# Number of bytes that one call reads from a file that is copied, not mapped. A file is copied if
-# its writer may still truncate it, or if it is small. This number of bytes stays in the CPU caches
-# while the bytes are decoded.
+# Number of bytes that one call reads from a file that is not mapped into memory. A file is not
+# mapped if its writer may still truncate it, or if it is small. This number of bytes stays in the
+# CPU caches while the bytes are decoded.
 READ_BYTES: Final = 1 << 20
 
 WHOLE: Final = 1 << 62
 
-# Minimum size in bytes of a piece whose file is mapped. Copying a smaller piece takes less time
-# than mapping and unmapping the file.
+# Minimum size in bytes of a piece whose file is mapped into memory. Copying a smaller piece takes
+# less time than mapping and unmapping the file.
 MAP_BYTES_MIN: Final = 2 << 20
 
 

@@ -32,7 +32,7 @@ class CompactedPart(NamedTuple):
         records: Number of records left, without markers of transactions; None if the number is
             unknown.
         next_offset: Next offset with a record, if the range begins with an offset that has neither
-            a record nor a marker. Otherwise None.
+            a record nor a marker; None in all other cases.
         markers: Number of markers of transactions left; 0 if `records` is None.
     """
 
@@ -48,20 +48,20 @@ def compacted_parts(
 ) -> dict[TopicPartition, CompactedPart]:
     """Return the compacted parts of ranges; reads at most a few records.
 
-    A part is left out if zone maps show that its segments still have all their records. A time
-    range that begins after all times of the compacted segments has no compacted part, either.
+    A range has no compacted part if zone maps show that its segments still have all their records,
+    or if its start time is after all times of the compacted segments.
     """
     path = f"{log_dir.path}/{files.CLEANER_CHECKPOINT_FILE}"
     cleaned: Mapping[TopicPartition, int] = {}
-    # A damaged file counts as empty, because the next compaction rewrites it.
+    # A damaged checkpoint file counts as empty, because the next compaction rewrites it.
     with suppress(CorruptFile, FileNotFoundError):
         cleaned = text_files.read_offset_checkpoint(log_dir.env.files, path)
     parts: dict[TopicPartition, CompactedPart] = {}
     for name, requested in ranges.items():
         end = cleaned.get(name, 0)
         if CLEANUP_COMPACT in log_dir.topic(name.topic).config.cleanup_policy:
-            # Cleanings by tidelog store their end in the history before they remove a record. In
-            # topics that are not compacted, only `tidelog erase` writes a history.
+            # Before tidelog's cleaner removes a record, it stores the end offset of the cleaning in
+            # the history. Topics that are not compacted have a history only after `tidelog erase`.
             folder = f"{log_dir.path}/{files.partition_dir_name(name)}"
             with suppress(CorruptFile):
                 history = load_history(log_dir.env.files, folder)
@@ -132,7 +132,7 @@ def _offsets_from(log: "LogView", start: int) -> Iterator[tuple[int, bool]]:
 
 
 def _begins_after(log: "LogView", start_ms: int | None, cleaned_end: int, clock: ClockName) -> bool:
-    """Return whether a time is after all times of the segments below `cleaned_end`."""
+    """Return whether `start_ms` is after all times of the segments below `cleaned_end`."""
     if start_ms is None:
         return False
     if clock is ClockName.APPEND:
