@@ -3,8 +3,8 @@
 Times are first counted by quarter of an hour. So the required memory depends on the number of
 quarters that have records, not on the number of records. Units usually begin at a quarter of an
 hour, because UTC offsets of time zones are multiples of 15 minutes. If a unit in the range begins
-at another time, InvalidRequest is raised. Such units are in Liberia before 1972, in Kiritimati
-before 1979, and, until 2011, the hours in which Newfoundland's clocks changed at 0:01.
+at another time, InvalidRequest is raised. There are such units in Liberia before 1972, in
+Kiritimati before 1979, and in Newfoundland until 2011 (the hours in which clocks changed at 0:01).
 """
 
 from bisect import bisect_right

@@ -210,7 +210,8 @@ def fold_keys(
                 continue
             without_key += batch.column("key").null_count
             if before_ms is not None:
-                # The reader counts records without a time only if the time range has an end.
+                # The reader counts records without a time only if the time range has an end. So the
+                # records without a time are counted here.
                 without_time -= batch.column(TIME_COLUMNS[how.clock]).null_count
             winners.fold(_candidates(batch, how, before_ms))
         if is_first:

@@ -2,19 +2,19 @@
 
 Latency is computed from zone maps where zone maps exist. The records of three kinds of segments are
 read: the active segment; a segment with records before the log start; and, if there is no zone
-cache, segments without a zone map. A fourth kind is a segment whose zone map has time spans of more
-than an hour, if the time range begins or ends inside such a span. A latency is negative if the
-producer's clock was ahead of the broker's clock. Negative latencies are counted, too. Records whose
-create time or append time is unknown have no latency.
+cache, segments without a zone map. A segment is also read if its zone map has time spans of more
+than an hour and the requested time range begins or ends inside such a span. A latency is negative
+if the producer's clock was ahead of the broker's clock. Negative latencies are counted, too.
+Records whose create time or append time is unknown have no latency.
 
 A record's lateness is the largest create time among the records before it in its partition, minus
-the record's own create time. Suppose that a watermark with delay D is updated at each record of one
-partition. It drops the records that are late by more than D. Spark's `withWatermark` updates its
+the record's own create time. If a watermark with delay D is updated at each record of one
+partition, it drops the records that are late by more than D. Spark's `withWatermark` updates its
 watermark only once per micro-batch, from the largest time of all partitions. So Spark may drop
-fewer records (because it does not update the watermark inside a batch) or more records (if the
-times of partitions differ). To compute lateness, every record of the range is read in order, in
-constant memory. The numbers of records that are late by more than the requested delays are exact;
-percentiles have the error of `tidelog.storage.clocks.latency`.
+fewer records, because it does not update the watermark inside a micro-batch. Spark may also drop
+more records, if some partitions have later times than others. To compute lateness, every record of
+the range is read in order, in constant memory. The numbers of records that are late by more than
+the requested delays are exact; percentiles have the error of `tidelog.storage.clocks.latency`.
 
 Source: KIP-32 for the two times.
 """

@@ -66,7 +66,7 @@ class PieceFinder:
         counts: Whether records are only counted. If true, zones whose counts the zone map has are
             not read.
         zone_cache: Cache for zone maps that the directory doesn't have. Maps that are missing in
-            the cache, too, are built and stored there.
+            the cache, too, are built and added to the cache.
         strict: Whether batches that may have a record without a time on the clock are always read.
         sidecar_bytes: Bytes read from zone maps.
         has_skipped: Whether batches were skipped because their largest time is before the range.

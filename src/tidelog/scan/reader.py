@@ -399,7 +399,7 @@ class _SplitReader:
     def _tally(self, data: Buffer, selection: Selection, decoded: DecodeStats) -> None:
         """Count the records of a part.
 
-        A damaged part counts nothing, and is read again from its start.
+        The records of a damaged part are not counted; the part is read again from its start.
         """
         try:
             tally(data, decoded, selection, check_crc=self.options.check_crc)

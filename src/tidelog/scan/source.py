@@ -198,7 +198,8 @@ class RecordSource(ABC):
     ) -> dict[TopicPartition, list[Split]]:
         """Plan splits of the committed records.
 
-        The splits have only records up to and including `at_ms`, or all records if it is None.
+        The splits have only records with times up to and including `at_ms`, or all records if
+        `at_ms` is None.
         """
         splits: dict[TopicPartition, list[Split]] = {name: [] for name in names}
         if not names:

@@ -113,7 +113,8 @@ class SplitTimes:
             largest_ms: The largest create time before the split.
 
         Returns:
-            Offset after the last record of the head; None if no record's lateness depends on it.
+            Offset after the last record of the head; None if no record's lateness depends on
+            `largest_ms`.
         """
         if largest_ms <= self.smallest_ms:
             return None
@@ -123,8 +124,8 @@ class SplitTimes:
     def recount(self, largest_ms: int, end_offset: int) -> tuple[Late, Late] | None:
         """Count the head's late records from the kept times.
 
-        The result is the same as from the function `recount`. Return None if times of the head are
-        missing, because it is too long.
+        The result is the same as from the function `recount`. Return None if not all times of the
+        head were kept, because the head is too long.
         """
         if end_offset != self.marks[0].end_offset:
             return None
@@ -188,7 +189,7 @@ class TimesCounter:
     def mark(self, end_offset: int) -> Mark:
         """Return the state at this offset.
 
-        The smallest lateness of the next mark counts from here.
+        The next mark's smallest lateness is measured from this offset on.
         """
         facts = self._facts
         late_ms_min = int(facts[kernels.LATE_MIN])

@@ -109,7 +109,7 @@ def describe_topic(
         overrides: Texts of the topic's own settings.
         config: Values of all settings of the topic.
         defaults: The broker's settings at its start, under the broker's names.
-        changed: Settings that were changed at run time, also by changes before the last start.
+        changed: Settings that were changed at run time, including changes before the last start.
     """
     entries = []
     for key in TOPIC_CONFIGS:
@@ -169,7 +169,7 @@ def describe_broker(
     Args:
         config: Settings at the start.
         facts: Settings whose values are known only at run time, such as the listeners.
-        changed: Settings that were changed at run time, also by changes before the last start.
+        changed: Settings that were changed at run time, including changes before the last start.
     """
     own, unused = (
         [_broker_entry(key, config, facts, changed) for key in keys]

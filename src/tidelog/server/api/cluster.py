@@ -150,7 +150,7 @@ def _node(node: Node) -> QuorumNode:
 def add_raft_voter(context: RequestContext, request: AddRaftVoterRequest) -> AddRaftVoterResponse:
     """Refuse to add a voter, because the set of voters can't change.
 
-    An invalid request gets the error for its first invalid field instead.
+    A request with invalid fields gets the error for the first of these fields instead.
     """
     refusal = _voter_refusal(context.node, request, "adding")
     reachable = {listener.name.upper() for listener in request.listeners}
@@ -165,7 +165,7 @@ def remove_raft_voter(
 ) -> RemoveRaftVoterResponse:
     """Refuse to remove a voter, because the set of voters can't change.
 
-    An invalid request gets the error for its first invalid field instead.
+    A request with invalid fields gets the error for the first of these fields instead.
     """
     refusal = _voter_refusal(context.node, request, "removing")
     return RemoveRaftVoterResponse(error_code=refusal.error_code, error_message=refusal.message)

@@ -454,10 +454,9 @@ async def long_fetch(
 ) -> AsyncIterator[FetchResponse]:
     """Answer a Fetch of many partitions in parts, each with the next partitions of the response.
 
-    An incremental request gets FETCH_SESSION_ID_NOT_FOUND, after which the client sends a full
-    request. If the isolation level is unknown, each partition gets UNKNOWN_SERVER_ERROR. If the
-    level is known and there are more than `PARTITIONS_MAX` partitions, each partition gets
-    INVALID_REQUEST.
+    An incremental request gets FETCH_SESSION_ID_NOT_FOUND. The client then sends a full request. If
+    the isolation level is unknown, each partition gets UNKNOWN_SERVER_ERROR. If the level is known
+    and there are more than `PARTITIONS_MAX` partitions, each partition gets INVALID_REQUEST.
 
     Args:
         context: Context of the request.

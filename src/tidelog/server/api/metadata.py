@@ -104,8 +104,9 @@ async def _later(
 ) -> MetadataResponse | LargeResponse:
     """Create topics and read leader epochs, then respond.
 
-    New topics are reported only to later requests, as in Kafka, because some clients expect the
-    response to show the state at the time of the request.
+    As in Kafka, the response still reports the new topics as missing; only responses to later
+    requests contain them. Some clients expect a response to show the state at the time of the
+    request.
     """
     node = context.node
     for name in new_topics:
@@ -268,7 +269,8 @@ def _to_create(
 class _Described:
     """Last description of a topic's partitions.
 
-    The description is outdated once the topic's `info` or the count `epoch_changes` has changed.
+    The description is outdated if the topic's `info` or `epoch_changes` (a count) has changed
+    since.
     """
 
     info: TopicInfo
