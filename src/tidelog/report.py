@@ -1,7 +1,7 @@
 """Makes cells of tables in HTML, and small tables for notebooks.
 
-`html_table` makes a caption and a table, which the notebook styles; `tidelog.pages` makes whole
-pages. Invariant: all text from records or users is escaped, as in the terminal.
+`html_table` makes a caption and a table; the notebook adds the styles. `tidelog.pages` makes whole
+HTML pages. Invariant: all text from records or users is escaped, as in the terminal.
 """
 
 from base64 import b64encode

@@ -202,8 +202,8 @@ def in_order(
         path: File of the batches, named in errors.
         knows_next: Whether `next_offset` is the offset after the batch that precedes the first
             batch. False if the walk begins in the middle of a file, where an index entry proves the
-            offsets of the first batch. So if False, and the first two batches contradict each
-            other, the error is raised for the second batch.
+            offsets of the first batch. With False, if the first two batches contradict each other,
+            the error is raised for the second batch.
 
     Raises:
         CorruptBatch: The offsets are out of order; earlier batches were yielded. The errors of the

@@ -48,7 +48,7 @@ class Partitioner:
     def choose(self, key: bytes | None) -> int:
         """Return the key's partition.
 
-        If `key` is None, return a random partition. It stays the same until `switch` is called.
+        If `key` is None, return a random partition, which stays the same until `switch` is called.
         """
         if key is None:
             if self._sticky is None:

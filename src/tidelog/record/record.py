@@ -45,8 +45,8 @@ class Record:
         value: The value; None marks a tombstone in a compacted topic.
         headers: Headers in the producer's order; keys may repeat.
         create_timestamp: The time in ms that the producer gave; None if the producer gave none, or
-            the time is lost. It is lost in LogAppendTime messages of magic 1, and in LogAppendTime
-            batches that a cleaner rewrote.
+            if the time is lost. The create time is lost in LogAppendTime messages of magic 1, and
+            in LogAppendTime batches that a cleaner rewrote.
         sequence: The idempotent producer's sequence number, -1 for none.
         append_timestamp: Append time in ms; None if it is unknown or was not looked up.
     """
@@ -407,7 +407,7 @@ def pack_end_marker(kind: ControlType, coordinator_epoch: int) -> bytes:
 
 
 def unpack_end_marker(body: Buffer) -> EndMarker | None:
-    """Return the marker in a batch's body; None if the body lacks the form of `pack_end_marker`."""
+    """Return the marker in a batch's body; None if `pack_end_marker` writes no such body."""
     if len(body) != _PLAIN_MARKER.size:
         return None
     head, key_version, kind, length, version, epoch, headers = _PLAIN_MARKER.unpack(body)

@@ -195,7 +195,7 @@ def _addresses(host: str, port: int) -> Sequence[_Address]:
         raise OSError(f"invalid port {port}: give 1 to 65535")
     try:
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    # UnicodeError is a ValueError: a label of the host name is empty or too long
+    # UnicodeError (a ValueError) is raised if a label of the host name is empty or too long
     except ValueError as error:
         raise OSError(f"{host!r} is not a valid host name: {error}") from error
 

@@ -135,7 +135,7 @@ PARTITION_EOF: Final = -191
 ALL_BROKERS_DOWN: Final = -187
 TIMED_OUT: Final = -185
 
-# librdkafka's code: none of the requested partitions has a leader.
+# librdkafka's error code if none of the requested partitions has a leader.
 NO_LEADERS: Final = -156
 
 AUTO_OFFSET_RESET: Final = -140
@@ -308,7 +308,7 @@ class Client:
         timeout_s = min(_ATTEMPT_TIMEOUT_S, self.timeout_s)
         reasons = []
         for server in self.bootstrap.split(","):
-            address = server.strip().rpartition("://")[2]  # librdkafka accepts PROTOCOL://HOST:PORT
+            address = server.strip().rpartition("://")[2]  # may be PROTOCOL://HOST:PORT
             host, _, port = address.rpartition(":")
             try:
                 place = host.strip("[]"), int(port)

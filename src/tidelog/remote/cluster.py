@@ -169,7 +169,7 @@ TIMEOUT_S: Final = 15.0
 
 @contextmanager
 def _denied_to(group: str, denied: dict[str, NotAuthorized] | None) -> Iterator[None]:
-    """Add the block's NotAuthorized to `denied`, under the group's name, if there is a dict."""
+    """Store the block's NotAuthorized in `denied` by group name; raise it if `denied` is None."""
     try:
         yield
     except NotAuthorized as error:

@@ -1,10 +1,10 @@
 """Lag of a consumer group in offsets, records and seconds, and the time until it catches up.
 
 `observe` requests offsets and records; `lag_of` computes the lag from them. Lag in seconds is the
-age of the first record that the group hasn't read, without interpolation. The age counts from the
-append time, which is known from the directory of the cluster's broker or from a tidelog broker. If
-the append time is unknown, the age counts from the LogAppendTime timestamp, else from the create
-time. The result names the clock that was used.
+age of the first record that the group hasn't read, without interpolation. The age is measured from
+the record's append time, which comes from a tidelog broker or from the directory of a broker of the
+cluster. If the append time is unknown, the age is measured from the record's timestamp, which is a
+LogAppendTime or a create time. The result names the clock that was used.
 
 Groups can also be read without a broker, from `__consumer_offsets` in the directory of a Kafka or
 tidelog broker. Commits in a transaction take effect with the transaction's marker. A standby's
@@ -536,7 +536,7 @@ def _load(log: LogView, notes: list[str]) -> dict[str, LoadedGroup]:
     replay = Replay()
     if log.log_end_offset > log.log_start_offset:
         for _ in replay.take(log.slices()):
-            pass  # The replay yields control to an event loop, but no loop runs here.
+            pass  # Each step yields control to an event loop, but no loop runs here.
     loaded = replay.groups()
     notes += [f"{log.topic_partition}: left out: {line}" for line in replay.skipped]
     return loaded
@@ -545,7 +545,7 @@ def _load(log: LogView, notes: list[str]) -> dict[str, LoadedGroup]:
 def _positions(
     directory: Directory, group: str, loaded: LoadedGroup, notes: list[str]
 ) -> dict[TopicPartition, int]:
-    """Return a group's next offsets, except from commits for an earlier topic of the same name."""
+    """Return a group's next offsets; leave out commits for a deleted topic of the same name."""
     newest: dict[TopicPartition, CommittedOffset] = {}
     for topic, partition, commit in loaded.offsets:
         name = TopicPartition(topic, partition)

@@ -184,8 +184,8 @@ def plan(
         counter: Function that counts records between two offsets.
 
     Raises:
-        InvalidRequest: The target is on the append clock, and append times are unknown, or `own`
-            has another topic of the same name.
+        InvalidRequest: The target is on the append clock but append times are unknown, or `own` has
+            a topic of the same name with a different id.
         UnknownTopic, ClusterFailure: A topic is unknown, or the cluster can't be reached.
     """
     names = list(partitions)

@@ -282,8 +282,8 @@ class _Lane:
                 )
                 return
             except KafkaException as error:
-                # librdkafka refreshes its metadata only every five minutes. It may not know added
-                # partitions, or the partitions of a recreated topic.
+                # librdkafka refreshes its metadata only every five minutes. So it may not know
+                # partitions that were added, or the partitions of a recreated topic.
                 if is_refreshed or error.args[0].code() != _UNKNOWN_PARTITION:
                     raise
                 self._producer.list_topics(topic, timeout=self._client.timeout_s)

@@ -248,7 +248,7 @@ class ClusterRecords(RecordSource):
         *,
         stats: ScanStats,
         options: "ReadOptions | None" = None,
-        threads: int | None = None,  # ignored, because connections are used one after another
+        threads: int | None = None,  # ignored: splits are read one after another
     ) -> "pa.RecordBatchReader":
         """See `RecordSource`."""
         from tidelog.scan import ReadOptions, schema
@@ -457,8 +457,8 @@ class ClusterRecords(RecordSource):
 
         The append time is None if it is unknown.
 
-        Each record is a Python object, and Arrow is not needed. So the method is meant for small
-        numbers of records.
+        The method is meant for small numbers of records, because it creates a Python object for
+        each record. It does not need Arrow.
 
         Raises:
             OffsetOutOfRange, UnknownTopic: Records were deleted before they were read.

@@ -1,9 +1,10 @@
 """`RemoteDirectory`: topics of a cluster; `tidelog.connect` and `tidelog.table`.
 
-Implements `FrontDoor` with a `Cluster`, so it works with any Kafka through confluent-kafka. If
-connections need neither TLS nor SASL, and no setting may affect fetches (see `client.is_direct`),
-batches are fetched from the leaders without librdkafka. `RemoteDirectory` lacks operations that
-need a directory: access to logs and retention. Append times are unknown if the brokers return none.
+`RemoteDirectory` implements `FrontDoor` with a `Cluster`, so it works with any Kafka cluster,
+through confluent-kafka. If connections need neither TLS nor SASL, and no setting may affect fetches
+(see `client.is_direct`), batches are fetched from the leaders without librdkafka. `RemoteDirectory`
+lacks operations that need a directory: access to logs and retention. Append times are unknown if
+the brokers return none.
 
 Life cycle: `tidelog.connect`, calls, close; best used in a `with` block. Thread-safe.
 """

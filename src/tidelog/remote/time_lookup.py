@@ -275,7 +275,7 @@ def first_appended(
 ) -> dict[TopicPartition, TimeMatch]:
     """Return each log's first record that was appended at or after a time.
 
-    Each match also has the number of records before the match whose append time is unknown; None if
+    Each match also gives the number of records before it that have no known append time; None if
     this number is unknown.
 
     Raises:

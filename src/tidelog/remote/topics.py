@@ -76,7 +76,7 @@ class RemoteTopic(TopicDisplay):
             secrets.
     """
 
-    # always false, because a broker knows the settings of all its topics
+    # False for topics of a cluster, because a broker knows the settings of all its topics.
     foreign: ClassVar[bool] = False
 
     name: str
@@ -239,8 +239,8 @@ def alter_config(
         Notes on the settings, such as on deprecated names.
 
     Raises:
-        ConfigError: A setting or a value is invalid, or a setting to reset is unknown, because
-            brokers would ignore its reset.
+        ConfigError: A setting or a value is invalid, or a setting to reset is unknown. (Brokers
+            would ignore the reset of an unknown setting without an error.)
     """
     from confluent_kafka.admin import (
         AlterConfigOpType,

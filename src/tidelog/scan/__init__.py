@@ -1,8 +1,8 @@
 """Scans: plan a read, pass its splits to tasks, and read the splits to Arrow.
 
 `plan` reads names, indexes, zone maps and append times, and makes splits; `read` turns one split
-into record batches. Directories that other programs wrote, or are writing to, are read like
-directories of tidelog. A scan writes nothing to these directories.
+into record batches. A scan can also read directories that other programs wrote or are writing to.
+It writes nothing to these directories.
 
 Planning imports neither Arrow nor Numba, because Spark starts a new process for the plan of each
 query. Arrow and Numba are imported at their first use.

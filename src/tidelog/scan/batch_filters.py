@@ -64,7 +64,7 @@ class AbortedBatches:
 
 
 class UnstampedBatches:
-    """Filter for a piece without stored append times, where only LogAppendTime batches have times.
+    """Filter for a piece without stored append times: only LogAppendTime batches have append times.
 
     Attributes:
         without_time: Number of records with an offset in the piece and an unknown append time. The

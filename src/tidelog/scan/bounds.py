@@ -238,8 +238,8 @@ def _position(
 
     Return None if no time is given.
 
-    Lost offsets before the result are added to `lost` if their records may have that time or a
-    later time.
+    If offsets before the result are lost, and their records may have had that time or a later time,
+    these offsets are added to `lost`.
     """
     if timestamp_ms is None:
         return None

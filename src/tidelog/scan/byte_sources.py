@@ -70,7 +70,7 @@ class Ranges(Protocol):
 
 
 class _MappedSource:
-    """Source for a finished file of a large piece. Reads return views of the memory map."""
+    """Source for a large piece of a finished file. Reads return views of the memory map."""
 
     read_bytes = WHOLE
 
