@@ -408,6 +408,11 @@ def _row(one: "CompactionResult") -> list[Cell]:
 )
 @key_as_option
 @click.option("--execute", is_flag=True, help="Apply the change. Default: dry run.")
+@click.option(
+    "--accept-lost-times",
+    is_flag=True,
+    help="Also rewrite segments whose append times are damaged or lost: they become unknown.",
+)
 @one_of(
     "--format",
     "-o",
@@ -425,6 +430,7 @@ def erase(  # noqa: PLR0913 - one argument for each option
     key: str,
     key_as: Encoding,
     execute: bool,
+    accept_lost_times: bool,
     kind: Format | None,
 ) -> ExitCode:
     """Erase all records of a key from a topic's files.
@@ -448,11 +454,19 @@ def erase(  # noqa: PLR0913 - one argument for each option
         from tidelog.storage.erasure import erase as erase_key
 
         with open_directory(surroundings, data, writable=execute) as directory:
-            return erase_key(directory.log_dir, topic, key_bytes, execute=execute).receipt()
+            done = erase_key(
+                directory.log_dir,
+                topic,
+                key_bytes,
+                execute=execute,
+                accepts_lost_times=accept_lost_times,
+            )
+            return done.receipt()
 
-    receipt = here_or_by_holder(
-        data, "erase", here, lambda holder: holder.erase(topic, key_bytes, execute=execute)
-    )
+    def by_holder(holder: "ControlClient") -> "Receipt":
+        return holder.erase(topic, key_bytes, execute=execute, accepts_lost_times=accept_lost_times)
+
+    receipt = here_or_by_holder(data, "erase", here, by_holder)
     default = Format.JSON if execute else Format.TABLE
     _show_erasure(surroundings, receipt, kind or default)
     return ExitCode.FINDINGS if receipt["not_reached"] else ExitCode.OK

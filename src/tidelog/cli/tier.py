@@ -61,6 +61,7 @@ _STATUS: Final = output.columns(
     output.size("waiting_bytes"),
     output.minor(output.count("garbage_segments")),
     "url",
+    output.minor(output.wrapped("refused")),
 )
 _STATUS_TOPICS: Final = output.columns(
     "topic",
@@ -92,6 +93,7 @@ _NO_AGE_LIMIT: Final = (
 _WITH: Final = {
     "--to": ("", "--dry-run", "--restore"),
     "--roll": ("",),
+    "--accept-lost-times": ("",),
     "--take-over": ("", "--restore"),
     "--drop-theirs": ("",),
     "--sizes": ("--verify",),
@@ -164,6 +166,11 @@ class TierOptions:
         help="With --take-over: remove records from the store that are missing or different in"
         " local files.",
     )
+    accept_lost_times: bool = option(
+        "--accept-lost-times",
+        is_flag=True,
+        help="Also copy segments whose append times are damaged or lost: they become unknown.",
+    )
     grace: str = option(
         "--grace",
         metavar="TIME",
@@ -218,6 +225,7 @@ def tier(surroundings: Surroundings, options: TierOptions) -> ExitCode:
     values = {
         "--to": options.url,
         "--roll": options.roll,
+        "--accept-lost-times": options.accept_lost_times,
         "--take-over": options.take_over,
         "--sizes": options.sizes,
         "--show": options.show is not None,
@@ -293,6 +301,7 @@ def _move_options(options: TierOptions) -> "MoveOptions":
         takes_over=options.take_over,
         drops_theirs=options.drop_theirs,
         roll=options.roll,
+        accepts_lost_times=options.accept_lost_times,
     )
 
 
@@ -354,19 +363,18 @@ def _status(surroundings: Surroundings, options: TierOptions) -> ExitCode:
     kind, show = options.kind, shown_table(options.show, TierShow, options.kind)
     with open_directory(surroundings, options.data) as directory:
         names = _partitions(directory, options)
-        statuses = [tier_status(directory.log_dir, name) for name in names]
-        topics = directory.topics()
-        active = [
-            one
-            for one in statuses
-            if one.url
-            or _takes_part(directory, one.topic_partition, topics[one.topic_partition.topic])
-        ]
+        topics, log_dir = directory.topics(), directory.log_dir
+        part = {name: _takes_part(directory, name, topics[name.topic]) for name in names}
+        statuses = [tier_status(log_dir, name, checks_times=part[name]) for name in names]
+        active = [one for one in statuses if one.url or part[one.topic_partition]]
     output.print_verdict(surroundings, tier_verdict(active, len(statuses)), kind)
     if show is TierShow.PARTITIONS:
         output.print_rows(surroundings, _STATUS, map(_status_row, statuses), kind)
     elif active or kind is not Format.TABLE:
         output.print_rows(surroundings, _STATUS_TOPICS, _status_topics(active), kind)
+    for one in active:
+        if one.refused is not None:
+            surroundings.note(f"{one.topic_partition} is not copied completely: {one.refused}")
     return ExitCode.OK
 
 
@@ -546,4 +554,5 @@ def _status_row(status: "TierStatus") -> list[Cell]:
         status.waiting_bytes,
         status.garbage_segments,
         status.url or None,
+        status.refused,
     ]

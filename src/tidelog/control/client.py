@@ -96,8 +96,12 @@ class ControlClient(Closing):
         }
         return verbs.read_attached(self.call("attach", arguments))
 
-    def erase(self, topic: str, key: bytes, *, execute: bool) -> "Receipt":
+    def erase(
+        self, topic: str, key: bytes, *, execute: bool, accepts_lost_times: bool = False
+    ) -> "Receipt":
         """Erase all records of a key; if not `execute`, only find them. Return the receipt.
+
+        The arguments are those of `storage.erasure.erase`.
 
         Raises:
             ControlFailure: There was no usable response; the key may be erased partly or fully.
@@ -105,7 +109,12 @@ class ControlClient(Closing):
             TidelogError: The holder's call of `storage.erasure.erase` failed.
         """
         encoded = b64encode(key).decode("ascii")
-        arguments = {"topic": topic, "key": encoded, "execute": execute}
+        arguments = {
+            "topic": topic,
+            "key": encoded,
+            "execute": execute,
+            "accepts_lost_times": accepts_lost_times,
+        }
         return cast("Receipt", self.call("erase", arguments))
 
     def call(self, verb: str, arguments: Mapping[str, object]) -> Mapping[str, object]:

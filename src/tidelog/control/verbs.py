@@ -117,6 +117,7 @@ def _erase(log_dir: DirectoryAccess, arguments: Arguments) -> Result:
     from tidelog.storage.erasure import erase
 
     topic, key, execute = (arguments.get(name) for name in ("topic", "key", "execute"))
+    accepts = _accepts_lost_times("erase", arguments)
     if not is_topic(topic) or not isinstance(key, str) or not isinstance(execute, bool):
         raise CorruptMessage(
             "erase: requires a valid `topic`, a base64 `key`, and `execute` true or false;"
@@ -126,7 +127,16 @@ def _erase(log_dir: DirectoryAccess, arguments: Arguments) -> Result:
         key_bytes = b64decode(key, validate=True)
     except ValueError as error:
         raise CorruptMessage(f"erase: the key is not valid base64: {error}") from error
-    return erase(log_dir, str(topic), key_bytes, execute=execute).receipt()
+    done = erase(log_dir, str(topic), key_bytes, execute=execute, accepts_lost_times=accepts)
+    return done.receipt()
+
+
+def _accepts_lost_times(verb: str, arguments: Arguments) -> bool:
+    """Return whether unreadable append times may become unknown; an older client omits this."""
+    accepts = arguments.get("accepts_lost_times", False)
+    if not isinstance(accepts, bool):
+        raise CorruptMessage(f"{verb}: `accepts_lost_times` must be true or false")
+    return accepts
 
 
 def _commit_id(arguments: Arguments) -> str:
@@ -494,6 +504,7 @@ def read_tier_arguments(
         takes_over=takes_over,
         drops_theirs=drops_theirs,
         roll=roll,
+        accepts_lost_times=_accepts_lost_times("tier", arguments),
         on_copied=on_copied,
     )
     return name, options

@@ -32,7 +32,12 @@ from typing import TYPE_CHECKING, Final, TypedDict
 
 from tidelog.amounts import plural, verb
 from tidelog.config import CLEANUP_DELETE, TopicConfig
-from tidelog.errors import InvalidRequest, UnsupportedForMessageFormat
+from tidelog.errors import (
+    CorruptFile,
+    InvalidRequest,
+    MissingFile,
+    UnsupportedForMessageFormat,
+)
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import Batch
@@ -51,6 +56,7 @@ from tidelog.storage.directory.staging import (
 )
 from tidelog.storage.directory.topic_retention import applied_config
 from tidelog.storage.open_files import as_storage_failure
+from tidelog.storage.segment.closed_segment import as_closed
 from tidelog.storage.segment.compaction_history import (
     ALWAYS_MS,
     HISTORY_FILE,
@@ -58,10 +64,11 @@ from tidelog.storage.segment.compaction_history import (
     read_history,
     write_history,
 )
+from tidelog.storage.segment.lost_times import ACCEPT, ensure_times, lost_times
 from tidelog.storage.segment.segment import Segment, iterate_batches
 from tidelog.storage.segment.slices import checked_records, slices
 from tidelog.storage.tier.remote_segment import RemoteSegment
-from tidelog.storage.tier.tier_files import object_url
+from tidelog.storage.tier.tier_files import object_url, verified
 from tidelog.storage.tier_manager.mover import MoveOptions, Mover
 from tidelog.storage.tier_manager.orphans import collect_orphans
 from tidelog.storage.tier_manager.tier_compaction import (
@@ -71,7 +78,15 @@ from tidelog.storage.tier_manager.tier_compaction import (
     write_rewritten,
 )
 from tidelog.storage.tier_manager.tier_store import remove_garbage
-from tidelog.types import NO_TIMESTAMP, UNKNOWN_MS, NewRecord, TimestampType, TopicPartition
+from tidelog.types import (
+    INT64_MAX,
+    NO_OFFSET,
+    NO_TIMESTAMP,
+    UNKNOWN_MS,
+    NewRecord,
+    TimestampType,
+    TopicPartition,
+)
 
 if TYPE_CHECKING:
     from tidelog.env import File
@@ -223,7 +238,7 @@ def _search_file(
     is_tiered: bool = False,
 ) -> SearchedFile:
     fs = log_dir.tier_files if is_tiered else log_dir.env.files
-    file = fs.open(path)
+    file = verified(fs.open(path), path)
     try:
         digest, size, offsets = _search_bytes(file, key)
     finally:
@@ -298,6 +313,8 @@ class Erasure:
         tombstones: Partition and offset of each tombstone that stays. The erasure has appended it,
             or it is the key's only record in its partition.
         left: All log files, as they are after the erasure.
+        lost_times: For each segment with damaged or lost append times that the erasure would
+            rewrite or has rewritten, a sentence on these times.
         removed: Removed files and objects that contained the key. The files were waiting for
             deletion; the objects were in the tier.
         not_reached: Files that still contain records to erase, with up to 10 offsets of each file.
@@ -312,6 +329,7 @@ class Erasure:
     searched: list[SearchedFile] = field(default_factory=list)
     tombstones: list[tuple[int, int]] = field(default_factory=list)
     left: list[SearchedFile] = field(default_factory=list)
+    lost_times: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     not_reached: list[str] = field(default_factory=list)
 
@@ -361,7 +379,7 @@ class Erasure:
 
         `partitions` are the partitions that have records to erase.
         """
-        notes = []
+        notes = [*self.lost_times]
         if self.tombstones:
             locations = ", ".join(f"{self.topic}-{n} at {offset}" for n, offset in self.tombstones)
             notes.append(
@@ -405,7 +423,14 @@ def erasure_verdict(receipt: Receipt) -> str:
     return f"{records} erased from {plural(files, 'file')} of {topic}"
 
 
-def erase(log_dir: "DirectoryAccess", topic: str, key: bytes, *, execute: bool) -> Erasure:
+def erase(
+    log_dir: "DirectoryAccess",
+    topic: str,
+    key: bytes,
+    *,
+    execute: bool,
+    accepts_lost_times: bool = False,
+) -> Erasure:
     """Erase a key, or only search for its records.
 
     Args:
@@ -413,6 +438,9 @@ def erase(log_dir: "DirectoryAccess", topic: str, key: bytes, *, execute: bool) 
         topic: The topic.
         key: The key's bytes.
         execute: Whether to erase. If False, only search.
+        accepts_lost_times: Whether a segment is rewritten although its append times are damaged or
+            lost. The append times that can't be read are then unknown. If False, such a segment is
+            an error before any change; a search lists the segment in `lost_times`.
 
     Raises:
         UnknownTopic, ReadOnly: Nothing was changed.
@@ -423,6 +451,8 @@ def erase(log_dir: "DirectoryAccess", topic: str, key: bytes, *, execute: bool) 
         UnsupportedForMessageFormat: Records of the key are in batches of format 0 or 1, which can't
             be rewritten; nothing was changed.
         CorruptData: A batch that has to be read is damaged.
+        CorruptFile, MissingFile: Append times are damaged or lost, and `accepts_lost_times` is
+            False; nothing was changed.
         StorageFailure: The disk failed; a repeated erasure does the rest.
     """
     work = Erasure(
@@ -444,10 +474,12 @@ def erase(log_dir: "DirectoryAccess", topic: str, key: bytes, *, execute: bool) 
             tombstone = _lone_tombstone(log_dir, name, searched)
             if tombstone is not None:
                 work.tombstones.append((number, tombstone))
+        for name, searched in searches.items():
+            hits = _hits(searched, name, work)
+            if execute:
+                _refuse_old_formats(log_dir.log(name.topic, name.partition), hits)
+            _check_times(_reader(log_dir, name), hits, work, accepts_loss=accepts_lost_times)
         if execute:
-            for name, searched in searches.items():
-                log = log_dir.log(name.topic, name.partition)
-                _refuse_old_formats(log, _hits(searched, name, work))
             for name, searched in searches.items():
                 _erase_from(log_dir, name, searched, work)
     except OSError as error:
@@ -533,6 +565,34 @@ def _refuse_old_formats(log: "LogAccess", hits: Mapping[int, Set[int]]) -> None:
                     f"{segment.log_path}: format {batch.magic} at offset {batch.last_offset}; only"
                     " batches of format 2 can be rewritten, so the key can't be erased there"
                 )
+
+
+def _check_times(
+    log: "LogView", hits: Mapping[int, Set[int]], work: Erasure, *, accepts_loss: bool
+) -> None:
+    """Check the append times of the segments to rewrite, and of copies that the tier will lose.
+
+    The tier loses its copies from the first local segment that is rewritten on. A later segment
+    stays as it is, but only its copy may have sound append times.
+    """
+    dropped_from = min((base for base in hits if base >= log.local_start_offset), default=INT64_MAX)
+    tier_end = NO_OFFSET if log.tier is None else log.tier.record.manifest.end_offset
+    for segment in map(as_closed, log.segments):
+        if segment is None:
+            continue
+        is_dropped = dropped_from <= segment.base_offset < tier_end
+        if segment.base_offset not in hits and not is_dropped:
+            continue
+        if accepts_loss:
+            if (loss := lost_times(segment)) is not None:
+                work.lost_times.append(f"{loss}; append times that can't be read become unknown")
+            continue
+        try:
+            ensure_times(segment, "an erasure", f"repeat the erasure with {ACCEPT}")
+        except (CorruptFile, MissingFile) as error:
+            if work.is_executed:
+                raise
+            work.lost_times.append(f"--execute is refused: {error}")
 
 
 class _Purger:
@@ -723,11 +783,9 @@ def purge_tier(
 
 def _purge(mover: Mover, segment: RemoteSegment, offsets: Set[int]) -> None:
     workplace, now_ms = Workplace.beside(mover.log), mover.log.context.env.clock.now_ms()
-    batches = iterate_batches(segment, 0, segment.size_bytes)
+    batches = (without_records(batch, offsets) for _, batch in segment.verified_batches())
     try:
-        write_rewritten(
-            workplace, [segment], (without_records(batch, offsets) for _, batch in batches)
-        )
+        write_rewritten(workplace, [segment], batches)
         row = copy_rewritten(workplace, mover.tier, mover.draw_uid(), [segment])
     finally:
         drop_rewritten(workplace, segment.base_offset)

@@ -14,6 +14,7 @@ from tests.worlds.directories.logs import (
     SMALL,
     TOPIC,
     WRITABLE,
+    names,
     new_dir,
     path_of,
     read,
@@ -21,13 +22,18 @@ from tests.worlds.directories.logs import (
 )
 
 from tidelog.directory import Directory
-from tidelog.errors import InexactTable, StorageFailure, UnsupportedForMessageFormat
+from tidelog.errors import (
+    CorruptFile,
+    InexactTable,
+    StorageFailure,
+    UnsupportedForMessageFormat,
+)
 from tidelog.record.builder import build_batch
 from tidelog.record.legacy import build_legacy_message
 from tidelog.record.record import Record
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.erasure import UNREACHABLE, Erasure, erase
-from tidelog.storage.files import write_atomically
+from tidelog.storage.files import read_file, write_atomically
 from tidelog.types import Codec, Header, NewRecord
 
 KEY = b"the one"
@@ -39,10 +45,10 @@ def records_of(env: SeededEnv) -> list[Record]:
         return list(directory.reader(TOPIC, 0).records())
 
 
-def run(env: SeededEnv, *, execute: bool = True) -> Erasure:
+def run(env: SeededEnv, *, execute: bool = True, accepts_lost_times: bool = False) -> Erasure:
     options = LogDirOptions(writable=execute)
     with LogDir.open(PATH, env=env, options=options) as directory:
-        return erase(directory, TOPIC, KEY, execute=execute)
+        return erase(directory, TOPIC, KEY, execute=execute, accepts_lost_times=accepts_lost_times)
 
 
 @st.composite
@@ -123,6 +129,53 @@ def log_with_key() -> SeededEnv:
         env.clock.advance(10)
     log_dir.close()
     return env
+
+
+def times_of(env: SeededEnv, offsets: range) -> list[int | None]:
+    with LogDir.open(PATH, env=env) as directory:
+        log = directory.reader(TOPIC, 0)
+        return [log.append_time_of(offset) for offset in offsets]
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["damaged", "lost"])
+def test_append_times_that_could_be_restored_are_not_erased(is_lost: bool) -> None:
+    env = log_with_key()
+    before, records = times_of(env, range(30)), records_of(env)
+    path = path_of(sorted(each for each in names(env) if each.endswith(".appendtime"))[1])
+    data = read_file(env.files, path)
+    if is_lost:
+        env.files.remove(path)
+    else:
+        write_atomically(env.files, path, data[:50] + bytes([data[50] ^ 1]) + data[51:])
+    (note,) = run(env, execute=False).lost_times
+    assert note.startswith(f"--execute is refused: {path}: ")
+    with pytest.raises(CorruptFile, match="repeat the erasure with --accept-lost-times") as caught:
+        run(env)
+    assert caught.value.path == path
+    assert records_of(env) == records  # without a tombstone
+    write_atomically(env.files, path, data)
+    done = run(env)
+    assert done.is_complete
+    assert not done.lost_times
+    left = [record.offset for record in records if record.key != KEY]
+    after = times_of(env, range(30))
+    assert [after[offset] for offset in left] == [before[offset] for offset in left]
+
+
+def test_an_erasure_that_accepts_lost_times_is_complete() -> None:
+    env = log_with_key()
+    before = times_of(env, range(30))
+    lost = sorted(each for each in names(env) if each.endswith(".appendtime"))[1]
+    env.files.remove(path_of(lost))
+    assert not run(env, execute=False, accepts_lost_times=True).receipt()["executed"]
+    done = run(env, accepts_lost_times=True)
+    assert done.is_complete
+    assert lost in done.receipt()["notes"][0]
+    base, after = int(lost.partition(".")[0]), times_of(env, range(30))
+    assert after[base + 1] is None or after[base + 2] is None
+    kept = [offset for offset in range(base) if offset % 3]
+    assert [after[offset] for offset in kept] == [before[offset] for offset in kept]
+    assert not run(env).lost_times
 
 
 def test_a_tombstone_below_the_log_start_is_erased() -> None:

@@ -25,13 +25,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 from tidelog.config import TopicConfig
 from tidelog.config.values import CompactionScheduler
 from tidelog.env import FileSystem
-from tidelog.errors import CorruptFile, InvalidRequest, MissingFile
+from tidelog.errors import CorruptFile, InvalidRequest
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.batch import RecordBatch
-from tidelog.record.coding import crc32c
-from tidelog.storage import files
-from tidelog.storage.clocks.append_times import AppendTimes
-from tidelog.storage.clocks.zone_map import FileSum
 from tidelog.storage.compaction.eligibility import CleaningDecision, LogState, judge
 from tidelog.storage.compaction.generations import GenerationPlan, Generations
 from tidelog.storage.compaction.generations.scheduler import (
@@ -64,7 +60,8 @@ from tidelog.storage.segment.compaction_history import (
     read_history,
     records_left,
 )
-from tidelog.storage.segment.segment import Segment, iterate_batches, read_optional
+from tidelog.storage.segment.lost_times import ACCEPT, ensure_times, lost_times
+from tidelog.storage.segment.segment import Segment, iterate_batches
 from tidelog.types import NO_OFFSET, NO_TIMESTAMP, UNKNOWN_MS, TopicPartition
 
 if TYPE_CHECKING:
@@ -75,11 +72,6 @@ if TYPE_CHECKING:
     from tidelog.storage.segment.txn_index import AbortedTxn
 
 _UNKNOWN: Final = (UNKNOWN_MS, UNKNOWN_MS)
-
-_NOT_COMPACTED: Final = (
-    "a compaction would make these append times unknown for good; restore the file, or use `tidelog"
-    " compact --accept-lost-times`"
-)
 
 
 def is_whole(segments: Iterable[Segment], log_start: int) -> bool:
@@ -608,41 +600,13 @@ def _sources(log: "LogAccess", choice: Choice, options: CleanerOptions) -> Itera
     trusted = log.trusted_end()
     rewritten = {base for group in choice.groups for base in group.bases}
     for source, segment in zip(identities(choice.sources), choice.sources, strict=True):
-        loss = _lost_times(segment) if segment.base_offset in rewritten else None
-        if loss is not None and not options.accepts_lost_times:
-            raise loss
+        is_unreadable = False
+        if segment.base_offset in rewritten and not options.accepts_lost_times:
+            ensure_times(segment, "a compaction", f"use `tidelog compact {ACCEPT}`")
+        elif segment.base_offset in rewritten and segment.is_tiered:
+            is_unreadable = lost_times(segment) is not None
         end = proven_end(segment, segment.append_times, trusted)
-        is_unreadable = loss is not None and segment.is_tiered
         yield replace(source, append_end=segment.base_offset if is_unreadable else end)
-
-
-def _lost_times(segment: ClosedSegment) -> CorruptFile | MissingFile | None:
-    """Return the error if the file or object of a segment's append times is damaged or lost.
-
-    Rows that a checkpoint doesn't prove are not reported as lost, because a backup of the file
-    could not prove them either. A zone map shows how many rows a local file had.
-    """
-    context, base, suffix = segment.context, segment.base_offset, files.APPEND_TIME_SUFFIX
-    path, limit = context.path(base, suffix), max(segment.size_bytes, files.SMALL_FILE_LIMIT_BYTES)
-    try:
-        data = read_optional(context, base, suffix, limit=limit)
-    except CorruptFile as error:
-        return CorruptFile(f"{error.reason}; {_NOT_COMPACTED}", path=path)
-    except MissingFile as error:
-        return MissingFile(path, error.operation, f"{error.reason}; {_NOT_COMPACTED}")
-    if segment.is_tiered:
-        return None  # the content has been compared with the manifest's checksum
-    zones = segment.zones
-    if data is None:
-        rows, damage = 0, None
-    elif zones is not None and zones.siblings.get(suffix) == FileSum(len(data), crc32c(data)):
-        return None
-    else:
-        times, damage = AppendTimes.decode(data, base, context.topic_id, open_end=True)
-        rows = times.row_count
-    if damage is None and zones is not None and rows < zones.identity.append_rows:
-        damage = f"{rows} rows, but it had {zones.identity.append_rows}"
-    return None if damage is None else CorruptFile(f"{damage}; {_NOT_COMPACTED}", path=path)
 
 
 def _active_producers(states: "ProducerStates") -> dict[int, tuple[int, int]]:

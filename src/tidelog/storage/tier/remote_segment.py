@@ -24,11 +24,11 @@ from tidelog.storage.segment.derived_files import index_limit_bytes
 from tidelog.storage.segment.indexes import Index, OffsetIndex, TimeIndex
 from tidelog.storage.segment.retention import SegmentTimes
 from tidelog.storage.segment.roll import SegmentNote
-from tidelog.storage.segment.segment import SegmentContext
+from tidelog.storage.segment.segment import SegmentContext, in_segment
 from tidelog.storage.segment.txn_index import TxnIndex
 from tidelog.storage.segment.zone_map_files import NOT_USED
 from tidelog.storage.tier.manifest import TierSegment
-from tidelog.storage.tier.tier_files import tier_path
+from tidelog.storage.tier.tier_files import VerifiedFile, tier_path
 from tidelog.types import ClockName
 
 # Bytes of the log that a walk reads at a time.
@@ -165,6 +165,19 @@ class RemoteSegment(ClosedSegment):
         file = self.context.pool.get(self.log_path)
         end = min(end, self.size_bytes)
         return walk_file(file, self.log_path, start, end, chunk_bytes=WALK_BYTES)
+
+    def verified_batches(self) -> Iterator[tuple[int, Batch]]:
+        """Yield all batches and their positions, and compare the object with the manifest.
+
+        Raises:
+            CorruptFile: The object differs from its checksum; all batches may have been yielded.
+            CorruptBatch: See `iterate_batches`.
+        """
+        path, size = self.log_path, self.size_bytes
+        file = VerifiedFile(self.context.pool.get(path), path, self.row.objects[files.LOG_SUFFIX])
+        walked = walk_file(file, path, 0, size, chunk_bytes=WALK_BYTES)
+        yield from in_segment(self, walked, 0, size)
+        file.read_rest(WALK_BYTES)
 
     def whole(self) -> memoryview:
         """Read all valid bytes of the log."""

@@ -291,6 +291,44 @@ class _TierFile(ReadOnlyFile):
         raise PermissionError(errno.EACCES, "objects of a tier are read-only", self._path)
 
 
+class VerifiedFile(ReadOnlyFile):
+    """An object that is verified if it is read from its start to its end, in pieces of any size.
+
+    The checksum of a batch does not cover the batch's leader epoch, but the object's checksum does.
+    """
+
+    def __init__(self, file: File, path: str, expected: FileSum) -> None:
+        self._file, self._path, self._expected = file, path, expected
+        self._end = self._crc = 0
+
+    def pread(self, size: int, position: int) -> bytes:
+        """Read bytes; raises CorruptFile if the whole object differs from its checksum."""
+        data = self._file.pread(size, position)
+        if position <= self._end < position + len(data):
+            self._crc = crc32c(memoryview(data)[self._end - position :], self._crc)
+            self._end = position + len(data)
+            if self._end == self._expected.size_bytes and self._crc != self._expected.crc32c:
+                expected = f"{self._expected.crc32c:08x}"
+                reason = f"its checksum is {self._crc:08x}, expected {expected}"
+                raise CorruptFile(f"{reason}; run `tidelog tier --verify`", path=self._path)
+        return data
+
+    def read_rest(self, piece_bytes: int) -> None:
+        """Read the bytes after those that were read in order, so that the object is verified."""
+        while self._end < self._expected.size_bytes:
+            self.pread(piece_bytes, self._end)
+
+    def size(self) -> int:
+        """Return the size in bytes."""
+        return self._file.size()
+
+
+def verified(file: File, path: str) -> File:
+    """Return a file that verifies complete reads of an object; other files are returned as is."""
+    parts = parse_tier_path(path)
+    return file if parts is None else VerifiedFile(file, path, parts.sum)
+
+
 def _parsed(path: str) -> TierPath:
     if (location := parse_tier_path(path)) is None:
         raise FileNotFoundError(errno.ENOENT, "not in the tier's manifest", path)

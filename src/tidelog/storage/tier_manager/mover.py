@@ -40,7 +40,8 @@ from tidelog.storage.log.log import LogAccess
 from tidelog.storage.log.segment_times import read_times
 from tidelog.storage.open_files import typed_reads
 from tidelog.storage.segment import zone_map_files
-from tidelog.storage.segment.closed_segment import ClosedSegment
+from tidelog.storage.segment.closed_segment import ClosedSegment, as_closed
+from tidelog.storage.segment.lost_times import ACCEPT, ensure_times
 from tidelog.storage.segment.retention import Deletion
 from tidelog.storage.segment.roll import RollReason
 from tidelog.storage.segment.segment import Segment
@@ -233,6 +234,9 @@ class MoveOptions:
         drops_theirs: Whether a takeover removes from the manifest the segments with records that
             local files lack or contradict. If false, such segments are an error.
         roll: Whether to roll the active segment first, so that all current records can be copied.
+        accepts_lost_times: Whether a segment is copied although its append times are damaged or
+            lost. The append times that can't be read are then unknown. If False, such a segment
+            ends the copying.
         on_copied: Called after each segment with the number of log bytes copied so far.
     """
 
@@ -241,6 +245,7 @@ class MoveOptions:
     takes_over: bool = False
     drops_theirs: bool = False
     roll: bool = False
+    accepts_lost_times: bool = False
     on_copied: Callable[[int], None] | None = None
 
 
@@ -483,6 +488,8 @@ class Mover:
 
     def _source(self, segment: ClosedSegment) -> CopySource:
         log = self.log
+        if not self._options.accepts_lost_times:
+            _ensure_times(segment)
         build_zones(segment)
         note, seen_ms = log.note_of(segment)
         times = read_times(log, segment, clock=RetentionClock.RECORD_CAPPED, seen_ms=seen_ms)
@@ -540,6 +547,11 @@ class Mover:
         if removed:
             self.swap(lambda manifest: manifest.without_garbage(removed))
             self._report.removed = len(removed)
+
+
+def _ensure_times(segment: ClosedSegment) -> None:
+    """Raise CorruptFile if append times of a local segment are damaged or lost."""
+    ensure_times(segment, "a move to the tier", f"use `tidelog tier {ACCEPT}`")
 
 
 def _is_local_damage(error: Exception) -> bool:
@@ -629,6 +641,8 @@ class TierStatus(NamedTuple):
         waiting_bytes: Size in bytes of the log files that the tier lacks.
         garbage_segments: Number of segments that left the manifest and whose objects are not
             removed yet.
+        refused: The first segment to copy that a run would refuse, because append times are damaged
+            or lost. None if there is no such segment, or if append times were not checked.
     """
 
     topic_partition: TopicPartition
@@ -644,14 +658,23 @@ class TierStatus(NamedTuple):
     waiting_segments: int
     waiting_bytes: int
     garbage_segments: int
+    refused: str | None = None
 
 
-def tier_status(log_dir: "DirectoryAccess", name: TopicPartition) -> TierStatus:
+def tier_status(
+    log_dir: "DirectoryAccess", name: TopicPartition, *, checks_times: bool = False
+) -> TierStatus:
     """Return the status of a partition's tier and of its local files.
+
+    Args:
+        log_dir: The directory, open for reading or writing.
+        name: The partition.
+        checks_times: Whether to read the append times of the segments to copy, for `refused`.
 
     Raises:
         UnknownTopic: No such partition.
         CorruptFile, UnsupportedVersion: The record of the tier can't be read.
+        StorageFailure: The disk failed.
     """
     log = log_dir.reader(name.topic, name.partition)
     local = log.local_segments
@@ -673,7 +696,20 @@ def tier_status(log_dir: "DirectoryAccess", name: TopicPartition) -> TierStatus:
         waiting_segments=len(waiting),
         waiting_bytes=sum(segment.size_bytes for segment in waiting),
         garbage_segments=0 if manifest is None else len(manifest.garbage),
+        refused=_refused(waiting) if checks_times else None,
     )
+
+
+def _refused(waiting: Sequence[Segment]) -> str | None:
+    """Return why a run would refuse one of these segments, in the words of the run's report."""
+    for segment in map(as_closed, waiting):
+        try:
+            if segment is not None:
+                with typed_reads(segment.log_path):
+                    _ensure_times(segment)
+        except CorruptData as error:
+            return f"{error}{_LATER}"
+    return None
 
 
 def tier_verdict(statuses: Sequence[TierStatus], taking_part: int) -> str:
@@ -698,6 +734,8 @@ def tier_verdict(statuses: Sequence[TierStatus], taking_part: int) -> str:
         parts.append(f"{plural(waiting, 'segment')} of {size} {wait} to be copied")
     else:
         parts.append("nothing waits to be copied")
+    if refused := sum(one.refused is not None for one in statuses):
+        parts.append(f"copying stops in {plural(refused, 'partition')}, append times are damaged")
     if garbage:
         wait = verb(garbage, "waits", "wait")
         parts.append(f"{plural(garbage, 'old segment')} {wait} to be removed")

@@ -35,7 +35,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, Self
 
 from tidelog.config import RetentionClock
-from tidelog.env import Env, File, FileStat, FileSystem, LayeredFiles, ReadOnlyFile
+from tidelog.env import Env, File, FileStat, FileSystem, LayeredFiles
 from tidelog.errors import (
     CleaningAborted,
     CorruptData,
@@ -47,9 +47,7 @@ from tidelog.errors import (
 )
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.builder import build_empty_batch
-from tidelog.record.coding import crc32c
 from tidelog.storage import files
-from tidelog.storage.clocks.zone_map import FileSum
 from tidelog.storage.compaction.cleaner import CleaningReport, PartitionTarget, clean, note_run
 from tidelog.storage.compaction.cleaning_plan import CleanerOptions, CleaningState, inspect_tier
 from tidelog.storage.compaction.job import CleanedGroup, CleaningJob, CleaningResult, together
@@ -73,7 +71,7 @@ from tidelog.storage.tier.manifest import (
     encode_row,
 )
 from tidelog.storage.tier.remote_segment import RemoteSegment
-from tidelog.storage.tier.tier_files import TierFiles, parse_tier_path
+from tidelog.storage.tier.tier_files import TierFiles, verified
 from tidelog.storage.tier_manager.mover import MoveOptions, Mover
 from tidelog.storage.tier_manager.tier_store import CopySource, PartitionTier, copy_segment
 from tidelog.types import NO_TIMESTAMP, Buffer, TopicPartition
@@ -108,8 +106,7 @@ class TierSources(LayeredFiles):
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
         """Open a file; see `FileSystem`. An object that is read completely is verified."""
         file = super().open(self._named(path), write=write, create=create)
-        parts = parse_tier_path(self._named(path))
-        return file if parts is None else _SummedFile(file, self._named(path), parts.sum)
+        return verified(file, self._named(path))
 
     def map(self, path: str, size: int | None = None) -> memoryview:
         """Return a view of a file; see `FileSystem`."""
@@ -122,33 +119,6 @@ class TierSources(LayeredFiles):
     def exists(self, path: str) -> bool:
         """Return whether a file exists; see `FileSystem`."""
         return super().exists(self._named(path))
-
-
-class _SummedFile(ReadOnlyFile):
-    """An object that is verified if it is read from its start to its end, in pieces of any size.
-
-    The checksum of a batch does not cover the batch's leader epoch, but the object's checksum does.
-    """
-
-    def __init__(self, file: File, path: str, expected: FileSum) -> None:
-        self._file, self._path, self._expected = file, path, expected
-        self._end = self._crc = 0
-
-    def pread(self, size: int, position: int) -> bytes:
-        """Read bytes; raises CorruptFile if the whole object differs from its checksum."""
-        data = self._file.pread(size, position)
-        if position <= self._end < position + len(data):
-            self._crc = crc32c(memoryview(data)[self._end - position :], self._crc)
-            self._end = position + len(data)
-            if self._end == self._expected.size_bytes and self._crc != self._expected.crc32c:
-                expected = f"{self._expected.crc32c:08x}"
-                reason = f"its checksum is {self._crc:08x}, expected {expected}"
-                raise CorruptFile(f"{reason}; run `tidelog tier --verify`", path=self._path)
-        return data
-
-    def size(self) -> int:
-        """Return the size in bytes."""
-        return self._file.size()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,12 @@ from tests.faults import seeded_env
 from tests.unit.storage.tiers.tiered import EAGER, NAME, Tiered
 from tests.worlds.directories.logs import PATH, TOPIC
 
-from tidelog.errors import InvalidRequest, StorageFailure
+from tidelog.errors import CorruptFile, InvalidRequest, MissingFile, StorageFailure
 from tidelog.record.record import Record
+from tidelog.storage import erasure
 from tidelog.storage.directory.broker_files import GROUPS_FILE
 from tidelog.storage.erasure import Erasure, erase
+from tidelog.storage.tier import remote_segment
 from tidelog.storage.tier_manager.tier_store import verify
 from tidelog.types import Codec, NewRecord
 
@@ -32,8 +34,9 @@ def others(tiered: Tiered) -> list[Record]:
     return [record for record in tiered.log.records() if record.key != KEY]
 
 
-def run(tiered: Tiered, *, execute: bool = True) -> Erasure:
-    return erase(tiered.directory, TOPIC, KEY, execute=execute)
+def run(tiered: Tiered, *, execute: bool = True, accepts_lost_times: bool = False) -> Erasure:
+    accepts = accepts_lost_times
+    return erase(tiered.directory, TOPIC, KEY, execute=execute, accepts_lost_times=accepts)
 
 
 def holders(tiered: Tiered) -> list[str]:
@@ -95,6 +98,100 @@ def test_an_erasure_continues_after_any_failed_request_of_the_store() -> None:
         assert not holders(tiered)
         assert others(tiered) == before
     assert number > 30
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["damaged", "lost"])
+def test_append_times_that_could_be_restored_are_not_erased(is_lost: bool) -> None:
+    tiered = tier_with_key(30)
+    before, end = others(tiered), tiered.log.log_end_offset
+    times = {record.offset: tiered.log.append_time_of(record.offset) for record in before}
+    key = sorted(name for name in tiered.store.objects if name.endswith(".appendtime"))[1]
+    data, etag, modified_ms = tiered.store.objects.pop(key)
+    if not is_lost:
+        tiered.store.objects[key] = data[:-1] + bytes([data[-1] ^ 1]), etag, modified_ms
+    tiered.reopen()
+    assert any(key in note for note in run(tiered, execute=False).receipt()["notes"])
+    with pytest.raises((CorruptFile, MissingFile), match="--accept-lost-times") as caught:
+        run(tiered)
+    assert key in str(caught.value)
+    assert tiered.log.log_end_offset == end
+    tiered.store.objects[key] = data, etag, modified_ms
+    tiered.reopen()
+    assert run(tiered).is_complete
+    assert {at: tiered.log.append_time_of(at) for at in times} == times
+
+
+def test_an_erasure_that_accepts_lost_times_is_complete() -> None:
+    tiered = tier_with_key(30)
+    before = others(tiered)
+    del tiered.store.objects[
+        sorted(name for name in tiered.store.objects if name.endswith(".appendtime"))[1]
+    ]
+    tiered.reopen()
+    assert run(tiered, accepts_lost_times=True).is_complete
+    assert not holders(tiered)
+    assert others(tiered) == before
+
+
+def test_the_only_sound_copy_of_append_times_stays_in_the_tier() -> None:
+    """An erasure drops the copies of all local segments after the first rewritten one."""
+    tiered = Tiered(base=seeded_env(3)).start(**{**EAGER, "local_retention_bytes": "-1"})
+    for number in range(20):
+        tiered.base.clock.advance(10)
+        tiered.log.append([NewRecord(key=b"k" if number else KEY, value=b"%060d" % number)])
+    tiered.move()
+    keys = [name for name in tiered.store.objects if name.endswith(".appendtime")]
+    segment = tiered.log.local_segments[2]
+    path = segment.context.path(segment.base_offset, ".appendtime")
+    data = tiered.disk.open(path).pread(1 << 20, 0)
+    tiered.disk.remove(path)
+    tiered.reopen()
+    with pytest.raises(CorruptFile, match="--accept-lost-times") as caught:
+        run(tiered)
+    assert caught.value.path == path
+    assert {*keys} <= {*tiered.store.objects}
+    file = tiered.disk.open(path, create=True)
+    file.pwrite(data, 0)
+    file.close()
+    assert run(tiered.reopen()).is_complete
+
+
+def test_a_changed_epoch_in_a_large_object_is_not_published(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No batch's checksum covers the epoch, and a large object is read in pieces."""
+    monkeypatch.setattr(erasure, "_CHUNK_BYTES", 200)
+    monkeypatch.setattr(remote_segment, "WALK_BYTES", 100)
+    tiered = tier_with_key(30)
+    end, objects = tiered.log.log_end_offset, dict(tiered.store.objects)
+    key = sorted(name for name in objects if name.endswith(".log"))[1]
+    data, etag, modified_ms = objects[key]
+    tiered.store.objects[key] = data[:15] + bytes([data[15] ^ 1]) + data[16:], etag, modified_ms
+    tiered.reopen()
+    for execute in (False, True):
+        with pytest.raises(CorruptFile, match="its checksum is") as caught:
+            run(tiered, execute=execute)
+        assert key in str(caught.value.path)
+    assert tiered.log.log_end_offset == end
+    tiered.store.objects[key] = objects[key]
+    assert run(tiered.reopen()).is_complete
+
+
+def test_an_object_that_changes_after_the_search_is_not_published(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(remote_segment, "WALK_BYTES", 100)
+    tiered = tier_with_key(30)
+    key = sorted(name for name in tiered.store.objects if name.endswith(".log"))[1]
+    data, etag, modified_ms = tiered.store.objects[key]
+    tiered.store.objects[key] = data[:15] + bytes([data[15] ^ 1]) + data[16:], etag, modified_ms
+    tiered.reopen()
+    hits = {int(key.rpartition("/")[2].partition(".")[0]): {1 << 40}}
+    manifest = tiered.log.tier
+    with pytest.raises(CorruptFile, match="its checksum is") as caught:
+        erasure.purge_tier(tiered.directory, NAME, hits)
+    assert key in str(caught.value.path)
+    assert tiered.log.tier == manifest
 
 
 def test_a_standby_is_refused() -> None:

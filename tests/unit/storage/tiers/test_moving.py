@@ -5,7 +5,7 @@ from collections import defaultdict
 import pytest
 from tests.faults import DamageFileSystem
 from tests.unit.storage.tiers.fake_store import FakeStore
-from tests.unit.storage.tiers.tiered import EAGER, Tiered, values
+from tests.unit.storage.tiers.tiered import EAGER, NAME, Tiered, values
 from tests.worlds.records.legacy_sets import build_legacy_set
 
 from tidelog.errors import MissingFile, OffsetsGone
@@ -14,6 +14,7 @@ from tidelog.storage.files import read_file, write_atomically
 from tidelog.storage.log.append import AppendTerms
 from tidelog.storage.segment.segment import iterate_batches
 from tidelog.storage.segment.zone_map_files import build_missing
+from tidelog.storage.tier_manager.mover import tier_status
 from tidelog.types import ClockName, NewRecord
 
 
@@ -174,6 +175,47 @@ def test_a_log_file_that_was_removed_is_a_typed_error_that_names_it() -> None:
     assert tiered.log.local_segments[0].base_offset == 0
 
 
+@pytest.mark.parametrize("is_lost", [False, True], ids=["damaged", "lost"])
+def test_append_times_that_could_be_restored_stay_local(is_lost: bool) -> None:
+    tiered = Tiered().start(**EAGER)
+    tiered.fill(24)
+    tiered.log.roll()
+    times = {offset: tiered.log.append_time_of(offset) for offset in range(24)}
+    segments = tiered.log.finished_segments()
+    path = segments[2].context.path(segments[2].base_offset, ".appendtime")
+    data = read_file(tiered.disk, path)
+    if is_lost:
+        tiered.disk.remove(path)
+    else:
+        flip(tiered, path, len(data) - 5)
+    tiered.reopen()
+    report = tiered.move()
+    assert report.copied == 2
+    assert (report.stopped or "").startswith(f"{path}: ")
+    assert "--accept-lost-times" in (report.stopped or "")
+    status = tier_status(tiered.directory, NAME, checks_times=True)
+    assert status.refused == report.stopped
+    assert tier_status(tiered.directory, NAME).refused is None
+    write_atomically(tiered.disk, path, data)
+    assert tiered.reopen().move().copied == len(segments) - 2
+    assert tier_status(tiered.directory, NAME, checks_times=True).refused is None
+    assert {offset: tiered.log.append_time_of(offset) for offset in times} == times
+
+
+def test_lost_append_times_are_unknown_in_the_tier_if_that_is_accepted() -> None:
+    tiered = Tiered().start(**EAGER)
+    tiered.fill(24)
+    tiered.log.roll()
+    segments = tiered.log.finished_segments()
+    lost = range(segments[2].base_offset, segments[2].end_offset)
+    times = {n: None if n in lost else tiered.log.append_time_of(n) for n in range(24)}
+    tiered.disk.remove(segments[2].context.path(lost.start, ".appendtime"))
+    tiered.reopen()
+    report = tiered.move(accepts_lost_times=True)
+    assert (report.copied, report.stopped) == (len(segments), None)
+    assert {offset: tiered.log.append_time_of(offset) for offset in times} == times
+
+
 @pytest.mark.parametrize("loses_times", [False, True])
 @pytest.mark.parametrize("number", [0, 2, 4])
 def test_a_changed_log_is_not_copied_by_a_process_that_loads_the_map_afterwards(
@@ -190,11 +232,11 @@ def test_a_changed_log_is_not_copied_by_a_process_that_loads_the_map_afterwards(
     flip(tiered, damaged.log_path, positions[number] + LEADER_EPOCH_AT)
     if loses_times:
         tiered.disk.remove(damaged.context.path(damaged.base_offset, ".appendtime"))
-    report = tiered.reopen().move()
+    report = tiered.reopen().move(accepts_lost_times=True)
     assert report.copied == 2
     assert (report.stopped or "").startswith(f"{damaged.log_path}, position ")
     flip(tiered, damaged.log_path, positions[number] + LEADER_EPOCH_AT)
-    assert tiered.reopen().move().copied == len(segments) - 2
+    assert tiered.reopen().move(accepts_lost_times=True).copied == len(segments) - 2
 
 
 def test_a_map_of_another_log_is_built_again() -> None:

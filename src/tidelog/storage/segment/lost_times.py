@@ -1,0 +1,88 @@
+"""Finds damaged or lost append times of a segment before the segment is rewritten or moved.
+
+A rewritten segment has new append times, and a segment that was moved to a tier has only the append
+times that were readable. So a backup of a damaged or lost `.appendtime` could not be used any more.
+Compaction, an erasure and a move to a tier therefore refuse such a segment, unless the user accepts
+that the unreadable append times become unknown.
+"""
+
+from typing import Final
+
+from tidelog.errors import CorruptFile, MissingFile
+from tidelog.record.coding import crc32c
+from tidelog.storage import files
+from tidelog.storage.clocks.append_times import HEADER_SIZE, ROW_SIZE, AppendTimes
+from tidelog.storage.clocks.zone_map import FileSum, ZoneMap
+from tidelog.storage.segment.closed_segment import ClosedSegment
+from tidelog.storage.segment.segment import read_optional
+
+ACCEPT: Final = "--accept-lost-times"
+
+
+def ensure_times(segment: ClosedSegment, change: str, remedy: str) -> None:
+    """Check that no append times of a segment are damaged or lost.
+
+    Args:
+        segment: The segment, which is to be rewritten or moved.
+        change: What is to be done with the segment, for example "a compaction".
+        remedy: How a user accepts unknown append times.
+
+    Raises:
+        CorruptFile, MissingFile: The file or object of append times is damaged or lost.
+    """
+    loss = lost_times(segment)
+    if loss is None:
+        return
+    advice = (
+        f"{change} would make these append times unknown for good; restore the file, or {remedy}"
+    )
+    reason = f"{loss.reason}; {advice}"
+    if isinstance(loss, MissingFile):
+        raise MissingFile(str(loss.path), loss.operation, reason)
+    raise CorruptFile(reason, path=loss.path)
+
+
+def lost_times(segment: ClosedSegment) -> CorruptFile | MissingFile | None:
+    """Return the error if the file or object of a segment's append times is damaged or lost.
+
+    Rows that a checkpoint doesn't prove are not reported as lost, because a backup of the file
+    could not prove them either. A zone map shows how many rows a local file had.
+    """
+    context, base, suffix = segment.context, segment.base_offset, files.APPEND_TIME_SUFFIX
+    path, limit = context.path(base, suffix), max(segment.size_bytes, files.SMALL_FILE_LIMIT_BYTES)
+    try:
+        data = read_optional(context, base, suffix, limit=limit)
+    except CorruptFile as error:
+        return CorruptFile(error.reason, path=path)
+    except MissingFile as error:
+        return error
+    if segment.is_tiered:
+        return None  # the content has been compared with the manifest's checksum
+    zones = segment.zones
+    rows, damage = 0, None
+    if data is not None:
+        if zones is not None and _is_as_mapped(data, zones):
+            return None
+        times, damage = AppendTimes.decode(data, base, context.topic_id, open_end=True)
+        rows = times.row_count
+    if damage is None and zones is not None and rows < _mapped_rows(zones):
+        damage = f"{rows} rows, but it had {_mapped_rows(zones)}"
+    return None if damage is None else CorruptFile(damage, path=path)
+
+
+def _is_as_mapped(data: bytes, zones: ZoneMap) -> bool:
+    """Return whether the file has the content, without damage, from which the map was built."""
+    rows = (len(data) - HEADER_SIZE) // ROW_SIZE
+    found = FileSum(len(data), crc32c(data))
+    return (zones.siblings.get(files.APPEND_TIME_SUFFIX), zones.identity.append_rows) == (
+        found,
+        rows,
+    )
+
+
+def _mapped_rows(zones: ZoneMap) -> int:
+    """Return the number of rows that the file had when it was last complete."""
+    mapped = zones.siblings.get(files.APPEND_TIME_SUFFIX)
+    if mapped is None:
+        return zones.identity.append_rows
+    return max(0, (mapped.size_bytes - HEADER_SIZE) // ROW_SIZE)
