@@ -19,6 +19,7 @@ from tests.worlds.directories.logs import (
     fill,
     names,
     new_log,
+    path_of,
     put,
     read,
     reader_of,
@@ -29,13 +30,18 @@ from tests.worlds.directories.logs import (
 )
 
 from tidelog.env import Env, File
-from tidelog.errors import CorruptData
+from tidelog.errors import CorruptData, CorruptIndex
+from tidelog.record.builder import build_batch
+from tidelog.record.coding import crc32c
+from tidelog.record.header import LEADER_EPOCH_AT
+from tidelog.storage.clocks.zone_map import FileSum, ZoneMap
 from tidelog.storage.directory.attach import attach
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.closed_segment import ClosedSegment
-from tidelog.storage.segment.segment import Segment
+from tidelog.storage.segment.lost_times import lost_times
+from tidelog.storage.segment.segment import Segment, iterate_batches
 from tidelog.storage.segment.zone_map_files import ZoneCache
 from tidelog.types import ClockName, NewRecord
 
@@ -385,6 +391,115 @@ def test_a_map_that_two_threads_want_is_written_once(tmp_path: Path) -> None:
         other.join()
         assert len(renamed) == 1
         assert closed(log.segments)[0].zones_on(APPEND) is not None
+
+
+def flip(env: Env, name: str, at: int) -> None:
+    data = bytearray(read(env, name))
+    data[at] ^= 1
+    write(env, name, bytes(data))
+
+
+def loss_of(env: Env) -> str | None:
+    loss = lost_times(first_of(env)[0])
+    return None if loss is None else loss.reason
+
+
+class TestFactsOfAnOldMap:
+    """A new map keeps what only the old map shows."""
+
+    @pytest.mark.parametrize("damage", ["removed", "cut", "flipped"])
+    def test_lost_append_times_stay_lost_until_the_file_is_restored(self, damage: str) -> None:
+        env = two_segments()
+        name = f"{FIRST}.appendtime"
+        data = read(env, name)
+        assert loss_of(env) is None
+        if damage == "removed":
+            env.files.remove(path_of(name))
+        elif damage == "cut":
+            write(env, name, data[:-20])
+        else:
+            flip(env, name, 50)
+        loss = loss_of(env)
+        assert loss is not None
+        before = read(env, ZONES)
+        for _ in range(2):
+            directory, log = reopen(env)
+            assert zone_map_files.build_missing(log.segments) in ([0], [])
+            directory.close()
+            assert read(env, ZONES) != before
+            assert loss_of(env) == loss
+        write(env, name, data)
+        assert loss_of(env) is None
+        directory, log = reopen(env)
+        assert zone_map_files.build_missing(log.segments) == [0]
+        directory.close()
+        assert read(env, ZONES) == before
+
+    def test_damage_before_the_first_map_is_a_loss(self) -> None:
+        env = two_segments()
+        env.files.remove(path_of(ZONES))
+        flip(env, f"{FIRST}.appendtime", 50)
+        directory, log = reopen(env)
+        assert zone_map_files.build_missing(log.segments) == [0]
+        directory.close()
+        assert (loss_of(env) or "").startswith("row 1: wrong checksum")
+
+    def test_a_damaged_index_of_aborted_transactions_is_not_accepted_beside_lost_times(
+        self,
+    ) -> None:
+        env, directory, log = new_log({"segment.ms": str(2**62)})
+        put(log, env.clock.now_ms())
+        data = build_batch(
+            [NewRecord(value=b"")],
+            producer_id=9,
+            producer_epoch=0,
+            base_sequence=0,
+            transactional=True,
+        )
+        log.append_batches(data)
+        log.end_transaction(producer_id=9, producer_epoch=0, coordinator_epoch=0, commit=False)
+        log.roll()
+        directory.close()
+        flip(env, f"{FIRST}.txnindex", 9)
+        env.files.remove(path_of(f"{FIRST}.appendtime"))
+        directory, log = reopen(env)
+        zone_map_files.build_missing(log.segments)
+        directory.close()
+        with pytest.raises(CorruptIndex):
+            _ = first_of(env)[0].txn_index
+
+    @pytest.mark.parametrize("number", [0, 1])
+    def test_a_changed_log_keeps_its_map_at_a_close(self, number: int) -> None:
+        env, directory, log = new_log()
+        put(log, 1, value=b"x" * 50_000)
+        put(log, 2, value=b"y" * 50_000)
+        log.roll()
+        segment = log.finished_segments()[0]
+        zone_map_files.build_missing([segment])
+        before = read(env, ZONES)
+        positions = [at for at, _ in iterate_batches(segment, 0, segment.size_bytes)]
+        flip(env, f"{FIRST}.log", positions[number] + LEADER_EPOCH_AT)
+        segment.unload()
+        directory.close()
+        assert read(env, ZONES) == before
+        (report,) = [each for each in directory.reports if "were changed after" in each]
+        assert f"{FIRST}.log" in report
+
+    def test_a_restored_index_keeps_the_facts_of_the_map(self) -> None:
+        env = two_segments()
+        before = read(env, ZONES)
+        env.files.remove(path_of(f"{FIRST}.index"))
+        env.files.remove(path_of(f"{FIRST}.appendtime"))
+        loss = loss_of(env)
+        assert loss is not None
+        directory, _ = reopen(env)
+        directory.close()
+        assert loss_of(env) == loss
+        index = read(env, f"{FIRST}.index")
+        zones = ZoneMap.decode(read(env, ZONES))
+        assert zones.siblings[".index"] == FileSum(len(index), crc32c(index))
+        assert list(zones.zones()) == list(ZoneMap.decode(before).zones())
+        zones.verify()
 
 
 def test_the_active_segment_has_none() -> None:

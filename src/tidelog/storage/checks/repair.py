@@ -117,7 +117,7 @@ class PartitionRepair:
     names: set[str]
     problems: list[str]
     _bases: set[int] = field(init=False)
-    _touched: set[int] = field(default_factory=set)
+    _rebuilt: dict[int, set[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         parsed = map(files.parse_file_name, self.partition.file_names())
@@ -135,7 +135,7 @@ class PartitionRepair:
                 zones.add(parsed[0])
             else:
                 self._repair_file(name, *parsed)
-        with_map = {base for base in self._touched if self._exists(base, files.ZONES_SUFFIX)}
+        with_map = {base for base in self._rebuilt if self._exists(base, files.ZONES_SUFFIX)}
         if zones | with_map:
             self._build_zones(zones | with_map)
 
@@ -154,7 +154,7 @@ class PartitionRepair:
                 self._fail(name, str(error))
                 return
             self._replace(name, built)
-            self._touched.add(base)
+            self._rebuilt.setdefault(base, set()).add(suffix)
         elif suffix == files.TXN_INDEX_SUFFIX:
             self._repair_txn_index(name, base)
 
@@ -174,7 +174,7 @@ class PartitionRepair:
             self._replace(name, TxnIndex(base, entries).encoded)
         elif self.partition.fs.exists(self.partition.path(name)):
             self._remove(name)
-        self._touched.add(base)
+        self._rebuilt.setdefault(base, set()).add(files.TXN_INDEX_SUFFIX)
 
     def _built_index(self, base: int, suffix: str) -> memoryview:
         """Return the bytes of an index that is rebuilt from the log by Kafka's recovery rule."""
@@ -217,7 +217,9 @@ class PartitionRepair:
     def _build_map(self, segment: ClosedSegment) -> None:
         name = files.file_name(segment.base_offset, files.ZONES_SUFFIX)
         try:
-            self._replace(name, zone_map_files.build(segment))
+            old = zone_map_files.unchanged_map(segment)
+            renewed = self._rebuilt.get(segment.base_offset, ())
+            self._replace(name, zone_map_files.build(segment, old=old, renewed=renewed))
         except (CorruptData, UnsupportedCompression) as error:
             self._fail(name, str(error))
 

@@ -148,7 +148,7 @@ _BASE_OFFSET: Final = Struct(">q")
 HEADER_SIZE: Final = 28
 ROW_SIZE: Final = 20
 _FACTS_SIZE: Final = 16
-_CRC_SIZE: Final = ROW_SIZE - _FACTS_SIZE
+CRC_SIZE: Final = ROW_SIZE - _FACTS_SIZE
 
 assert (_HEADER.size, _ROW.size, _ROW_FACTS.size) == (HEADER_SIZE, ROW_SIZE, _FACTS_SIZE)
 
@@ -478,7 +478,7 @@ class AppendTimes:
         """Add the rows before the first invalid row; return this row's problem, or None."""
         count, rest = divmod(len(data), ROW_SIZE)
         valid, damage = count, None
-        if proven != (count, int.from_bytes(data[-_CRC_SIZE:], "big")) or rest:
+        if proven != (count, int.from_bytes(data[-CRC_SIZE:], "big")) or rest:
             valid, damage = self._count_valid(data[: count * ROW_SIZE])
         if valid:
             times, relatives, batch_crcs, crcs = unpack_columns(_ROW, data[: valid * ROW_SIZE])

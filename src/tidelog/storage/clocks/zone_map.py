@@ -80,6 +80,7 @@ ENTRY: Final = struct.Struct(">qqqqqqq?qqqqqqIII")
 SECTION: Final = struct.Struct(">HI")
 SIBLING: Final = struct.Struct(">B16sQI")
 TRAILER: Final = struct.Struct(">qqqqqqq?qqqqqqI16sqqqqIIIIIIIHHHI4s")
+_SECTIONS_SIZE_FIELD: Final = 26
 ROW_SIZE: Final = 69
 ENTRY_SIZE: Final = 117
 HEAD_SIZE: Final = 12
@@ -295,6 +296,22 @@ def encode_zones(
     return b"".join((*parts, CRC.pack(crc32c(footer)), END_MAGIC))
 
 
+def with_siblings(data: bytes, siblings: Mapping[str, FileSum]) -> bytes:
+    """Return the content of a zone-map file with other checksums of the files beside the log.
+
+    Raises:
+        CorruptIndex, UnsupportedVersion: `data` is not the content of a sound footer.
+    """
+    zone_map = ZoneMap.decode(data)
+    sections = {**zone_map.sections, SIBLINGS_SECTION: _encode_siblings(siblings)}
+    encoded = b"".join(_encode_section(*section) for section in sections.items())
+    fields = list(TRAILER.unpack(data[-TRAILER_SIZE:]))
+    fields[_SECTIONS_SIZE_FIELD] = len(encoded)
+    trailer = TRAILER.pack(*fields)[:TRAILER_CRC_AT]
+    footer = zone_map.table + encoded + trailer
+    return data[: zone_map.rows_end] + footer + CRC.pack(crc32c(footer)) + END_MAGIC
+
+
 def _encode_section(number: int, content: bytes) -> bytes:
     return SECTION.pack(number, len(content)) + content
 
@@ -346,6 +363,9 @@ class ZoneMap:
         identity: Identity of the log that the map describes.
         total: Total of all zones.
         zone_count: Number of zones.
+        table: Bytes of the table of blocks.
+        sections: Bytes of each section, by the section's number.
+        rows_end: Position of the table in the file.
         bytes_read: Number of bytes that were read from the file so far.
     """
 
@@ -372,18 +392,18 @@ class ZoneMap:
         trailer = _decode_trailer(tail, size_bytes)
         table_size = trailer.block_count * ENTRY_SIZE
         footer_size = table_size + trailer.sections_size + TRAILER_SIZE
-        self._rows_end = size_bytes - footer_size
-        if trailer.header_size + trailer.zone_count * trailer.row_size != self._rows_end:
+        self.rows_end = size_bytes - footer_size
+        if trailer.header_size + trailer.zone_count * trailer.row_size != self.rows_end:
             zones = plural(trailer.zone_count, "zone")
             reason = f"{size_bytes} bytes are not the size of {zones} and the footer"
             raise CorruptIndex(reason, at=0)
         if footer_size > len(tail):
-            tail = self._read(footer_size - len(tail), self._rows_end) + tail
+            tail = self._read(footer_size - len(tail), self.rows_end) + tail
         footer = tail[len(tail) - footer_size :]
-        _check_footer(footer, self._rows_end)
+        _check_footer(footer, self.rows_end)
         self._trailer = trailer
-        self._table = footer[:table_size]
-        self._sections = _decode_sections(footer[table_size:-TRAILER_SIZE])
+        self.table = footer[:table_size]
+        self.sections = _decode_sections(footer[table_size:-TRAILER_SIZE])
         self.identity = trailer.identity
         self.total = trailer.total
         self.zone_count = trailer.zone_count
@@ -421,12 +441,12 @@ class ZoneMap:
     @cached_property
     def siblings(self) -> Mapping[str, FileSum]:
         """Length and checksum of each file beside the log when the map was built, by suffix."""
-        return _decode_siblings(self._sections.get(SIBLINGS_SECTION, b""))
+        return _decode_siblings(self.sections.get(SIBLINGS_SECTION, b""))
 
     @cached_property
     def latency(self) -> LatencyByHour:
         """Latencies of the records that have both times, by hour of append time."""
-        content = self._sections.get(LATENCY_SECTION)
+        content = self.sections.get(LATENCY_SECTION)
         return LatencyByHour() if content is None else LatencyByHour.decode(content)
 
     def zones(self) -> Iterator[Zone]:
@@ -488,7 +508,7 @@ class ZoneMap:
         """Decode the table of blocks; raises CorruptIndex."""
         rows = [
             (Zone._make(fields[:15]), fields[15], fields[16])
-            for fields in ENTRY.iter_unpack(self._table)
+            for fields in ENTRY.iter_unpack(self.table)
         ]
         header_size, row_size = self._trailer.header_size, self._trailer.row_size
         positions = accumulate(

@@ -360,7 +360,8 @@ class _Loading:
             return  # the index ends at the damage, but its file would look complete
         for suffix in missing:
             self._restore(base, suffix, rebuilt[suffix].encoded)
-        zone_map_files.drop_unfit(self._context, base)
+        zone_map_files.renew_sums(self._context, base, missing)
+        segment.use_zones(None, loaded=False)
 
     def _restore_txn_index(self, names: AbstractSet[str]) -> None:
         """Rebuild the active segment's index of aborted transactions if entries are lost.

@@ -33,6 +33,7 @@ from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.append_time_trust import batch_ending_at, fingerprint, proven_end
 from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.index_proof import position_floor
+from tidelog.storage.segment.lost_times import lost_times
 from tidelog.storage.segment.segment import Segment, SegmentContext, iterate_batches, read_optional
 from tidelog.storage.segment.slices import LogSlice, slices
 from tidelog.storage.segment.txn_index import TxnIndex
@@ -196,9 +197,11 @@ def write_proven_times(segment: ClosedSegment) -> None:
         return
     context, before, sure = segment.context, on_disk.encode(), segment.append_times.encode()
     if sure != before:
+        has_lost_times = lost_times(segment) is not None
         path = context.path(segment.base_offset, files.APPEND_TIME_SUFFIX)
         files.write_atomically(context.env.files, path, sure)
-        zone_map_files.drop_unfit(context, segment.base_offset)
+        if not has_lost_times:  # otherwise only the map shows how many rows the file had
+            zone_map_files.drop_unfit(context, segment.base_offset)
         segment.use_zones(None, loaded=False)
 
 

@@ -552,7 +552,9 @@ def _write_derived(context: SegmentContext, base: int, scan: _Scan) -> None:
             context.maps.forget(path)
             context.pool.forget(path)
             files.write_atomically(context.env.files, path, content)
-    zone_map_files.drop_unfit(context, base)
+    rebuilt = (*files.INDEX_SUFFIXES, files.TXN_INDEX_SUFFIX)
+    zone_map_files.renew_sums(context, base, rebuilt)
+    zone_map_files.drop_unfit(context, base)  # a hard stop may have lost append times
 
 
 def _is_equal(context: SegmentContext, path: str, content: memoryview) -> bool:

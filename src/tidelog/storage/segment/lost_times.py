@@ -7,19 +7,19 @@ that the unreadable append times become unknown.
 """
 
 from typing import Final
+from uuid import UUID
 
 from tidelog.errors import CorruptFile, MissingFile
 from tidelog.record.coding import crc32c
 from tidelog.storage import files
-from tidelog.storage.clocks.append_times import HEADER_SIZE, ROW_SIZE, AppendTimes
+from tidelog.storage.clocks.append_times import CRC_SIZE, HEADER_SIZE, ROW_SIZE, AppendTimes
 from tidelog.storage.clocks.zone_map import FileSum, ZoneMap
-from tidelog.storage.segment.closed_segment import ClosedSegment
-from tidelog.storage.segment.segment import read_optional
+from tidelog.storage.segment.segment import Segment, read_optional
 
 ACCEPT: Final = "--accept-lost-times"
 
 
-def ensure_times(segment: ClosedSegment, change: str, remedy: str) -> None:
+def ensure_times(segment: Segment, change: str, remedy: str) -> None:
     """Check that no append times of a segment are damaged or lost.
 
     Args:
@@ -42,7 +42,7 @@ def ensure_times(segment: ClosedSegment, change: str, remedy: str) -> None:
     raise CorruptFile(reason, path=loss.path)
 
 
-def lost_times(segment: ClosedSegment) -> CorruptFile | MissingFile | None:
+def lost_times(segment: Segment) -> CorruptFile | MissingFile | None:
     """Return the error if the file or object of a segment's append times is damaged or lost.
 
     Rows that a checkpoint doesn't prove are not reported as lost, because a backup of the file
@@ -58,26 +58,39 @@ def lost_times(segment: ClosedSegment) -> CorruptFile | MissingFile | None:
         return error
     if segment.is_tiered:
         return None  # the content has been compared with the manifest's checksum
-    zones = segment.zones
+    loss = times_loss(data, base, context.topic_id, segment.zones)
+    return None if loss is None else CorruptFile(loss, path=path)
+
+
+def times_loss(
+    data: bytes | None, base_offset: int, topic_id: UUID, zones: ZoneMap | None
+) -> str | None:
+    """Return why a local file of append times is damaged or has lost rows; None if it is whole.
+
+    Args:
+        data: The file's content; None if there is no file.
+        base_offset: The segment's base offset.
+        topic_id: The topic's id.
+        zones: Zone map of the segment, which shows how many rows the file had; None if unknown.
+    """
     rows, damage = 0, None
     if data is not None:
         if zones is not None and _is_as_mapped(data, zones):
             return None
-        times, damage = AppendTimes.decode(data, base, context.topic_id, open_end=True)
+        times, damage = AppendTimes.decode(data, base_offset, topic_id, open_end=True)
         rows = times.row_count
     if damage is None and zones is not None and rows < _mapped_rows(zones):
         damage = f"{rows} rows, but it had {_mapped_rows(zones)}"
-    return None if damage is None else CorruptFile(damage, path=path)
+    return damage
 
 
 def _is_as_mapped(data: bytes, zones: ZoneMap) -> bool:
     """Return whether the file has the content, without damage, from which the map was built."""
-    rows = (len(data) - HEADER_SIZE) // ROW_SIZE
-    found = FileSum(len(data), crc32c(data))
-    return (zones.siblings.get(files.APPEND_TIME_SUFFIX), zones.identity.append_rows) == (
-        found,
-        rows,
-    )
+    if zones.siblings.get(files.APPEND_TIME_SUFFIX) != FileSum(len(data), crc32c(data)):
+        return False
+    rows, rest = divmod(len(data) - HEADER_SIZE, ROW_SIZE)
+    used = zones.identity.append_rows, zones.identity.append_crc
+    return not rest and used == (rows, int.from_bytes(data[-CRC_SIZE:], "big"))
 
 
 def _mapped_rows(zones: ZoneMap) -> int:

@@ -9,17 +9,25 @@ Source: docs/decisions/0007-zone-maps.md.
 
 import errno
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
 from tidelog.env import File, FileSystem
-from tidelog.errors import CorruptData, CorruptIndex, UnsupportedCompression, UnsupportedVersion
+from tidelog.errors import (
+    CorruptBatch,
+    CorruptData,
+    CorruptIndex,
+    UnsupportedCompression,
+    UnsupportedVersion,
+)
 from tidelog.record.coding import crc32c
 from tidelog.record.header import HEADER_SIZE
 from tidelog.storage import files
-from tidelog.storage.clocks.zone_map import FileSum, ZoneMap
-from tidelog.storage.segment.segment import Segment, SegmentContext
+from tidelog.storage.clocks.zone_map import FileSum, Zone, ZoneMap, with_siblings
+from tidelog.storage.open_files import walk_file
+from tidelog.storage.segment.lost_times import times_loss
+from tidelog.storage.segment.segment import Segment, SegmentContext, in_segment, read_optional
 from tidelog.storage.segment.zone_map_builder import build_plain, sum_head
 from tidelog.types import Buffer, ClockName
 
@@ -171,7 +179,14 @@ def _read_heads(segment: Segment, positions: Iterable[int], *, in_passing: bool)
         file.close()
 
 
-def build(segment: Segment, *, by_kernels: bool | None = None, check_crc: bool = True) -> bytes:
+def build(
+    segment: Segment,
+    *,
+    by_kernels: bool | None = None,
+    check_crc: bool = True,
+    old: ZoneMap | None = None,
+    renewed: Container[str] = (),
+) -> bytes:
     """Build the zone map of a finished segment; return the content of its file.
 
     Args:
@@ -181,18 +196,125 @@ def build(segment: Segment, *, by_kernels: bool | None = None, check_crc: bool =
             record. None uses kernels if they are installed and the segment is large.
         check_crc: Whether kernels verify checksums. False is for a caller that has just written the
             batches.
+        old: Result of `unchanged_map`. The new map keeps the old checksums of files that were
+            damaged or lost since, so that readers, checks and rewrites still detect this.
+        renewed: Suffixes of files that were rebuilt since; the new map has their new checksums.
 
     Raises:
         CorruptData: The log is damaged; the error has its position.
         UnsupportedCompression: The codec number is undefined.
     """
     siblings = sum_siblings(segment.context, segment.base_offset)
+    if old is not None:
+        siblings |= _kept_sums(segment, old, siblings, renewed)
     if by_kernels is None:
         # Both ways of building give the same map, so this only affects the duration.
         is_loaded = "numba" in sys.modules
         by_kernels = segment.size_bytes > (LOADED_BYTES if is_loaded else UNLOADED_BYTES)
     built = _build_by_kernels(segment, siblings, check_crc) if by_kernels else None
     return build_plain(segment, siblings) if built is None else built
+
+
+def _kept_sums(
+    segment: Segment, old: ZoneMap, siblings: Mapping[str, FileSum], renewed: Container[str]
+) -> dict[str, FileSum]:
+    """Return the old checksums of files that were damaged or lost since the old map was built."""
+    kept = {}
+    for suffix, expected in old.siblings.items():
+        if suffix in renewed or siblings.get(suffix) == expected:
+            continue
+        if suffix == files.APPEND_TIME_SUFFIX and not _has_lost_times(segment, old):
+            continue  # the file was restored, or rows that nothing proves were removed
+        kept[suffix] = expected
+    return kept
+
+
+def _has_lost_times(segment: Segment, old: ZoneMap) -> bool:
+    context, base = segment.context, segment.base_offset
+    limit = max(segment.size_bytes, files.SMALL_FILE_LIMIT_BYTES)
+    try:
+        data = read_optional(context, base, files.APPEND_TIME_SUFFIX, limit=limit)
+    except CorruptData:
+        return True
+    return times_loss(data, base, context.topic_id, old) is not None
+
+
+def unchanged_map(segment: Segment) -> ZoneMap | None:
+    """Return the map of a segment that is to be replaced, after comparing the log with the map.
+
+    Only the old map has the checksums of the bytes that the batches' checksums don't cover. If no
+    zone of several zones matches, the log was rewritten, so the old map proves nothing.
+
+    Returns:
+        The map beside the log, or in memory if the file is missing or damaged. None if there is no
+        map of the log's offsets and size, or if the log was rewritten.
+
+    Raises:
+        CorruptData: Bytes of the log have changed since the old map was built.
+        OSError: The disk failed.
+    """
+    old = _old_map(segment)
+    if old is None:
+        return None
+    file = segment.context.env.files.open(segment.log_path)
+    try:
+        changed = sum(1 for _ in _changed_zones(file, old))
+        if changed == 1 or 0 < changed < old.zone_count:
+            raise damage_of(segment, file, old)
+    finally:
+        file.close()
+    return None if changed else old
+
+
+def _old_map(segment: Segment) -> ZoneMap | None:
+    """Return the map of a log of the same range and size, even if batches or times differ."""
+    context, base = segment.context, segment.base_offset
+    limit = segment.size_bytes + files.SMALL_FILE_LIMIT_BYTES
+    zone_map = segment.loaded_zones
+    try:
+        data = read_optional(context, base, files.ZONES_SUFFIX, limit=limit)
+        if data is not None:
+            read = ZoneMap.decode(data)
+            read.verify()
+            zone_map = read
+    except (CorruptData, UnsupportedVersion):
+        pass  # damaged; the map in memory was sound when it was read
+    if zone_map is None:
+        return None
+    found = zone_map.topic_id, zone_map.base_offset, zone_map.end_offset, zone_map.log_size
+    expected = context.topic_id, base, segment.end_offset, segment.size_bytes
+    return zone_map if found == expected else None
+
+
+def _changed_zones(file: File, zones: ZoneMap) -> Iterator[Zone]:
+    """Yield the zones whose bytes have changed since the map was built."""
+    for zone in zones.zones():
+        if sum_span(file, zone.position, zone.end_position) != zone.crc:
+            yield zone
+
+
+def damage_of(segment: Segment, file: File, zones: ZoneMap) -> CorruptData:
+    """Return the error for a log that differs from its zone map: the first damaged batch.
+
+    The checksum of a magic-2 batch does not cover its offset, length, leader epoch and magic. If no
+    batch is damaged, the error names the first changed zone.
+    """
+    path, size = segment.log_path, file.size()
+    try:
+        walked = walk_file(file, path, 0, size)
+        for position, batch in in_segment(segment, walked, 0, size):
+            try:
+                batch.ensure_valid()
+            except CorruptData as error:
+                return error.located(path, position - batch.at)
+    except CorruptData as error:
+        return error
+    zone = next(_changed_zones(file, zones), zones.total)
+    reason = (
+        f"bytes {zone.position} to {zone.end_position - 1} of {size} were changed after the segment"
+        " was finished, where the batches' checksums don't cover them"
+    )
+    return CorruptBatch(reason, path=path, position=zone.position, offset=zone.first_offset)
 
 
 def has_kernels() -> bool:
@@ -219,7 +341,8 @@ def _build_by_kernels(
 def write(segment: Segment, *, by_kernels: bool | None = None, check_crc: bool = True) -> bool:
     """Build a map and write it beside the log.
 
-    Return False if the log is damaged; the damage is reported.
+    Return False if the log is damaged, or differs from an old map beside it; this is reported, and
+    the old map stays.
 
     The file is not synced. If a crash leaves the file incomplete, readers recognize this, and the
     map is built again. The arguments are those of `build`.
@@ -229,8 +352,9 @@ def write(segment: Segment, *, by_kernels: bool | None = None, check_crc: bool =
     """
     context = segment.context
     try:
+        old = unchanged_map(segment)
         _restore_txn_index(segment)
-        data = build(segment, by_kernels=by_kernels, check_crc=check_crc)
+        data = build(segment, by_kernels=by_kernels, check_crc=check_crc, old=old)
     except (CorruptData, UnsupportedCompression) as error:
         context.report(f"{segment.log_path}: no zone map can be built: {error}")
         return False
@@ -303,6 +427,29 @@ def drop_unfit(context: SegmentContext, base_offset: int) -> None:
     except (CorruptData, UnsupportedVersion):
         pass
     drop(context, base_offset)
+
+
+def renew_sums(context: SegmentContext, base_offset: int, suffixes: Collection[str]) -> None:
+    """Store the checksums of rebuilt files beside the log in the segment's map; raises OSError.
+
+    The map keeps the checksums of the log and of all other files.
+    """
+    path = context.path(base_offset, files.ZONES_SUFFIX)
+    if not context.env.files.exists(path):
+        return
+    try:
+        log_size = context.env.files.stat(context.path(base_offset, files.LOG_SUFFIX)).size
+        limit = log_size + files.SMALL_FILE_LIMIT_BYTES
+        data = files.read_file(context.env.files, path, limit=limit)
+        old, found = ZoneMap.decode(data).siblings, sum_siblings(context, base_offset)
+        siblings = {suffix: one for suffix, one in old.items() if suffix not in suffixes}
+        siblings |= {suffix: one for suffix, one in found.items() if suffix in suffixes}
+        if siblings != old:
+            renewed = with_siblings(data, siblings)
+            files.write_atomically(context.env.files, path, renewed, is_durable=False)
+            context.pool.forget(path)
+    except (CorruptData, UnsupportedVersion):
+        drop(context, base_offset)
 
 
 def sum_siblings(context: SegmentContext, base_offset: int) -> dict[str, FileSum]:

@@ -38,7 +38,7 @@ _Index = TypeVar("_Index", bound=Index)
 CheckMap = Callable[[ZoneMap], None]
 
 _OF_FOOTER: Final = frozenset(
-    {"identity", "zone_count", "_trailer", "_table", "_sections", "_rows_end"}
+    {"identity", "zone_count", "_trailer", "table", "sections", "rows_end"}
 )
 
 

@@ -52,13 +52,12 @@ from tidelog.storage.tier.tier_record import TierRecord
 from tidelog.storage.tier_manager.tier_store import (
     CopySource,
     PartitionTier,
-    build_zones,
     copy_segment,
     folder_of,
     remove_garbage,
     writer_of,
 )
-from tidelog.types import TopicPartition
+from tidelog.types import ClockName, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.storage.directory.log_dir import DirectoryAccess
@@ -490,7 +489,9 @@ class Mover:
         log = self.log
         if not self._options.accepts_lost_times:
             _ensure_times(segment)
-        build_zones(segment)
+        if segment.zones_on(ClockName.APPEND) is None:
+            zone_map_files.unchanged_map(segment)
+            zone_map_files.build_missing([segment])
         note, seen_ms = log.note_of(segment)
         times = read_times(log, segment, clock=RetentionClock.RECORD_CAPPED, seen_ms=seen_ms)
         return CopySource(

@@ -24,9 +24,8 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tidelog.env import File, FileSystem
+from tidelog.env import FileSystem
 from tidelog.errors import (
-    CorruptBatch,
     CorruptData,
     CorruptFile,
     CorruptIndex,
@@ -38,13 +37,12 @@ from tidelog.errors import (
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.coding import crc32c
 from tidelog.storage import files
-from tidelog.storage.clocks.zone_map import FileSum, Zone, ZoneMap
-from tidelog.storage.open_files import walk_file
+from tidelog.storage.clocks.zone_map import FileSum, ZoneMap
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.gaps import lost_at_end
 from tidelog.storage.segment.index_proof import index_problem
 from tidelog.storage.segment.retention import SegmentTimes
-from tidelog.storage.segment.segment import in_segment, read_optional
+from tidelog.storage.segment.segment import read_optional
 from tidelog.storage.segment.segment_notes import last_fingerprint
 from tidelog.storage.text_files import read_meta_properties
 from tidelog.storage.tier.manifest import (
@@ -233,83 +231,10 @@ def _sum_sound_log(segment: "ClosedSegment", zones: ZoneMap) -> FileSum:
         size = file.size()
         crc = zone_map_files.sum_span(file, 0, end)
         if (size, crc) != (zones.log_size, zones.total.crc):
-            raise _damage_of(segment, file, zones)
+            raise zone_map_files.damage_of(segment, file, zones)
         return FileSum(size, zone_map_files.sum_span(file, end, size, crc))  # with a torn tail
     finally:
         file.close()
-
-
-def build_zones(segment: "ClosedSegment") -> None:
-    """Build the zone map of a segment, unless the segment has a current map.
-
-    Before an old map is replaced, it is compared with the log, because only this map has the
-    checksums of the bytes that the batches' checksums don't cover. If no zone of several zones
-    matches, the log was rewritten, so the old map proves nothing.
-
-    Raises:
-        CorruptData: Bytes of the log have changed since the old map was built.
-        OSError: The disk failed.
-    """
-    if segment.zones_on(ClockName.APPEND) is not None:
-        return
-    old = _old_zones(segment)
-    if old is not None:
-        file = segment.context.env.files.open(segment.log_path)
-        try:
-            changed = sum(1 for _ in _changed_zones(file, old))
-            if changed == 1 or 0 < changed < old.zone_count:
-                raise _damage_of(segment, file, old)
-        finally:
-            file.close()
-    zone_map_files.build_missing([segment])
-
-
-def _old_zones(segment: "ClosedSegment") -> ZoneMap | None:
-    """Return the map beside a log of the map's range and size, even if batches or times differ."""
-    context, base = segment.context, segment.base_offset
-    limit = segment.size_bytes + files.SMALL_FILE_LIMIT_BYTES
-    try:
-        data = read_optional(context, base, files.ZONES_SUFFIX, limit=limit)
-        if data is None:
-            return None
-        zones = ZoneMap.decode(data)
-        zones.verify()
-    except (CorruptData, UnsupportedVersion):
-        return None
-    found = zones.topic_id, zones.base_offset, zones.end_offset, zones.log_size
-    expected = context.topic_id, base, segment.end_offset, segment.size_bytes
-    return zones if found == expected else None
-
-
-def _changed_zones(file: File, zones: ZoneMap) -> Iterator[Zone]:
-    """Yield the zones whose bytes have changed since the map was built."""
-    for zone in zones.zones():
-        if zone_map_files.sum_span(file, zone.position, zone.end_position) != zone.crc:
-            yield zone
-
-
-def _damage_of(segment: "ClosedSegment", file: File, zones: ZoneMap) -> CorruptData:
-    """Return the error for a log that differs from its zone map: the first damaged batch.
-
-    The checksum of a magic-2 batch does not cover its offset, length, leader epoch and magic. If no
-    batch is damaged, the error names the first changed zone.
-    """
-    path, size = segment.log_path, file.size()
-    try:
-        walked = walk_file(file, path, 0, size)
-        for position, batch in in_segment(segment, walked, 0, size):
-            try:
-                batch.ensure_valid()
-            except CorruptData as error:
-                return error.located(path, position - batch.at)
-    except CorruptData as error:
-        return error
-    zone = next(_changed_zones(file, zones), zones.total)
-    reason = (
-        f"bytes {zone.position} to {zone.end_position - 1} of {size} were changed after the segment"
-        " was finished, where the batches' checksums don't cover them"
-    )
-    return CorruptBatch(reason, path=path, position=zone.position, offset=zone.first_offset)
 
 
 def _sound_zones(segment: "ClosedSegment", zones: ZoneMap) -> bytes:

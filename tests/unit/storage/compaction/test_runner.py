@@ -20,6 +20,8 @@ from tidelog.errors import (
 )
 from tidelog.record.builder import build_batch
 from tidelog.storage import commits, files
+from tidelog.storage.checks import DirectoryCheck
+from tidelog.storage.checks.repair import repair
 from tidelog.storage.compaction.cleaner import clean_partition
 from tidelog.storage.compaction.cleaning_plan import CleanerOptions, inspect_log
 from tidelog.storage.compaction.eligibility import DueReason
@@ -390,6 +392,28 @@ def test_append_times_that_could_be_restored_are_not_compacted_away(damage: str)
         assert [(n, log.append_time_of(n)) for n in (6, 7, 8)] == [
             (n, before[n]) for n in (6, 7, 8)
         ]
+
+
+def test_a_repair_of_an_index_keeps_the_loss_of_append_times() -> None:
+    env = seeded_env(1)
+    with open_dir(env) as log_dir:
+        log = log_dir.log("t", 0)
+        for key in (b"a", b"b", b"c"):
+            append(env, log, key)
+    path = f"{DIRECTORY}/{1:020}.appendtime"
+    env.files.remove(path)
+    write_atomically(env.files, f"{DIRECTORY}/{1:020}.timeindex", b"x" * 12)
+    check = DirectoryCheck(env.files, ROOT)
+    found = [*check.load(), *check.findings()]
+    assert repair(env, check, found) == []
+    check = DirectoryCheck(env.files, ROOT)
+    assert path in [one.path for one in [*check.load(), *check.findings()]]
+    with (
+        open_dir(env) as log_dir,
+        pytest.raises(CorruptFile, match="--accept-lost-times") as caught,
+    ):
+        clean_partition(log_dir, NAME, InProcess(env), ASKED)
+    assert caught.value.path == path
 
 
 def test_lost_append_times_are_unknown_if_that_is_accepted() -> None:
