@@ -114,6 +114,8 @@ def show_plan(
     elif plans or kind is not Format.TABLE:
         output.print_rows(surroundings, _PLAN_TOPICS, _plan_topics(plans, kind), kind)
     for name, one in previews.items():
+        if one.refused is not None:
+            surroundings.note(f"{name} would not be compacted: {one.refused}")
         if one.has_versions:
             surroundings.say(
                 f"{name}: keys and garbage are estimated as if the last record of each key were"

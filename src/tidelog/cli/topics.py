@@ -492,6 +492,7 @@ class PartitionFacts:
     leaning: list[tuple[int, int]]
     storm: str | None
     lost: list[tuple[int, int]]
+    lost_times: list[str]
 
 
 @click.command(
@@ -529,12 +530,15 @@ def describe(
         output.print_rows(surroundings, _PARTITION_COLUMNS, rows, kind, zone=zone)
     else:
         _print_tables(surroundings, info, facts, zone)
+    for loss in (loss for fact in facts for loss in fact.lost_times):
+        surroundings.note(f"{loss}; compaction, an erasure and a move to a tier refuse the segment")
 
 
 def partition_facts(directory: "Directory", topic: str, number: int) -> PartitionFacts:
     """Return the facts on a partition; read its indexes, its sidecars and its first record."""
     from tidelog.storage.directory.topic_retention import Notes, storm_of
     from tidelog.storage.log.segment_times import append_range, record_range
+    from tidelog.storage.segment.lost_times import lost_times
 
     log = directory.log_dir.reader(topic, number)
     notes = Notes(log)
@@ -563,6 +567,11 @@ def partition_facts(directory: "Directory", topic: str, number: int) -> Partitio
         leaning=_leaning(log, notes, directory.topic(topic).config.tidelog_retention_clock),
         storm=None if storm is None else str(storm),
         lost=[(lost.start, lost.end) for lost in log.lost_offsets()],
+        lost_times=[
+            str(loss)
+            for segment in log.finished_segments()
+            if not segment.is_tiered and (loss := lost_times(segment)) is not None
+        ],
     )
 
 

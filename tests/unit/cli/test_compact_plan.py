@@ -156,3 +156,30 @@ def test_the_plan_has_other_partitions_beside_one_with_a_tier(tmp_path: Path) ->
     assert code == ExitCode.ERROR
     assert "a-0: segments in a tier have no plan" in told
     assert "t-0: due" in told
+
+
+@pytest.mark.parametrize("scheduler", ["brute-force", "generational"])
+def test_a_plan_names_append_times_that_stop_a_compaction(tmp_path: Path, scheduler: str) -> None:
+    _fill(tmp_path, scheduler)
+    path = sorted((tmp_path / "t-0").glob("*.appendtime"))[1]
+    path.unlink()
+    _, notes = _show(tmp_path)
+    (line,) = [each for each in notes.splitlines() if "appendtime" in each]
+    assert line.startswith(f"note: t-0 would not be compacted: {path}: 0 rows, but it had ")
+    assert "--accept-lost-times" in line
+
+
+def test_describe_names_append_times_that_stop_a_compaction(tmp_path: Path) -> None:
+    _fill(tmp_path, "brute-force")
+    path = sorted((tmp_path / "t-0").glob("*.appendtime"))[1]
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    for kind in ("table", "json", "csv"):
+        raw, err = io.BytesIO(), io.StringIO()
+        out = io.TextIOWrapper(raw, encoding="utf-8", write_through=True)
+        surroundings = Surroundings(stdin=io.BytesIO(), stdout=out, stderr=err, variables={})
+        assert (
+            run(["describe", "t", "--data", str(tmp_path), "-o", kind], surroundings) == ExitCode.OK
+        )
+        assert f"note: {path}: row " in err.getvalue()
+        assert "a move to a tier refuse the segment" in err.getvalue()

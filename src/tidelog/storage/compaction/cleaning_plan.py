@@ -602,7 +602,7 @@ def _sources(log: "LogAccess", choice: Choice, options: CleanerOptions) -> Itera
     for source, segment in zip(identities(choice.sources), choice.sources, strict=True):
         is_unreadable = False
         if segment.base_offset in rewritten and not options.accepts_lost_times:
-            ensure_times(segment, "a compaction", f"use `tidelog compact {ACCEPT}`")
+            _ensure_times(segment)
         elif segment.base_offset in rewritten and segment.is_tiered:
             is_unreadable = lost_times(segment) is not None
         end = proven_end(segment, segment.append_times, trusted)
@@ -638,12 +638,15 @@ class Preview:
         generations: Statistics of the segments.
         has_versions: Whether a timestamp or header decides which record of a key stays. Even
             then the plan estimates keys and garbage as if the largest offset decided.
+        refused: Why a compaction would fail: append times of a segment to rewrite are damaged or
+            lost. None if no append times are.
     """
 
     decision: CleaningDecision
     plan: GenerationPlan
     generations: Generations
     has_versions: bool
+    refused: str | None
 
 
 def preview(log_dir: "DirectoryAccess", name: TopicPartition) -> Preview:
@@ -682,10 +685,26 @@ def preview(log_dir: "DirectoryAccess", name: TopicPartition) -> Preview:
             context.env, context.directory, identities(segments), decision.first_dirty
         )
         memory.sample(decision.end)
+        refused = _refused(each for each in segments if each.end_offset <= decision.end)
 
     def plan(everything: str) -> GenerationPlan:
         active_bytes = 0 if active is None else active.size_bytes
         demand = demand_of(config, rules, decision.end, active_bytes, everything)
         return memory.plan(demand, now_ms, config.delete_retention_ms)
 
-    return Preview(decision, scheduler.forecast(decision, plan), memory, rules.has_versions)
+    forecast = scheduler.forecast(decision, plan)
+    return Preview(decision, forecast, memory, rules.has_versions, refused)
+
+
+def _refused(segments: Iterable[ClosedSegment]) -> str | None:
+    """Return the error of a compaction of these segments if append times are damaged or lost."""
+    try:
+        for segment in segments:
+            _ensure_times(segment)
+    except CorruptFile as error:
+        return str(error)
+    return None
+
+
+def _ensure_times(segment: ClosedSegment) -> None:
+    ensure_times(segment, "a compaction", f"use `tidelog compact {ACCEPT}`")
