@@ -61,6 +61,13 @@ class TestTier:
         )
         assert tier_verdict([status()], 1).endswith("; nothing waits to be copied")
 
+    def test_refused(self) -> None:
+        refused = status(waiting=1)._replace(refused="t-0/0.appendtime: 0 rows, but it had 3")
+        assert tier_verdict([refused], 1).endswith(
+            "; 1 segment of 1 MB waits to be copied; copying stops in 1 partition, because append"
+            " times are damaged or lost"
+        )
+
 
 IDLE = GenerationPlan(
     groups=(),

@@ -736,7 +736,8 @@ def tier_verdict(statuses: Sequence[TierStatus], taking_part: int) -> str:
     else:
         parts.append("nothing waits to be copied")
     if refused := sum(one.refused is not None for one in statuses):
-        parts.append(f"copying stops in {plural(refused, 'partition')}, append times are damaged")
+        stops = f"copying stops in {plural(refused, 'partition')}"
+        parts.append(f"{stops}, because append times are damaged or lost")
     if garbage:
         wait = verb(garbage, "waits", "wait")
         parts.append(f"{plural(garbage, 'old segment')} {wait} to be removed")
