@@ -147,10 +147,9 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
             `min_splits`. With 0, splits of any size are divided, down to single offsets.
         max_offsets: Maximum number of offsets in a split.
         fail_on_data_loss: Raise if requested offsets are missing; otherwise report them in `lost`.
-        zone_cache: A folder outside the directory. It stores zone maps of finished segments that
-            have none beside their log, as in directories of Apache Kafka. Missing zone maps are
-            built now, which reads these segments once. Without a cache, segments without a zone map
-            are pruned by their indexes.
+        zone_cache: A folder outside the directory for zone maps of finished segments that have none
+            beside their log, as in directories of Apache Kafka. Missing maps are built now, which
+            reads these segments once. Without a cache, their indexes are used instead.
         strict: Read all batches that may have a record without a time, for `ReadOptions.strict`.
         env: Files and clock, if `source` is a path.
 
