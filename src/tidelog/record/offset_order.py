@@ -96,7 +96,7 @@ def segment_limit(base_offset: int, end_offset: int = INT64_MAX) -> int:
 def first_known_offset(batch: HasOffsets) -> int:
     """Return the first offset of a batch that is known without decompression.
 
-    For a magic-2 batch this is the base offset, for a legacy wrapper the last offset.
+    The result is the base offset of a magic-2 batch, and the last offset of a legacy wrapper.
     """
     return batch.base_offset if batch.magic == MAGIC_2 else batch.last_offset
 

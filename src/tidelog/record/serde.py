@@ -34,10 +34,10 @@ class Serde(Generic[T]):
 
     Attributes:
         name: Name of the encoding in options and configs, e.g. `int64`.
-        encode: Returns the bytes of a value other than None. It raises TypeError, ValueError or a
-            similar error for a value that can't be encoded.
-        decode: Returns the value that bytes encode; it never gets None. It raises ValueError or a
-            similar error for invalid bytes.
+        encode: Returns the bytes of a value other than None. For a value that can't be encoded,
+            `encode` raises TypeError, ValueError or a similar error.
+        decode: Returns the value of encoded bytes; callers never pass None. For invalid bytes,
+            `decode` raises ValueError or a similar error.
     """
 
     name: str

@@ -1,9 +1,9 @@
 """Zstandard frames, with a limit on the decompressed size.
 
-The `zstandard` library ignores `max_output_size` if a frame declares its decompressed size. So the
-blocks of a frame are walked first, because each block's 3-byte header limits the block's output.
-The library may write at most the sum of the blocks' limits, and at most the number of bytes that
-the caller allows.
+The `zstandard` library ignores `max_output_size` if a frame declares its decompressed size. So
+before a frame is decompressed, the headers of its blocks are read: each block's 3-byte header
+limits the block's output. The library may write at most the sum of the blocks' limits, and at most
+the number of bytes that the caller allows.
 
 Source: docs/format.md#zstd; KIP-110; RFC 8878.
 """

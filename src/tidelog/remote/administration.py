@@ -141,7 +141,8 @@ def scram_users(client: "Cluster") -> list[ScramUser]:
 def set_password(client: "Cluster", user: ScramUser, password: bytes) -> None:
     """Add a SCRAM credential, or replace the user's credential of the same mechanism.
 
-    This function salts and hashes the password. Brokers receive only the result.
+    The password is salted and hashed before the request is sent, so brokers never receive the
+    password itself.
 
     Raises:
         NotAuthorized, InvalidRequest, PolicyViolation, ClusterFailure: The cluster refuses, or

@@ -71,9 +71,9 @@ _NOT_OF_FETCHES: Final = frozenset(
 def check_bootstrap(bootstrap: object) -> None:
     """Check that a text is `host:port[,host:port]`.
 
-    The check is needed because librdkafka does not reject invalid text. It treats a port that is
-    not a number as 0, keeps only the low 16 bits of a port that is too large, and waits for brokers
-    even if no server is given.
+    The check is needed because librdkafka does not reject invalid text: librdkafka treats a port
+    that is not a number as 0, keeps only the low 16 bits of a port that is too large, and waits for
+    brokers even if no server is given.
 
     Raises:
         ConfigError: The text doesn't have this form. The message contains the invalid server.
@@ -107,8 +107,8 @@ def check_timeout(timeout_s: float) -> None:
 def is_direct(client: Mapping[str, str]) -> bool:
     """Return whether batches can be fetched from leaders without librdkafka.
 
-    This is possible if connections are plain text without SASL, and all settings are known not to
-    affect fetches.
+    Fetches without librdkafka are possible if connections are plain text without SASL, and no
+    setting may affect fetches.
 
     Args:
         client: Settings of librdkafka.
@@ -349,7 +349,7 @@ class Client:
 
         Args:
             group: Consumer group. None for a consumer to which the caller assigns partitions, and
-                which never commits. Such a consumer needs no rights on a group.
+                which never commits. A consumer without a group needs no rights on groups.
             more: Settings of librdkafka, with underscores instead of dots. By default the consumer
                 reports the ends of partitions, doesn't commit by itself, and raises an error for an
                 offset outside the log. If the offsets of records don't increase, the consumer

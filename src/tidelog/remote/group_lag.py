@@ -206,11 +206,13 @@ def observe_groups(  # noqa: PLR0913 - what is read, and how
 ) -> dict[str, list[Observation]]:
     """Observe the lag of several groups once; the groups share requests for the same partition.
 
+    Raises the errors of `observe`.
+
     Args:
         cluster: The cluster.
         partitions: For each group, the partitions to observe.
         offsets: Each of these groups, with its committed offsets.
-        clock: See `observe`, also for `counter`, `own`, `isolation` and the errors.
+        clock: See `observe`.
         counter: See `observe`.
         own: See `observe`.
         isolation: See `observe`.

@@ -126,7 +126,7 @@ def chosen_partitions(
 
     Raises:
         UnknownTopic, InvalidRequest: A topic or partition does not exist.
-        UnknownGroup: There are no choices, and the group doesn't exist or has no commits.
+        UnknownGroup: `choices` is empty, and the group doesn't exist or has no commits.
     """
     if not choices:
         topics = {partition.topic for partition in cluster.committed(group)}

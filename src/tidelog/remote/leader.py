@@ -133,13 +133,14 @@ def is_other_batch(own_batch: Batch, theirs: Batch) -> bool:
     batch's offsets. So two batches were written by different leaders in two cases:
 
     - The offset ranges of the batches overlap without being equal.
-    - They have the same offsets and record count, no delete horizon, and different checksums.
+    - The batches have the same offsets and record count and no delete horizon, but different
+      checksums.
 
     After a promotion, leader epochs can't show that the leaders differ, because the promoted
     standby and its former leader may both use the same next epoch. The checksum doesn't cover the
-    base offset, so batches that differ only in the base offset are the same batch with a flipped
-    bit. If the leader's batch begins after the end of the standby's batch, this proves nothing, so
-    the result is False.
+    base offset, so batches with equal checksummed bytes at different base offsets are the same
+    batch with a flipped bit. If the leader's batch begins after the end of the standby's batch,
+    this proves nothing, so the result is False.
     """
     if (
         own_batch.magic == theirs.magic == MAGIC_2
@@ -160,8 +161,9 @@ def is_other_batch(own_batch: Batch, theirs: Batch) -> bool:
     )
 
 
-# First versions with the needed fields. Since version 10, Metadata has topic ids. Since version 12,
-# Fetch has the epoch of the last fetched record.
+# Minimum versions of Metadata and Fetch requests: the first versions with the needed fields. Since
+# version 10, Metadata has topic ids. Since version 12, Fetch has the epoch of the last fetched
+# record.
 _METADATA_LEAST: Final = 10
 
 _FETCH_LEAST: Final = 12

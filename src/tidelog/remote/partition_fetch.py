@@ -63,8 +63,8 @@ _PAUSE_S: Final = 0.1
 # lookups are needed because a broker that has just started may not know its topics yet.
 _UNKNOWN_MAX: Final = 20
 
-# The last version of Fetch that names topics; later versions have topic ids instead (KIP-516). This
-# version is used if a topic has no id.
+# The last version of Fetch that names topics; later versions have topic ids instead (KIP-516). A
+# topic without an id is fetched in this version.
 _BY_NAME_LAST: Final = 12
 
 

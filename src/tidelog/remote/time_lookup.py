@@ -9,9 +9,9 @@
   records itself (LogAppendTime). A change of the setting `message.timestamp.type` applies only to
   records that are appended later. So a match is accepted only if the match and the last record
   before it both have the timestamp type LogAppendTime.
-- Append clock on tidelog's brokers: the brokers search append times themselves. They also add
-  append times to the response of a Fetch request if the client requests append times. After a
-  response without append times, no further requests for append times are sent to its broker.
+- Append clock on tidelog's brokers: the brokers search append times themselves, and add append
+  times to the response of a Fetch request if the client requests them. After a response without
+  append times, no further requests for append times are sent to its broker.
 - Plans on the record clock: records of a time range may be anywhere after the first match. So a
   plan extends to the log end, and readers drop the records outside the time range.
 - Plans on the append clock: a plan ends before the first record that was appended at the range's
@@ -130,10 +130,9 @@ def first_at_or_after(
 
     Return None for a log without such a record.
 
-    Kafka's brokers may return no match although a later segment has a match. This happens if all
-    matching records in the first segment with matches are below the log start
-    (docs/differences.md). If the log's largest timestamp shows that a match exists, the records are
-    read instead.
+    If all matching records in the first segment with matches are below the log start, Kafka's
+    brokers return no match, although a later segment may have a match (docs/differences.md). If the
+    log's largest timestamp shows that a match exists, the records are read instead.
     """
     answers = cluster.offsets_for_times(dict.fromkeys(marks, time_ms))
     unsure = [

@@ -25,8 +25,8 @@ from tidelog.storage.tier.tier_files import TierFiles, is_tier_path, tier_files_
 from tidelog.types import Buffer
 
 # Number of bytes that one call reads from a file that is not mapped into memory. A file is not
-# mapped if its writer may still truncate it, or if it is small. This number of bytes stays in the
-# CPU caches while the bytes are decoded.
+# mapped if its writer may still truncate it, or if it is small. The number is small enough that the
+# bytes stay in the CPU caches while they are decoded.
 READ_BYTES: Final = 1 << 20
 
 WHOLE: Final = 1 << 62

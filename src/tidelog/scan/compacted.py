@@ -93,7 +93,7 @@ def _part_of(log: "LogView", requested: RequestedRange, cleaned_end: int) -> Com
         markers = sum(one.control_records for one in totals)
         if records + markers == part.end_offset - part.start_offset:
             return None
-        # A zone map also counts records below the log start. So its counts don't apply to a part
+        # A zone map also counts records below the log start, so its counts don't apply to a part
         # that begins below the log start.
         if part.start_offset >= log.log_start_offset:
             part = part._replace(records=records, markers=markers)
