@@ -267,7 +267,7 @@ def compile_once() -> None:
     """Compile the kernels in this process; if another process is compiling, wait for it.
 
     A killed broker leaves its compiling process running, and the next broker starts another one.
-    The two processes compile one after the other, and only the first one has work to do.
+    The new process waits for the old one, and then finds the kernels compiled.
     """
     from tidelog.storage.kernel_cache import SOURCES, alone, choose_cache
 

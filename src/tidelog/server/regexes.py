@@ -19,8 +19,8 @@ UNICODE_CLASSES_MAX: Final = 200
 # Maximum size of a compiled expression with its cached states, in bytes. RE2 caches 128
 # expressions.
 MEMORY_MAX: Final = 1 << 20
-# Maximum number of steps for matching all names without cached states. This number of steps takes a
-# few seconds at most.
+# Maximum number of steps for matching all names without cached states. RE2 runs this number of
+# steps in a few seconds at most.
 STEPS_MAX: Final = 2_000_000_000
 
 

@@ -91,7 +91,7 @@ class Standby:
 
     @property
     def may_read(self) -> bool:
-        """Whether the file may be read now. After a failure, `RETRY_MS` have to pass first."""
+        """Whether to read the file now: False for `RETRY_MS` after a failed attempt."""
         if self._failed_ms is None:
             return True
         return self._services.env.clock.monotonic_ms() - self._failed_ms >= RETRY_MS
@@ -180,7 +180,7 @@ class Standby:
             for number in range(count):
                 await self._sync(number)
             if not self._topic.is_served:
-                return  # a partition failed; after its reload, `finish` is called again
+                return  # a partition failed; `finish` is called again after its reload
             self._groups = {}
             await self._services.work.run(self._remove)
             self.is_read = False
@@ -375,7 +375,7 @@ class GroupContext(NamedTuple):
     settings: GroupSettings
 
     def new_classic_group(self, group_id: str) -> ClassicGroup:
-        """Return a new classic group without members. It is not in the table yet."""
+        """Return a new classic group without members, which is not in the table of groups yet."""
         return ClassicGroup(group_id, self.clock.now_ms())
 
     def get_or_create(self, group_id: str) -> AnyGroup:

@@ -36,7 +36,7 @@ _GROUP_KEY: Final = 2
 _GROUP_VALUE: Final = 3
 _OFFSET_VALUE: Final = 4
 
-# The only version of an offset's value that contains an expiry time.
+# Version of an offset's value that contains an expiry time; no other version contains one.
 _EXPIRING_OFFSET_VALUE: Final = 1
 
 
@@ -92,8 +92,8 @@ def group_record(
 ) -> KeyValue:
     """Encode a classic group. `assignments` are by default its members' current assignments.
 
-    If `rebalances` is true, the record has no leader. After a restart this shows that the members
-    must still rejoin.
+    If `rebalances` is true, the record names no leader. If the group is loaded from such a record,
+    its members must rejoin.
     """
     value = GroupMetadataValue(
         protocol_type=group.protocol_type or "",

@@ -1,9 +1,9 @@
 """Replay of one partition of `__consumer_offsets`, which restores the partition's groups.
 
 Only the last record of each key matters, so earlier records are not decoded. The replay keeps in
-memory one value per key and the commits of open transactions. A transactional commit takes effect
-at its commit marker. Exception: if a newer commit exists, the newer commit stays. A group may have
-thousands of offsets, so the replay runs in a thread.
+memory one value per key and the commits of open transactions. An offset that is committed in a
+transaction takes effect at the transaction's commit marker, unless a newer record of the same key
+exists. A group may have thousands of offsets, so the replay runs in a thread.
 
 Source: Kafka 4.3's loader of `__consumer_offsets`; KIP-98 (offsets in transactions).
 """
@@ -127,7 +127,7 @@ class Replay:
             self._deleted.update((key, at) for key, (value, at) in records if value is None)
 
     def add_latest(self, latest: "Iterable[LatestRecord]") -> None:
-        """Add the last record of each key. Control and transactional batches are excluded."""
+        """Add the last record of each key, found outside control and transactional batches."""
         if not self._pending:
             self._latest.update([(key, (value, at)) for key, value, at, _ in latest])
             return

@@ -27,8 +27,8 @@ class JoinRequest(NamedTuple):
         session_timeout_ms: Time without a request after which the member is removed.
         rebalance_timeout_ms: Time within which the member must rejoin in a rebalance.
         needs_member_id: Whether a dynamic member first gets an id, and must then join with this id.
-        knows_skipping: Whether the client supports responses that tell a leader not to compute
-            assignments.
+        knows_skipping: Whether the client supports a response with `skip_assignment`, after which a
+            leader computes no assignments.
     """
 
     group_id: str

@@ -1,9 +1,10 @@
 """Rules of ShareGroupHeartbeat: members of share groups join, send heartbeats and leave.
 
 No partition has to be revoked before another member reads it, so a member gets its target at once.
-The first heartbeat that names a topic initializes it at once, because this process also keeps the
-delivery state. Unlike a consumer group, a new share group first waits for an assignment interval.
-Otherwise, if several members start together, the first member would acquire all records.
+The first heartbeat that names a topic initializes the topic for the group at once, because the
+topic's delivery state is kept in the same process. Unlike a consumer group, a new share group first
+waits for an assignment interval. Without this wait, the first of several members that start
+together would acquire all records.
 
 Tools change the initialized topics of a group through `ShareTopics`.
 
@@ -57,7 +58,7 @@ Shared: TypeAlias = Mapping[UUID, SharedTopic]
 
 
 def no_share_group(group_id: str, *, is_there: bool) -> Refusal:
-    """Build the error for a missing group, or for a group of another type (`is_there`)."""
+    """Build the error for a missing group; if `is_there`, for a group of another type."""
     reason = "is not a share group" if is_there else "not found"
     return Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {reason}.")
 
@@ -65,7 +66,7 @@ def no_share_group(group_id: str, *, is_there: bool) -> Refusal:
 def shared_after(shared: Shared, names: Iterable[str], topics: Mapping[str, TopicInfo]) -> Shared:
     """Return the initialized topics after members subscribe to `names`.
 
-    All earlier topics stay. The named topics get all of their partitions.
+    All topics of `shared` stay. For the topics in `names`, all partitions are initialized.
     """
     after = dict(shared)
     for info in (topics[name] for name in sorted(names) if name in topics):
@@ -156,7 +157,7 @@ class ShareHeartbeats(Heartbeats):
         *,
         is_due: bool,
     ) -> tuple[int, Shared]:
-        """Begin a new epoch if `is_due` or topics have changed.
+        """Begin a new epoch if `is_due` is true or subscribed topics have changed.
 
         Returns:
             The group's epoch and initialized topics after the request.
@@ -243,7 +244,7 @@ class ShareHeartbeats(Heartbeats):
 
 
 def _require_epoch(member: ShareMember, epoch: int) -> None:
-    """Refuse an epoch other than the member's.
+    """Raise Refusal for an epoch that is not the member's.
 
     The member's previous epoch is accepted, because the response with the new epoch may have been
     lost.
@@ -266,8 +267,8 @@ def _next_assignment(
 ) -> ShareAssignment:
     """Return the member's next assignment.
 
-    If `epoch` is new for the member, the result is the member's full target. At the same epoch, it
-    is the present assignment.
+    If `epoch` is new for the member, the result is the member's target. If the member already has
+    `epoch`, the result is its present assignment.
 
     In both cases topics that the member no longer reads are left out.
     """

@@ -68,8 +68,9 @@ class Regexes:
         self._updates = updates
         self._work = work
         self._running = set[asyncio.Task[None]]()
-        # Topic list that was seen last, and the time at which topics were last added. The time is
-        # wall time, because `_version` returns it, and versions must increase across restarts.
+        # The topics at the last call of `_version`, and the time at which topics were last added.
+        # `_version` returns this time as the version. It is wall time, so that versions also
+        # increase across restarts.
         self._topics = updates.topics.all()
         self._grown_ms = updates.clock.now_ms()
 
@@ -78,7 +79,7 @@ class Regexes:
     def change(
         self, update: ConsumerUpdate, match: MemberMatch, new: ConsumerMember
     ) -> RegexStatus:
-        """Plan the change of a member's expression. A new expression must be valid.
+        """Plan the change of a member's expression; reject an invalid new expression.
 
         Raises:
             Refusal: The expression is new in the group and invalid.
@@ -106,8 +107,8 @@ class Regexes:
 
         A resolution is due if the expressions changed, topics were added or the refresh interval is
         over. Exception: no resolution is due within `LOOK_UP_MIN_INTERVAL_MS` after the last
-        resolution. As in Kafka, a topic can match only if the member that sent this request may see
-        the topic.
+        resolution. As in Kafka, the result contains only topics that the member that sent this
+        request may see.
         """
         group = update.group
         if not group.subscribed_regexes and not new.subscription.regex:
@@ -158,7 +159,7 @@ class Regexes:
         task.add_done_callback(self._running.discard)
 
     def _apply(self, group: ConsumerGroup, matches: Matches, version: int, now_ms: int) -> None:
-        """Write the resolved topics. If they have changed, a new epoch begins."""
+        """Write the topics that the expressions match. If they have changed, begin an epoch."""
         update = GroupUpdate(group)
         changed = False
         names = set(group.topic_counts)

@@ -3,7 +3,7 @@
 Requests arrive on the event loop. The work of a request can be long (an attach reads every byte of
 its segments), so a thread does it. The thread uses proxies, whose calls are executed on the loop
 (`threads`). During an attach, swap or erase, appends to the affected topics wait, and reads
-continue (`holds`). Fetches that wait see new records at once.
+continue (`holds`). A fetch that waits for records returns the attached records at once.
 
 Source: docs/control.md.
 """
@@ -51,8 +51,8 @@ class Control:
         self._changing = ThreadPoolExecutor(1, thread_name_prefix="tidelog-attach")
         self._tiering = ThreadPoolExecutor(1, thread_name_prefix="tidelog-tier")
         self._is_stopping = False
-        # Running requests. A request whose client has disconnected also counts, because the
-        # request's thread still waits for the loop.
+        # Running requests, including those whose client has disconnected, because the request's
+        # thread still needs the event loop.
         self._running: set[asyncio.Task[None]] = set()
         self.verbs: Mapping[str, _Verb] = {
             "status": self._status,

@@ -16,8 +16,8 @@ clients that can't have the directory's lock, for example because their tasks ru
 The client writes the `.cleaned` files. The broker swaps them in and updates history and checkpoint.
 While a client has the job, no cleaner of the broker cleans the partition. If another request asks
 for the same partition, that request gets the job, and the first client's result is dropped. The job
-also ends when the broker restarts, or after `LEND_MS` without a result. In both cases the cleaning
-begins again from the checkpoint.
+also ends when the broker restarts, or after `LEND_MS` without a result. After such an end, the next
+cleaning begins again from the checkpoint.
 
 Used only in the event loop's thread. Source: Kafka 4.x LogCleaner, CleanerThread.
 """
@@ -528,7 +528,7 @@ class LogCleaner:
         return state
 
     def _may_have_changed(self, name: TopicPartition, log: "Log") -> bool:
-        """Whether an inspection may find more than the last inspection of the partition.
+        """Whether a new inspection of the partition may have another result than the last one.
 
         If records in the active segment are overdue for cleaning, the segment is rolled first.
         """
@@ -551,8 +551,9 @@ class LogCleaner:
         decision, log = state.decision, partition.log
         self._node.metrics.cleaner.inspected(state.name, decision.ratio)
         if synced_end < active_base:
-            # The finished segments are not synced yet, after a roll or a crash. The next
-            # inspection, after the sync, can find more.
+            # Shortly after a roll or a crash, some finished segments are not synced yet, and an
+            # inspection ignores them. So this inspection is not remembered, and the partition is
+            # inspected again after the sync.
             is_synced = log.recovery_point >= active_base
             if not is_synced and not partition.is_deleted and partition.failure is None:
                 partition.flush_later()

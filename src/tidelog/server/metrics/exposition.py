@@ -2,10 +2,11 @@
 
 Partitions, groups and counters are read at each scrape; only times of segments and of the first
 batch are cached. No record is decoded. The only batch header that is read is the header of the
-log's first batch. It is read again when the log start has changed. The text is written directly,
+log's first batch; it is read again when the log start has changed. The text is written directly,
 because Prometheus's client library would create several objects for each of up to 100,000 samples.
-Only the metrics of the process come from that library. Partitions, topics, groups and commits
-beyond a limit are omitted, and metrics show how many of them are omitted.
+Only the metrics of the process (CPU, memory, descriptors) come from Prometheus's library.
+Partitions, topics, groups and commits beyond a limit are omitted, and metrics show how many of them
+are omitted.
 
 Used only in the event loop's thread. Source: Prometheus text format 0.0.4.
 """

@@ -1,11 +1,11 @@
 """HTTP pages of the broker: /metrics, /healthz, /readyz.
 
 Serves GET and HEAD, one request per connection, which is enough for Prometheus and probes. Sizes,
-durations and the number of connections are limited. At the limit of connections the server closes
-the oldest connection that waits for a request. If no connection waits for a request, it closes the
-oldest connection that waits for its client to read the response. So an unauthenticated client can't
-lock out a probe. Runs on the broker's event loop. Scrapes are generated one at a time in chunks and
-compressed in a thread. Source: RFC 9110, RFC 9112.
+durations and the number of connections are limited. If a client connects at the limit of
+connections, the server closes the oldest connection that has sent no whole request yet. If there is
+none, it closes the oldest connection whose client has not read its response yet. So idle clients
+can't keep a probe from connecting. Runs on the broker's event loop. Scrapes are generated one at a
+time in chunks and compressed in a thread. Source: RFC 9110, RFC 9112.
 """
 
 import asyncio
@@ -36,8 +36,8 @@ REQUEST_BYTES_MAX: Final = 8192
 TIMEOUT_S: Final = 10.0
 CONNECTIONS_MAX: Final = 16
 
-# Maximum number of scrapes, running or waiting. It is less than the number of connections, so that
-# probes can connect during scrapes.
+# Maximum number of scrapes, running or waiting. It is less than `CONNECTIONS_MAX`, so that probes
+# can connect while scrapes run.
 SCRAPES_MAX: Final = 8
 
 GZIP_BYTES_MIN: Final = 1024

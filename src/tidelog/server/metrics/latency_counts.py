@@ -1,8 +1,8 @@
 """Latency histograms of produced records, counted from the logs outside the append path.
 
-A batch has as many create times as records, and a pass over them would cost each append more than
-all other metrics. So a scrape starts a thread that reads the records appended since the last
-scrape, some MB at a time. Records that retention deletes before a scrape are not counted.
+Each record of a batch has its own create time. Reading all of them would slow each append more than
+all other metrics together. So a scrape starts a thread that reads the records appended since the
+last scrape, some MB at a time. Records that retention deletes before a scrape are not counted.
 """
 
 import asyncio

@@ -4,8 +4,8 @@ Three things count as memory of a connection: the bytes of its current request t
 (not the announced size), then the whole request until its response is ready, and the unsent part of
 the response. All connections share one bound. While the bound is reached, the broker reads from no
 connection. Exception: the broker still reads the rest of the request that began to arrive first, so
-there is always progress. The bound may be exceeded by the rest of this request, by responses, and
-by one read of each connection that is not paused.
+there is always progress. The memory may therefore exceed the bound by the rest of that request, by
+responses, and by one read of each connection that has not been paused yet.
 
 Source: Kafka's `max.connections`, `max.connections.per.ip` and its overrides,
 `connections.max.idle.ms`, `queued.max.request.bytes` (which counts a request when its size is
@@ -40,8 +40,8 @@ class MemoryBudget:
         """Bound the memory at about `limit_bytes`; -1 for no bound."""
         self._limit_bytes = limit_bytes
         self.used_bytes = 0
-        # `_reading` has the connections in the middle of a request. The connection that has been
-        # reading for longest is first. `_waiting` has the connections in `_reading` that wait for
+        # `_reading` has the connections in the middle of a request. The connection whose request
+        # began first comes first. `_waiting` has the connections in `_reading` that wait for
         # memory.
         self._reading: dict[Resume, None] = {}
         self._waiting: dict[Resume, None] = {}
@@ -63,7 +63,7 @@ class MemoryBudget:
 
     @property
     def small_bytes(self) -> int:
-        """Bytes that a slow reader may hold, even at the bound, without being closed."""
+        """Size up to which a slow reader's response never leads to a disconnect."""
         return max(self._limit_bytes, 0) // SMALL_PART
 
     @property
@@ -91,7 +91,7 @@ class MemoryBudget:
 
         No-op if no request was begun.
 
-        The counted bytes stay counted until they are released.
+        The bytes of the request stay counted until `release` is called.
         """
         if resume in self._reading:
             del self._reading[resume]
@@ -108,7 +108,7 @@ class MemoryBudget:
         self._resume_waiting()
 
     def _resume_waiting(self) -> None:
-        """Resume the connection that has read for longest, and others while there is room."""
+        """Resume the connection whose request began first, and others while there is room."""
         while self._waiting:
             longest = next(iter(self._reading))
             resume = longest if longest in self._waiting else next(iter(self._waiting))
@@ -234,11 +234,11 @@ def _do_nothing() -> None:
 IDLE_CHECK_MS: Final = 1000
 
 # Limits, in ms, for clients that keep other connections waiting for memory. While connections wait
-# for memory, a client is disconnected if it sends nothing of a begun request for `STALLED_MS`, or
-# takes longer than `SENDING_MS` for the request. If the memory bound is reached, a client may be
-# disconnected if it reads nothing of a response for `STALLED_MS`, or takes longer than `SENDING_MS`
-# to read a response. If the broker can't see progress within a response, as with TLS, `SENDING_MS`
-# is used instead of `STALLED_MS`.
+# for memory, a client in the middle of sending a request is disconnected if it sends nothing for
+# `STALLED_MS`, or if the request takes longer than `SENDING_MS`. While the memory bound is reached,
+# a client may be disconnected if it reads nothing of its response for `STALLED_MS`, or if reading
+# takes longer than `SENDING_MS`. With TLS the broker sees only the end of a response being read, so
+# a client may then read nothing for `SENDING_MS`.
 STALLED_MS: Final = 5000
 
 SENDING_MS: Final = 30_000
@@ -414,10 +414,11 @@ class Clients:
             client.close()
 
     def _is_over(self, client: Client, now_ms: int) -> bool:
-        """Whether to close a client: it has been idle, or sending its request, for too long.
+        """Whether to close a client that has been idle, or sending its request, for too long.
 
-        During a large request the system reports data only in larger amounts. So a client that
-        seems silent is first watched byte by byte, and closed only if it is still silent.
+        During a large request the system reports received data only in larger amounts, so a slow
+        client may seem silent. If a client seems silent, the system is first set to report each
+        byte (`attend`). The client is closed only if it stays silent after that.
         """
         is_slow = self.in_flight.is_full and _is_reading(client)
         if is_slow and _sends_too_slowly(client, now_ms):
@@ -439,8 +440,9 @@ class Clients:
         before: list[int] = []
         for _ in range(limit_ms // silent_ms):
             await asyncio.sleep(silent_ms / 1000)
-            # The times of the last requests are compared with each other, not with the clock. If a
-            # request took as long as the sleep, its time is old, but the client was not silent.
+            # The times of the last activity are compared with those before the sleep, not with the
+            # clock. During a long request the time of the last activity may be old, although the
+            # client is not silent.
             active_ms = [each.last_active_ms for each in self._clients]
             if active_ms and active_ms == before and not any(map(_is_busy, self._clients)):
                 return
@@ -460,7 +462,7 @@ def _is_busy(client: Client) -> bool:
 def _is_reading(client: Client) -> bool:
     """Whether a request has begun to arrive, holds memory, and is delayed only by the client."""
     is_reading = client.memory.sending_since_ms is not None
-    # If a client waits for memory, it is the broker that delays the request, and `is_busy` is true.
+    # `is_busy` is also true while the broker delays the request for lack of memory.
     return is_reading and not client.is_busy
 
 

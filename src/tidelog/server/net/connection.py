@@ -85,7 +85,7 @@ class PendingResponse:
     def _arrive(self, request: ReceivedFrame, reply: Reply[Pieces | None]) -> None:
         if reply.is_started:
             self._finish(request, reply)
-        else:  # the code that completed it is still running
+        else:  # the caller that completes `reply` is still running
             self._arrivals.add(partial(self._finish, request, reply))
 
     def _finish(self, request: ReceivedFrame, reply: Reply[Pieces | None]) -> None:
@@ -125,8 +125,8 @@ def _do_nothing(*_: object) -> None:
     """Do nothing, because the connection has closed."""
 
 
-# Maximum number of bytes of a large request that gather in the system before they are read. A
-# client that sends less in `clients.STALLED_MS` seems to send nothing.
+# Maximum number of bytes of a large request that the system collects before it reports them. A
+# client that sends fewer bytes than this in `clients.STALLED_MS` seems silent.
 WAKE_BYTES_MAX: Final = 256 << 10
 
 # With TLS, at most about this many bytes of further requests are read while a request is pending.
@@ -150,8 +150,8 @@ class Connection(asyncio.BufferedProtocol):
     Attributes:
         facts: The client and the connection, as handlers see them.
         memory: Memory that the connection holds.
-        last_active_ms: Monotonic time in ms at which the client last sent or read something, or the
-            broker last ended a pause.
+        last_active_ms: Monotonic time in ms of the last event that shows that the client may be
+            alive: the client sent or read bytes, or the broker resumed reading after a pause.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class Connection(asyncio.BufferedProtocol):
         # `_has_ended`: the client has sent its last byte. `_is_over`: no further request is
         # processed.
         self._has_ended = self._is_over = False
-        self._deadline: Timer | None = None  # ends the wait for a response after a half-close
+        self._deadline: Timer | None = None  # cancels a pending fetch after a half-close
         self._ahead_bytes = 0
         self.facts = ClientInfo(clients.next_number(), "")
         self._key: int | None = None
@@ -211,7 +211,8 @@ class Connection(asyncio.BufferedProtocol):
     def admit(self, host: str) -> bool:
         """Count the connection; return False if a limit is reached.
 
-        Called before `connection_made` if that call may be late, as it is after a TLS handshake.
+        The listener calls this method when it accepts a connection. With TLS, `connection_made` is
+        called later, after the handshake.
         """
         self.facts.host = host
         self._is_in = self._clients.admit(self)
@@ -271,8 +272,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Remember that the connection has closed; drop a response that only the client needs."""
-        # After a clean close the client sends no more. With TLS, it is possible that `eof_received`
-        # was not called before.
+        # A clean close also shows that the client sends no more. This must be recorded here,
+        # because with TLS `eof_received` may not have been called.
         self._is_over = self._is_over or exc is not None
         self._has_ended = True
         self._release()
@@ -349,8 +350,8 @@ class Connection(asyncio.BufferedProtocol):
     def attend(self) -> bool:
         """Let the system report each received byte; return False if it already did so.
 
-        If the result is True, there may be received bytes that the system has not reported, so the
-        connection counts as active until now.
+        If the result is True, the system may hold received bytes that it has not reported yet. So
+        the connection then counts as active now.
         """
         if self._out is None or not self._out.wakes_late:
             return False
@@ -376,8 +377,8 @@ class Connection(asyncio.BufferedProtocol):
     def _is_plain(self) -> bool:
         """Whether a request can be answered directly, without `_process`.
 
-        `_process` is needed if `_is_blocked` is True, if reading is paused, if the rest of a
-        request waits for memory, and if the system reports received data late.
+        `_process` is needed in each of these cases: `_is_blocked` is True, reading is paused, the
+        rest of a request waits for memory, or the system reports received data late.
         """
         out = self._out
         return (
@@ -586,7 +587,7 @@ class Connection(asyncio.BufferedProtocol):
         """Stop sending and reading. The transport reports when it has closed."""
         self._transport = None
         if self._is_over or self._frames.is_empty:
-            self.facts.close()  # not called while requests that need `facts` are left
+            self.facts.close()  # only if no received request still needs `facts`
         if self._sasl_session is not None:
             self._sasl_session.close()
         if self._next_turn is not None:
@@ -602,7 +603,7 @@ class Connection(asyncio.BufferedProtocol):
     def _cut_off(self, error: Exception) -> None:
         """Close after a failed send.
 
-        If the client disconnected, requests that were received before are still processed.
+        If the failure is a disconnect, requests that were received before it are still processed.
         """
         transport = self._transport
         if isinstance(error, ConnectionError) and transport is not None:

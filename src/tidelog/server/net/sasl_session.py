@@ -89,7 +89,7 @@ class SaslSession:
         self._exchange: SaslServer | None = None
         self._knows_versions = False
         self._has_bare_tokens = False
-        self._login: AuthenticatedUser | None = None  # of the current or last session
+        self._login: AuthenticatedUser | None = None  # user of the current or last session
         self._login_mechanism = ""
         self._ends_ms: int | None = None  # monotonic time of the session's end
         self._renewed_ms: int | None = None

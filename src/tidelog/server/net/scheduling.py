@@ -26,7 +26,8 @@ TURN_REQUESTS: Final = 16
 
 TURN_NS: Final = 1_000_000
 
-# Time in ns after which no more queued connections get turns before the loop polls for new events.
+# Maximum time in ns for turns of queued connections in one loop iteration. Then the loop first
+# polls for new events.
 QUEUE_NS: Final = 4_000_000
 
 
@@ -98,13 +99,13 @@ class FairQueue:
 # not poll afterwards, because the client has work to do before its next request.
 SMALL_BYTES: Final = 4096
 
-# Number of requests in quick succession before the loop polls for the next request. After this many
-# requests, one unsuccessful poll takes little time compared with the requests.
+# Number of requests in quick succession after which the loop begins to poll for the next request.
+# Compared with the time of this many requests, the time of one unsuccessful poll is short.
 ROW: Final = 16
 
-# Maximum time in ns between two polls. If more time passes, the thread was suspended, because the
-# processor is needed for other work. Then the loop does not poll after the next `CROWDED_ROW`
-# requests.
+# Maximum time in ns between two polls while the processor has no other work. If more time passes,
+# the system has suspended the thread to run other work. Then the loop does not poll after the next
+# `CROWDED_ROW` requests.
 CROWDED_NS: Final = 500_000
 
 CROWDED_ROW: Final = 256
@@ -188,16 +189,16 @@ class BusyPoll:
             self.is_polling = False
 
 
-# If an iteration has at least this many responses, many clients count as active, and the responses
-# of the next iteration are held. After an iteration with fewer responses, the next `AT_ONCE`
-# responses are sent without delay, and then a response is held as a trial, except while the loop
-# polls.
+# Minimum number of responses in one loop iteration that shows that many clients are active. If an
+# iteration had this many responses, all responses of the next iteration are held. If it had fewer,
+# the next `AT_ONCE` responses are sent at once. The responses after these are held as a trial until
+# the iteration ends, except while the loop polls.
 CROWD: Final = 4
 
 AT_ONCE: Final = 64
 
-# Maximum age in ns of held responses: if they are older when the next response is ready, they are
-# sent. The broker answers some two hundred small requests in this time.
+# Maximum time in ns for which responses are held. It is checked when the next response is ready.
+# The broker answers some two hundred small requests in this time.
 HOLD_NS: Final = 4_000_000
 
 _NEVER: Final = 1 << 63
@@ -219,8 +220,9 @@ class WriteCoalescer:
     """Coalesces responses of one event-loop iteration. Used only in the event loop's thread.
 
     Attributes:
-        holds: Whether the caller must hold each response, by calling `hold`. If it is False, the
-            caller must call `tries`, which decides.
+        holds: Whether the caller must hold each response, by calling `hold`. If `holds` is False,
+            the caller must call `tries` for each response, and hold the response if the result is
+            True.
         due_ns: Monotonic time in ns at which to call `send` if the iteration has not ended by then.
     """
 
@@ -239,7 +241,8 @@ class WriteCoalescer:
     def tries(self) -> bool:
         """Count a response that is ready while `holds` is False; return whether to hold it.
 
-        It is held as a trial after `AT_ONCE` such responses, except while the loop polls.
+        After `AT_ONCE` such responses, the next ones are held as a trial, except while the loop
+        polls.
         """
         self._at_once -= 1
         return self._at_once < 0 and not self._busy_poll.is_polling

@@ -54,7 +54,7 @@ def send_at_once(to: socket.socket, buffers: list[Buffer], flags: int) -> list[B
 Piece: TypeAlias = Buffer | FilePiece
 
 # Number of unsent bytes in the transport's buffer above which the transport pauses this queue. The
-# piece that exceeds this number is still accepted whole.
+# transport still accepts all of the piece with which the buffer exceeds this number.
 WRITE_HIGH_BYTES: Final = 1 << 20
 
 # Maximum number of bytes read from a file at a time, if sendfile is not used.
@@ -63,8 +63,8 @@ CHUNK_BYTES: Final = 256 << 10
 # Maximum number of bytes per sendfile, so that one client does not block the loop.
 SEND_BYTES: Final = 1 << 20
 
-# After a file region was not completely in the page cache, more pages may be missing. So the pages
-# of the next `CLOSE_PROBE_BYTES` bytes are probed at short distances.
+# If a page of a file region was not in the page cache, more pages nearby may be missing. So in the
+# next `CLOSE_PROBE_BYTES` bytes more pages are probed (one in each `PROBE_BYTES`).
 CLOSE_PROBE_BYTES: Final = 64 << 20
 
 # Number of bytes sent in one turn after which the queue yields the event loop. The last send of a
@@ -84,8 +84,8 @@ class SendQueue:
     `close` is the last call. The other methods may be called in any order before it.
 
     Attributes:
-        queued_bytes: Number of bytes in waiting pieces. File regions, responses held back for
-            `flush`, and bytes in the transport's buffer are not counted.
+        queued_bytes: Number of bytes in waiting pieces. Does not include file regions, responses
+            held back for `flush`, or bytes in the transport's buffer.
         wakes_late: Whether the system reports received data only in larger amounts.
     """
 
@@ -121,8 +121,8 @@ class SendQueue:
         self._is_closed = False
         self._reading: asyncio.Future[bytes] | None = None
         self._socket = socket_of(transport)
-        # Duplicate of the socket's descriptor for the loop to watch, because the loop reserves a
-        # transport's descriptor for the transport.
+        # Duplicate of the socket's descriptor, which the loop watches. The descriptor itself can't
+        # be watched, because the loop lets only the transport watch it.
         self._watched: int | None = None
         self._is_watching = False
         self._yielded: asyncio.Handle | None = None  # set until the queue's next turn
@@ -164,8 +164,8 @@ class SendQueue:
         if not more and not self._gathered:
             self._send_now(list(buffers))
             return
-        # The buffers are gathered before anything is sent. Then bytes that the socket does not
-        # accept go to `_pieces`, and no gathered bytes are left that could overtake them.
+        # All buffers are gathered before any byte is sent. If the socket then does not accept all
+        # bytes, the rest goes to `_pieces`, and no gathered buffer can be sent before it.
         self._gathered.extend(buffers)
         self._gathered_bytes += sum(map(len, buffers))
         if not more or self._gathered_bytes >= GATHER_BYTES:

@@ -9,8 +9,8 @@ old formats, damaged batches, and batches with an unknown append time are return
 client requests append times, the response has unchanged batches and, separately, the append time of
 each run of offsets.
 
-Clients get only an error code for a failed read. So the broker logs the reason of the failure, at
-most once a minute for the same partition and reason.
+If a read fails, the client gets only an error code. So the broker logs the reason, at most once a
+minute for the same partition and reason.
 
 `segment_reads` selects the bytes that answer a read, `fetch_sessions` has the sessions,
 `fetch_counts` counts bytes and records.
@@ -135,8 +135,8 @@ WHOLE_FIRST_SINCE: Final = 3
 _STORAGE_ERROR_SINCE: Final = 6
 _LEADER_SINCE: Final = 16
 
-# Limit of bytes per partition if append times are requested, because each batch may add an append
-# time to the response.
+# Maximum number of bytes per partition if the client requests append times. The limit is needed
+# because each batch may add an append time to the response.
 TIMED_BYTES: Final = 4 << 20
 
 Records: TypeAlias = "Buffer | FilePiece"
@@ -212,8 +212,8 @@ class PartitionRead:
         last_epoch: Epoch of the client's last record, below 0 for none.
         topic_id: Id that the topic must have, None for any.
         refusal: Error code if there is no partition, else 0.
-        error_code: Error code of the result. If it is not 0, only one other field of the result may
-            be set, `fenced_epoch`.
+        error_code: Error code of the result. If it is not 0, the fields below have no values,
+            except that `fenced_epoch` may be set.
         high_watermark: The partition's high watermark; -1 with an error.
         last_stable_offset: The partition's last stable offset; -1 with an error.
         log_start_offset: The partition's log start offset; -1 with an error.
@@ -324,7 +324,8 @@ class PartitionRead:
             current_leader=_NOTHING.current_leader,
             snapshot_id=_NOTHING.snapshot_id,
             aborted_transactions=self.aborted,
-            # The encoder needs only the lengths. The connection reads a `FilePiece` when sending.
+            # The encoder needs only the length of the records. If they are a `FilePiece`, the
+            # connection reads them from the file while sending.
             records=[cast("Buffer", self.records)] if self.size_bytes else b"",
             append_times=list(self.append_times),
         )
@@ -384,7 +385,7 @@ class PartitionRead:
         if self.topic_id is not None and self.topic_id not in (NO_UUID, log.context.topic_id):
             return ErrorCode.INCONSISTENT_TOPIC_ID
         epoch = self.leader_epoch
-        return 0 if epoch < 0 else epoch_problem(log, epoch)  # below 0, the client expects no epoch
+        return 0 if epoch < 0 else epoch_problem(log, epoch)  # below 0: any epoch
 
     def _diverges(self, order: ReadOrder, partition: Partition) -> bool:
         """Whether the client's log diverges from this log, or the client's last epoch is unknown.
@@ -533,7 +534,7 @@ def aborted_transactions(
 class Reading:
     """One pass over the partitions of a fetch.
 
-    `go` reads only from memory. `finish` also reads from files and stores.
+    The method `go` reads only from memory. The method `finish` also reads from files and stores.
 
     Attributes:
         size_bytes: Size of all records that were read.
@@ -614,8 +615,8 @@ class Reading:
 class Wait:
     """Wait until the partitions have enough bytes for a fetch, or until its maximum wait is over.
 
-    When a partition changes, only this partition is checked again. At the end all watchers are
-    removed.
+    When a partition changes, only this partition is checked again. When the wait ends, all watchers
+    are removed.
     """
 
     def __init__(self, order: ReadOrder, reads: Sequence[PartitionRead]) -> None:

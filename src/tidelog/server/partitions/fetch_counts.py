@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 # records are not counted exactly.
 PARTITIONS_MAX: Final = 10_000
 
-# Minimum number of remembered partitions at which deleted partitions are removed, because each
-# remembered partition keeps its log in memory.
+# Minimum number of remembered partitions before deleted partitions are searched for and removed.
+# They are removed because a remembered partition keeps its log in memory.
 CLEANUP_MIN: Final = 64
 
 
@@ -32,7 +32,7 @@ class FetchCounts:
         self._cleanup_size = CLEANUP_MIN
 
     def note(self, metrics: "Counters", reads: "Iterable[PartitionRead]") -> None:
-        """Count the bytes of a response, and the records of the previous response."""
+        """Count the bytes of this response, and the records of the client's previous response."""
         for read in reads:
             if read.partition is not None:
                 self.note_one(metrics, read.partition, read.offset, read.size_bytes)
@@ -42,8 +42,8 @@ class FetchCounts:
     ) -> None:
         """Count the bytes returned for a partition, and earlier returned records below `offset`.
 
-        Records are counted as the difference between `offset` and the offset of the earlier fetch.
-        So offsets without a record are also counted.
+        The number of records is the difference between `offset` and the offset of the partition's
+        earlier fetch. So offsets without a record are also counted.
         """
         starts = self._starts
         if not (size_bytes or partition in starts):

@@ -120,8 +120,8 @@ class FetchSession:
 
     Attributes:
         session_id: Id of the session, above 0.
-        is_privileged: Whether a follower began the session. A consumer's session can replace such a
-            session only after `eviction_ms` without use.
+        is_privileged: Whether a follower began the session. A consumer's session can replace a
+            follower's session only if the latter was not used for more than `eviction_ms`.
         by_id: Whether the session's requests name topics by ids.
         created_ms: Monotonic time at which the session began.
         last_used_ms: Monotonic time of the session's last use.
@@ -235,7 +235,7 @@ class RefusedFetching(Fetching):
 
 
 class FullFetching(Fetching):
-    """Partitions of a request that begins a session, if there is room."""
+    """Partitions of a full request, which begins a session if there is room for one."""
 
     def __init__(self, cache: "FetchSessions", request: SessionRequest) -> None:
         super().__init__(request.distinct.values())
@@ -296,10 +296,10 @@ class FetchSessions:
 
     If all slots are used, a new session replaces the first of these sessions that exists:
 
-    - The least recently used session, if it was unused for more than `eviction_ms`.
+    - The least recently used session. Condition: it was unused for more than `eviction_ms`.
     - The session of the lowest rank among the sessions that were created more than `eviction_ms`
-      ago, if its rank is not above the new session's rank. A follower's session may also replace a
-      consumer's younger session.
+      ago. For a follower's new session, consumers' younger sessions are also candidates. Condition:
+      the rank is not above the new session's rank.
 
     If no session can be replaced, or if too many partitions would have to be remembered, the client
     continues without a session.
@@ -348,7 +348,7 @@ class FetchSessions:
         is_large = len(session.partitions) > SESSION_PARTITIONS_MAX
         is_too_much = bool(request.partitions) and (is_large or not self._has_room_for(0))
         del self._sessions[session.session_id]
-        if is_too_much:  # the client then sends a full request, which gets no session
+        if is_too_much:  # the client then begins again, without a session
             return RefusedFetching(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if not session.partitions:
             return Fetching(())
@@ -415,5 +415,5 @@ class FetchSessions:
 
 
 def next_epoch(epoch: int) -> int:
-    """Return the session epoch that follows `epoch`. Epoch 1 follows -1 and the largest epoch."""
+    """Return the next epoch of a session; it is 1 if `epoch` is -1 or the largest epoch."""
     return 1 if epoch in (INT32_MAX, LAST_EPOCH) else epoch + 1

@@ -123,8 +123,8 @@ def may_have_no_times(log: Log) -> bool:
 async def has_no_times(log: Log, work: Work) -> bool:
     """Whether a log has records, and all of them are in format 0, which has no times.
 
-    Source: KIP-79 (UNSUPPORTED_FOR_MESSAGE_FORMAT). In logs of mixed formats, only records with
-    times are searched.
+    Source: KIP-79 (UNSUPPORTED_FOR_MESSAGE_FORMAT). In a log that has records of several formats, a
+    search by time considers only records with times.
     """
     return may_have_no_times(log) and await work.run(_is_all_magic_0, log, log.segments)
 

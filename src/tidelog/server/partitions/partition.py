@@ -2,10 +2,10 @@
 
 A producer's first batch of a transaction is accepted only after the coordinator has confirmed that
 the partition belongs to the transaction. The transaction may end between that confirmation and the
-append. So the request holds a `Guard`, which becomes invalid when the marker is appended. Later
-batches need no confirmation, because the transaction is already open in the log. For readers of
-committed records, a transaction ends only when the high watermark is above the offset of its
-marker.
+append. So each such request holds a `Guard`, and appending the transaction's marker makes the guard
+invalid. Later batches need no confirmation, because the transaction is already open in the log. For
+readers of committed records, a transaction ends only when the high watermark is above the offset of
+its marker.
 
 The coordinator decides how a transaction ends, stores the decision, and has markers written to the
 transaction's partitions. The coordinator and the partitions run in the event loop's thread.
@@ -44,8 +44,9 @@ class TransactionEnd(NamedTuple):
 
     Attributes:
         producer_id: Id of the producer.
-        producer_epoch: Epoch of the marker. With `transaction_version` 2 it is the epoch of the
-            records plus one. Otherwise it is the epoch of the records or a later epoch.
+        producer_epoch: Epoch of the marker. If `transaction_version` is 2, it is the epoch of the
+            transaction's records plus one. Otherwise it is the epoch of these records or a later
+            epoch.
         coordinator_epoch: Epoch of the coordinator.
         commit: True to commit, False to abort.
         transaction_version: 2 if each transaction raises the producer's epoch; 0 or 1 for
@@ -133,7 +134,8 @@ class OpenTransactions:
     def check(self, states: "ProducerStates", batch: Batch, guard: Guard | None) -> None:
         """Ensure that a batch of a transaction may be appended, given the guard of its request.
 
-        Duplicates and batches with an old epoch pass, because the log handles them.
+        Duplicates and batches with an old epoch are not rejected here, because the log handles
+        them.
 
         Raises:
             InvalidTxnState: No transaction is open, and the request has no valid guard.
@@ -162,10 +164,10 @@ class OpenTransactions:
     def marked(self, end: TransactionEnd) -> None:
         """Drop the guard of an ended transaction after its marker was appended.
 
-        If each transaction has an epoch of its own, a marker of version 2 has the epoch of the next
-        transaction. A guard with this epoch stays, because it belongs to a request of the next
-        transaction. This request waits until the coordinator has completed the ended transaction. A
-        marker of an older version has the epoch of the ended transaction.
+        With transaction version 2, each transaction has an epoch of its own, and a marker has the
+        epoch of the next transaction. A guard with the marker's epoch stays, because it belongs to
+        a request of the next transaction, which waits until the coordinator has completed the ended
+        transaction. With older versions, a marker has the epoch of the ended transaction.
         """
         guard = self._guards.get(end.producer_id)
         raises = end.transaction_version >= EPOCH_BUMP_VERSION
@@ -224,8 +226,8 @@ def _check_sequence(guard: Guard, batch: Batch, *, is_known: bool) -> None:
 _Result = TypeVar("_Result")
 ALL_REPLICAS: Final = -1
 
-# Number of opened partitions after which their objects are moved to the oldest generation of the
-# garbage collector, because they live as long as the broker.
+# Number of newly opened partitions after which their objects are moved to the garbage collector's
+# oldest generation. They belong there because they live as long as the broker.
 OLD_EVERY: Final = 8
 
 
@@ -379,15 +381,16 @@ class Partition(Watchable):
         self._show(end if is_next_due or self._syncs_all else self.log.log_end_offset)
         waiting, visible_end = self._waiting, self.high_watermark
         self._waiting = deque(each for each in waiting if each[0] > visible_end)
-        for end_offset, reply in waiting:  # not sorted: a duplicate may wait behind later batches
+        for end_offset, reply in waiting:  # not sorted: a duplicate of an old batch may be last
             if end_offset <= visible_end:
                 reply.try_complete(ErrorCode.NONE)
 
     def must_wait(self, result: AppendResult, acks: int) -> bool:
         """Whether an acknowledgement has to wait until readers may see the records.
 
-        With `fsync`, only requests with acks=all wait for the sync. Otherwise requests with acks=1
-        and acks=all wait if the topic's settings require a flush of the records.
+        With `--durability fsync`, only requests with acks=all wait for the sync. Without it,
+        requests with acks=1 and acks=all wait if the topic's settings require a flush of the
+        records.
         """
         if result.last_offset < self.high_watermark:
             return False
@@ -427,20 +430,20 @@ class Partition(Watchable):
         self._release(ErrorCode.KAFKA_STORAGE_ERROR)
         if self.failure is not None:
             self._give_up_flushes(self.failure)
-        self.notify()  # watchers see that the old log failed
+        self.notify()  # tells watchers that the old log has failed
         self.log, self._sync_end, self._is_sync_due = log, None, False
         self.loop_bytes = SegmentBytes(log.context.pool, may_block=False)
         self.transactions.clear()
         self.high_watermark = _synced_end(log) if self._syncs_all else log.log_end_offset
         log.guard.call_on_failure(self.notify)
-        self.notify()  # watchers that use the log itself must take the new log
+        self.notify()  # tells watchers to use the new log
 
 
 def _synced_end(log: Log) -> int:
     """Sync the records that recovery kept; return the end, exclusive, of the durable records."""
     if log.failure is None and log.recovery_point < log.log_end_offset:
         with suppress(StorageFailure):
-            log.flush()  # if it fails, the partition is offline, and producers get errors
+            log.flush()  # on failure the partition is offline
     return (
         log.log_end_offset if log.failure is None else max(log.recovery_point, log.log_start_offset)
     )
@@ -453,7 +456,7 @@ def append_in_transaction(
 
     Args:
         partition: The partition.
-        data: The batch. The append may change its bytes.
+        data: The batch. The append may change the bytes in place.
         batch: A view of `data`.
         guard: Result of `OpenTransactions.guard` before the verification.
         terms: Terms of an append by a client, or by the group coordinator for offsets.

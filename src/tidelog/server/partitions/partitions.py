@@ -1,11 +1,11 @@
 """Partitions of the broker: lookup, opening in threads, reopening, leader epochs, topic locks.
 
 - Leader epochs: check a client's epoch, and find the end of an epoch.
-- Locks on topics: a thread prepares the segments for an attach or swap. The part of the log that
-  these segments continue or replace must not change until the segments are visible. Conflicting
-  changes wait. Reads continue. The lock for copying segments to a tier delays retention and other
-  locks of the topic, but not appends. The lock of a compaction that swaps in segments also delays
-  the topic's deletion.
+- Locks on topics: a thread prepares new segments for an attach or swap. These segments continue or
+  replace a part of the log, which must not change until the new segments are visible. So
+  conflicting changes wait for the lock. Reads continue. The lock for copying segments to a tier
+  delays retention and other locks of the topic, but not appends. The lock of a compaction that
+  swaps in segments also delays the topic's deletion.
 - Cleanings: a cleaning needs its source segments until its result is swapped in. So retention of a
   partition waits for the partition's cleaning and runs right after it. If retention could delete
   source segments during the cleaning, a large log might never be compacted.
@@ -173,7 +173,7 @@ class Partitions:
     def find(self, topic: str, number: int) -> Partition | int:
         """Return a partition, opened at its first use, or Kafka's error code.
 
-        This must be quick for a missing partition, because a request may name very many missing
+        The lookup of a missing partition must be fast, because a request may name very many missing
         partitions.
         """
         partition = self._used.get((topic, number))
@@ -212,10 +212,11 @@ class Partitions:
     async def open_beside(
         self, names: Iterable[TopicPartition], work: Work, *, to_write: bool = False
     ) -> None:
-        """Open partitions in threads, several at a time, each once even if several callers need it.
+        """Open partitions in threads, several at a time.
 
-        If a partition can't be opened, the next `get` of the partition raises the error. With
-        `to_write` the threads also write and sync what the first append would otherwise write.
+        If several callers need a partition, it is opened once. If it can't be opened, its next
+        `get` raises the error. If `to_write` is true, the threads also do the writes and syncs that
+        the first append would otherwise do.
         """
         remaining = iter(dict.fromkeys(names))
 
@@ -256,7 +257,7 @@ class Partitions:
         offline = self.get(topic, partition)
         if offline.failure is None:
             return False
-        # `detach` runs here, because deferred work belongs to the event loop's thread.
+        # `detach` runs on the event loop, because the log's deferred work belongs to this thread.
         release_files = offline.log.detach()
         log = await work.run(self._reopened, release_files, topic, partition)
         if offline.is_deleted:
@@ -277,9 +278,9 @@ class Partitions:
     def leader_epoch(self, topic: str, partition: int) -> int:
         """Return a partition's leader epoch, -1 if it is unknown.
 
-        The epoch grows at each start. So for a partition that was not opened yet, the result is the
-        last epoch in the partition's checkpoint plus one. In this way the epochs of thousands of
-        partitions can be reported without opening any.
+        Each start of the broker increases the epoch by one. So for a partition that was not opened
+        yet, the result is the last epoch in the partition's checkpoint plus one. In this way the
+        epochs of thousands of partitions are known without opening the partitions.
         """
         name = TopicPartition(topic, partition)
         opened = self._open.get(name)
@@ -342,7 +343,7 @@ def epochs_of(log: Log) -> LeaderEpochs:
     """Return all epochs of a log, including the current epoch.
 
     A log stores an epoch only with the epoch's first record, so the current epoch may not be stored
-    yet. Kafka stores an epoch when it begins.
+    yet. In Kafka, an epoch is stored when it begins.
     """
     noted = log.leader_epochs
     if noted.latest_epoch >= log.leader_epoch:
@@ -355,7 +356,7 @@ def epochs_of(log: Log) -> LeaderEpochs:
 def end_of_epoch(log: Log, epoch: int) -> tuple[int, int]:
     """Return the largest known epoch <= `epoch`, and its end offset.
 
-    For epochs that are not known, see `LeaderEpochs.end_offset_for`.
+    For an unknown epoch, see `LeaderEpochs.end_offset_for`.
     """
     return epochs_of(log).end_offset_for(epoch, log.log_end_offset)
 

@@ -13,10 +13,10 @@ system, only when the client accepts bytes, so a response of any size takes almo
 keeps its file open, so that the bytes stay the same even if the segment is rolled, deleted or
 replaced meanwhile.
 
-Invariants: offsets are checked against the order of the log (`record.offset_order`) wherever
-headers are read anyway: at the first batch and its neighbors, at the end of the bytes, and once at
-the end of a finished segment. Other batches are not examined, so a header with wrong offsets in the
-middle of the bytes is sent as it is. If records were lost in a gap after a finished segment
+Invariants: offsets must increase along the log (`record.offset_order`). A read checks only the
+batches whose headers it needs anyway: the first batch and its neighbors, the batches at the end of
+the range, and, once, the last batches of a finished segment. A batch with wrong offsets in the
+middle of the range is sent unchanged. If records were lost in a gap after a finished segment
 (`storage.segment.gaps`), the read fails instead of skipping the gap.
 
 Source: Kafka 4.x UnifiedLog.read, LogSegment.read, FileRecords.writeTo.
@@ -45,10 +45,10 @@ from tidelog.storage.segment.segment import ColdRead, LastBatches, Segment, open
 from tidelog.storage.segment.txn_index import TxnIndex
 from tidelog.types import INT64_MAX, Buffer
 
-# Distance in bytes between the pages that are probed before a part of a file is sent. After a page
-# that was not in the page cache, the distance is `PROBE_BYTES`, the operating system's read-ahead.
-# Otherwise the distance is `PROBE_RARELY_BYTES`, so only the first and the last page of each part
-# that one system call sends are probed.
+# Distance in bytes between the pages of a file that are looked up in the page cache (probed) before
+# the file is sent. After a page was missing, the distance is `PROBE_BYTES`, the operating system's
+# read-ahead. Otherwise it is `PROBE_RARELY_BYTES`, the size of one sendfile call, so that each call
+# probes only its first and last page.
 PROBE_BYTES: Final = 256 << 10
 
 PROBE_RARELY_BYTES: Final = 1 << 20
@@ -105,10 +105,10 @@ class FilePiece:
         return True
 
     def _probes(self, end: int, probe_bytes: int) -> list[int]:
-        """Return the positions to probe below `end`, after the bytes that were found in memory."""
+        """Return the positions to probe, below `end` and after the part already found in memory."""
         start = max(self._cached_end, self.position)
         positions = [*range(start + probe_bytes - 1, end - 1, probe_bytes), end - 1]
-        if self._cached_end == _NOT_PROBED:  # otherwise the page before `start` is in memory
+        if self._cached_end == _NOT_PROBED:  # else the bytes before `start` are cached
             positions.insert(0, start)
         return positions
 
@@ -143,17 +143,18 @@ class SegmentBytes:
     """Source of a log's bytes, for one read or for all reads of a partition on the event loop.
 
     A read continues in the file in which it began, even if the file's segment is deleted meanwhile.
-    Reads on the loop share the file that was read last, until the pool closes it.
+    Reads on the event loop share one open file: the file that was read last, until the pool closes
+    it.
 
     Attributes:
-        may_block: Whether reads may wait for a disk or a store, as in a thread. It is set to True
-            if a read continues in a thread.
+        may_block: Whether reads may wait for a disk or a store. Must be False on the event loop. It
+            is set to True when a read continues in a thread.
     """
 
     __slots__ = ("_is_one_read", "_last_file", "_pool", "may_block")
 
     def __init__(self, pool: FilePool, *, may_block: bool, is_one_read: bool = False) -> None:
-        """Create a source without an open file. A source that may block is always for one read."""
+        """Create a source without an open file. `may_block` implies `is_one_read`."""
         self._pool = pool
         self.may_block = may_block
         self._is_one_read = may_block or is_one_read
@@ -205,7 +206,7 @@ class SegmentBytes:
                 return file
         handle, file = open_log(segment, self._pool.hold)
         if self._is_one_read:
-            handle = FileHandle(file)  # stays open for this read, whatever the pool closes
+            handle = FileHandle(file)  # keeps the file open even if the pool closes it
         self._last_file = ref(segment), handle
         return file
 
@@ -244,7 +245,7 @@ class SegmentBytes:
         return segment.append_times
 
     def distrust(self, segment: Segment, problem: str) -> None:
-        """Rebuild a segment's indexes. This reads the whole segment.
+        """Rebuild a segment's indexes from the whole segment, because an index is wrong.
 
         Raises ColdRead if this source must not block.
         """
@@ -265,7 +266,8 @@ class SegmentBytes:
 WINDOW_BYTES: Final = 4096 + HEADER_SIZE
 
 # Maximum number of bytes that one read fetches from a store, or rebuilds as new batches. These
-# bytes stay in memory until the client has read them. A first batch may be larger.
+# bytes stay in memory until the client has read them. A larger first batch is still read as a
+# whole.
 TIER_BYTES: Final = 1 << 20
 
 # Maximum number of reads of one partition whose ends are remembered.
@@ -343,8 +345,8 @@ class ReadEnds:
     """Ends of reads of a partition, where the next reads usually begin without an index lookup.
 
     Each entry maps an offset to a position. It is only a hint: the reader checks that a batch with
-    this offset begins at this position. After a segment was replaced, its entries are no longer
-    used. Safe for several threads.
+    this offset begins at this position. Entries of a segment are not used any more after the
+    segment was replaced. Safe for several threads.
     """
 
     __slots__ = ("_positions",)
@@ -379,7 +381,7 @@ def find_range(
         offset: First requested offset. The first batch may begin before it.
         limits: Limits of the read.
         source: Source of the segments' bytes.
-        ends: Ends of earlier reads. The end of this read is added.
+        ends: Ends of earlier reads. The function adds the end of this read.
 
     Raises:
         ColdRead: The search would have to wait for a disk, and the source may not block.
@@ -490,7 +492,8 @@ def _in_order_reaching(
     Called if some batch of the segment is out of order.
 
     Raises:
-        CorruptBatch: The batch with the wrong offsets may be the requested batch.
+        CorruptBatch: Offsets are out of order, and it is unclear which batch has the requested
+            offset.
     """
     walked = _frames_to(segment, offset, source)
     first = next(walked)
@@ -555,7 +558,8 @@ def _end_within(segment: Segment, first: Frame, end: int, source: SegmentBytes) 
     if start <= first.position:
         start = first.position
     else:
-        # For batches longer than the distance of two index entries the header is enough.
+        # If the first batch is longer than the window, the next batches probably are too. Then one
+        # header is enough to find the end.
         is_long = first.size_bytes > WINDOW_BYTES
         window = source.read(segment, start, start + (HEADER_SIZE if is_long else WINDOW_BYTES))
         if _is_proven(segment, key, window):
@@ -565,8 +569,8 @@ def _end_within(segment: Segment, first: Frame, end: int, source: SegmentBytes) 
                 behind = start
             if base > next_offset:
                 next_offset = base
-            # Usually a batch is longer than the distance of two index entries. Then this batch
-            # contains `end`.
+            # If batches are longer than the distance of two index entries, which is usual, the
+            # batch at this index entry contains `end`.
             if size >= HEADER_SIZE and end < start + size <= segment.size_bytes:
                 return behind, next_offset
         else:
@@ -581,8 +585,8 @@ def _walk_within(
 ) -> tuple[int, int]:
     """Return position and offset after the last batch of `walked` that ends by position `end`.
 
-    The result is at least `sound_end`, the position and offset after batches that are known to be
-    sound.
+    The argument `sound_end` is the position and offset after the batches that are known to be
+    sound. The result is never before `sound_end`.
     """
     behind, next_offset = sound_end
     previous, before = first, first.base_offset

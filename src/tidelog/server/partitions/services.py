@@ -1,7 +1,7 @@
 """Shared services of a broker: settings, directory, clock, threads, partitions, topics.
 
-This module also assigns producer ids. They come from a block in memory. A thread reserves the next
-block.
+This module also assigns producer ids from a block of ids that is reserved on disk. If the block is
+used up, a thread reserves the next block.
 """
 
 import asyncio

@@ -92,7 +92,7 @@ class Topics:
         return directories
 
     def hide(self, names: Sequence[str]) -> Callable[[], list[str]]:
-        """Hide topics, and close their partitions, which notifies waiting requests.
+        """Hide topics and close their partitions, so that requests that wait for them end.
 
         Returns the function of `TopicAdmin.hide` that deletes the topics.
         """

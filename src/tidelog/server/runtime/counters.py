@@ -116,7 +116,7 @@ class CleanerTally:
         self.ratios[name] = ratio
 
     def cleaned(self, report: "CleaningReport", now_ms: int) -> None:
-        """Clear the partition's failure, and count the cleaning if it made a pass."""
+        """Clear the partition's failure, and count the cleaning, unless nothing was due."""
         self.failing.pop(report.name, None)
         if not report.passes:
             return
@@ -232,8 +232,8 @@ class Counters:
     def fetched(self, topic: str, records: int, size_bytes: int) -> None:
         """Count bytes and records of a response to a client.
 
-        `records` is the number of offsets that a consumer has passed or a share member has
-        acquired.
+        `records` is a number of offsets: by how many a consumer has advanced, or how many a share
+        member has acquired.
         """
         tally = self.topics[topic]
         tally.records_out += records

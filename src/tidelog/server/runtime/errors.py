@@ -26,12 +26,12 @@ NOT_SERVED: Final = frozenset(
 
 
 class UnansweredRequest(TidelogError):
-    """A request that gets no response (acks=0) was refused.
+    """The broker refused a request for which the client expects no response (acks=0).
 
     Instead of an error, the client sees that the broker closes its connection, as in Kafka.
 
     Attributes:
-        error_code: The code that a response would have had.
+        error_code: Error code for a response, if the client expected one.
     """
 
     code: ClassVar[int | None] = None
@@ -55,8 +55,8 @@ class Refusal(TidelogError):
 
     Attributes:
         error_code: Kafka's error code.
-        message: Text that tools print; None for no text. It may contain long text from the client,
-            so it is truncated to fit into a string of the protocol.
+        message: Text that tools print; None for no text. A text that is too long for a string of
+            the protocol is truncated, because it may contain names that the client chose.
     """
 
     code: ClassVar[int | None] = None
