@@ -114,8 +114,8 @@ class BrokerEpochs:
     def epochs_below(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return the leader epoch of the last record before each end offset; -1 if unknown.
 
-        This function requests the ends of epochs from the newest epoch downward. For most logs, two
-        requests are enough.
+        This function requests the ends of epochs from the newest epoch downward. In most logs, the
+        second newest epoch ends before the end offsets, so two requests are enough.
         """
         self._refresh()
         epochs = dict.fromkeys(ends, NO_LEADER_EPOCH)
@@ -124,8 +124,8 @@ class BrokerEpochs:
         while remaining:
             for name, (epoch, end) in self.ends_of(remaining).items():
                 if epoch < 0 or end < ends[name]:
-                    # The last record before the partition's end in `ends` has the epoch that the
-                    # previous request returned.
+                    # This epoch ends before the partition's offset in `ends`, so the last record
+                    # before that offset has the next later epoch, which is already in `epochs`.
                     del remaining[name]
                     continue
                 epochs[name] = epoch
@@ -202,8 +202,9 @@ class RemotePartition:
         log_start_offset: First readable offset.
         log_end_offset: The high watermark.
         last_stable_offset: Offset below which all transactions have ended.
-        matches: Results of lookups, by the requested time in ms. A result has offset and time of
-            the first record at or after this time; it is None if there is no such record.
+        matches: Results of lookups, by the requested time in ms. A result has the offset and the
+            time of the first record at or after the requested time; the result is None if there is
+            no such record.
     """
 
     topic_partition: TopicPartition
@@ -461,7 +462,7 @@ class BrokerBackend(Closing):
     def _views(
         self, requested: Mapping[TopicPartition, scan.RequestedRange], question: Question
     ) -> dict[TopicPartition, RemotePartition]:
-        """Return the partitions, each with the results of lookups by time that `resolve` needs."""
+        """Return the partitions with their offsets, looked up by time if `resolve` needs it."""
         names = list(requested)
         marks = self._marks(names, IsolationLevel.READ_UNCOMMITTED)
         stable = marks
@@ -492,7 +493,7 @@ class BrokerBackend(Closing):
         The result is the offset of the first record at or after the start of the time range, but at
         least the start in `bounds`. If there is no such record, the result is the end in `bounds`.
         In three cases the result is the start in `bounds`: the clock is the append clock, the
-        partition has no time range, or the brokers can't look up that record.
+        partition has no time range, or the brokers can't look up the first record by time.
         """
         starts = {name: limits.start for name, limits in bounds.items()}
         if clock is ClockName.APPEND:
@@ -514,8 +515,8 @@ class BrokerBackend(Closing):
             try:
                 hits = self._retry(partial(first_at_or_after, self._cluster, marks, first_ms))
             except ClusterFailure as error:
-                # After any failure, the whole range is read. For example, the lookup fails because
-                # brokers before 3.0 don't report the largest timestamp.
+                # If the lookup fails, the whole range is read. For example, brokers before 3.0
+                # don't report the largest timestamp, so the lookup fails.
                 _LOG.warning(
                     "the start could not be looked up by time, so the whole range is read: %s",
                     error,
@@ -532,9 +533,9 @@ class BrokerBackend(Closing):
         name = view.topic_partition
         first = last = None
         if view.log_start_offset < view.log_end_offset:
-            # The first and the last record are needed only for a message, so the read continues if
-            # their lookup fails. For example, brokers before 3.0 don't report the largest
-            # timestamp.
+            # The times of the first and the last record appear only in a message, so the read
+            # continues if these records can't be looked up. For example, brokers before 3.0 don't
+            # report the largest timestamp.
             with suppress(ClusterFailure):
                 first = self._cluster.offsets_for_times({name: 0})[name]
                 last = self._cluster.max_timestamps([name])[name]

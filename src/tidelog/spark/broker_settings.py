@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from tidelog.remote.rows import ConsumeSettings
 
 
-# Settings of consumers that the wire client applies. A task reads one partition, but Kafka's
-# consumer reads many partitions per connection. So the defaults (`FetchSettings`) differ from the
-# defaults of Kafka's consumer.
+# Settings of consumers that the wire client applies. Their defaults (`FetchSettings`) differ from
+# the defaults of Kafka's consumer, because a task reads only one partition on its connection.
 _NUMBERS: Final = {
     "fetch.max.wait.ms": "max_wait_ms",
     "fetch.min.bytes": "min_bytes",
@@ -66,8 +65,8 @@ _IGNORED: Final = frozenset(
     }
 )
 
-# Settings that only a read through librdkafka uses. A direct fetch ignores these settings, because
-# it has no group id and doesn't poll.
+# Settings that only a read through librdkafka uses. A direct fetch ignores `group.id` and
+# `max.poll.records`, because it has no group and does not poll.
 _IGNORED_DIRECTLY: Final = frozenset({"group.id", "max.poll.records"})
 
 _LOG: Final = logging.getLogger("tidelog.spark")

@@ -8,10 +8,11 @@ Invariants: with `delivery=exactly-once`, the log contains the rows of each task
 once, even if the task, its executor or the driver is restarted several times. Each task commits its
 own transaction, so the rows of different tasks don't become visible together. The transactional id
 contains the writer and the task's index. So when an attempt initializes its producer, the brokers
-fence all older attempts of the same task and abort their open transaction. Then the task reads the
-marker. If the marker names this batch or a later batch, the task writes nothing. Otherwise the task
-writes rows and marker in one transaction. A batch write with `txnAppId` has a marker for each
-topic, so the task decides for each topic whether to write.
+fence all older attempts of the same task and abort their open transaction. After that, the task
+reads the marker. If the marker names this batch or a later batch, the task writes nothing. If it
+names an earlier batch, or if there is no marker, the task writes rows and marker in one
+transaction. A batch write with `txnAppId` has one marker for each topic, and a task writes the rows
+of those topics whose marker does not name this write or a later one.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -74,14 +75,15 @@ class Claim:
     """Identity of a task's rows (transactional id and batch), so that they are written only once.
 
     Attributes:
-        transactional_id: Transactional id of the task. It is the same for all batches of the
+        transactional_id: Transactional id of the task, which is the same for all batches of the
             writer.
         batch: Number of the batch, 0 or more. Later batches of the writer have larger numbers.
         note: Function that returns a text for the marker, called after the brokers have
             acknowledged all rows; None for no text. If the batch is repeated, `WriteOutcome.note`
-            is the stored text. Most brokers refuse a text of a megabyte.
-        topics_of: If each topic has a marker of its own, the common part of the markers' keys (see
-            `topic_key`). None if all topics have one marker, whose key is the transactional id.
+            is the text in the existing marker. Most brokers refuse a text of a megabyte.
+        topics_of: Common part of the markers' keys if each topic has a marker of its own (see
+            `topic_key`). None if there is a single marker for all topics, whose key is the
+            transactional id.
     """
 
     transactional_id: str
@@ -96,11 +98,11 @@ class WriteOutcome(NamedTuple):
     Attributes:
         records: Number of records written.
         was_done: True in two cases: all rows had been written before, or a later batch had been
-            written before. In both cases this attempt wrote nothing.
+            written before. If True, this attempt wrote nothing.
         note: Text returned by the claim's `note`, in this attempt or in the attempt that wrote the
             rows; "" if there is no text, or if a later batch had been written.
-        skipped: Topics that already had this batch or a later batch, with the number of their last
-            batch. This attempt wrote no rows to these topics.
+        skipped: Topics that already had this batch or a later batch, so that this attempt wrote no
+            rows to them. The value is the number of the topic's last batch.
     """
 
     records: int
@@ -121,7 +123,8 @@ class ClaimedTopics:
             claim: The claim.
             topic: Topic of all rows; None if each row names its own topic.
             find_id: Function that returns a topic's id in the cluster; "" if the topic has no id.
-                It is called at most once for each topic, before the topic's rows are written.
+                `find_id` is called at most once for each topic, before the topic's rows are
+                written.
         """
         self.skipped: dict[str, int] = {}
         self._claim = claim
@@ -133,7 +136,7 @@ class ClaimedTopics:
         self._topics: dict[str, str] = {}
 
     def find_done(self, markers: "Markers") -> WriteOutcome | None:
-        """Read the markers; return an earlier write's outcome if it wrote all rows, else None."""
+        """Read the markers; return the write's outcome if nothing remains to write, else None."""
         self._done = markers.committed(self._key, self._claim.batch)
         if self._topic is not None and self._claim.topics_of is not None:
             self._topics[self._topic] = self._find_id(self._topic)
@@ -175,7 +178,7 @@ class ClaimedTopics:
         return self._key, [(key.encode(), encode_marker(each)) for key, each in markers.items()]
 
     def _marker_of(self, topic: str | None) -> Marker | None:
-        """Return the marker which shows that a topic has the rows; None if no marker does."""
+        """Return the marker that proves that a topic already has the rows; None without a proof."""
         if self._claim.topics_of is not None and topic is not None:
             own, topic_id = self._done.get(topic_key(self._key, topic)), self._topics[topic]
             is_namesake = own is not None and bool(own.topic_id and topic_id)
@@ -227,9 +230,10 @@ def send(
         CorruptMessage: A record under a key of the task's markers is not a marker.
         WriterFenced: A newer attempt of the task has replaced this one.
         NotAuthorized, ClusterFailure, ConfigError: The brokers refuse a request or can't be
-            reached, or a setting is invalid. With a claim, none of the task's rows is visible after
-            such an error. Exception: if only the response to the commit was lost, all rows are
-            visible. The next attempt reads the markers, which show the result.
+            reached, or a setting is invalid. If `claim` is given, none of the task's rows is
+            visible after such an error. Exception: if only the response to the commit was lost, all
+            rows are visible. The next attempt learns from the markers whether the rows were
+            committed.
     """
     with connect(options.bootstrap, client_settings(options.client)) as cluster:
         return _Task(cluster, options, task, claim, on_sent).run(batches)
@@ -335,10 +339,10 @@ class _Task:
     def _unproven(self, message: "ck.Message") -> TidelogError:
         """Return the error for a record that was reported as delivered, but without an offset.
 
-        The broker has refused the record's sequence number as a duplicate. Brokers before 4.4 also
-        refuse the sequence number of a request that was overtaken by the next request
-        (KAFKA-15591). In the second case, the record is not in the log. The next attempt of the
-        task writes it again.
+        The broker has refused the record's sequence number as a duplicate. If the record is a
+        duplicate, it is in the log. But brokers before 4.4 also refuse the sequence number of a
+        request that was overtaken by the next request (KAFKA-15591), and then the record is not in
+        the log. In both cases the next attempt of the task writes the record again.
         """
         reason = (
             f"{message.topic()}-{message.partition()}: the broker returned no offset for a"
@@ -362,8 +366,8 @@ class _Task:
         try:
             return self._run(batches)
         except KafkaException as error:
-            # A newer attempt can fence this producer at any time, so any call may have failed for
-            # this reason.
+            # A newer attempt can fence this producer at any time, so any call may fail because of
+            # fencing.
             self._producer.purge()
             failure = self._failure or typed_error(self._cluster, "write", error.args[0])
             raise failure from error
@@ -401,8 +405,8 @@ class _Task:
         except BaseException as error:
             fenced = self._abort()
             if fenced is not None and isinstance(error, ClusterFailure | KafkaException):
-                # The error of the failed record or request doesn't show that a newer attempt has
-                # fenced the producer, so that error is only the cause.
+                # The first error does not say that a newer attempt has fenced the producer. So the
+                # error about the fencing is raised, with the first error as its cause.
                 raise fenced from error
             raise
         return WriteOutcome(self._count, note=note, skipped=claimed.skipped)

@@ -1,9 +1,9 @@
 """Task that reads a range of offsets of a partition from brokers, in a worker (`BrokerTask`).
 
 A task fetches batches from the leader and decodes them into columns. If the query's settings don't
-allow direct fetches, the task reads records through librdkafka instead. The rows are the same, but
-some columns are not available through librdkafka. `remote.rows` has the functions for both kinds of
-read.
+allow direct fetches, the task reads records through librdkafka instead. Both ways return the same
+rows, but librdkafka does not provide some of the columns. `remote.rows` has the functions for both
+kinds of read.
 """
 
 from typing import TYPE_CHECKING

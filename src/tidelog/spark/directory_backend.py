@@ -159,9 +159,9 @@ class DirectoryBackend(Closing):
     def _flushed(self) -> dict[TopicPartition, int] | None:
         """Return the recovery point of each partition; None if `readUntil` is not `flushed`.
 
-        A crash can't lose records below the recovery point. A reader without the directory's lock
-        sees only the recovery points that the log's owner has written to the checkpoint. So records
-        that are flushed after such a write are not read until the owner writes the checkpoint
+        A crash can't lose records below the recovery point. Without the directory's lock, a reader
+        sees only the recovery points in the checkpoint file, which the log's owner writes from time
+        to time. So newly flushed records are read only after the owner has written the checkpoint
         again. A partition without an entry has the recovery point 0, so no record of the partition
         is read. If the checkpoint is damaged, all partitions are without an entry.
         """
@@ -204,8 +204,8 @@ class DirectoryBackend(Closing):
         times = {}
         with self._open() as log_dir:
             for name, offset in offsets.items():
-                # A damaged partition is left out here. The task that reads this partition raises
-                # the error.
+                # The result omits a damaged partition, because the task that reads this partition
+                # raises the error.
                 with suppress(TidelogError):
                     reader = log_dir.reader(name.topic, name.partition)
                     records = reader.records(max(offset, reader.log_start_offset))
@@ -333,8 +333,8 @@ class DirectoryBackend(Closing):
     ) -> tuple[EmptyRange, ...]:
         """Return the reasons why nothing is read from requested ranges.
 
-        A range that is read can have a reason, too. For example, a range is read although the log
-        starts after the time range, because out-of-order records can match.
+        The result can also name ranges that are read. For example, if a log's first record is later
+        than the time range, the range is still read, because records may be out of order.
         """
         if not requested:
             return ()

@@ -7,11 +7,11 @@ attaches the files.
 
 Each task writes staged segment files into the directories of its rows' partitions. A file name
 contains the id of the commit and the id of the attempt, so two attempts never write the same file.
-Spark chooses one attempt of each task. The driver then attaches the files of the chosen attempts
-all together. To attach files, the driver locks the directory. If another process has the lock, the
-driver requests through the control channel (`tidelog.control`) that the other process attaches the
-files. If the other process serves no control channel, it may be a writer whose commit takes only
-seconds. So the driver tries again for up to `lock_wait_ms`.
+If a task has several attempts, Spark chooses one of them. The driver then attaches the files of the
+chosen attempts of all tasks together. To attach files, the driver locks the directory. If another
+process has the lock, the driver requests through the control channel (`tidelog.control`) that the
+other process attaches the files. Another process without a control channel may be a writer that
+releases the lock within seconds. So the driver tries to get the lock for up to `lock_wait_ms`.
 
 Invariants: the rows of a write become visible all together or not at all. The commit of a streaming
 query contains the batch's number, so a batch that is repeated after a crash adds nothing.
@@ -154,7 +154,7 @@ def _by_lock_or_holder(
 
 
 def _tries(wait_ms: int) -> Iterator[None]:
-    """Yield before each try: at once, and then after each pause until `wait_ms` have passed."""
+    """Yield once for each try: the first time at once, then after each pause, for `wait_ms`."""
     yield
     for _ in range(wait_ms // _PAUSE_MS):
         threading.Event().wait(_PAUSE_MS / 1000)
@@ -187,7 +187,8 @@ class DirectoryWriter(DataSourceArrowWriter):
         self._options = options
         self._commit_id = commit_id
         # If all topics already have this write's number or a later number, the tasks write nothing.
-        # Otherwise the commit checks each topic again.
+        # Otherwise the tasks stage all rows, and the commit leaves out topics that have such a
+        # number.
         self._is_done = (version := self._version(())) is not None and is_committed(
             options, version
         )
@@ -264,10 +265,10 @@ class DirectoryStreamWriter(DataSourceStreamArrowWriter):
 def new_commit_id(options: SinkOptions) -> str:
     """Return the commit id of a batch write: random, except for a numbered write to one topic.
 
-    A repeated numbered write to one topic has the same id as the first write. So the commit of the
-    repeated write also removes files that a crashed driver has left staged. Numbered writes whose
-    rows name their topics may run at the same time with the same number, so each of these writes
-    gets a random id.
+    If a numbered write to one topic is repeated, the id is the same as in the first write. So the
+    commit of the repeated write also removes staged files of the first write, if its driver
+    crashed. If rows name their topics, several writes with the same number may run at the same
+    time, so each of these writes gets a random id.
     """
     if options.txn is not None and options.topic is not None:
         return numbered_commit_id(options.txn.app_id, options.txn.version, options.topic)
@@ -327,7 +328,7 @@ def _staged_messages(messages: "Iterable[WriterCommitMessage | None]") -> "list[
 
 
 def _staged(messages: "Iterable[WriterCommitMessage | None]") -> "list[StagedSegment]":
-    """Return the staged segments in the messages. None stands for a task without a message."""
+    """Return the staged segments in the messages. A message is None if a task sent none."""
     return [segment for message in _staged_messages(messages) for segment in message.staged]
 
 
@@ -342,12 +343,12 @@ if TYPE_CHECKING:
     Column = pa.Array[pa.Scalar[pa.DataType]]
 
 
-# Number of bytes of rows that are collected for a partition before the rows are encoded. The number
-# is large, so that most record batches are full.
+# Number of bytes of rows that are collected for a partition before the rows are encoded. A large
+# number ensures that most record batches are full.
 ENCODE_BYTES: Final = 1 << 20
 
-# Maximum number of bytes of collected rows in all partitions together. Above this size, all
-# collected rows are encoded.
+# Maximum number of bytes of collected rows in all partitions together. If there are more, the rows
+# of all partitions are encoded.
 WAITING_BYTES_MAX: Final = 64 << 20
 
 
@@ -386,9 +387,9 @@ class _PartitionRows:
 
 
 def row_facts(table: pa.Table, now_ms: int) -> RowFacts:
-    """Return what a topic's rules need: the rows' earliest create time, and whether a key is null.
+    """Return the facts that a topic's rules check: earliest create time, and whether a key is null.
 
-    The time is in ms; INT64_MAX if no row has a create time.
+    The create time is in ms. If no row has a create time, it is INT64_MAX.
     """
     keys = table.column("key") if "key" in table.schema.names else None
     has_null_key = table.num_rows > 0 if keys is None else keys.null_count > 0
@@ -415,7 +416,7 @@ class TaskWriter:
 
         Args:
             options: Options of the write.
-            name: Prefix of the names of staged files. It is different for each attempt of the task.
+            name: Prefix of the names of staged files, different for each attempt of the task.
             task: Index of the task. The segments of all tasks are attached in the order of the
                 indexes.
         """

@@ -9,9 +9,9 @@ The start is computed from the options and a snapshot of the log, with a functio
 offsets by time. A query that continues from a checkpoint needs no start.
 
 Spark accepts no metrics from Python sources, but shows the result of `reportLatestOffset` as the
-source's `latestOffset`. So this result contains the log ends, the lost ranges, and how many offsets
-and seconds the query is behind. It also contains the metrics of Spark's Kafka connector, with the
-same names.
+source's `latestOffset`. So the result of `reportLatestOffset` contains the log ends, the lost
+ranges, and how many offsets and seconds the query is behind. It also contains the metrics of
+Spark's Kafka connector, with the same names.
 """
 
 import logging
@@ -62,7 +62,7 @@ def left_over(
 
 
 def seconds_behind(first_offsets: Mapping[TopicPartition, int], times: Times, now_ms: int) -> Json:
-    """Return the largest age of the partitions' first unread records, on each of the two clocks.
+    """Return, for each clock, the largest age of a partition's first unread record.
 
     Args:
         first_offsets: Result of `left_over`.
@@ -70,8 +70,9 @@ def seconds_behind(first_offsets: Mapping[TopicPartition, int], times: Times, no
         now_ms: The current time in ms.
 
     Returns:
-        The largest age in seconds for each of the keys `record` and `append`. An age is 0 if all
-        records were read. It is None if no first unread record has a known time on the key's clock.
+        The largest age in seconds for each of the keys `record` and `append`. If all records were
+        read, both ages are 0. If no partition's first unread record has a known time on one of the
+        clocks, the age on that clock is None.
     """
     seconds: Json = {}
     for number, clock in enumerate(("record", "append")):
@@ -256,7 +257,7 @@ class MicroBatches:
     # -- the first offset --------------------------------------------------------------------
 
     def initial_offset(self) -> Json:
-        """Return the initial offset of a new query. All calls return the same offset.
+        """Return the initial offset of a new query, the same in all calls.
 
         Raises:
             UnknownTopic: A named topic or partition does not exist.
@@ -323,7 +324,7 @@ class MicroBatches:
         *,
         has_to_move: bool,
     ) -> dict[TopicPartition, int]:
-        """Return the batch's end in each partition: its start if the batch is delayed."""
+        """Return the batch's end in each partition. A delayed batch ends at its start."""
         backlogs = {name: max(snapshot.extents[name].end - at, 0) for name, at in begins.items()}
         backlog = sum(backlogs.values())
         # With the trigger AvailableNow, the query's end is fixed and the backlog never grows, so no
@@ -348,7 +349,7 @@ class MicroBatches:
         ends: Mapping[TopicPartition, int],
         snapshot: LogSnapshot,
     ) -> StreamOffset:
-        """Return `ends` as a stream offset. An unchanged position keeps its epoch."""
+        """Return `ends` as a stream offset. If a position has not moved, its epoch is kept."""
         # A new partition is included as soon as a batch reads some of its records.
         names = [name for name, end in ends.items() if name not in fresh or end > fresh[name]]
         unmoved = {
@@ -396,8 +397,8 @@ class MicroBatches:
         """Return the ranges that can still be read, for a batch that an earlier process planned.
 
         If the log was rewritten inside a range, only the offsets before the rewritten part are
-        read. The next batch checks its start, finds the rewrite and continues at the offset that
-        the check returns.
+        read. When the next batch checks its start, it finds that the log was rewritten, and
+        continues at the offset that the check returns.
         """
         snapshot = self._log.snapshot()
         planned = {name: until.positions[name] for name in ranges}
@@ -437,9 +438,9 @@ class MicroBatches:
     def commit(self, done: Json) -> None:
         """Commit an offset to the query's consumer group, if the query has a group.
 
-        Spark calls this method for a finished batch only when the next batch is planned. To commit
-        earlier, `next_offset` also calls this method with the end of the last finished batch
-        (`start_json`).
+        Spark calls this method for a finished batch only when the next batch is planned. So that
+        the offset is committed earlier, `next_offset` also calls this method with the end of the
+        last finished batch (`start_json`).
         """
         group = self._options.commit_group
         if group is not None and done != self._committed:
@@ -452,7 +453,7 @@ class MicroBatches:
 
 
 def _is_equivalent(start: StreamOffset, end: StreamOffset) -> bool:
-    """Return whether no batch is needed: `end` has the positions of `start`, and no `starts`."""
+    """Return whether `end` has the positions of `start` and no `starts`, so no batch is needed."""
     return not start.is_initial and start.positions == end.positions and not end.starts
 
 

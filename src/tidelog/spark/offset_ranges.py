@@ -32,9 +32,9 @@ def split_ranges(
 
     Args:
         ranges: One range for each partition.
-        min_parts: Approximate minimum number of parts. If there are fewer offsets, each part has
-            one offset. The number of parts of a large range is proportional to its number of
-            offsets.
+        min_parts: Approximate minimum number of parts. If all ranges together have fewer offsets
+            than this number, each part has one offset. Large ranges are split into parts in
+            proportion to their numbers of offsets.
         max_records: Maximum number of offsets in a part; None for no maximum.
     """
     parts = [one for one in ranges if one.offsets > 0]

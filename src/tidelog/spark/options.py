@@ -1,8 +1,8 @@
 """Options of `format("tidelog")`: names and parsing, and the options of a read.
 
-Contains the options of reads. The start and the end of a range are offsets or times: one value for
-all partitions, or one value for each partition. Options of streams are in `stream_options`, options
-of sinks in `sink_options`, and settings of clients in `broker_settings`.
+The start and the end of the range to read are offsets or times: one value for all partitions, or
+one value for each partition. Options of streams are in `stream_options`, options of sinks in
+`sink_options`, and settings of clients in `broker_settings`.
 
 Invariants: an option that means the same as an option of Spark's Kafka connector has the same name.
 Names are case-insensitive. An unknown option is an error, because a query with a misspelled option
@@ -273,8 +273,9 @@ def nearest(name: str, known_names: Iterable[str]) -> str:
     return f"{hint}there are: {', '.join(names.values())}"
 
 
-# Option for the start of a batch: its name, the word for the log's beginning, and the number with
-# the same meaning. `END` has the corresponding name, word and number for the end of a batch.
+# `START` is the option for the start of a batch: its name, the word for the log's beginning, and
+# the number with the same meaning as the word. `END` is the option for the end of a batch, with the
+# word and the number for the log's end.
 START: Final = ("startingOffsets", "earliest", EARLIEST_OFFSET)
 
 END: Final = ("endingOffsets", "latest", LATEST_OFFSET)
@@ -285,7 +286,7 @@ PartitionValues = int | PerPartition | None
 
 
 def read_offset_option(options: Options, side: tuple[str, str, int]) -> PartitionValues:
-    """Return the offsets by partition that an offset option gives; otherwise None.
+    """Return the offsets by partition that an offset option gives; None if it gives none.
 
     Args:
         options: Options of the read.
@@ -303,8 +304,8 @@ def read_offset_option(options: Options, side: tuple[str, str, int]) -> Partitio
         raise InvalidRequest(f"option {name}={text}: {READ_OPTIONS[name]}")
 
     def read(where: str, value: object) -> int:
-        # The special number of the other option is invalid, because no batch starts at the log's
-        # end, and no batch ends at the log's beginning.
+        # A start can't be -1 (the log's end), and an end can't be -2 (the log's beginning), because
+        # such a batch would be empty.
         if type(value) is int and (value >= 0 or value == special):
             return value
         raise InvalidRequest(
@@ -319,8 +320,8 @@ def read_time_option(
 ) -> PartitionValues:
     """Return the time in ms in the option `name`.
 
-    If this option is not given, return the times in the option `by_partition`. If neither option is
-    given, return None.
+    If the option `name` is not given, return the times in the option `by_partition`. If neither of
+    these options is given, return None.
     """
     text = options.text(name)
     if text is not None:
@@ -394,7 +395,7 @@ COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "
 TIME_COLUMNS: Final = ("timestamp", "appendTimestamp", "createTimestamp")
 
 # With mode=permissive, this column has the reason why a cell is null although the record has a
-# value. Spark's file sources use the same name.
+# value. Spark's file sources use the same name for such a column.
 REASON: Final = "_corrupt_record"
 
 _NOT_OF_BROKERS: Final = {
@@ -482,7 +483,8 @@ class SourceOptions:
         topics: Names of topics; empty if chosen by `pattern` or `assigned`.
         pattern: Regular expression that matches whole names of topics; None if the option is not
             given.
-        if_there: Whether topics that don't exist are ignored. If false, they are an error.
+        if_there: Whether topics that don't exist are ignored. If false, a topic that doesn't exist
+            is an error.
         assigned: Partitions to read; empty if chosen by `topics` or `pattern`.
         start_offsets: Start offset, inclusive: one offset for all partitions, or an offset for each
             partition; None for the earliest.
@@ -504,13 +506,14 @@ class SourceOptions:
         split_bytes: Approximate maximum number of bytes of log in a split.
         isolation: READ_COMMITTED reads up to the last stable offset, without records of aborted
             transactions.
-        fail_on_data_loss: Whether lost offsets are an error. If false, they cause a warning.
+        fail_on_data_loss: Whether lost offsets are an error. If false, lost offsets cause a
+            warning.
         zone_cache: Folder for zone maps that the directory lacks; None for no folder.
         until_flushed: Whether to read only records that a crash of the log's owner can't lose.
         pushes_down: Whether Spark may push filters down.
         poll_timeout_ms: Maximum time in ms that a task waits for a broker's next records.
         offset_tries: Maximum number of attempts to request offsets from brokers.
-        offset_retry_ms: Pause in ms between these attempts.
+        offset_retry_ms: Pause in ms between two attempts to request offsets.
         group_prefix: Prefix of the client's group id.
         table: Options of a table as of a time; None for a read of records.
         serdes: Names of serializers by column (`key`, `value`). A column without an entry is
@@ -559,8 +562,8 @@ class SourceOptions:
     def write_time(self, time_ms: int) -> str:
         """Return a time as the user wrote it.
 
-        A time that the user did not write is returned as date and time if the user wrote another
-        time as text, and otherwise in ms.
+        Other times, such as the first time in a log, are returned in the user's style: as date and
+        time if the user wrote a time as text, otherwise in ms.
         """
         if time_ms in self.time_texts:
             return self.time_texts[time_ms]
@@ -735,9 +738,10 @@ def read_mode(options: Options) -> bool:
 def scan_columns(columns: Sequence[str], serdes: Mapping[str, str]) -> tuple[str, ...]:
     """Return the columns that a scan has to read for these columns of a row.
 
-    The offset is included if a cell may fail to convert, because the error names the offset. If the
-    row has the column `REASON`, columns with a serializer are read even if the query does not
-    select them. So the reason doesn't depend on the selected columns.
+    If the conversion of a cell may fail, the offset is included, because the error names the
+    record's offset. If the row has the column `REASON`, columns with a serializer are read even if
+    the query does not select them. So the value of `REASON` doesn't depend on the columns that the
+    query selects.
     """
     names = tuple(name for name in columns if name != REASON)
     if REASON in columns:

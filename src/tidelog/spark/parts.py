@@ -2,9 +2,9 @@
 
 Each part is described by a text. A worker processes the part and returns one row for it. The texts
 are plain data (usually JSON), so only tidelog's own functions are pickled. Spark gets a range of
-numbers, one for each part, and runs a task for each number. Such a range works in local mode, on
-clusters and over Spark Connect. A job reports its progress to a `Listener`, which displays the
-progress.
+numbers, one for each part, and runs a task for each number. Such a range of numbers works in local
+mode, on clusters and over Spark Connect. A job reports its progress to a `Listener`, which displays
+the progress.
 """
 
 import threading
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 
 # Earliest and latest time in ms that `timestamp` converts. Times from 1900 to 9998 are inside
-# Python's calendar in every time zone. Results contain other times only in ms.
+# Python's calendar in every time zone. Earlier and later times appear in results only as a number
+# of ms.
 _TIMESTAMP_MS_MIN: Final = -2_208_988_800_000
 
 _TIMESTAMP_MS_MAX: Final = 253_370_764_799_999

@@ -61,13 +61,13 @@ class FilterLimits:
     """Limits of a read that result from filters.
 
     Attributes:
-        names: Filters on topic and partition. A partition is read only if it matches all these
-            filters.
+        names: Filters on topic and partition. If a partition does not match all of them, it is not
+            read.
         least_offset: First offset in every partition, inclusive.
         limit_offset: End offset in every partition, exclusive.
         clock: Clock of `times`.
-        times: Time range in ms, [a, b). If b is INT64_MAX, the range has no end. None means no
-            limit, so records without a time are read, too.
+        times: Time range in ms, [a, b). If b is INT64_MAX, the range has no end. If `times` is
+            None, times are not limited, so records without a time are read, too.
     """
 
     names: tuple[Filter, ...] = ()
@@ -144,7 +144,7 @@ class LimitMaker:
         if options.strict:
             return False  # records without a time must be read, because they raise an error
         if options.has_times and clock is not options.clock:
-            return False  # a plan has only one clock
+            return False  # a read has only one clock, which the options have chosen
         if times is not None and clock is not self.limits.clock:
             return False
         bounds = _bounds(one, _floor_ms, _ceil_ms)
@@ -159,7 +159,7 @@ class LimitMaker:
         return is_exact and not self.options.permissive
 
     def _is_implied(self, one: Filter) -> bool:
-        """Return whether a filter only excludes nulls of a time that the limits restrict anyway."""
+        """Return whether a filter only excludes null times, which a time limit excludes already."""
         clock = _CLOCKS.get(_column(one))
         is_range = self.limits.times is not None and self.limits.clock is clock
         return isinstance(one, IsNotNull) and is_range and not self.options.permissive
@@ -200,9 +200,9 @@ def _bounds(
 ) -> tuple[tuple[int, int], bool] | None:
     """Return the range [a, b) of integers that a filter can match, and whether all of them match.
 
-    Returns None if the filter is not a limit, or if a constant has another type than the column.
-    `floor` and `ceil` round a constant to integers, because the constant may be between two
-    integers. For a constant of another type, both functions return None.
+    Returns None if the filter is not a limit, or if a constant has another type than the column. A
+    constant may be between two integers, so `floor` rounds it down and `ceil` rounds it up. If a
+    constant has another type than the column, both functions return None.
     """
     if isinstance(one, In):
         return _hull(one, floor, ceil)

@@ -6,8 +6,8 @@ has to wait. All replies are read in the same way: by `value` if they are done, 
 
 Invariants:
 - A reply is completed once, with a value or an error.
-- A listener runs in the middle of the code that completed the reply. Anything that must not happen
-  there, such as sending a response, goes through `Arrivals`.
+- A listener runs inside the call that completes the reply. Work that must not run inside that call,
+  such as sending a response, goes through `Arrivals`.
 
 Everything here is used only in the event loop's thread.
 """
@@ -29,11 +29,11 @@ class Watch(Protocol):
     """Measures the working time of a task, without its waits."""
 
     def resume(self) -> None:
-        """Resume measuring, when the task continues."""
+        """Resume measuring. Called when the task continues."""
         ...
 
     def pause(self) -> None:
-        """Pause measuring, when the task waits or has ended."""
+        """Pause measuring. Called when the task begins to wait, or has ended."""
         ...
 
 
@@ -75,7 +75,7 @@ class Reply(Generic[T]):
     def is_started(self) -> bool:
         """Whether a task, created by `start`, computes the reply.
 
-        If not, other code calls `complete` or `fail`.
+        If no task computes the reply, other code calls `complete` or `fail`.
         """
         return self._job is not None
 
@@ -130,9 +130,9 @@ class Reply(Generic[T]):
     def map(self, make: "Callable[[T], R | Reply[R]]") -> "R | Reply[R]":
         """Return `make(value)` if the reply is done; otherwise a reply that gets this result later.
 
-        `make` may return a reply. `cancel` of the returned reply cancels the task that is then
-        running: the task of this reply or the task of `make`'s reply. The time of `make` counts as
-        the task's time.
+        `make` may return a reply. If the returned reply is canceled while the task of this reply
+        runs, that task is canceled; later, the task of the reply from `make` is canceled. The watch
+        of this reply's task also measures the call of `make`.
         """
         if self.is_done:
             return make(self.value)
@@ -245,7 +245,8 @@ def start(work: Awaitable[T] | T) -> T | Reply[T]:
     If the coroutine has to wait, a task runs the rest of it and completes the reply.
 
     The first step runs at once, outside of a task, so it must not use the current task, for example
-    by `asyncio.timeout`. A value or a reply is returned as it is.
+    by `asyncio.timeout`. If `work` is a value or a reply instead of a coroutine, it is returned
+    unchanged.
 
     Raises:
         Closed: The coroutine was cancelled in its first step.
@@ -289,8 +290,9 @@ def _rest(
         except StopIteration as end:
             return cast("T", end.value)
         finally:
-            # `step` with an error in it would form a reference cycle that keeps all locals of the
-            # work alive.
+            # `step` may hold an error whose traceback refers to this frame. As the frame refers to
+            # `step`, this reference cycle would keep all local variables of the coroutine in
+            # memory.
             del step
             if job.watch is not None:
                 job.watch.pause()
@@ -299,9 +301,9 @@ def _rest(
 class Arrivals:
     """Responses that are ready but sent only after the request that completed them has finished.
 
-    A response may be completed in the middle of other work, such as another member's request. The
-    response is sent as soon as this work is finished, without waiting for other requests that have
-    arrived.
+    A request may complete the response to another request: for example, a member of a group joins,
+    and other members wait for it. The other response is sent as soon as the first request is
+    finished, before any further request is handled.
 
     Used only in the event loop's thread.
 
@@ -317,7 +319,8 @@ class Arrivals:
     def add(self, send: Callable[[], None]) -> None:
         """Add a function that sends a response. The function must not raise an error."""
         if not self.due:
-            # For responses that were completed by a timer or a thread, not by a request.
+            # If a timer or a thread completed the response, no request calls `send`, so the event
+            # loop calls it.
             asyncio.get_running_loop().call_soon(self.send)
         self.due.append(send)
 

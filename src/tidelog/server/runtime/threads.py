@@ -30,7 +30,8 @@ _Result = TypeVar("_Result")
 _Target_co = TypeVar("_Target_co", covariant=True)
 THREADS: Final = 4
 
-# Maximum number of calls that `Work.run` has handed to the threads. Further calls wait, in order.
+# Maximum number of calls that `Work.run` has handed to the threads. If more calls are made, they
+# wait until earlier calls have finished, in order.
 CALL_LIMIT: Final = 64
 
 # Maximum number of items that `run_long` processes on the event loop.
@@ -42,8 +43,8 @@ class Work:
 
     A broker has several instances, so that slow calls (reads of a disk or a store) delay only other
     slow calls. Calls for clients (`run`) wait until the threads have room. Each connection has at
-    most one such call. The callers of `submit` limit the number of their calls: one sync for each
-    log, one checkpoint, a few partitions being opened.
+    most one call of `run` at a time. The callers of `submit` limit the number of their calls: one
+    sync for each log, one checkpoint, a few partitions being opened.
 
     Attributes:
         is_closed: Whether `close` was called, because the broker stops. Further calls fail.
@@ -61,9 +62,9 @@ class Work:
         self.is_closed = False
 
     async def run(self, function: Callable[..., _Result], *arguments: object) -> _Result:
-        """Call a function in a thread, once there is room.
+        """Call a function in a thread as soon as fewer than `calls` calls wait or run.
 
-        Returns its result or raises its error.
+        Returns the function's result, or raises the function's error.
         """
         async with self._room:
             return await asyncio.wrap_future(self.submit(partial(function, *arguments)))
@@ -73,7 +74,8 @@ class Work:
     ) -> _Result:
         """Call a function that processes `count` items: in a thread if there are more than `FEW`.
 
-        Otherwise the event loop's thread calls it. The items must not change meanwhile.
+        If there are at most `FEW` items, the event loop's thread calls the function. The caller
+        must not change the items before this call returns.
         """
         return function(*arguments) if count <= FEW else await self.run(function, *arguments)
 
@@ -147,7 +149,7 @@ class Beside:
         try:
             loop = asyncio.get_running_loop()
             future = self._work.submit(self._waiting[0].job)
-        except RuntimeError:  # no loop, or the threads were closed
+        except RuntimeError:  # no event loop is running, or the threads are closed
             self.settle()
             return
         self._running = self._waiting.popleft(), future
@@ -159,7 +161,7 @@ class Beside:
             loop.call_soon_threadsafe(self._ended, ended)
 
     def _ended(self, future: "Future[None]") -> None:
-        """Handle the end of a job, unless `settle` or `detach` already did."""
+        """Handle the end of a job, unless `settle` or `detach` has already handled it."""
         if self._running is None or self._running[1] is not future:
             return
         try:
@@ -198,7 +200,7 @@ class LoopGate:
     def run(self, function: Callable[..., _Result], *args: object, **keywords: object) -> _Result:
         """Call a function on the event loop from another thread.
 
-        Returns its result or raises its error.
+        Returns the function's result, or raises the function's error.
 
         Raises:
             Closed: The gate is closed.
@@ -214,7 +216,7 @@ class LoopGate:
     def wait(self, work: Coroutine[object, object, _Result]) -> _Result:
         """Run a coroutine on the event loop, from another thread.
 
-        Returns its result or raises its error.
+        Returns the coroutine's result, or raises the coroutine's error.
         """
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
@@ -296,9 +298,9 @@ class LogOnLoop(LogAccess):
 class LogDirOnLoop:
     """Proxy for the broker's directory in another thread; implements `DirectoryAccess`.
 
-    Calls that use logs or topics are executed on the loop. Two kinds of attributes are used
-    directly: values that never change, and calls that any thread may make. Calls that sync are of
-    the second kind, so that a sync does not block the loop.
+    Calls that use logs or topics are executed on the event loop. The other thread itself reads
+    values that never change, and makes thread-safe calls. Calls that sync files to the disk are
+    thread-safe, so a sync does not block the loop.
     """
 
     def __init__(self, log_dir: LogDir, gate: LoopGate) -> None:

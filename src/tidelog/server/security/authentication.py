@@ -42,8 +42,8 @@ _WORDS: Final = {
     "UID": "UID",
 }
 
-# Object identifier and string type (IA5, printable, UTF-8) of attributes without a name in RFC
-# 2253.
+# Certificate attributes for which RFC 2253 defines no name: object identifier, and the tag of the
+# DER string type (IA5, printable or UTF-8).
 _NUMBERS: Final = {
     "emailAddress": ("1.2.840.113549.1.9.1", 0x16),
     "serialNumber": ("2.5.4.5", 0x13),
@@ -156,9 +156,10 @@ def short_name(rules: Sequence[Rule], name: str) -> str:
     raise LoginFailed(f"no rule of {_SETTING} matches the certificate's subject")
 
 
-# Maximum delay in ms of the response to a failed login. It is shorter than the time after which
-# the broker closes a connection that has not logged in. If the configured first delay is longer,
-# the first delay is the maximum.
+# Maximum delay in ms of the response to a failed login. It is shorter than the time limit for a
+# login, so the client gets the response before the broker closes the connection. If
+# `connection.failed.authentication.delay.ms` is larger than this maximum, that setting is the
+# maximum.
 DELAY_MAX_MS: Final = 5000
 
 # Time in ms after which one failure is forgotten. Several failures are forgotten one by one, each
@@ -182,8 +183,9 @@ class FailedLogins:
     def __init__(self, clock: Clock) -> None:
         """Create an instance without counted failures."""
         self._clock = clock
-        # By address, in the order of the last failure: the count of remembered failures, and the
-        # monotonic time in ms up to which old failures have been subtracted from the count.
+        # Failed logins by address; the address whose last failure is oldest comes first. A value
+        # has the number of failures that are not yet forgotten, and the monotonic time in ms at
+        # which the last failure was forgotten.
         self._failures: dict[str, tuple[int, int]] = {}
 
     def delay_ms(self, host: str, base_ms: int) -> int:

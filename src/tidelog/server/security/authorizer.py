@@ -42,7 +42,8 @@ REMEMBERED_MAX: Final = 10_000
 # characters, but a client may send a name of 32,767 bytes.
 REMEMBERED_NAME_MAX: Final = 256
 
-# Maps an operation to the other operations whose ALLOW also allows this operation.
+# Keys and values are operations. An ACL that allows one of the operations in a value also allows
+# the operation that is the key.
 _IMPLIED_BY: Final = {
     Operation.DESCRIBE: frozenset(
         {
@@ -96,7 +97,8 @@ class AclFilter:
     """Filter for ACLs: None and ANY match everything.
 
     If the filter's pattern is MATCH, the filter matches every ACL that applies to a resource with
-    the filter's name. With any other pattern, the ACL's name must equal the filter's name.
+    the filter's name. If the filter has another pattern, it matches only ACLs with the same name as
+    the filter.
     """
 
     resource_type: ResourceType = ResourceType.ANY
@@ -134,8 +136,8 @@ class _Rules:
     def __init__(self) -> None:
         self.literal: dict[str, dict[Acl, None]] = {}
         self.prefixed: dict[str, dict[Acl, None]] = {}
-        # Lengths of the prefixes of all ACLs that were ever added. A length whose ACLs were all
-        # removed stays here. Such a length costs only a look-up.
+        # Different lengths of the names in prefixed ACLs, also of ACLs that have been removed. The
+        # length of a removed ACL does no harm: it causes one look-up that finds no ACL.
         self.prefix_lengths: list[int] = []
 
     def _by_name(self, acl: Acl) -> dict[str, dict[Acl, None]]:
@@ -168,7 +170,7 @@ class _Rules:
 class RuleTable:
     """ACLs by resource.
 
-    Any thread may create a table. Afterwards only its authorizer uses the table.
+    Any thread may create a table. Once an authorizer has the table, only that authorizer uses it.
 
     Attributes:
         acls: All ACLs.
@@ -282,8 +284,9 @@ class Authorizer:
         """Whether a client may perform an operation on some resource of a type.
 
         As in Kafka, the search through the ACLs considers only ACLs of the operation itself or of
-        ALL, not ACLs of operations that imply it. For resources without ACLs, the decision is the
-        same as for a resource with the name `hardcode`, which is Kafka's placeholder.
+        ALL, not ACLs of operations that imply it. First, the operation is checked on a resource
+        with the name `hardcode`, which is Kafka's placeholder for a resource without ACLs of its
+        own.
         """
         if self.may(client, operation, kind, "hardcode"):
             return True
@@ -309,7 +312,7 @@ class Authorizer:
 
 
 def _has_effect(acl: Acl, denied: dict[PatternType, set[str]]) -> bool:
-    """Whether an allowing ACL allows at least one name that no denying ACL denies."""
+    """Whether an ACL that allows an operation covers at least one name that is not denied."""
     if acl.pattern is PatternType.LITERAL:
         if acl.name == WILDCARD:
             return True

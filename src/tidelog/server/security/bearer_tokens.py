@@ -49,17 +49,17 @@ _LOGGER: Final = logging.getLogger("tidelog.server")
 SETTING: Final = "sasl.oauthbearer.jwks.endpoint.url"
 BYTES_MAX: Final = 1 << 20
 # Maximum time in seconds until a response is complete, even if it arrives in many pieces. It is
-# shorter than the time after which the broker closes a connection that has not logged in.
+# shorter than the time limit for a login, so the client gets a response before the broker closes
+# the connection.
 TIMEOUT_S: float = 5
 # After the last successful fetch, keys stay valid for this many refresh intervals, but at least for
 # `VALID_MIN_MS`. The limit ensures that a revoked key does not stay valid if the server of the keys
 # fails for a long time.
 VALID_INTERVALS: Final = 4
 VALID_MIN_MS: Final = 3_600_000
-# A lookup of an unknown key id fetches the keys again, because the id may belong to a new key. But
-# it fetches them only if the last attempt to fetch was at least this many ms ago. After a failed
-# fetch, a lookup of a known key id fetches the keys again only once this time or the refresh
-# interval has passed, whichever is shorter.
+# Minimum time in ms between two attempts to fetch the keys because of an unknown key id, which may
+# belong to a new key. After a failed fetch, the keys are also fetched again for a known key id:
+# after this time, or after the refresh interval if that is shorter.
 AGAIN_MS: Final = 10_000
 _ON_THIS_MACHINE: Final = {("http", host) for host in ("127.0.0.1", "::1", "localhost")}
 _RIGHT: Final = "must be file:///PATH or https://HOST/..."
@@ -102,7 +102,8 @@ class PublicKey:
         return get_algorithm_by_name(algorithm).verify(signed, self.key, signature)
 
 
-# Function that returns the keys with an id, or all keys if the id is None. It may fetch keys first.
+# Function that returns the keys with an id, or all keys if the id is None. The function may fetch
+# the keys from a URL first.
 FindKeys = Callable[[str | None], Sequence[PublicKey]]
 _SECONDS_MAX: Final = 1 << 40
 _NAME_MAX: Final = 1024
@@ -448,7 +449,7 @@ class _Encrypted(HTTPSHandler):
 
 
 class KeyUrl:
-    """Keys at a URL. Lookups fetch them again after an interval, or for an unknown key id.
+    """Keys at a URL. A lookup fetches the keys again after an interval, or for an unknown key id.
 
     Thread-safe. One thread fetches at a time.
     """

@@ -1,9 +1,10 @@
 """Users file of SASL/PLAIN.
 
 A line is `NAME=PASSWORD`, or `NAME={pbkdf2-sha256}ITERATIONS:SALT:HASH` with salt and hash in
-base64. `str(hashed(...))` returns the part after `NAME=`. Empty lines and lines that start with `#`
-are ignored. The name ends at the first `=`. The file is reread when it changes. Passwords in plain
-text are hashed when the file is read, and hashes are compared in constant time.
+base64. The user's name ends at the first `=` of a line. `str(hashed(...))` returns the hashed form,
+which is the part after `NAME=`. Empty lines and lines that start with `#` are ignored. The file is
+reread when it changes. Passwords in plain text are hashed when the file is read, and hashes are
+compared in constant time.
 
 Source: RFC 4616; Kafka's PlainLoginModule (`user_NAME=PASSWORD`).
 """
@@ -38,7 +39,7 @@ class HashedPassword:
     digest: bytes
 
     def is_password(self, password: str, iterations: int) -> bool:
-        """Whether the password matches. The check takes the same time in both cases.
+        """Whether the password matches. A mismatch takes as long as a match.
 
         Args:
             password: Password to check.
@@ -56,7 +57,7 @@ class HashedPassword:
 
 
 def hashed(password: str, salt: bytes, iterations: int = ITERATIONS) -> HashedPassword:
-    """Hash a password. `str` of the result can replace the password in the users file."""
+    """Hash a password. In the users file, the result as text (`str`) can replace the password."""
     return HashedPassword(salt, iterations, _hash(password, salt, iterations))
 
 
@@ -68,7 +69,7 @@ class PlainUsers:
     """Users that a users file contained when it was read."""
 
     def __init__(self, users: Mapping[str, HashedPassword], pretender: HashedPassword) -> None:
-        """Store the users by name. `pretender` is compared with the passwords of unknown users."""
+        """Store the users by name. An unknown user's password is compared with `pretender`."""
         self._users = users
         self._pretender = pretender
 
@@ -78,8 +79,9 @@ class PlainUsers:
     def is_user(self, name: str, password: str) -> bool:
         """Whether the user exists and has this password.
 
-        A password that is too long is refused at once. Every other check takes as long as a check
-        of the user with the most iterations, even for an unknown name.
+        A password that is too long is refused at once. For all other passwords, the check takes the
+        same time for all users and for unknown names: as long as for the user with the most
+        iterations.
         """
         if len(password.encode()) > PASSWORD_BYTES_MAX:
             return False
@@ -127,7 +129,7 @@ def _parse_password(secret: str, name: str, number: int, salt: bytes) -> HashedP
         raise ConfigError(name, None, f"line {number}: 1 to {ITERATIONS_MAX} iterations allowed")
     try:
         stored_salt, digest = (base64.b64decode(part, validate=True) for part in parts[1:])
-    except ValueError:  # also raised for text that is not ASCII
+    except ValueError:  # b64decode also raises ValueError for text that is not ASCII
         raise ConfigError(name, None, form) from None
     if len(digest) != hashlib.sha256().digest_size:
         raise ConfigError(name, None, form)

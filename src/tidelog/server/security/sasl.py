@@ -127,7 +127,8 @@ MESSAGE_BYTES_MAX: Final = 8192
 
 SALT_BYTES: Final = 24
 
-# If no credentials are stored, all unknown users have this shape. The value is its weight.
+# If no credentials are stored, the fake credentials of all unknown users have this shape. As only
+# one shape is possible, its weight (1) has no effect.
 _FIRST_SHAPE: Final = {Shape(ITERATIONS_MIN, SALT_BYTES): 1}
 
 _BARE_EQUALS: Final = re.compile("=(?!2C|3D)")
@@ -187,8 +188,8 @@ class ScramExchange:
             nonce: Random bytes for this exchange only.
             pretender_key: Secret from which the shapes and salts of unknown users are derived. It
                 stays the same while the broker runs.
-            shapes: Returns the number of users per shape for the mechanism. Unknown users appear to
-                have the same distribution.
+            shapes: Returns the number of users per shape for the mechanism. The fake credentials of
+                unknown users have shapes with the same frequencies.
         """
         self._mechanism = mechanism
         self._find = find
@@ -247,7 +248,7 @@ class ScramExchange:
     def _pretend(self) -> ScramCredential:
         """Return the fake credential of an unknown user.
 
-        It changes only if the result of `shapes` changes.
+        A user's fake credential changes only if the result of `shapes` changes.
         """
         digest = hmac.digest(self._pretender_key, self._user.encode(), "sha512")
         shape = draw_shape(self._pretender_key, self._user, self._shapes() or _FIRST_SHAPE)
@@ -305,7 +306,7 @@ def _is_printable(nonce: str) -> bool:
 def _decoded(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
-    except ValueError:  # also raised for text that is not ASCII
+    except ValueError:  # b64decode also raises ValueError for text that is not ASCII
         raise LoginFailed("a proof that is not base64") from None
 
 
@@ -318,7 +319,7 @@ MECHANISMS: Final = (PLAIN, *BY_SASL_NAME, OAUTHBEARER)
 NONCE_BYTES: Final = 24
 _SEPARATOR: Final = "\x01"
 
-# The client's reply to an error response. After this reply the exchange ends.
+# Message with which a client replies to the broker's error response, and which ends the exchange.
 _END_OF_EXCHANGE: Final = b"\x01"
 
 
@@ -346,7 +347,8 @@ class SaslServer(Protocol):
     def step(self, token: bytes) -> bytes:
         """Return the response to a token.
 
-        The call may take milliseconds, or seconds if it fetches keys. Any thread may make it.
+        The call may take milliseconds, or seconds if it fetches keys. This method may be called in
+        any thread.
 
         Raises:
             LoginFailed: The exchange has failed.

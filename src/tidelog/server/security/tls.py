@@ -6,7 +6,8 @@ session would keep the identity that an older certificate proved.
 OpenSSL prepares an alert for a refused client, such as a client with an untrusted certificate. The
 event loops (asyncio of Python 3.11 to 3.13, uvloop 0.23) drop the connection without sending the
 alert. A client that gets no alert assumes a network failure and retries. For example, Kafka's Java
-client raises SslAuthenticationException only after an alert. So this module sends the alert.
+client raises SslAuthenticationException only after an alert. So this module sends the alert that
+the event loop drops.
 """
 
 import logging
@@ -157,7 +158,8 @@ def make_context(config: BrokerConfig, *, verifies_clients: bool) -> ssl.SSLCont
 
     Args:
         config: Settings with the paths of keys and certificates.
-        verifies_clients: Whether `ssl.client.auth` applies. It does not apply if clients use SASL.
+        verifies_clients: Whether the setting `ssl.client.auth` applies to this listener. If clients
+            of the listener use SASL, the setting does not apply.
 
     Raises:
         ConfigError: A file can't be read or used, or no TLS version is enabled. The message names

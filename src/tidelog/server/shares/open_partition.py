@@ -3,10 +3,10 @@
 Acknowledgements apply once they are written. One timer serves all acquisition locks.
 
 Waiting fetches are woken one at a time, in order of arrival. Each event that may make records
-available starts a round, and in a round each waiting fetch reads at most once. If records remain,
-the next fetch is woken after the previous one has read or left. Without this order, one record
-would wake all fetches, and only one of them would get the record. If a woken fetch is busy with
-another partition, it reads later, so the next fetch is woken too.
+available starts a round, and in a round each waiting fetch reads at most once. If a woken fetch has
+read and records remain, or if it has left the queue, the next fetch is woken. If all fetches were
+woken at the same time, only one of them would get a single new record. If a woken fetch is busy
+with another partition, the next fetch is woken at once.
 
 Used only in the event loop's thread. Nothing here blocks.
 """
@@ -37,7 +37,7 @@ _NEVER: Final = 0
 
 
 class Waiter(Protocol):
-    """Fetch that waits for records, of one share partition or of several."""
+    """Fetch that waits for records of one or more share partitions."""
 
     @property
     def isolation(self) -> IsolationLevel:
@@ -55,7 +55,7 @@ class Waiter(Protocol):
     def wake(self, key: ShareKey) -> None:
         """Notify the fetch that this share partition may have records.
 
-        The fetch then reads, or leaves the queue.
+        The woken fetch reads records, or leaves the queue.
         """
         ...
 
@@ -70,7 +70,7 @@ class FetchQueue:
     def __init__(self, key: ShareKey) -> None:
         """Create a queue without waiting fetches."""
         self.key = key
-        # Waiting fetches with the round of their last read.
+        # For each waiting fetch: the number of the round in which it read last.
         self._waiting: dict[Waiter, int] = {}
         self._round = _NEVER + 1
         self._woken: Waiter | None = None
@@ -93,7 +93,7 @@ class FetchQueue:
     # -- waiting fetches ---------------------------------------------------------------------
 
     def join(self, waiter: Waiter) -> None:
-        """Add a waiting fetch. Its first read follows at once, without a wake-up."""
+        """Add a waiting fetch. The caller then reads for it at once, without a wake-up."""
         self._waiting[waiter] = _NEVER
 
     def leave(self, waiter: Waiter) -> None:
@@ -102,9 +102,9 @@ class FetchQueue:
         self._pass_on(waiter)
 
     def begin_reading(self, waiter: Waiter) -> bool:
-        """Begin to read exclusively; return False if nothing can be read or another fetch reads.
+        """Begin an exclusive read; return False if another fetch reads or nothing can be read.
 
-        If another fetch reads while this fetch waits, this fetch can be woken after that read.
+        If another fetch reads, `waiter` can be woken once that read has ended.
         """
         is_free = not self._is_read
         if waiter in self._waiting:
@@ -177,7 +177,7 @@ class OpenSharePartition(FetchQueue):
     Attributes:
         partition: Partition with the log.
         records: States of its records.
-        is_closed: Whether it is closed, so that the object must not be used any more.
+        is_closed: Whether the share partition is closed. A closed object must not be used.
     """
 
     def __init__(
@@ -225,7 +225,7 @@ class OpenSharePartition(FetchQueue):
 
     def _on_change(self) -> None:
         if self.partition.is_deleted:
-            self.wake_all()  # at once, because `Topics.on_deleted` is called later
+            self.wake_all()  # `Topics.on_deleted` closes the share partition, but later
         else:
             self.notify()
 
@@ -311,8 +311,8 @@ class OpenSharePartition(FetchQueue):
         self._timer = None
         batches = self.records.expire(self._now_ms())
         if batches:
-            # The timeout applies even if the write fails. In this case a reload loses only delivery
-            # counts.
+            # Expired records are released even if the write fails. If the states are then reloaded,
+            # only the increments of the delivery counts are lost.
             self._around.states.write(self.key, self._update(batches))
             self.notify()
         self._arm()

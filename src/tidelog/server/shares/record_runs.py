@@ -107,10 +107,10 @@ class Limits:
 
     @property
     def isolation_count(self) -> int:
-        """Number of deliveries after which records are acquired in parts.
+        """Number of deliveries after which a batch's records are no longer acquired together.
 
-        Each further delivery makes the parts smaller. So one bad record affects fewer and fewer
-        other records.
+        After each further delivery, fewer records are acquired together. So a record that no member
+        can process delays fewer and fewer other records.
 
         Source: Kafka 4.3's SharePartition.
         """
@@ -125,7 +125,7 @@ class AcquireOptions:
         records_max: Soft limit of records. The acquisition may exceed the limit, because a batch of
             the log is acquired as a whole.
         batch_records: Minimum number of records of a range. Acquired records are split into ranges,
-            but only between batches of the log. The last range may be smaller.
+            but only between batches of the log. The last range may have fewer records.
         is_strict: Whether `records_max` is a strict limit (KIP-1206).
     """
 
@@ -164,8 +164,8 @@ class Run:
         last: Last offset, inclusive.
         state: State of the records.
         count: Number of deliveries.
-        batch_records: Number of offsets that were together in the first acquisition, or that were
-            restored together.
+        batch_records: Size of the range, in offsets, when its records were first acquired, or when
+            the range was loaded from the persisted state.
         member: Id of the member that has acquired the records; empty if no member has.
         deadline_ms: Monotonic time at which the lock expires.
         becomes: State and count after the pending write; None if no write is pending.
@@ -189,7 +189,8 @@ class Run:
 
     def part(self, first: int, last: int) -> "Run":
         """Return a copy for a part of the range."""
-        # `replace` would be too slow, because a member may acknowledge thousands of single records.
+        # `dataclasses.replace` would be too slow: if a member acknowledges thousands of records one
+        # by one, this method is called for each of them.
         return Run(
             first,
             last,

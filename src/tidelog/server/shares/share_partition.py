@@ -53,7 +53,7 @@ class Lender(Protocol):
         ...
 
     def lock_new(self, first: int, last: int, member: str, deadline_ms: int) -> None:
-        """Acquire new records. The log has no records from `end` up to `first`, exclusive."""
+        """Acquire records for the first time. Offsets from `end` to `first - 1` have no records."""
         ...
 
 
@@ -117,8 +117,9 @@ class Acquisition:
     def _cut(self, first: int, last: int) -> int:
         """Return the last offset to acquire.
 
-        This offset is the end of a batch or of the range. Exceptions: the limit is strict, or the
-        acquisition would exceed `ACQUIRED_MAX`.
+        The last offset of the range, or of a batch if the range has too many records. The result
+        may be inside a batch in two cases: the limit is strict, or the whole batch would exceed
+        `ACQUIRED_MAX`.
         """
         limit = first + self._remaining - 1
         if limit >= last:
@@ -245,13 +246,13 @@ class SharePartition:
 
     @property
     def position(self) -> tuple[int, int, int]:
-        """Start, end and fetch offset. These may change even if no record is acquired."""
+        """Start, end and fetch offset. `acquire` may change them even if it acquires no record."""
         return self.start, self.end, self.fetch_offset
 
     def acquirable_end(self, records_max: int) -> int:
         """Return the end, exclusive, of the read that acquires this number of records.
 
-        The result is valid only if the batches that are read do not begin after `end`.
+        The result is valid only if the first batch that is read begins at `end` or before.
         """
         remaining = self._records_max(self.fetch_offset, records_max)
         for run in self._runs:
@@ -342,7 +343,7 @@ class SharePartition:
         return run.count
 
     def lock_new(self, first: int, last: int, member: str, deadline_ms: int) -> None:
-        """Acquire new records. The log has no records from `end` up to `first`, exclusive."""
+        """Acquire records for the first time. Offsets from `end` to `first - 1` have no records."""
         if first > self.end:
             self._append(self.end, first - 1, RecordState.ARCHIVED, 0)
         run = self._append(first, last, RecordState.ACQUIRED, 1)
@@ -445,9 +446,10 @@ class SharePartition:
         self._advance()
 
     def roll_back(self, change: Change) -> None:
-        """Roll back a change that can't be written. Records stay locked until their old deadline.
+        """Roll back a change that can't be written.
 
-        The next `expire` releases the records whose deadline has passed.
+        The records of the change stay locked until the deadline that they had before. If this
+        deadline has passed, the next `expire` releases them.
         """
         for run in self._changing(change):
             run.becomes, run.token = None, 0

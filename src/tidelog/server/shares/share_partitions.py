@@ -1,13 +1,13 @@
 """All open share partitions, and the share sessions of members.
 
-The first fetch that names a share partition opens it from its persisted state. Without persisted
-state it starts at the offset that the group's settings define. A share partition is closed in these
-cases: a session ends and no other member uses the share partition; its topic is deleted; its state
-is deleted, reset or unloaded.
+The first fetch that names a share partition opens it from its persisted state. If there is no
+persisted state, the share partition starts at the offset that the group's settings define. A share
+partition is closed in these cases: a session ends and no other member uses the share partition; its
+topic is deleted; its state is deleted, reset or unloaded.
 
 A share session remembers the partitions that a member reads. Epoch 0 starts a new session, -1 ends
-the session, and any other epoch must be one above the last epoch. At the limit of sessions a new
-session is refused. No session is evicted.
+the session, and any other epoch must be one above the last epoch. If the maximum number of sessions
+is reached, a new session is refused. No old session is removed for it.
 
 Used only in the event loop's thread.
 
@@ -123,7 +123,7 @@ class ShareSession:
 
     Attributes:
         key: Group and member.
-        epoch: Epoch that its next request must have.
+        epoch: Epoch that the next request of the session must have.
         partitions: Partitions in the order of their first request. The value of a partition is true
             if the next response must include the partition even without changes.
         on_end: Called once when the session ends, for whatever reason.

@@ -85,7 +85,7 @@ class Part:
     Attributes:
         offset: Offset at which the part begins.
         acquirable_end: Offset after the last offset that can be acquired; valid only if the first
-            batch does not begin after `delivered_end`.
+            batch begins at `delivered_end` or before.
         delivered_end: Offset after the last offset that was ever delivered.
         max_bytes: Maximum size. The first batch is returned whole even if it is larger.
     """
@@ -105,8 +105,8 @@ def read(
 ) -> ShareRead | None:
     """Read batches from an offset on, the first batch whole; None if there are no batches.
 
-    Only the headers of batches that can be acquired are read. If transactions were aborted, markers
-    are read too.
+    Only the headers of batches that can be acquired are read. With isolation READ_COMMITTED, the
+    markers of transactions are read too if there are aborted transactions.
 
     Raises:
         ColdRead: The bytes are not in memory and `may_block` is False.
@@ -127,7 +127,7 @@ def read(
         frames(byte_range.segment, byte_range.start, byte_range.end, source), part
     )
     if read_frames and read_frames[-1].end != byte_range.end:
-        partition.read_ends.note(_up_to(byte_range, read_frames))  # the next read begins there
+        partition.read_ends.note(_up_to(byte_range, read_frames))  # start of the next read
     batches = _batches(read_frames, offset)
     hidden: list[tuple[int, int]] = []
     if isolation is IsolationLevel.READ_COMMITTED:
@@ -161,8 +161,8 @@ def _up_to(byte_range: ByteRange, read_frames: Sequence[Frame]) -> ByteRange:
 def _batches(read_frames: Sequence[Frame], offset: int) -> list[tuple[int, int]]:
     """Return the first and last offset of each batch.
 
-    An old message set stores only its last offset. Its first offset is assumed to follow the last
-    offset of the batch before the set.
+    An old message set stores only its last offset. So the first offset of the set is taken as the
+    offset after the last offset of the previous batch.
     """
     batches: list[tuple[int, int]] = []
     behind = offset

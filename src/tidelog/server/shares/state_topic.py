@@ -1,11 +1,13 @@
 """`__share_group_state`: persisted states of all share partitions, in memory and as records.
 
 The key of a record has the record's kind (0 for a snapshot, 1 for an update) and names a share
-partition. A snapshot has the complete state. Its tombstone deletes the state. An update has only
-the changes of one write. A later update of an offset replaces an earlier update, and offsets below
-the start are omitted. After a number of updates a snapshot is written. For each share partition,
-only its last snapshot and the records after it are needed. So the log start moves to the oldest of
-these last snapshots. If the last snapshot of a share partition is old, a new snapshot is written.
+partition. A snapshot has the complete state. A tombstone (a record without a value) under the key
+of a snapshot deletes the state. An update has only the changes of one write. A later update of an
+offset replaces an earlier update, and offsets below the start are omitted. After a number of
+updates a snapshot is written. For each share partition, only its last snapshot and the records
+after it are needed. So the log start moves to the oldest snapshot that is the last one of its share
+partition. To let the log start move on, a new snapshot is written for share partitions whose last
+snapshot is old.
 
 `coordinator.state_topic` loads partitions of the topic, and reloads them after a failure.
 
@@ -136,8 +138,9 @@ def combined(
     """Merge two lists of states from an offset on. Equal neighbors are joined.
 
     Args:
-        before: Earlier states, by offset, without overlap.
-        later: Later states, by offset, without overlap. They replace the earlier states.
+        before: States before the update, by offset, without overlap.
+        later: States in the update, by offset, without overlap. For the same offset, a state here
+            replaces a state in `before`.
         start: Start offset. States below it are dropped.
     """
     return _joined(_clipped(_laid_over(before, later), start))
@@ -340,8 +343,8 @@ class ShareReplay:
         All records of a key are needed, but kernels return only the last record of each key.
 
         Raises:
-            CorruptData: A batch is damaged or a record is invalid. The message has the file and
-                position.
+            CorruptData: A batch is damaged or a record is invalid. The error's message has the file
+                and the position.
         """
         return load_batches(slices, self.add)
 
@@ -386,10 +389,10 @@ class ShareReplay:
 
 LOGGER: Final[Logger] = getLogger("tidelog.server.shares")
 
-# Number of records of a partition's log above which the log start is moved.
+# If a partition's log has more records than this number, the log start is moved.
 USELESS_MAX: Final = 10_000
 
-# Number of checks of the log start while `USELESS_MAX` records are written.
+# A partition's log start is checked this many times while `USELESS_MAX` records are written.
 CHECKS: Final = 10
 
 # Maximum number of old snapshots that are rewritten at a time.
@@ -402,7 +405,7 @@ class Entry:
 
     Attributes:
         key: Key of the share partition.
-        state: State after the last write. This write may not be durable yet.
+        state: State after the last write, even if that write is not yet durable.
         snapshot: Offset of its last snapshot.
     """
 
@@ -451,10 +454,7 @@ class ShareStates(Watchable):
     # -- queries -----------------------------------------------------------------------------
 
     def error_for(self, key: ShareKey) -> ErrorCode:
-        """Return the error code if a share partition can't be served now.
-
-        The code is `NONE` if it can be served.
-        """
+        """Return the error code if a share partition can't be served now, otherwise `NONE`."""
         return self.topic.error_for(key.text)
 
     def find(self, key: ShareKey) -> PersistedState | None:
@@ -478,14 +478,14 @@ class ShareStates(Watchable):
     def initialize(self, key: ShareKey, start: int = UNKNOWN_START) -> Reply[ErrorCode]:
         """Reset a state to a start offset.
 
-        Without an offset, the group's settings define the start.
+        If no offset is given, the group's settings define the start offset.
 
         The reply completes with NONE when the state is durable, or with an error code.
         """
         before = self.find(key)
         now_ms = self._clock.now_ms()
         # After a reset to a known offset, no record at or after this offset is finished, so the
-        # count is 0.
+        # number of finished offsets is 0.
         count = UNKNOWN_COUNT if start == UNKNOWN_START else 0
         state = PersistedState(start=start, complete_count=count, created_ms=now_ms)
         if before is not None:
@@ -550,7 +550,7 @@ class ShareStates(Watchable):
 
     def _end(self, number: int) -> int:
         partition = self.topic.partition(number)
-        assert partition is not None  # it was just written to
+        assert partition is not None  # a record was just written to the partition, so it exists
         return partition.log.log_end_offset
 
     def _check_log_start(self, key: ShareKey) -> None:

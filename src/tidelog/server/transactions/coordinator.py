@@ -40,7 +40,7 @@ ADD_PATIENCE_MS: Final = 100
 class ProducerAnswer(NamedTuple):
     """Error code for a producer.
 
-    If the code is NONE, there are also the id and the epoch that the producer has from now on.
+    If the code is NONE, the answer also has the producer's new id and epoch.
     """
 
     code: ErrorCode
@@ -94,7 +94,8 @@ class TransactionCoordinator:
     async def init_producer_id(self, request: InitRequest) -> ProducerAnswer:
         """Return an id and epoch that fence all other producers of the transactional id.
 
-        An open transaction is aborted first. The client gets CONCURRENT_TRANSACTIONS and retries.
+        If a transaction is open, its abort is begun instead, and the client gets
+        CONCURRENT_TRANSACTIONS and retries.
         """
         if not request.transactional_id:
             return ProducerAnswer(ErrorCode.INVALID_REQUEST)
@@ -222,7 +223,7 @@ class TransactionCoordinator:
         *,
         add: bool,
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Check that partitions are in a producer's transaction; with `add`, add them (KIP-890).
+        """Check that partitions are in a producer's transaction, or add them (KIP-890).
 
         Args:
             transactional_id: Transactional id of the producer.
@@ -231,8 +232,8 @@ class TransactionCoordinator:
             partitions: Partitions to write to; for group offsets, the partition of
                 `__consumer_offsets`.
             add: Whether to add the partitions to the transaction, which begins if none is open
-                (Produce from version 12, TxnOffsetCommit from version 5). If false, the partitions
-                must be in the transaction already.
+                (Produce from version 12, TxnOffsetCommit from version 5). If `add` is false, the
+                partitions must be in the transaction already.
 
         Returns:
             An error code for each partition:
@@ -275,9 +276,9 @@ class TransactionCoordinator:
         )
         if isinstance(step, ErrorCode):
             return _as_answer(step, metadata)
-        # If the epochs are used up, the client continues with the next id. The client's next
-        # request waits in `add` until the transaction is completed, because the next id is valid
-        # only then.
+        # If the epochs of the producer id are used up, the response has a new producer id. This id
+        # is valid only when the transaction is completed, so until then the client's next request
+        # waits in `add`.
         after = step.completed(now_ms)
         return _as_answer(await self._prepare(transaction, step), after)
 

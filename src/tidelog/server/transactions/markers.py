@@ -58,7 +58,10 @@ class MarkerWriter:
         self._running = set[asyncio.Task[None]]()
 
     def begin(self, transaction: Transaction) -> None:
-        """Complete a transaction in the background. No other transition is possible meanwhile."""
+        """Complete a transaction in the background.
+
+        No other transition of the transactional id is possible before the completion.
+        """
         metadata = transaction.metadata
         assert metadata.is_prepared
         assert transaction.pending is None
@@ -156,7 +159,8 @@ class PartitionMarkers:
         """End a producer's transaction in partitions, and return when each marker is durable.
 
         In `__consumer_offsets` the group offsets of the transaction are also committed or dropped.
-        A marker may be written twice. The second marker is no error, and ends no other transaction.
+        A marker may be written twice. A second marker for the same transaction causes no error, and
+        ends no other transaction.
 
         Args:
             partitions: Partitions of the transaction, each once.
@@ -164,11 +168,11 @@ class PartitionMarkers:
                 the marker.
 
         Returns:
-            A code for each partition. The coordinator has finished with a partition whose code is
-            NONE, UNKNOWN_TOPIC_OR_PARTITION (it was deleted), INVALID_PRODUCER_EPOCH (a producer
-            with a later epoch has written there) or TRANSACTION_COORDINATOR_FENCED (a coordinator
-            with a later epoch has written there). The coordinator retries all other partitions
-            later.
+            A code for each partition. A partition is finished if its code is NONE,
+            UNKNOWN_TOPIC_OR_PARTITION (the partition is deleted), INVALID_PRODUCER_EPOCH (a later
+            epoch of the producer has written to the partition) or TRANSACTION_COORDINATOR_FENCED (a
+            later epoch of the coordinator has written to the partition). For any other code, the
+            coordinator writes the partition's marker again later.
         """
         opened = self._services.partitions
         missing = opened.unopened((each.topic, each.partition) for each in partitions)

@@ -6,7 +6,7 @@ Empty -> Ongoing -> PrepareCommit -> CompleteCommit -> Ongoing ...
 `plan_init`, `plan_add` and `plan_end` return a step: the next metadata to write, or the response's
 error code. `NONE` means that the transactional id already has the requested state. A state is
 written to the log before it applies (`state_topic`). A transaction is decided once PrepareCommit or
-PrepareAbort is written. After that only its markers and its completion have to be written, and both
+PrepareAbort is written. Then only the markers and the completed state have to be written, and these
 writes can be retried (`markers`). This module does not read a clock and does not wait.
 
 Source: Kafka 4.3's TransactionMetadata and TransactionCoordinator, including its order of checks;
@@ -33,7 +33,7 @@ from tidelog.types import (
 
 LOGGER: Final = logging.getLogger("tidelog.server.transactions")
 
-# The last usable epoch of a producer. The next epoch is reserved for fencing.
+# The last usable epoch of a producer. The epoch after it is used only to fence the producer.
 LAST_PRODUCER_EPOCH: Final = INT16_MAX - 1
 
 
@@ -124,7 +124,7 @@ class TransactionMetadata:
 
     @property
     def completed_state(self) -> TransactionState:
-        """State after all markers are written. The transaction must be decided."""
+        """State after all markers are written. Call this only for a decided transaction."""
         assert self.is_prepared
         is_commit = self.state is TransactionState.PREPARE_COMMIT
         return TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT
@@ -140,7 +140,7 @@ class TransactionMetadata:
         return self.client_version >= EPOCH_BUMP_VERSION
 
     def is_timed_out(self, now_ms: int) -> bool:
-        """Whether the transaction exceeds its timeout. A timeout of `INT32_MAX` means no limit."""
+        """Whether the transaction is open for longer than its timeout; `INT32_MAX` is no limit."""
         return (
             self.state is TransactionState.ONGOING
             and self.timeout_ms != INT32_MAX
@@ -150,7 +150,7 @@ class TransactionMetadata:
     def with_partitions(
         self, partitions: frozenset[TopicPartition], version: int, now_ms: int
     ) -> "TransactionMetadata":
-        """Return the state with more partitions. The transaction begins if none is open."""
+        """Return the state with more partitions, in a new transaction if none is open."""
         return replace(
             self,
             previous_producer_id=self.producer_id,
@@ -219,11 +219,12 @@ class Transaction:
 
     Attributes:
         metadata: State in the log.
-        coordinator_epoch: Leader epoch of its partition of the log.
+        coordinator_epoch: Leader epoch of the partition of `__transaction_state` in which the id is
+            stored.
         pending: State that is being written; None if no state is being written. Only one transition
             runs at a time.
-        is_unloaded: Whether it is unloaded, so that the object must not be used any more.
-        waiting: Callbacks by waiter. They run when no transition is in progress.
+        is_unloaded: Whether the transactional id was unloaded. The object must then not be used.
+        waiting: Callbacks by waiter, which run when no transition is in progress.
     """
 
     metadata: TransactionMetadata
@@ -322,10 +323,10 @@ def plan_init(
         now_ms: Current wall time, in ms.
 
     Returns:
-        The next metadata, or an error code. Without an open transaction, the metadata is in state
-        Empty, with the next epoch, or with the current epoch if the request is a retry. With an
-        open transaction, it is in state PrepareAbort. When the transaction has been aborted, the
-        client retries and gets a higher epoch. If the request is refused, the result is the error
+        The next metadata, or an error code. If no transaction is open, the next metadata is in
+        state Empty. It has the next epoch, or the current epoch if the request is a retry. If a
+        transaction is open, the next metadata is in state PrepareAbort: the client retries after
+        the abort, and then gets a higher epoch. If the request is refused, the result is the error
         code CONCURRENT_TRANSACTIONS or PRODUCER_FENCED.
     """
     if is_pending:
@@ -392,8 +393,8 @@ def plan_add(
     metadata: TransactionMetadata, *, is_pending: bool, request: AddRequest, now_ms: int
 ) -> Step:
     """Plan the addition of partitions, for AddPartitionsToTxn or for a write (KIP-890)."""
-    # This check is the first, as in Kafka. Before the previous transaction is completed, a client
-    # may already use the next producer id that it has received.
+    # As in Kafka, this check precedes the checks of id and epoch, because a client that has
+    # received its next producer id may use it before the previous transaction is completed.
     if is_pending or metadata.is_prepared:
         return ErrorCode.CONCURRENT_TRANSACTIONS
     code = check_producer(metadata, request.producer)
@@ -423,7 +424,8 @@ def check_producer(metadata: TransactionMetadata, producer: ProducerRef) -> Erro
     """Return the error code for a producer that is not the current producer; NONE if it is.
 
     An epoch above the last usable epoch is refused, because no marker could end a transaction with
-    this epoch. It is refused even if the response to a retried EndTxn contained it.
+    this epoch. Such an epoch is refused even if the client got it in the response to a retried
+    EndTxn.
     """
     if metadata.producer_id != producer.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -476,8 +478,8 @@ def _refusal_to_end(
 ) -> ErrorCode:
     """Return the error code for a producer that may not end the transaction, otherwise NONE."""
     if is_repeated:
-        # After the last EndTxn, the id was initialized again, or a transaction was begun. So the
-        # request is not a retry of that EndTxn.
+        # If the state is Empty or Ongoing, the id was initialized again or a transaction was begun
+        # after the last EndTxn. So this request is not a retry of the last EndTxn.
         is_late = metadata.state in {TransactionState.EMPTY, TransactionState.ONGOING}
         return ErrorCode.PRODUCER_FENCED if is_late else ErrorCode.NONE
     code = check_producer(metadata, producer)
@@ -487,7 +489,7 @@ def _refusal_to_end(
 
 
 def _is_repeated(metadata: TransactionMetadata, producer: ProducerRef) -> bool:
-    """Whether the request is a retry: the producer has the epoch from before the last EndTxn."""
+    """Whether the request retries the last EndTxn: it has the epoch before that EndTxn."""
     if metadata.producer_epoch == producer.producer_epoch + 1:
         return metadata.producer_id == producer.producer_id
     return (
@@ -510,9 +512,10 @@ def _repeat_end(metadata: TransactionMetadata, request: EndRequest) -> ErrorCode
 def _decide(
     metadata: TransactionMetadata, request: EndRequest, new_id: int | None, now_ms: int
 ) -> Step:
-    """Plan the end of a transaction of version 2. An abort is allowed without a transaction.
+    """Plan the end of a transaction of version 2.
 
-    Such an abort is allowed because the client can't know whether a transaction was begun.
+    A client may abort even if no transaction is open, because the client can't know whether one of
+    its requests has begun a transaction.
     """
     if metadata.state is not TransactionState.ONGOING and request.commit:
         return ErrorCode.INVALID_TXN_STATE

@@ -1,9 +1,9 @@
 """`__transaction_state`: its records, and the transactional ids in memory.
 
-A transition is written first, and takes effect once the record is durable, even if the client has
-disconnected. Only the last record of a key is used. Values are written in version 1, as Kafka does
-with transaction version 2, and read in versions 0 and 1. A key of an unknown version is skipped. A
-value that can't be decoded is an error, because its transaction may need completion.
+A transition takes effect once its record is durable, even if the client has disconnected. When the
+log is loaded, only the last record of each key is used. Values are written in version 1, as Kafka
+does with transaction version 2, and read in versions 0 and 1. A key of an unknown version is
+skipped. A value that can't be decoded is an error, because its transaction may need completion.
 
 `coordinator.state_topic` loads partitions, and reloads them after a failure. `metadata` plans
 transitions.
