@@ -133,12 +133,12 @@ def _assign_same(spec: GroupSpec, order: list[str]) -> Targets:
         target = spec.members[member_id].target
         if quota < 0:
             target, quota = _keep(target, topic_ids, share + gets_more, free)
-        # Most members keep all their partitions. Such a member keeps the identical target object,
-        # so that no record is written for it.
+        # Most members keep all their partitions. The target of such a member stays the identical
+        # object, so no record is written for this target.
         targets[member_id] = target
         if quota > 0 and gets_more and len(order) - index > more:
-            # A later member may already have one partition more than `share`. Leaving the extra
-            # partition to that member avoids a move.
+            # A later member may already have `share` + 1 partitions. So this member gets only
+            # `share` partitions, and no partition of the later member has to move.
             quota, gets_more = quota - 1, False
         more -= gets_more
         if quota > 0:
@@ -147,8 +147,9 @@ def _assign_same(spec: GroupSpec, order: list[str]) -> Targets:
     return targets
 
 
-# A member that has partitions of topics to which it does not subscribe gets at least this partition
-# count. The count is above every quota, so `_keep` revokes these partitions.
+# Minimum partition count that `_planned` returns for a member with partitions of topics to which
+# the member does not subscribe. This count is above every quota, so `_keep` revokes the partitions
+# of these topics.
 _TOO_MANY: Final = 1 << 40
 
 

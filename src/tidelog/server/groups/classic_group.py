@@ -1,9 +1,9 @@
 """State of a classic group, its members and their subscriptions; no input or output.
 
-The join of a dynamic member does not visit the other members. The rebalance that follows visits all
-members, but one rebalance serves many joins. So the cost of many joins is proportional to the
-number of joins. Subscriptions are decoded as version 0, because some clients declare a version
-other than the version that they write. Version 0 is a prefix of every version.
+The join of a dynamic member does not visit the other members. A rebalance visits all members, but
+serves many joins. So the total cost of many joins is proportional to the number of joins.
+Subscriptions are decoded as version 0, because some clients declare a version other than the
+version that they write. Every version of a subscription begins with the fields of version 0.
 
 Source: Kafka 4.3's classic groups; KIP-345 (static members).
 """
@@ -373,7 +373,7 @@ class ClassicGroup:
         return new
 
     def _count(self, member: Member, sign: int) -> None:
-        """Add (`sign` 1) or subtract (-1) a member's protocols in the group's totals."""
+        """Add a member's protocols to the group's totals, or subtract them if `sign` is -1."""
         for name in {name for name, _ in member.protocols}:  # a protocol may be listed twice
             self._votes[name] += sign
             if not self._votes[name]:

@@ -1,7 +1,7 @@
 """Members of the classic protocol in a consumer group.
 
 They send JoinGroup, SyncGroup and Heartbeat as in a classic group. JoinGroup does not wait for
-other members. Its response has the member epoch as the generation. Heartbeat returns
+other members. The generation in the response to JoinGroup is the member's epoch. Heartbeat returns
 REBALANCE_IN_PROGRESS in two cases: the member's epoch is outdated, or the member has partitions to
 revoke or to receive.
 
@@ -308,9 +308,10 @@ def _require_protocol(member: ConsumerMember, request: SyncRequest) -> None:
 def _epoch_to_join(group: ConsumerGroup) -> int:
     """Return the epoch below which a member must rejoin.
 
-    While the group has members of the consumer protocol, their heartbeats compute the target
-    assignment, and the result is the target's epoch. If only classic members are left, no heartbeat
-    computes the target. Then the result is the group's epoch, and the join computes the target.
+    If the group has members of the consumer protocol, the result is the target's epoch, because the
+    heartbeats of these members compute the target assignment. If the group has only classic
+    members, no heartbeat computes the target. In this case the result is the group's epoch, and
+    JoinGroup computes the target.
     """
     only_classic = group.classic_count == len(group.members)
     return group.epoch if only_classic else group.target_epoch

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from tidelog.server.groups.classic_in_consumer import ClassicInConsumer
 
 # Maximum estimated size of the protocols of one member, and of all members of a group, in bytes.
-# Kafka has no such limits, but can't write the record of a group whose size is near these limits.
+# Kafka has no limits of this kind, but can't write a group's record whose size is near these
+# limits.
 MEMBER_METADATA_BYTES: Final = 8 << 20
 
 GROUP_METADATA_BYTES: Final = 128 << 20
@@ -134,8 +135,9 @@ class ClassicMembers:
         member = group.members.get(member_id)
         limit = self._config.group_max_size
         if group.is_in(GroupState.PREPARING_REBALANCE):
-            # If the limit was lowered, the group may have more members than the limit. Then the
-            # first members that join the rebalance stay, so only these are counted.
+            # After the limit was lowered, a group may have more members than the limit. Then only
+            # the first members that join the rebalance stay, so only members that have joined are
+            # counted.
             return (member is not None and member.join is not None) or group.awaiting_join < limit
         return group.is_empty or member is not None or len(group.members) < limit
 
@@ -234,9 +236,9 @@ class ClassicMembers:
                 return
             joined = self._rebalances.joined(group, member.member_id, skip=request.knows_skipping)
             if not request.knows_skipping:
-                # If the response named a client of an old version as leader, the client would
-                # compute and send assignments. So the response contains the leader's id from before
-                # the client's return, and the client only syncs.
+                # A client of an old version that is named as leader in the response would compute
+                # and send assignments. So the response contains the leader's id from before this
+                # client returned, and the client sends SyncGroup without assignments.
                 joined = joined._replace(leader=before.leader or "", members=())
             group.answer_join(member, joined)
 

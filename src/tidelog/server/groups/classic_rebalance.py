@@ -18,9 +18,9 @@ from tidelog.server.groups.offsets_topic import GroupContext
 from tidelog.server.groups.records import group_record
 from tidelog.server.groups.requests import JoinResult, SyncResult
 
-# Maximum time in ms that a new member's JoinGroup may be pending. If a client does not know its
-# member id yet, its retry creates another member. So the member that its first request created must
-# expire.
+# Maximum time in ms that a new member's JoinGroup may be pending. If a client without a member id
+# retries JoinGroup, the retry creates another member. So the member that the client's first request
+# created must expire.
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
 
 Action: TypeAlias = Callable[[], None]
@@ -83,7 +83,7 @@ class Rebalances:
             self.complete_join(group)
 
     def remove(self, group: ClassicGroup, member: Member) -> None:
-        """Remove a member. Its pending requests end with UNKNOWN_MEMBER_ID."""
+        """Remove a member, and complete its pending requests with UNKNOWN_MEMBER_ID."""
         group.answer_join(member, JoinResult(code=ErrorCode.UNKNOWN_MEMBER_ID))
         group.answer_sync(member, SyncResult(code=ErrorCode.UNKNOWN_MEMBER_ID))
         group.remove(member.member_id)
@@ -254,8 +254,8 @@ class Rebalances:
         for member in group.members.values():
             member.assignment = assignments.get(member.member_id, b"")
             if group.answer_sync(member, self.synced(group, member)):
-                # If the session's timer ended while the member waited, the member was kept, so
-                # start the timer again.
+                # The session's timer may have ended while the member waited for this response. In
+                # this case the member was kept, so start the timer again.
                 self.restart_session(group, member)
         group.move_to(GroupState.STABLE, self._clock.now_ms())
 

@@ -1,9 +1,9 @@
 """Committed offsets of a group, and offsets that wait for the end of a transaction.
 
 An offset committed in a transaction takes effect at the commit marker, unless a newer commit
-exists. Until then, a request that requires stable offsets gets a retriable error. Offsets of topics
-that no member reads expire. Their retention starts at their commit or, if a classic group has lost
-all its members, when the group became empty (KIP-211).
+exists. Until the marker, a request that requires stable offsets gets a retriable error. Offsets of
+topics that no member reads expire. The retention of an offset starts at its commit. Exception: if a
+classic group has lost all its members, the retention starts when the group became empty (KIP-211).
 
 Source: Kafka 4.3's OffsetMetadataManager; KIP-98, KIP-211, KIP-447.
 """
@@ -53,7 +53,7 @@ class CommittedOffset(NamedTuple):
     def is_of_another(self, topic_id: UUID) -> bool:
         """Whether the offset was committed for a topic with an id other than `topic_id`.
 
-        False if one of the ids is unknown.
+        The result is False if one of the two topic ids is unknown.
         """
         return self.topic_id != topic_id and NO_UUID not in (topic_id, self.topic_id)
 
@@ -142,8 +142,9 @@ class _Entry:
     Attributes:
         offset: Offset that the transaction commits.
         order: Sequence number of the write.
-        is_stale: Whether a newer commit exists. A stale entry still delays requests for stable
-            offsets.
+        is_stale: Whether a newer commit for the partition exists. A stale offset never takes
+            effect, but until its transaction ends, requests for stable offsets still get a
+            retriable error.
     """
 
     offset: CommittedOffset
@@ -162,8 +163,8 @@ class PendingOffsets:
 
     def __init__(self) -> None:
         self._groups: dict[str, _Partitions] = {}
-        # Maps each partition number of `__consumer_offsets` to producer ids, and each producer id
-        # to the ids of groups with pending offsets of this producer.
+        # Maps a partition number of `__consumer_offsets`, then a producer id, to the ids of the
+        # groups for which this producer has pending offsets.
         self._producers: dict[int, dict[int, dict[str, None]]] = {}
         self._order = 0
 
@@ -230,7 +231,8 @@ class PendingOffsets:
     def forget(self, group_id: str, topic: str, partition: int) -> None:
         """Remove a partition's pending offsets after the committed offset was deleted.
 
-        Otherwise the commit of the transaction would restore a deleted offset.
+        If the pending offsets were kept, the commit of their transaction would restore the deleted
+        offset.
         """
         for producer_id in tuple(self._groups.get(group_id, {}).get((topic, partition), ())):
             self._remove(group_id, (topic, partition), producer_id)

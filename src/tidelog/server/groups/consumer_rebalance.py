@@ -2,10 +2,10 @@
 
 `ConsumerUpdates.aim` computes a member's target assignment, and `next_assignment` computes the
 member's next step towards the target. A member that must revoke partitions is in state
-UNREVOKED_PARTITIONS. The member stays in its epoch until it no longer reports these partitions as
-owned. Then it gets the new epoch. In the new epoch, the member is in state UNRELEASED_PARTITIONS
-while other members still own partitions of its target. A member that has all partitions of its
-target is STABLE. So a partition never has two owners.
+UNREVOKED_PARTITIONS. The member gets the new epoch only when it no longer reports these partitions
+as owned. In the new epoch, the member is in state UNRELEASED_PARTITIONS while other members still
+own partitions of its target. A member that has all partitions of its target is STABLE. These states
+ensure that a partition never has two owners.
 
 Source: Kafka 4.3's group coordinator and its reconciliation; KIP-345, KIP-848, KIP-1263 (minimum
 assignment interval).
@@ -145,8 +145,8 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
         """Whether a new target may be computed now.
 
         The assignment interval must have passed since the last target was computed. Also, at most
-        one target per group is computed in one iteration of the event loop. Otherwise, if many
-        members join together, each join would reassign all partitions, and members would revoke
+        one target per group is computed in one iteration of the event loop. Without these limits,
+        each of many joins in a short time would reassign all partitions. Members would then revoke
         partitions that the next target returns to them.
         """
         interval_ms = self.settings.assignment_interval_ms(group.group_id)
@@ -231,13 +231,13 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
     ) -> tuple[int, bool]:
         """Return the group's epoch after the request, and whether all members read the same topics.
 
-        The second value is False if the caller does not need it.
+        If no new target is needed, the second value is always False.
         """
         group = update.group
         is_due_now = is_due or self.has_stale_topics(group)
         if not is_due_now and group.epoch <= group.target_epoch:
-            # Nearly every heartbeat returns here. It needs no new target, so the topics need not be
-            # counted.
+            # Nearly every heartbeat returns here, because it needs no new target. Then the members'
+            # topics need not be counted.
             return group.epoch, False
         names = group.names_after(previous, new.subscription)
         regexes = group.regexes_after(previous, new.subscription)
@@ -377,8 +377,8 @@ def _without_unsubscribed(assignment: MemberAssignment, step: Step) -> MemberAss
         return assignment.moved(
             assignment.epoch, MemberState.UNREVOKED_PARTITIONS, remaining, revoking
         )
-    # The member did not own these partitions any more when it changed its subscription. So the
-    # member need not confirm a revocation.
+    # The member no longer owned these partitions when it changed its subscription. So the member
+    # need not confirm their revocation.
     return assignment.moved(assignment.epoch, assignment.state, remaining, assignment.revoking)
 
 
@@ -391,7 +391,8 @@ def _towards_target(assignment: MemberAssignment, step: Step, epoch: int) -> Mem
         target = step.target.get(topic, _NONE) if topic in step.topic_ids else _NONE
         has = assignment.assigned.get(topic, _NOTHING)
         if has.keys() == target:
-            # After most changes of the group, the member keeps its partitions of this topic.
+            # The member keeps exactly its partitions of this topic, as after most changes of a
+            # group.
             _put(assigned, topic, dict(has))
             continue
         _put(assigned, topic, {number: since for number, since in has.items() if number in target})

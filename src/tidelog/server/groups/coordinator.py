@@ -1,13 +1,13 @@
 """Group coordinator: entry point for handlers, and state machine of `__consumer_offsets`.
 
-The coordinator manages the loaded groups. Members and commits have their own modules. When a topic
-is deleted, loaded groups drop its offsets. Some groups still have these offsets: groups that are
-being loaded, and groups whose partition failed before the removal was written. So the coordinator
-remembers the most recently deleted topics and removes their offsets from groups that are loaded
-later.
+The coordinator manages the loaded groups. Other modules have the rules for members and for commits.
+When a topic is deleted, loaded groups drop its offsets. The offsets of a deleted topic remain in
+groups that are being loaded at that time, and in groups whose partition failed before the removal
+was written. So the coordinator remembers the most recently deleted topics, and removes their
+offsets from groups that are loaded later.
 
-The modules for consumer and share groups are imported at their first use, because the first client
-of a broker waits for the imports of this module.
+This module imports the modules for consumer and share groups only at their first use, because a
+broker's first client waits until this module is imported.
 
 Source: Kafka 4.3's group coordinator.
 """
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from tidelog.server.groups.share_heartbeat import ShareHeartbeats, ShareTopics, ShareUpdates
     from tidelog.server.groups.topic_regexes import Regexes
 
-# Maximum number of deleted topics to remember. Far fewer topics are deleted while a partition is
-# loaded. The names and ids of 10,000 topics take only some megabytes.
+# Maximum number of deleted topics to remember. Far fewer topics than 10,000 are deleted while a
+# partition is loaded, and the names and ids of 10,000 topics take only some megabytes.
 TOPICS_MAX: Final = 10_000
 
 # Interval in ms for checking whether transactions that delay a deletion have ended.
@@ -209,8 +209,8 @@ class GroupCoordinator:
             return
         deleted = DeletedTopic(info.name, info.topic_id, self._clock.now_ms())
         self._deleted.append(deleted)
-        # Pending offsets are removed first and at once. A later removal would also remove pending
-        # offsets of a new topic of this name.
+        # Pending offsets are removed first, within this call. A later removal would also remove
+        # pending offsets of a new topic of the same name.
         for group_id in self.pending.groups_of(deleted.name):
             if (group := self.find(group_id)) is not None:
                 self._forget_topic(deleted, group)
@@ -219,7 +219,8 @@ class GroupCoordinator:
     def _forget_deleted(self, groups: Iterable[AnyGroup]) -> None:
         """Remove offsets of topics that were deleted before these groups were loaded.
 
-        Groups with pending offsets are handled first and at once.
+        Groups with pending offsets are handled first, within this call; the other groups are
+        handled in the background.
         """
         if not self._deleted:
             return

@@ -46,12 +46,13 @@ ModernGroupT = TypeVar("ModernGroupT", ConsumerGroup, ShareGroup)
 ResultT = TypeVar("ResultT")
 HASH_BYTES: Final = 8
 
-# Maximum number of entries in each cache of `TopicFacts` (ids and hashes). When one of the caches
-# is full, both are cleared.
+# Maximum number of entries in each cache of `TopicFacts` (ids and hashes). When one of these two
+# caches is full, both caches are cleared.
 CACHE_ENTRIES_MAX: Final = 1024
 
-# Maximum number of characters in cached names. Above this number, both caches are cleared. The
-# maximum limits memory, because members may subscribe to long names of topics that do not exist.
+# Maximum total number of characters in the names of topics in both caches of `TopicFacts`. Above
+# this number, both caches are cleared. The maximum limits memory, because members may subscribe to
+# long names of topics that do not exist.
 CHARACTERS_MAX: Final = 1 << 20
 
 
@@ -142,8 +143,8 @@ class GroupUpdate(Generic[ModernGroupT]):
 
     Attributes:
         group: The group before the changes.
-        records: Records to write before the records of `changes`. They delete the group's records
-            of its former protocol.
+        records: Records that delete the group's records of its former protocol. They are written
+            before the records of `changes`.
         changes: Changes of the group, in order.
         actions: Calls to make once the records are accepted.
     """
@@ -230,9 +231,9 @@ class GroupUpdates(Generic[ModernGroupT]):
     def target_wait_ms(self, group: ModernGroupT, since_ms: int, interval_ms: int) -> int:
         """Return the time in ms until another target may be computed.
 
-        The interval begins when the last target was computed. If no target was computed yet, it
-        begins at `since_ms`; a `since_ms` of 0 then means that the interval is over. A clock that
-        was set back causes no extra delay.
+        The interval begins when the last target was computed. If no target was computed yet, the
+        interval begins at `since_ms`, or is already over if `since_ms` is 0. The result is also 0
+        if the clock was set back to before the start of the interval.
         """
         now_ms = self.clock.now_ms()
         since_ms = group.target_ms or since_ms

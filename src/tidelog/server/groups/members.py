@@ -66,8 +66,8 @@ class MemberMatch:
     """Member that a request refers to.
 
     Attributes:
-        member: The member. If the member replaces another member, it has the state of the replaced
-            member.
+        member: The member. A member that replaces another member already has the replaced member's
+            state.
         previous: The member's subscription before the request; None for a new member.
         replaced_id: Former id of a returning static member; None if the member keeps its id.
     """
@@ -97,7 +97,7 @@ def match_dynamic(group: ConsumerGroup, member_id: str, *, joins: bool) -> Membe
 
 
 def static_member_of(group: ConsumerGroup, member_id: str, instance_id: str) -> ConsumerMember:
-    """Return the static member with an instance id. Its member id must be `member_id`.
+    """Return the static member that has both this instance id and this member id.
 
     Raises:
         Refusal: The instance is unknown, or its member has another member id.
@@ -125,8 +125,8 @@ def find_static(
     """Find a static member. A returning member gets its old assignment under its new id.
 
     Raises:
-        Refusal: The instance of a joining request is in use. For any other request, the instance is
-            unknown or has another member id.
+        Refusal: The request joins, and its instance is in use; or the request does not join, and
+            its instance is unknown or has another member id.
     """
     group = update.group
     if not joins:
@@ -150,8 +150,8 @@ def find_static(
 def _assignment_on_return(assignment: MemberAssignment) -> MemberAssignment:
     """Return a returning static member's assignment: all its partitions, with the joining epoch.
 
-    Each partition has the joining epoch. So the member may commit offsets with any epoch from the
-    joining epoch to its current epoch.
+    The epoch of each partition becomes the joining epoch (`JOINING`). So the member may commit
+    offsets with any epoch from `JOINING` to the member's current epoch.
     """
     assigned = {
         topic: dict.fromkeys(numbers, JOINING) for topic, numbers in assignment.assigned.items()
@@ -171,7 +171,8 @@ def _require_epoch(member: ConsumerMember, epoch: int, owned: Owned | None) -> N
     """Refuse a member that reports an epoch other than its own, unless the member is joining.
 
     The member's previous epoch is accepted if all partitions that it reports as owned are in its
-    assignment. Otherwise a member would be refused if the response with its new epoch was lost.
+    assignment. Without this exception, a member would be refused if the response with its new epoch
+    was lost.
 
     Raises:
         Refusal: The member must give up all partitions and rejoin.
@@ -221,7 +222,7 @@ def updated_subscription(subscription: Subscription, request: HeartbeatRequest) 
 
 
 def _is_unchanged(subscription: Subscription, request: HeartbeatRequest) -> bool:
-    """Whether the heartbeat changes nothing. This is true for nearly every heartbeat."""
+    """Whether the heartbeat leaves the subscription unchanged, as nearly every heartbeat does."""
     return (
         request.topics is None
         and request.rebalance_timeout_ms == NO_TIMEOUT

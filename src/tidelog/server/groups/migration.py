@@ -1,12 +1,12 @@
 """Conversion of a group between the classic and the consumer protocol, and the removal of members.
 
-The first member of the consumer protocol upgrades a classic group of consumers: pending requests
-end with REBALANCE_IN_PROGRESS, the generation becomes the epoch, and the assignments become the
-targets. When only classic members are left, the group becomes classic again, and the targets become
-the assignments. After this conversion, the members must rejoin. Exception: if the last member of
-the consumer protocol is a static member that returns as a classic member with the same
-subscription, no member needs to rejoin. A member is removed when it leaves, when its session
-expires, or when it does not revoke, rejoin or sync in time.
+When the first member of the consumer protocol joins a classic group of consumers, the group becomes
+a consumer group. Pending requests end with REBALANCE_IN_PROGRESS, the generation becomes the
+group's epoch, and the members' assignments become their targets. When only classic members are
+left, the group becomes classic again: the targets become the assignments, and the members must
+rejoin. Exception: if the last member of the consumer protocol is a static member that returns as a
+classic member with the same subscription, no member needs to rejoin. A member is removed when it
+leaves, when its session expires, or when it does not revoke, rejoin or sync in time.
 
 Source: Kafka 4.3's group coordinator; KIP-848 (online migration).
 """
@@ -110,8 +110,8 @@ class Migration:
         metadata_hash = self._updates.facts.metadata_hash(names)
         for change in _founding(classic.generation, metadata_hash, members):
             change.apply(group)
-            # Add the change to the update too, so that the change is written. The update applies
-            # the change a second time, which has no effect.
+            # Add the change to the update as well, so that the update writes the change to the log.
+            # Later the update applies the change a second time, which has no effect.
             update.changes.append(change)
         update.actions.append(partial(self._dismiss, classic, group))
         return update
@@ -246,8 +246,8 @@ class Migration:
     ) -> Reply[ErrorCode]:
         """Write and apply the conversion.
 
-        Restart the sessions of all members that are not in `silent`. The members in `silent` did
-        not send this request, so their sessions continue with the remaining time.
+        Restart the sessions of all members except the members in `silent`. The request did not come
+        from a member in `silent`, so the sessions of these members keep their remaining time.
         """
         classic = self._classic(group, epoch, members, targets)
         records = [*end_records(group), group_record(classic, rebalances=rebalances)]

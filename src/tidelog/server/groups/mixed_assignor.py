@@ -5,11 +5,11 @@ topic's least loaded readers. Then, topic by topic, partitions move from the top
 its least loaded readers. This ends when a round over all topics changes nothing, or after
 `ROUNDS_MAX` rounds.
 
-The readers of a topic are sorted by load. The least loaded readers are a range at the left, and the
-most loaded readers are a range at the right. When each reader of the left range has got a
-partition, this range grows to the right. When each reader of the right range has given up a
-partition, this range grows to the left. When the loads of the two ranges differ by at most one, the
-topic is balanced.
+The readers of a topic are sorted by load, in ascending order. The least loaded readers are the left
+range, and the most loaded readers are the right range. When each reader of the left range has got a
+partition, the left range grows to the right. When each reader of the right range has given up a
+partition, the right range grows to the left. The topic is balanced when the loads in the left range
+and in the right range differ by at most one.
 
 Source: Kafka 4.3's UniformHeterogeneousAssignmentBuilder, including its choices between equal
 members.
@@ -70,8 +70,8 @@ class Balancer:
         """Return the number of the reader that gives up a partition; None if no reader is left."""
         if self._next_most < self._most_start:
             if self._most_end <= self._most_start and self._most_start > 0:
-                # All readers of the range were excluded, so continue with the next reader to the
-                # left.
+                # All readers of the right range were excluded, so continue with the reader to the
+                # left of this range.
                 self._most_load = self._loads[self._row[self._most_start - 1]]
             else:
                 self._most_load -= 1
@@ -88,9 +88,10 @@ class Balancer:
         return number
 
     def exclude_most_loaded(self) -> None:
-        """Exclude the reader that was returned last, because it has no partition to give up.
+        """Exclude the reader that `next_most_loaded` returned, as it has no partition to give up.
 
-        The reader moves to the right, out of the range.
+        The excluded reader moves to the right end of the right range, and the range becomes shorter
+        by this reader.
         """
         at, end = self._next_most + 1, self._most_end - 1
         self._row[at], self._row[end] = self._row[end], self._row[at]

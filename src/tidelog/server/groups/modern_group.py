@@ -93,8 +93,8 @@ class MemberAssignment(NamedTuple):
     Attributes:
         epoch: Epoch that the member's next request must contain, or -2 while a static member is
             away.
-        previous_epoch: Epoch before `epoch`. It is also accepted, because a response may have been
-            lost.
+        previous_epoch: Epoch before `epoch`. A request with this epoch is also accepted, because
+            the response with `epoch` may have been lost.
         state: Progress towards the target.
         assigned: Partitions that the member may read.
         revoking: Partitions that the member must give up before it gets new partitions.
@@ -139,8 +139,8 @@ class ShareAssignment(NamedTuple):
 
     Attributes:
         epoch: Epoch that the member's next request must contain.
-        previous_epoch: Epoch before `epoch`. It is also accepted, because a response may have been
-            lost.
+        previous_epoch: Epoch before `epoch`. A request with this epoch is also accepted, because
+            the response with `epoch` may have been lost.
         assigned: Partitions that the member may read.
     """
 
@@ -188,8 +188,8 @@ class Wait(Enum):
     JOIN = "join"
     SYNC = "sync"
 
-    # Hashing by identity is fast, and each heartbeat looks up some of these timeouts. Members of an
-    # enumeration are also compared by identity.
+    # Each heartbeat looks up some of these timeouts, so a fast hash matters. Hashing by identity is
+    # correct, because members of an enumeration are also compared by identity.
     __hash__ = object.__hash__
 
 
@@ -218,13 +218,14 @@ class ModernGroup(Generic[AssignmentT]):
         group_id: Id of the group.
         epoch: Group epoch. Each change of members, subscriptions or topics increments it.
         metadata_hash: Hash of the subscribed topics.
-        target_epoch: Epoch of the target assignment. If it is below `epoch`, a new target is due.
+        target_epoch: Epoch of the target assignment. If `target_epoch` is below `epoch`, a new
+            target must be computed.
         target_ms: Wall time at which the target was computed; 0 before the first target.
         members: Members by id.
         targets: Target assignment of each member.
         offsets: Committed offsets; empty for a share group.
-        hashed_topics: Topic list for which `metadata_hash` was computed. Each change of topics
-            creates a new mapping.
+        hashed_topics: Topic list for which `metadata_hash` was computed. The list is compared by
+            identity, because each change of topics creates a new list.
         waits: Timers by timeout and member id.
     """
 
@@ -335,7 +336,7 @@ class ConsumerGroup(ModernGroup[MemberAssignment]):
         regexes: Topics of each resolved expression.
         resolving: Whether expressions are being resolved now.
         has_partition_metadata: Whether the log has a record of the group's topics that an older
-            version of Kafka wrote. The coordinator deletes this record.
+            version of Kafka wrote. If True, the coordinator still has to delete that record.
     """
 
     group_type = "consumer"
@@ -440,9 +441,9 @@ class ConsumerGroup(ModernGroup[MemberAssignment]):
 
         The result is None if no member requests an assignor.
 
-        If several assignors are requested equally often, an assignor that only the changed member
-        requests takes precedence. Among the others, `uniform` takes precedence over `range`. This
-        order follows from Kafka's hash tables.
+        If several assignors are requested equally often, the result is an assignor that only the
+        changed member requests. If there is no such assignor, `uniform` takes precedence over
+        `range`. Kafka's hash tables lead to the same choice.
 
         Args:
             previous: Subscription before the change; None for a new member.
@@ -511,7 +512,7 @@ class ConsumerGroup(ModernGroup[MemberAssignment]):
     def offset_deletion_error(self) -> ErrorCode:
         """Error code for a request to delete offsets: `NONE`.
 
-        The caller then checks each topic by `is_subscribed`.
+        The caller checks for each topic whether a member subscribes to it (`is_subscribed`).
         """
         return ErrorCode.NONE
 

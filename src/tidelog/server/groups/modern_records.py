@@ -446,7 +446,7 @@ class PartitionMetadataChange:
         return KeyValue(group_key(PARTITION_METADATA, group.group_id), None)
 
     def apply(self, group: ConsumerGroup) -> None:
-        """Remember whether this record must still be deleted."""
+        """Set whether the group's record of its topics must still be deleted."""
         group.has_partition_metadata = self.is_there
 
 
@@ -575,8 +575,8 @@ def read_modern_change(kind: int, key: bytes, value: bytes) -> ModernRecord | No
         named = REGULAR_EXPRESSION_KEY.read(key)[1]
         return ModernRecord(kind, named.group_id, RegexChange(named.regular_expression, resolved))
     if kind == SHARE_STATE_PARTITIONS:
-        # Topics that Kafka was still initializing are left out. The next heartbeat initializes
-        # them.
+        # Topics that Kafka was still initializing are left out. The group's next heartbeat
+        # initializes these topics.
         shared = {
             each.topic_id: SharedTopic(each.topic_name, frozenset(each.partitions))
             for each in SHARE_STATE_PARTITIONS_VALUE.read(value)[1].initialized_topics

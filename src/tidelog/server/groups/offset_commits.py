@@ -257,9 +257,9 @@ class Commits:
         """Remove the offsets of a deleted topic.
 
         The record that deletes a partition's offset also removes the partition's pending offsets.
-        So while an offset of a new topic of the same name is pending, the old offset is kept. The
-        caller tries again after the transaction has ended, because its commit may replace the old
-        offset.
+        So while a transaction has a pending offset for a new topic of the same name, the deleted
+        topic's offset is kept. The caller tries again after the transaction has ended, because the
+        transaction's commit may replace the deleted topic's offset.
 
         Args:
             group: Group to remove offsets from.
@@ -268,7 +268,8 @@ class Commits:
                 of the same name.
 
         Returns:
-            Whether no offset of the topic is left. If False, the caller must retry later.
+            Whether no offset of the topic is left. If the result is False, the caller must call
+            this method again later.
         """
         remaining = [
             topic_partition
@@ -347,7 +348,10 @@ def committed(commit: Commit, now_ms: int, expire_ms: int) -> CommittedOffset:
 
 
 def with_outcome(written: Reply[ErrorCode], codes: list[ErrorCode]) -> Reply[list[ErrorCode]]:
-    """Return the codes once the write has ended. An error of the write replaces each `NONE`."""
+    """Return the codes once the write has ended.
+
+    If the write fails, its error code replaces each `NONE`.
+    """
     reply: Reply[list[ErrorCode]] = Reply()
 
     def complete(outcome: ErrorCode) -> None:
