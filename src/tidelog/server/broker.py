@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 BACKLOG: Final = 1024
 
-# Time in ms without a request after which a thread imports the modules for groups. An import while
-# requests are processed would slow down the requests, and would take longer. Most clients pause
-# between their first requests.
+# Time in ms without a request after which a thread imports the modules for groups. An import during
+# requests would slow down the requests, and would itself take longer. Most clients make such a
+# pause between their first requests.
 FIRST_PAUSE_MS: Final = 5
 
 # Time in ms after which the modules are imported even if clients do not pause.
@@ -91,7 +91,8 @@ def _differing(config: BrokerConfig) -> Iterator[str]:
 
 def _apply_stored(log_dir: LogDir, config: BrokerConfig) -> None:
     """Apply stored changes of settings before recovery, because recovery depends on settings."""
-    # Errors are ignored here, because `Node` reads the file again after opening and reports them.
+    # Errors of this read are ignored: `Node` later reads the same file again and reports its
+    # errors.
     with suppress(TidelogError, OSError):
         stored = settings_of(read_cluster(log_dir.env.files, log_dir.path), config.node_id)
         if stored:
@@ -107,7 +108,7 @@ def planned(config: BrokerConfig, endpoint: Endpoint | None = None) -> tuple[Lis
 
     Args:
         config: The settings.
-        endpoint: Address of the only listener. It overrides the address in the settings.
+        endpoint: Address of the only listener. It replaces the address in the settings.
 
     Raises:
         ConfigError: The settings have no valid listeners (`plan_listeners`), or `endpoint` is given
@@ -154,8 +155,8 @@ class Server:
         Args:
             node: The broker's state.
             kernels_after_s: Delay, in s, until the cleaner starts and a thread loads the kernels.
-                Loading at once would slow down the first clients. Until the kernels are loaded,
-                logs work without them.
+                Without the delay, the loading would slow down the first clients. Until the kernels
+                are loaded, logs work without them.
         """
         self.node = node
         self._kernels_after_s = kernels_after_s
@@ -221,9 +222,10 @@ class Server:
         """Start the parts that aren't needed to listen, while clients are already served.
 
         A thread imports the modules of these parts, beginning with the modules that the first group
-        needs. If groups or transactions are stored, the import begins at once, and the stored
-        groups and transactions are resumed after it. Otherwise the import first waits for a pause
-        of the clients.
+        needs. If the data directory has groups or transactions, the import begins at once, and
+        these groups and transactions are resumed after the import. If the directory has neither,
+        the import begins when the clients pause (`FIRST_PAUSE_MS`), at the latest after
+        `FIRST_PAUSE_WAIT_MS`.
         """
         node = self.node
         if not (node.has_stored_groups or node.has_stored_transactions):
@@ -236,7 +238,7 @@ class Server:
         await node.work.run(import_module, "tidelog.server.maintenance.log_cleaner")
         self._started_compaction()
         await node.work.run(import_module, "tidelog.server.kernels")
-        from tidelog.server.kernels import load_beside  # already imported by the thread
+        from tidelog.server.kernels import load_beside  # a thread has imported it above
 
         load_beside(self._use_kernels)
 

@@ -184,12 +184,12 @@ def broker(
     Several brokers may run in one process.
 
     Args:
-        data: Data directory of the broker, created if missing. If None: the directory in the
-            setting `log.dirs`; without this setting, a temporary directory. The files of a
-            temporary directory are not synced if `env` is None.
+        data: Data directory of the broker, created if missing. If None, the broker uses the
+            directory in the setting `log.dirs` or, without this setting, a temporary directory. The
+            files of a temporary directory are not synced if `env` is None.
         port: Port of the broker's only listener, on the loopback interface. If 0, the system
-            chooses a port. If None: the setting `listeners` is used. Without this setting, None
-            means the same as 0.
+            chooses a port. If None, the setting `listeners` is used; without this setting, the
+            system chooses a port.
         settings: Broker settings by Kafka's names, as in server.properties. Values are texts or
             TOML types: numbers, booleans, lists. By default `group.initial.rebalance.delay.ms` is
             0. With a temporary directory the topics of groups, transactions and share groups have

@@ -67,7 +67,7 @@ class Node(Services):
         address: Advertised address of the first listener, once this listener is open.
         listeners: Advertised addresses of all listeners, by name.
         bound_addresses: Addresses HOST:PORT to which the listeners are bound, by the listeners'
-            names. Empty until the listeners are open.
+            names. This mapping is empty until the listeners are open.
         cleanings: Compacted partitions that are being cleaned.
         cluster: Settings that are stored in the data directory.
         throttles: Quotas of clients, and the clients' use of these quotas; None if no client has a
@@ -177,7 +177,7 @@ class Node(Services):
     def long_requests(self) -> asyncio.Semaphore:
         """Limits how many requests with long lists are read at the same time.
 
-        The objects of a request may take 8 times as much memory as its bytes.
+        The objects decoded from a request may take 8 times as much memory as the request's bytes.
         """
         return asyncio.Semaphore(LONG_REQUESTS)
 
@@ -218,7 +218,7 @@ class Node(Services):
         """Users and ACLs.
 
         Users and ACLs are read when this property is first used. A broker that authenticates or
-        authorizes clients uses it at its start.
+        authorizes clients uses this property when the broker starts.
 
         Raises:
             CorruptFile: A stored ACL is invalid.

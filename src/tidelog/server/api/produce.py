@@ -2,25 +2,25 @@
 
 `AppendPlan` takes the records from the request to the logs, in four steps:
 
-1. Plan (`rows_of`): make one row for each partition. If a partition is named twice, the last
-   records are appended, as in Kafka. Exception: if any of the partition's records are refused,
-   nothing is appended to the partition, and the response has the error of the refused records
-   (Kafka silently appends the last valid records).
+1. Plan (`rows_of`): make one row for each partition. If a request names a partition twice, only the
+   last entry's records are appended, as in Kafka. Exception: if the records of any entry for the
+   partition are refused, nothing is appended to the partition, and the response has the error of
+   the refused records. In this case Kafka silently appends the last valid records.
 2. Ready: wait until partitions are open, no lock stops appends, and the coordinator has confirmed
-   that partitions are in their transactions. Nearly always there is nothing to wait for.
+   that partitions are in their transactions. Nearly all requests have nothing to wait for.
 3. Append: append the rows in slices, so that other requests can proceed. Plain rows are appended in
    groups: each step is made for the whole group (decision 0022).
-4. Acknowledge: respond at once, or when readers may see the records (`Partition.must_wait`). With
-   acks=0 there is no response. A refusal closes the connection.
+4. Acknowledge: respond at once, or when readers may see the records (`Partition.must_wait`). A
+   request with acks=0 gets no response, and a refusal of such a request closes the connection.
 
 The checks are made in Kafka's order: first the checks of the whole request; then, for each
 partition, its existence, the framing of its records, its transaction and acks; then the checks of
 the log. A refusal of one partition does not affect the others.
 
 Before a partition's first batch of a transaction is appended, the coordinator must confirm that the
-partition is in the transaction. From version 12 on, the coordinator adds the partition to the
-transaction if necessary. Later batches need no confirmation, because the transaction is already
-open in the log.
+partition is in the transaction. From version 12 of Produce on, the coordinator adds the partition
+if the transaction does not have it yet. Later batches of the transaction need no confirmation,
+because the transaction is already open in the partition's log.
 
 The log validates the batches (`storage/log/validator.py`). The `Partition` decides when readers see
 the batches.
@@ -88,8 +88,8 @@ VALID_ACKS: Final = frozenset({-1, 0, 1})
 # Client id of Kafka's admin client. Only clients with this id may write to internal topics.
 ADMIN_CLIENT_ID: Final = "__admin_client"
 
-# Errors from which old producers would not recover. Every producer gets the retriable error
-# NOT_ENOUGH_REPLICAS instead.
+# Errors from which old producers would not recover. Instead of such an error, producers of all
+# versions get the retriable error NOT_ENOUGH_REPLICAS.
 _RETRIED: Final = NOT_SERVED | {ErrorCode.CONCURRENT_TRANSACTIONS}
 
 # Errors for which Kafka's response has no log start offset.
@@ -103,18 +103,18 @@ _WITHOUT_START: Final = frozenset(
     }
 )
 
-# Value of `current_leader` in responses that don't name another leader. It is shared, so it must
-# not be changed.
+# Value of `current_leader` in responses that don't name another leader. This object is shared by
+# all these responses, so it must not be changed.
 _NO_LEADER: Final = LeaderIdAndEpoch()
 
-# Terms for appends of a client's batches, of its message sets, and of batches that a thread has
-# checked.
+# `AppendTerms` of three kinds of appends: record batches of a client, message sets of a client, and
+# batches that a thread has already checked.
 PRODUCED: Final = AppendTerms(owned=True, is_bounded=True)
 PRODUCED_SETS: Final = AppendTerms(owned=True, takes_legacy=True, is_bounded=True)
 CHECKED: Final = AppendTerms(owned=True, is_checked=True)
 
-# Maximum number of checks of a row without a lock. During later checks the topic is locked, so
-# other appends to the topic wait.
+# Maximum number of times that a row is checked without a lock on its topic. During later checks the
+# topic is locked, so other appends to the topic wait.
 FREE_CHECKS: Final = 2
 
 # Maximum number of rows, and maximum size of their records in bytes, in a group that is appended
@@ -123,7 +123,7 @@ FREE_CHECKS: Final = 2
 GROUP_PARTITIONS: Final = 16
 GROUP_BYTES: Final = 1 << 20
 
-# Time in ms after which a slice of appends ends. Most requests need far less.
+# Time in ms after which a slice of appends ends. The appends of most requests need far less time.
 SLICE_MS: Final = 20
 
 
@@ -180,8 +180,8 @@ class Row:
 def rows_of(context: RequestContext, request: ProduceRequest) -> list[Row]:
     """Return a row for each partition, grouped by topic, in the request's order.
 
-    If a partition is named twice, the row has the last records. Exception: if any of the records
-    are refused, the row has the last refused records.
+    If a request names a partition twice, the row has the records of the last entry. Exception: if
+    the records of any entry are refused, the row has the last refused records.
     """
     topics: dict[tuple[str, UUID], tuple[TopicProduceData, dict[int, Row]]] = {}
     for topic in request.topic_data:
@@ -301,9 +301,10 @@ class AppendPlan:
     def _begin_transactions(self) -> bool:
         """Find the rows of transactions; return whether the coordinator has to verify some of them.
 
-        A row whose transaction is not open in its log gets a guard. All rows are refused if a frame
-        is damaged, if the request has records of transactions but no transactional id, or if the
-        records of transactions have several producers.
+        A row gets a guard if its transaction is not open yet in the partition's log, so that the
+        coordinator has to verify the row. All rows are refused if a frame is damaged, if the
+        request has records of transactions but no transactional id, or if the records of
+        transactions have several producers.
         """
         context, partitions = self.context, self.context.node.partitions
         try:
@@ -369,7 +370,10 @@ class AppendPlan:
     # -- append ------------------------------------------------------------------------------
 
     def append_slice(self) -> None:
-        """Append rows until the slice's time is over. Plain rows are appended in groups."""
+        """Append rows until no row is left or `SLICE_MS` have passed.
+
+        Plain rows are appended in groups.
+        """
         rows, now_ms = self.remaining, self.context.node.env.clock.monotonic_ms
         end_ms = now_ms() + SLICE_MS if len(rows) > 1 else 0
         while rows:
@@ -397,7 +401,8 @@ class AppendPlan:
     def _append_group(self, rows: Sequence[Row]) -> None:
         """Append a group of plain rows, and make each step for all rows before the next step.
 
-        Watchers are called at the end, so a watcher that acts at once finds no unfinished append.
+        Watchers are called after all rows of the group are appended, so a watcher that acts at once
+        finds no unfinished append.
         """
         pairs = [(row.partition.log, row.data.records or b"") for row in rows if row.partition]
         for row, outcome in zip(rows, append_together(pairs, PRODUCED), strict=True):
@@ -449,8 +454,8 @@ class AppendPlan:
     def _refusal_of(self, row: Row) -> Refusal | None:
         """Return the refusal of a row's records; None if they are to be appended.
 
-        The refusal of an empty message set has the code NONE, so its response has no error. Raises
-        the errors of `_error_of`.
+        An empty message set is refused with the code NONE, so that nothing is appended and the
+        response has no error. This method raises the same errors as `_error_of`.
         """
         records = row.data.records
         code = _error_of(self.context, row.name, records)
@@ -496,9 +501,9 @@ class AppendPlan:
         """Append a row after a thread has checked it.
 
         The row is checked again if the topic or its settings change during the check. A row with a
-        message set is also checked again if other records are appended to the log meanwhile. After
-        `FREE_CHECKS` failed attempts, other appends to the topic wait for this row, and so does the
-        topic's deletion.
+        message set is also checked again if other records are appended to the log during the check.
+        After `FREE_CHECKS` failed attempts, the topic is locked: other appends to the topic and the
+        topic's deletion wait until this row is done.
         """
         for _ in range(FREE_CHECKS):
             if await self._check_and_append(row, is_alone=False):
@@ -545,11 +550,12 @@ class AppendPlan:
     async def complete(self) -> ProduceResponse | None:
         """Append the remaining rows in slices, the rows of `long` last, and return the response.
 
-        Topics may be locked, deleted or recreated meanwhile. The response is returned at once, or
-        when readers may see the records (`Partition.must_wait`). With acks=0, None is returned.
+        Topics may be locked, deleted or recreated between two slices. The response is returned
+        right after the last append, or when readers may see the records (`Partition.must_wait`).
+        With acks=0, the result is None.
 
         Raises:
-            UnansweredRequest: With acks=0, a partition refused its records.
+            UnansweredRequest: The request has acks=0, and the records of a partition were refused.
         """
         while self.remaining:
             await asyncio.sleep(0)
@@ -618,7 +624,7 @@ async def produce(context: RequestContext, request: ProduceRequest) -> ProduceRe
     """Append each partition's records.
 
     Raises:
-        UnansweredRequest: With acks=0, a partition refused its records.
+        UnansweredRequest: The request has acks=0, and the records of a partition were refused.
     """
     plan = AppendPlan(context, request, rows_of(context, request))
     if not plan.is_ready():
@@ -635,8 +641,8 @@ def _error_of(  # noqa: PLR0911 - one return for each rule, in Kafka's order
 ) -> int:
     """Return the error code of the checks that are made before the log's checks; 0 for no error.
 
-    Versions 0 to 2 are older than record batches. In these versions an empty message set is no
-    error, as in Kafka. A batch of format 2 is an error, unlike in Kafka.
+    Versions 0 to 2 of Produce are older than record batches (format 2). In these versions an empty
+    message set is no error, as in Kafka; but a record batch is an error, unlike in Kafka.
 
     Raises:
         CorruptBatch: The frames are damaged.
@@ -695,7 +701,7 @@ def has_transactional_records(batches: Iterable[Buffer | None]) -> bool:
 def transactional_batch(records: Buffer) -> RecordBatch | None:
     """Return the first batch if it is part of a transaction and has a producer id.
 
-    Otherwise, or if the batch is damaged, return None.
+    Return None for any other first batch, and for a damaged batch.
     """
     with suppress(CorruptBatch):
         first = next(walk(records), None)
@@ -707,7 +713,7 @@ def transactional_batch(records: Buffer) -> RecordBatch | None:
 def _checked_copy(log: Log, records: Buffer) -> Buffer:
     """Return the records as the log would append them.
 
-    `records` stay unchanged, for a second check.
+    The check works on a copy of `records`, because `records` may have to be checked again.
     """
     return log.check_append(bytearray(records))
 
@@ -791,7 +797,8 @@ def _may_repeat(version: int, request: ProduceRequest) -> bool:
     return is_one and version >= BATCHES_FIRST_VERSION and request.acks != 0
 
 
-# Topic of a row whose response is built from a template. The template already names the topic.
+# Empty topic of a row whose response is built from a template; the template already names the
+# topic.
 _NO_TOPIC: Final = TopicProduceData(name="", topic_id=NO_UUID, partition_data=[])
 
 
@@ -800,8 +807,8 @@ def _answer_rows(
 ) -> RowAnswers | Awaitable[ProduceResponse | None] | None:
     """Append one batch of format 2, outside of transactions, to a partition that is in use.
 
-    Return None, without an append, if the records are not one such batch, if the partition is not
-    in use, or if any topic is locked.
+    Append nothing and return None if the records are not exactly one batch of this kind, if the
+    partition is not in use, or if any topic is locked.
     """
     ((name, topic_id, rows),) = topics
     ((index, records),) = cast("Sequence[tuple[int, Buffer]]", rows)

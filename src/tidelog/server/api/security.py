@@ -227,7 +227,8 @@ def _ensure_concrete(acl: Acl) -> None:
         (acl.permission is Permission.ANY, "permissionType must not be ANY"),
     ):
         if is_any:
-            # Kafka's code fails on such an ACL, so Kafka responds with UNKNOWN_SERVER_ERROR.
+            # Kafka responds with UNKNOWN_SERVER_ERROR, too, because its code fails on an ACL with
+            # such a value.
             raise Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, text)
 
 

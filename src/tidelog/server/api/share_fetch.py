@@ -4,9 +4,9 @@ The acknowledgements in a ShareFetch are processed before the member acquires mo
 member's ShareFetch and ShareAcknowledge requests belong to the same share session. A fetch visits
 its partitions in rotation. The fetch waits until there are enough records for a response, or until
 its wait time is over. Then it acquires records. At most one fetch reads a share partition at a
-time. Other fetches retry when the reading fetch has finished. Waiting fetches are woken one after
-the other (`shares.open_partition`). A woken fetch reads the partition that woke it. If the fetch
-needs more than one byte, it reads all its partitions.
+time. Other fetches of the partition wait until this fetch has finished, and are woken one after the
+other (`shares.open_partition`). A woken fetch reads only the partition that woke it. Exception: a
+fetch that needs more than one byte reads all its partitions.
 
 Source: Kafka's protocol guide, APIs 78 and 79; KIP-932, KIP-1206, KIP-1222; Kafka 4.3's KafkaApis
 (handleAcknowledgements, validateAcknowledgementBatches), DelayedShareFetch, ShareFetchUtils.
@@ -208,9 +208,10 @@ class ShareOrder:
     Attributes:
         options: Maximum number of records to acquire, whether this maximum is strict, and how
             acquired records are divided into ranges.
-        min_bytes: Number of bytes to wait for.
+        min_bytes: Number of bytes of records for which the fetch waits.
         max_bytes: Limit in bytes for all partitions, divided equally among the partitions that are
-            read. The first batch of each partition is returned even if it is larger.
+            read. The first batch of each partition is returned even if it is larger than the
+            partition's share of the limit.
         max_wait_ms: Time to wait, in ms.
         isolation: Isolation level for records of transactions.
     """
@@ -283,10 +284,12 @@ class ShareFetching:
     ) -> Sequence[SharedPartition]:
         """Open partitions until a newly opened partition has records.
 
-        So, as in Kafka, a new group gets its first records as soon as one partition is open.
+        Stopping there lets a new group get its first records as soon as one partition is open, as
+        in Kafka.
 
         Returns:
-            The partitions that are left to open. If `may_stop` is False, all partitions are opened.
+            The partitions that still have to be opened; none if `may_stop` is False, because then
+            this method opens all partitions.
         """
         for start in range(0, len(named), AT_ONCE):
             piece = named[start : start + AT_ONCE]
@@ -300,7 +303,7 @@ class ShareFetching:
         return ()
 
     async def _open_one(self, named: SharedPartition) -> bool:
-        """Open a partition. On failure, remember its error.
+        """Open a partition; if this fails, store the error.
 
         Return whether the partition was not open before and may have enough records for a response.
         """
@@ -327,9 +330,10 @@ class ShareFetching:
         self._changed.set()
 
     def _take_woken(self) -> Iterable[SharedPartition]:
-        """Return the partitions that woke the fetch.
+        """Return the partitions that a woken fetch reads.
 
-        If the fetch needs more than one byte, return all its partitions.
+        These are the partitions that woke the fetch. If the fetch needs more than one byte, these
+        are all its partitions.
         """
         self._changed.clear()
         woken_for, self._woken_for = self._woken_for, {}
@@ -358,21 +362,18 @@ class ShareFetching:
         return is_over or self._has_news
 
     def _choose(self, named: SharedPartition) -> bool:
-        """Whether this fetch should read a partition now.
-
-        If so, the partition is reserved for this fetch.
-        """
+        """Reserve a partition for this fetch; return False if the fetch should not read it now."""
         live = self._live[named]
         if live.partition.is_deleted:
             self._respond(named, refusal(named, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             return False
         if live.is_closed:
-            # The partition's state was dropped or reset. The next fetch opens the partition again,
-            # so this fetch ends soon.
+            # The partition's state was dropped or reset. Only the next fetch opens the partition
+            # again, so end this fetch without waiting longer.
             self._has_news = True
             return False
-        # If the partition already has a response, other fetches may read it, because this fetch is
-        # about to end.
+        # If the partition already has a response, this fetch is about to end, so leave the
+        # partition to other fetches.
         return named not in self._responses and live.begin_reading(self)
 
     # -- reading -----------------------------------------------------------------------------
@@ -434,7 +435,8 @@ class ShareFetching:
             return  # the acquired records become available again when their lock expires
         data = SharePartitionData(
             partition_index=named.number,
-            # The encoder needs only the lengths. The connection reads a `FilePiece` when sending.
+            # The encoder needs only the length of a `FilePiece`. The connection reads the file when
+            # it sends the response.
             records=[cast("Buffer", records)],
             acquired_records=[
                 AcquiredRecords(
@@ -445,7 +447,7 @@ class ShareFetching:
         )
         self._respond(named, data)
         partition = self._live[named].partition
-        # Counts added for a deleted topic would never be removed.
+        # Don't count records of a deleted topic, because these counts would never be removed.
         if not partition.is_deleted:
             count = sum(each.size for each in acquired)
             self._node.metrics.fetched(partition.name.topic, count, len(records))
@@ -510,7 +512,7 @@ def _has_no_limits(request: ShareFetchRequest) -> bool:
 
 
 async def _refuse_later(context: RequestContext, wait_ms: int) -> ShareFetchResponse:
-    """Refuse a new session after the request's wait time.
+    """Refuse a request for a new session, but only after the request's wait time.
 
     Because of this wait, a refused client retries no faster than a member that waits for records.
     """

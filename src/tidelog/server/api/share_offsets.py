@@ -147,8 +147,8 @@ async def _described(
 def _lag(node: Node, name: str, number: int, state: PersistedState) -> int:
     """Return how many offsets between the start offset and the high watermark are not completed.
 
-    The result is -1 if this number is unknown. It is also negative if an administrator has set the
-    start offset after the log end.
+    The result is -1 if this number is unknown. The result is also negative if an administrator has
+    set the start offset to an offset after the log end.
     """
     if state.complete_count == UNKNOWN_COUNT:
         return -1
@@ -282,7 +282,7 @@ def _forget(
 
 
 def _failed(replies: Iterable[Reply[ErrorCode]]) -> bool:
-    """Whether a write was refused at once. In this case nothing was written."""
+    """Whether one of the writes was refused at once, so that nothing was written."""
     return any(each.is_done and each.value is not ErrorCode.NONE for each in replies)
 
 

@@ -3,8 +3,9 @@
 ApiVersions announces the APIs and versions of the table.
 
 A version is served only if all of it is implemented. The module of a handler is imported by the
-API's first request at the latest. If an API has no guard and is not in `OPEN_TO_ALL`, its clients
-need all rights on the cluster. So a new API is closed until it gets a guard.
+API's first request at the latest. If an API has no guard and is not in `OPEN_TO_ALL`, only clients
+with all rights on the cluster may use it. So other clients can't use a new API until it gets a
+guard.
 
 `guards` defines the rights, and `dispatch` passes each request to its handler.
 
@@ -54,17 +55,17 @@ class Row(NamedTuple):
         legacy_first: Lowest version served with `tidelog.legacy.clients`; None if equal to `first`.
         announced_first: Lowest version announced; None if it is the lowest version served.
         guard: Guard of the API. `OWN` means the function in the handler's module whose name is
-            `guard_` followed by the handler's name. With None, clients need all rights on the
-            cluster, unless the API is in `OPEN_TO_ALL`.
+            `guard_` followed by the handler's name. If the guard is None, clients need all rights
+            on the cluster, unless the API is in `OPEN_TO_ALL`.
         module: Module, in this package, of the API's handler. Empty if this module has the same
             name as the module that declares the API's messages.
         rows: Name, in the handler's module, of the API's `RowFunctions` (functions for repeated
             requests); empty if the API has none.
         parts: Pairs `request list=response list`, as paths of fields. A request with a long list is
             split along the first pair whose fields exist in the version. If there is no such pair,
-            long requests are refused. Exception: Fetch (`fetch.long_fetch`).
+            long requests are refused. Exception: a long Fetch is processed by `fetch.long_fetch`.
         at_once: Maximum number of list elements of a request that are processed without yielding
-            the event loop. Processing them takes about 30 ms.
+            the event loop. Processing so many elements takes about 30 ms.
     """
 
     api: "AnyApi"
@@ -316,8 +317,8 @@ BY_KEY: Final = {row.key: row for row in ROWS}
 _AT_ONCE: Final = {row.key: row.at_once for row in ROWS}
 
 # Size in bytes above which a frame of an API in `_SPLIT` may contain long texts, which take longer
-# to process. Of such a frame, at most `_LONG_TEXTS` elements are processed without yielding the
-# event loop.
+# to process. At most `_LONG_TEXTS` list elements of a frame above this size are processed without
+# yielding the event loop.
 _LONG_FRAME_BYTES: Final = 64 << 10
 
 _LONG_TEXTS: Final = 16
@@ -335,8 +336,9 @@ def items_at_once(key: int, frame_bytes: int) -> int:
     return _AT_ONCE[key]
 
 
-# APIs about groups or transactional ids. Their requests wait while the group or id is loading.
-# Heartbeat (12) of classic groups doesn't wait: while a group is loading, every heartbeat succeeds.
+# APIs about groups or transactional ids. A request of these APIs waits while the state of its group
+# or id is being loaded. Heartbeat (12) of classic groups doesn't wait: while a group is loading,
+# every heartbeat succeeds.
 _AFTER_LOAD: Final = frozenset(
     {8, 9, 10, 11, 13, 14, 15, 16, 22, 24, 25, 26, 28, 42, 47, 68, 69, 76, 77, 78, 79, 90, 91, 92}
 )
@@ -357,13 +359,14 @@ _COORDINATORS: Final = {
     **dict.fromkeys((76, 77, 78, 79, 90, 91, 92), (_GROUPS, _SHARE_GROUPS, _SHARES)),
 }
 
-# APIs whose coordinator depends on the request. For FindCoordinator it depends on the type of the
-# key, for InitProducerId on whether the request has a transactional id.
+# APIs whose coordinator depends on the request. The coordinator for FindCoordinator depends on the
+# type of the key. The coordinator for InitProducerId depends on whether the request has a
+# transactional id.
 _FIND_COORDINATOR, _INIT_PRODUCER_ID = 10, 22
 
 _BY_KEY_TYPE: Final = {0: (_GROUPS,), 1: (_TRANSACTIONS,), 2: (_GROUPS, _SHARE_GROUPS, _SHARES)}
 
-# APIs that members of a consumer group use, in the order of their requests.
+# APIs that members of a consumer group use, in the order in which a member uses them first.
 _OF_MEMBERS: Final = (_FIND_COORDINATOR, 11, 14, 12, 9, 2, 1, 8, 13)
 
 # Names of the imported modules of coordinators and handlers.
@@ -384,8 +387,9 @@ def _handler_of(key: int) -> Handler:
     return _after_load(key, handler) if key in _AFTER_LOAD else handler
 
 
-# Maximum time in seconds for which a request waits for one log to be loaded. Clients' own timeouts
-# are longer. After this time the request is handled anyway, in most cases with an error.
+# Maximum time in seconds for which a request waits for one log to be loaded. After this time the
+# request is handled even if the log is not loaded yet, and gets an error in most cases. Clients
+# wait longer for a response than this time.
 LOAD_WAIT_S: Final = 2.0
 
 # Key types of FindCoordinator.
@@ -398,9 +402,10 @@ _ADD_PARTITIONS: Final = 24
 # commits nothing and does not wait.
 _COMMITS: Final = frozenset({8, 28})
 
-# APIs about the stored state of share partitions. Their requests wait until all of this state is
-# loaded. ShareFetch waits only for the state of the partitions that it reads. ShareAcknowledge
-# doesn't wait for this state, because it is about records that a ShareFetch has acquired.
+# APIs about the stored state of share partitions. Requests of these APIs wait until the state of
+# all share partitions is loaded. ShareFetch is not listed, because it waits only for the state of
+# the partitions that it reads. ShareAcknowledge is not listed, because it names only records that
+# an earlier ShareFetch has acquired.
 _OF_SHARE_STATES: Final = frozenset({90, 91, 92})
 
 
@@ -415,8 +420,8 @@ class _StateLog(Protocol):
 def _after_load(key: int, handler: Handler) -> Handler:
     """Wrap a handler so that it waits, up to a limit, for the state that a request needs.
 
-    A client that gets COORDINATOR_LOAD_IN_PROGRESS pauses before it retries. For example,
-    librdkafka pauses for three seconds.
+    Without the wait, the client would get COORDINATOR_LOAD_IN_PROGRESS, and would pause before it
+    retries. For example, librdkafka pauses for three seconds after this error.
     """
 
     def handle(context: RequestContext, request: "DataclassInstance") -> Answer:
@@ -441,13 +446,13 @@ def _after_load(key: int, handler: Handler) -> Handler:
 def _state_logs_of(key: int, node: "Node", request: object) -> "list[tuple[_StateLog, str | None]]":
     """Return the state logs that a request needs, each with a group or transactional id.
 
-    The request waits while these logs are loading. With an id, it waits only for the log's
-    partition of this id. With None, it waits for the whole log. The id is None if the request names
-    several ids or none.
+    The request waits while these logs are loading. If a log comes with an id, the request waits
+    only for the partition of the log that stores this id. If the id is None, the request waits for
+    the whole log. The id is None if the request names no id or several ids.
     """
     if key in _OF_TRANSACTIONS:
-        # A request does not wait if it has no transactional id (an idempotent producer sends such
-        # requests) or several transactional ids.
+        # A request without a transactional id, for example from an idempotent producer, does not
+        # wait. A request with several transactional ids does not wait either.
         field = "v3_and_below_transactional_id" if key == _ADD_PARTITIONS else "transactional_id"
         name = getattr(request, field)
         return [(node.transactions.log, name)] if name else []

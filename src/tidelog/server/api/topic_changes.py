@@ -87,8 +87,8 @@ async def alter(
 async def _shielded(node: Node, change: Coroutine[object, object, _Result]) -> _Result:
     """Await a change, which continues even if the caller is cancelled.
 
-    When the caller is cancelled, a thread may already be executing the change. The change's result
-    must still be applied, and no other change may start before that.
+    When the caller is cancelled, a thread may already be executing the change. In this case the
+    result of the change must still be applied before another change starts.
     """
     return await asyncio.shield(node.topics.begin(change))
 
@@ -110,8 +110,9 @@ async def delete_all(node: Node, topics: Sequence[TopicInfo]) -> list[TidelogErr
 
     A failure is UnknownTopic or StorageFailure.
 
-    Renames and syncs run in threads. Topics that are locked for a rebuild are deleted after the
-    rebuild. Other topics don't wait for them. The files are removed later (`Removals`).
+    Renames and syncs run in threads. A topic that is locked for a rebuild is deleted after the
+    rebuild. The deletion of the other topics does not wait for the rebuild. The files are removed
+    later (`Removals`).
     """
     failures: dict[str, TidelogError] = {}
     await _shielded(node, _delete(node, topics, failures))
@@ -127,7 +128,8 @@ async def _delete(
     waiting = {info.name: info for info in topics}
     while waiting:
         async with node.topics.changing:
-            # A topic may have been locked while this deletion waited for `changing`.
+            # Check the locks only now, because a topic may have been locked while this deletion
+            # waited for `changing`.
             free = [name for name in waiting if not node.partitions.holds.stops_deletion(name)]
             directories = await _delete_free(node, [waiting.pop(name) for name in free], failures)
         node.removals.add(directories)

@@ -2,8 +2,9 @@
 
 Each item of a request is processed separately. A refused item doesn't affect the other items.
 DeleteRecords advances the log start offset. With a timeout of 0 or less, CreateTopics, DeleteTopics
-and CreatePartitions change nothing, as in Kafka. Then all items get REQUEST_TIMED_OUT if the
-request names any topic exactly once; otherwise each item gets its own error.
+and CreatePartitions change nothing, as in Kafka. With such a timeout, all items get
+REQUEST_TIMED_OUT if the request names at least one topic exactly once. If no topic is named exactly
+once, each item gets its own error.
 
 Source: Kafka's protocol guide, APIs 19, 20, 21 and 37; KIP-107; Kafka 4.3's
 ReplicationControlManager, KafkaApis and ControllerApis (rights).
@@ -133,7 +134,7 @@ async def _create_all(
 
 
 def _requested_partitions(node: Node, topics: Sequence[CreatableTopic]) -> int:
-    """Return the total number of requested partitions. An invalid count counts as 0."""
+    """Return the total number of requested partitions, to which an invalid count adds 0."""
     default = node.config.num_partitions
     counts = (default if topic.num_partitions == -1 else topic.num_partitions for topic in topics)
     return sum(
@@ -201,7 +202,8 @@ async def delete_topics(
 ) -> DeleteTopicsResponse:
     """Delete topics by name or by id."""
     states = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
-    # An entry with both name and id is refused. It does not make another entry a duplicate.
+    # An entry with both name and id is refused. Such an entry is not counted here, because it does
+    # not make another entry a duplicate.
     names = Counter(s.name for s in states if s.name is not None and s.topic_id == NO_UUID)
     ids = Counter(state.topic_id for state in states if state.name is None)
     if request.timeout_ms <= 0 and any(_names_one(state, names, ids) for state in states):
@@ -418,9 +420,9 @@ def _absent_of(
 ) -> tuple[dict[str, None], list[DeleteTopicState]]:
     """Return the missing topics that the client may not delete, and the other entries.
 
-    The missing topics are refused here, so that the handler does not look them up again. Otherwise,
-    if such a topic is created meanwhile, the handler would delete it without authorization. If
-    deletion is disabled, the handler reports this for all topics.
+    The missing topics are refused here and not passed to the handler. If the handler looked up such
+    a topic again, it could find a topic that was created after this check, and would delete this
+    topic without authorization. If deletion is disabled, the handler reports this for all topics.
     """
     absent: dict[str, None] = {}
     others = []
@@ -504,8 +506,8 @@ def _move_start(partition: Partition, offset: int) -> int | None:
     end = partition.high_watermark
     target = end if offset == HIGH_WATERMARK else offset
     if not 0 <= target <= end:
-        # This call only checks the cleanup policy. Kafka makes this check before it checks the
-        # offset.
+        # This call deletes nothing. It raises the error for a wrong cleanup policy, because Kafka
+        # checks the policy before the offset.
         partition.log.delete_records(partition.log.log_start_offset)
         return None
     return partition.log.delete_records(target)

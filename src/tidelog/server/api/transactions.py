@@ -1,10 +1,11 @@
 """The APIs of transactions and producers, such as InitProducerId, AddPartitionsToTxn and EndTxn.
 
-- InitProducerId without a transactional id returns a new producer id with epoch 0 each time. Such a
-  producer increments its epoch itself.
-- AddPartitionsToTxn with very many partitions is processed in parts. Each part is checked like a
-  request of its own, without writing. Then one write for each transaction adds its partitions. If a
-  part of a transaction was refused, none of the transaction's partitions is added.
+- InitProducerId without a transactional id returns a new producer id with epoch 0 each time. A
+  producer without a transactional id increments its epoch itself.
+- AddPartitionsToTxn with very many partitions is processed in parts. Each part is first checked
+  like a separate request, and nothing is written. After all checks, one write for each transaction
+  adds all partitions of the transaction. If any part of a transaction was refused, none of the
+  transaction's partitions is added.
 - Kafka's administration tool ends hanging transactions with WriteTxnMarkers.
 - ListTransactions and DescribeTransactions return the state of transactions. DescribeProducers
   returns the producers of partitions.
@@ -73,12 +74,12 @@ from tidelog.server.transactions.state_topic import by_topic
 from tidelog.storage.log.producers import EPOCH_BUMP_VERSION, ProducerEntry
 from tidelog.types import NO_OFFSET, OFFSETS_TOPIC, TopicPartition
 
-# First version of AddPartitionsToTxn that brokers send. A request of this version may name several
-# transactions.
+# First version of AddPartitionsToTxn that is sent by brokers, not by clients. A request of this
+# version or a later version may name several transactions.
 BATCHED_FIRST_VERSION: Final = 4
 
-# First version in which clients know PRODUCER_FENCED. In lower versions they know only
-# INVALID_PRODUCER_EPOCH.
+# First version in which clients know PRODUCER_FENCED. A client that sends a lower version knows
+# only INVALID_PRODUCER_EPOCH.
 FENCED_FIRST_VERSION: Final = 2
 
 EPOCH_BUMP_FIRST_VERSION: Final = 5
@@ -98,9 +99,9 @@ class PartContext(RequestContext):
     """Context of the parts of a long request, whose partitions are checked but not added.
 
     Attributes:
-        checked: For each transaction in the current part: its `AddRequest`, or None if one of its
-            partitions was refused. An `AddRequest` names no partitions if the client only wants to
-            verify partitions.
+        checked: One entry for each transaction in the current part: the transaction's `AddRequest`,
+            or None if one of its partitions was refused. The `AddRequest` names no partitions if
+            the client only wants to verify partitions.
     """
 
     checked: list[AddRequest | None] = field(default_factory=list)
@@ -138,7 +139,7 @@ async def _add(
 
     Returns the error code of each partition.
 
-    With a `PartContext`, partitions to add are only checked.
+    If the context is a `PartContext`, partitions to add are only checked and not added.
     """
     partitions = [
         TopicPartition(topic.name, number)
@@ -172,8 +173,8 @@ def refusals(
 ) -> dict[TopicPartition, int]:
     """Return the errors of partitions that can't be added.
 
-    These are partitions that don't exist and, if a client sent the request, partitions of internal
-    topics. A broker may add partitions of internal topics.
+    Partitions that don't exist can't be added. Partitions of internal topics can be added by
+    brokers, but not by clients.
     """
     topics = context.node.topics
     is_client = context.version < BATCHED_FIRST_VERSION
@@ -226,7 +227,10 @@ async def add_offsets_to_txn(
 
 
 def offsets_partition(node: Node, group_id: str) -> TopicPartition:
-    """Return the partition that stores a group's offsets. The offsets topic must exist."""
+    """Return the partition that stores a group's offsets.
+
+    The topic `__consumer_offsets` must exist.
+    """
     return TopicPartition(OFFSETS_TOPIC, node.groups.shards.number_of(group_id))
 
 
@@ -234,7 +238,7 @@ def offsets_partition(node: Node, group_id: str) -> TopicPartition:
 
 
 def end_txn(context: RequestContext, request: EndTxnRequest) -> Awaitable[EndTxnResponse]:
-    """Commit or abort a transaction. From version 5 on the client continues with a new epoch."""
+    """Commit or abort a transaction. From version 5 on, the response has the client's new epoch."""
     bumps = context.version >= EPOCH_BUMP_FIRST_VERSION
     end_request = EndRequest(
         transactional_id=request.transactional_id,
@@ -311,7 +315,7 @@ def _listed(metadata: TransactionMetadata) -> ListedTransactionState:
 def _filter(request: ListTransactionsRequest, now_ms: int) -> Filter:
     """Return a filter of transactions.
 
-    If the request names states but no known state, the filter matches no transaction.
+    If the request names only unknown states, the filter matches no transaction.
     """
     ids = frozenset(request.producer_id_filters)
     states = {_STATES[each] for each in request.state_filters if each in _STATES}
@@ -514,7 +518,7 @@ async def _partition(
 
 
 def _no_topic(topic: str) -> Refusal:
-    """Return the error for a missing topic, or the error for an invalid topic name."""
+    """Return the error for an invalid topic name or, if the name is valid, for a missing topic."""
     try:
         ensure_name(topic)
     except Refusal as refusal:
@@ -563,9 +567,9 @@ def guard_add_partitions_to_txn(
 ) -> Guarded[AddPartitionsToTxnRequest]:
     """Require WRITE on the transactional id and on every topic of the request.
 
-    All partitions are added or none. If a partition is denied, each denied or invalid partition
-    gets its own error, and all other partitions get OPERATION_NOT_ATTEMPTED. From version 4 on
-    brokers send the request, and need CLUSTER_ACTION instead of these rights.
+    The handler adds either all partitions or none of them. If a partition is denied, each denied or
+    invalid partition gets its own error, and all other partitions get OPERATION_NOT_ATTEMPTED. From
+    version 4 on, the request is sent by brokers, which need CLUSTER_ACTION instead of these rights.
     """
     if access.context.version >= BROKERS_FIRST_VERSION:
         if access.may_cluster(Operation.CLUSTER_ACTION):
@@ -694,7 +698,8 @@ class SplitAdd:
                 self._transactions.append(_Transaction())
             last = self._transactions[-1]
             last.topics += topics
-            # If the handler added no entry, the guard has refused the part.
+            # If `checked` has no entry for the part, the guard has refused the part before the
+            # handler.
             add_request = checked[number] if number < len(checked) else None
             last.is_refused |= add_request is None
             if add_request is not None:

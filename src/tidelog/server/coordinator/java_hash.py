@@ -2,8 +2,9 @@
 
 A key belongs to the partition `abs(hashCode) % partitions` of its state topic. Kafka's assignors
 iterate over hash maps, and the order of iteration decides which members get one partition more.
-With Java's order, members get the same partitions as from Kafka. Exception: keys of one bucket keep
-their input order here, while Java may order them differently after its table grew or lost keys.
+With Java's order, tidelog's assignors give each member the same partitions as Kafka's assignors.
+Exception: keys of one bucket keep their input order here, while Java may order them differently
+after its table grew or lost keys.
 
 Source: Java's `String.hashCode` over UTF-16 and `HashMap`; Kafka's `Uuid.hashCode`.
 """
@@ -100,7 +101,8 @@ def hash_order(
         return items
     mask = (table_size(len(items)) if buckets is None else buckets) - 1
     hashes = [hash_of(key) & UINT32_MAX for key in items]
-    # A stable sort by bucket, without a function call for each key.
+    # Sort by bucket. The sort is stable, and takes each key's bucket from a list, which is faster
+    # than a call of a Python function.
     indexes = sorted(range(len(items)), key=[(h ^ h >> 16) & mask for h in hashes].__getitem__)
     return [items[index] for index in indexes]
 

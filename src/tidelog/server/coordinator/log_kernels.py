@@ -1,8 +1,9 @@
 """Reads an internal log in pieces by kernels, mostly without the GIL.
 
-From consecutive batches in a piece, the collector gets only the last record of each key. Kernels
-don't read control batches, or batches that are transactional, compressed, damaged or in an old
-format. Plain Python reads these batches one by one, in the order of the log.
+If a piece has several consecutive batches that kernels can read, the collector gets only the last
+record of each key in these batches. Kernels don't read control batches, or batches that are
+transactional, compressed, damaged or in an old format. Plain Python reads batches of these kinds
+one by one, in the order of the log.
 
 This module imports numpy and numba, so it is imported only after kernels were loaded.
 """
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
     from tidelog.record.kernels.memory import Longs
 
 
-# Number of bytes read at a time. Pieces are large, because a key that occurs in several pieces is
-# passed on once for each piece.
+# Number of bytes read at a time. This number is large, because a key that occurs in several pieces
+# is passed to the collector once for each of these pieces.
 KERNEL_PIECE_BYTES: Final = 16 << 20
 
 # Maximum number of batches that are scanned together.
@@ -164,8 +165,8 @@ class _Run:
     def end_in_batch(self, position: int, end: int) -> None:
         """Raise CorruptBatch for an incomplete batch that may contain offsets of the slice.
 
-        If the complete batches reach the end of the slice, the incomplete batch is only a torn
-        tail.
+        If the complete batches reach the end of the slice, the incomplete batch is only a partly
+        written end of the log, which is no error.
         """
         segment = self._part.segment
         if not holds_to(segment, end):

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 FindKernels: TypeAlias = "Callable[[], KernelPieces | None]"
 
-# A piece that is read without kernels ends at this size in bytes. Other work can proceed between
-# pieces.
+# Size in bytes at which a piece ends if it is read without kernels. Other work of the broker can
+# proceed between two pieces.
 PIECE_BYTES: Final = 1 << 20
 
 
@@ -59,8 +59,9 @@ def load_log(
     Args:
         slices: Slices of the log, in order.
         taker: Receives the batches, in order.
-        find_kernels: Returns the reader that uses kernels, None until they are loaded. It is called
-            before each slice, and after each piece that was read without kernels.
+        find_kernels: Function that returns the reader that uses kernels, or None until the kernels
+            are loaded. It is called before each slice, and after each piece that was read without
+            kernels.
 
     Raises:
         CorruptData: A batch is damaged. The message has the file and position.

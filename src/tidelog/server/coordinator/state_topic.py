@@ -2,12 +2,13 @@
 
 A `StateTopic` serves one topic whose partitions contain the state that a coordinator has in memory.
 The coordinator is its `StateMachine`. A partition is loaded in threads, piece by piece, before its
-keys are served. Partitions that requests need are loaded first. Requests wait for the loading up to
-a limit (`loaded`), and then get COORDINATOR_LOAD_IN_PROGRESS. After this error clients may pause
-for seconds. A partition whose log fails is unloaded at once and loaded again when the log works
-again, because only the log has the valid state. The response to a write is sent once consumers may
-read the records (with `tidelog.durability=fsync`, once the records are synced). If the log fails
-before this, the response has the error NOT_COORDINATOR.
+keys are served. Partitions for which requests wait are loaded first. A request waits until its
+partition is loaded. After a time limit (`loaded`), the request gets the error
+COORDINATOR_LOAD_IN_PROGRESS, after which clients may pause for seconds. A partition whose log fails
+is unloaded at once and loaded again when the log works again, because only the log has the valid
+state. The response to a write is sent once consumers may read the records (with
+`tidelog.durability=fsync`, once the records are synced). If the log fails before the response is
+sent, the response has the error NOT_COORDINATOR.
 
 Group commit: the first write to a partition in an iteration of the event loop is appended at once,
 so that a lone client does not wait. Later small writes of the same iteration are gathered in a
@@ -116,7 +117,7 @@ class StateMachine(Protocol[Loaded]):
         ...
 
     def unload(self, number: int | None) -> None:
-        """Unload the state of a partition that can't be served any more; None means all."""
+        """Unload the state of partition `number`, or of all partitions if `number` is None."""
         ...
 
 
@@ -141,18 +142,20 @@ class TopicSpec(NamedTuple):
 # Minimum time in ms between two attempts to load a partition that failed to load.
 RETRY_MS: Final = 30_000
 
-# Maximum size of a gathered batch, in bytes. It is far below the default of `max.message.bytes`, so
-# logs accept the batch. It is also so small that the batch is compressed and written quickly.
+# Maximum size of a gathered batch, in bytes. This size is far below the default of
+# `max.message.bytes`, so logs accept the batch. A batch of this size is also compressed and written
+# quickly.
 GATHERED_BYTES_MAX: Final = 32 << 10
 
-# Maximum number of writes in a gathered batch. The number is low so that responses are sent early:
-# then their clients continue while the broker works on other requests.
+# Maximum number of writes in a gathered batch. The number is low so that responses are sent early.
+# Their clients then continue while the broker works on other requests.
 GATHERED_REPLIES_MAX: Final = 8
 
 # Maximum size of a record without its key and value, in bytes: lengths, deltas and attributes.
 _RECORD_BYTES: Final = 32
 
-# Errors of an invalid write. Every other error counts as a failure of the log.
+# Errors that refuse only one invalid write. Every other error of a write counts as a failure of the
+# log.
 _REFUSALS: Final[dict[type[TidelogError], ErrorCode]] = {
     MessageTooLarge: ErrorCode.UNKNOWN_SERVER_ERROR,
     RecordListTooLarge: ErrorCode.UNKNOWN_SERVER_ERROR,
@@ -273,8 +276,8 @@ class _Part:
         state: Current state.
         failed_ms: Monotonic time of the last failure to load it; None if it never failed, or was
             loaded since.
-        is_damaged: Whether its records are invalid. Only another log of the partition can repair
-            this.
+        is_damaged: Whether its records are invalid. Such a partition can be served again only after
+            its log was replaced.
         watch: Watch of its log, from the first load or write on.
     """
 
@@ -421,8 +424,8 @@ class StateTopic(Generic[Loaded]):
     def resume(self) -> None:
         """Start loading an existing topic; no-op if it is being created or loading has begun."""
         if self._is_creating:
-            # The topic may already be registered while it is still being created; then it has
-            # nothing to load.
+            # A topic that is still being created may already be registered, but has nothing to
+            # load.
             return
         info = self._services.topics.find(self.name)
         if info is not None and not self._parts:
@@ -443,7 +446,8 @@ class StateTopic(Generic[Loaded]):
             creation = self._create(PartitionState.ACTIVE)
             self._creation = asyncio.get_running_loop().create_task(creation)
         assert self._creation is not None
-        # Other requests wait for the same creation. A canceled request does not cancel it.
+        # Several requests may wait for the same creation, so a canceled request must not cancel the
+        # creation.
         return await asyncio.shield(self._creation)
 
     @property
@@ -484,12 +488,12 @@ class StateTopic(Generic[Loaded]):
     async def _settle(self, info: TopicInfo) -> None:
         """Sync new partitions one by one in a thread.
 
-        If a partition is opened before its turn, it is synced when it is opened, so a client waits
-        only for the sync of the partition that it uses.
+        A partition that a client uses before its turn is synced when it is opened. So the client
+        waits only for the sync of this one partition.
         """
         for number in info.present:
             name = TopicPartition(self.name, number)
-            with suppress(TidelogError, OSError):  # opening the partition tries again
+            with suppress(TidelogError, OSError):  # the sync is repeated at opening
                 admin = self._services.log_dir.topic_admin
                 await self._services.work.run(admin.settle, name)
 
@@ -517,7 +521,7 @@ class StateTopic(Generic[Loaded]):
                 self._machine.unload(number)
 
     def _watch(self, number: int, partition: Partition) -> _LogWatch:
-        """Return the watch of a partition's log. A reopened log gets a new watch."""
+        """Return the watch of a partition's current log; create a watch if the log has none."""
         part = self._parts[number]
         if part.watch is None or not part.watch.is_of(partition):
             if part.watch is not None:
@@ -538,8 +542,9 @@ class StateTopic(Generic[Loaded]):
         """Write records of a key, if possible in a batch with other records of this loop iteration.
 
         The reply completes when the records are durable, or with the reason why they were not
-        written. If the returned reply is already complete with an error, the state in memory must
-        not change. Without a running loop, each write is appended at once.
+        written. If the write is refused at once, the returned reply is already complete with an
+        error, and the caller must not change the state in memory. If no event loop is running, each
+        write is appended at once.
         """
         number = self.number_of(key)
         size_bytes = size_of(records)
@@ -550,7 +555,7 @@ class StateTopic(Generic[Loaded]):
         gathered = self._gathered.get(number)
         if gathered is not None and gathered.is_full_for(size_bytes):
             self._flush(number)
-            gathered = self._gathered.get(number)  # a completed reply may have caused another write
+            gathered = self._gathered.get(number)  # completing replies may cause a write
         if gathered is None:
             gathered = self._gathered[number] = _Gathered()
         gathered.records += records
@@ -569,7 +574,8 @@ class StateTopic(Generic[Loaded]):
     def write(self, number: int, action: Callable[[Partition], AppendResult]) -> Reply[ErrorCode]:
         """Call `action` to write to a partition.
 
-        A disk failure unloads the partition. An invalid write does not unload it.
+        A disk failure during the write unloads the partition. An invalid write is refused and does
+        not unload the partition.
 
         A partition that is neither served nor being loaded refuses the write, because the writer's
         state is outdated.
@@ -617,14 +623,17 @@ class StateTopic(Generic[Loaded]):
             self._flush(number)
 
     def _flush(self, number: int) -> None:
-        """Write the records gathered for a partition, so that the order of writes is kept."""
+        """Write the records gathered for a partition.
+
+        Every write that is not gathered calls this first, so that the order of writes is kept.
+        """
         gathered = self._gathered.pop(number, None)
         if gathered is None:
             return
         written = self._append_batch(number, gathered.records)
         if written.is_done and written.value is not ErrorCode.NONE:
-            # The state in memory already contains these records, so only the log has the valid
-            # state.
+            # The state in memory already contains these records, but the log does not. So the
+            # partition is unloaded and loaded again from the log.
             self.mark_failed(number)
             gathered.complete(ErrorCode.NOT_COORDINATOR)
             return
@@ -665,7 +674,7 @@ class StateTopic(Generic[Loaded]):
     async def _claim(self) -> None:
         """Set the topic's settings if Kafka created the topic.
 
-        With the default settings, retention could delete state.
+        With the default settings of topics, retention could delete records of the state.
         """
         services = self._services
         info = services.topics.find(self.name)
@@ -681,14 +690,16 @@ class StateTopic(Generic[Loaded]):
         except Exception as error:  # noqa: BLE001 - the topic's partitions are loaded anyway
             self._logger.error("can't store the settings of %s: %s", self.name, error)
         while self._queue and not self._services.work.is_closed:
-            # The topic may be deleted meanwhile. The result for this partition is then ignored.
+            # If the topic is deleted while this partition is loaded, the result of the load is
+            # ignored.
             number = self._queue.popleft()
             part = self._parts[number]
             part.state = PartitionState.LOADING
             try:
                 await self._load(part, number)
             except Exception as error:  # noqa: BLE001 - the other partitions are loaded anyway
-                # Closed threads mean that the broker has stopped during the load.
+                # If the threads are closed, the broker has stopped during the load, so the load has
+                # not failed.
                 if not self._services.work.is_closed:
                     self._log_failure(part, number, error)
             if part.state is PartitionState.LOADING:
@@ -699,8 +710,8 @@ class StateTopic(Generic[Loaded]):
                 await self.all_loaded()
 
     def _log_failure(self, part: _Part, number: int, error: Exception) -> None:
-        # If the partition was marked as failed during the load, its log was closed or rewritten
-        # meanwhile, so the error does not prove that records are damaged.
+        # If the partition is no longer LOADING, it was marked as failed during the load, because
+        # its log was closed or rewritten. Then the error does not prove that records are damaged.
         if isinstance(error, CorruptData) and part.state is PartitionState.LOADING:
             part.is_damaged = True
         trace = None if isinstance(error, TidelogError) else error
@@ -771,8 +782,8 @@ class PartitionedMap(Generic[Value]):
 
         Args:
             number_of: Returns the number of the partition to which a name belongs. If partitions
-                were added to the topic after a record was written, the name may have been loaded
-                from another partition.
+                were added to the topic after a name's record was written, the record may be in a
+                partition with another number.
         """
         self._number_of = number_of
         self._all: dict[str, Value] = {}
