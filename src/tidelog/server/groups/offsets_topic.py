@@ -201,9 +201,9 @@ class Standby:
 def _batches(
     missing: Iterable[GroupCommit],
 ) -> Iterator[tuple[list[GroupCommit], list[KeyValue]]]:
-    """Divide commits into batches of at most `GATHERED_BYTES_MAX`; yield them with their records.
+    """Divide commits into batches of at most `GATHERED_BYTES_MAX` bytes; yield commits and records.
 
-    A commit that is larger than `GATHERED_BYTES_MAX` is a batch of its own.
+    A commit that is larger than this maximum becomes a batch of its own.
     """
     commits: list[GroupCommit] = []
     records: list[KeyValue] = []
@@ -295,7 +295,7 @@ class OffsetsTopic(StateTopic[LoadedShard]):
     def guard(
         self, group_id: str, producer: tuple[int, int], *, raises_epochs: bool
     ) -> GuardedPartition:
-        """Return the group's partition, and a guard to hold while the transaction is verified."""
+        """Return the group's partition, and its guard for the time of the verification."""
         number = self.number_of(group_id)
         name = TopicPartition(OFFSETS_TOPIC, number)
         partition = self.partition(number)

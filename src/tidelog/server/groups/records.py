@@ -90,7 +90,7 @@ def group_record(
     *,
     rebalances: bool = False,
 ) -> KeyValue:
-    """Encode a classic group. `assignments` are by default its members' current assignments.
+    """Encode a classic group. Default `assignments`: the members' current assignments.
 
     If `rebalances` is true, the record names no leader. If the group is loaded from such a record,
     its members must rejoin.

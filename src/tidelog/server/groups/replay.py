@@ -104,7 +104,7 @@ class Replay:
     def take(
         self, slices: Iterable[LogSlice], find_kernels: FindKernels = lambda: None
     ) -> Iterator[int]:
-        """Read all batches of a log; after each piece of it, yield the piece's size in bytes."""
+        """Read all batches of a log; yield the size in bytes of each piece after it was read."""
         return load_log(slices, self, find_kernels)
 
     def add(self, batch: Batch) -> None:
@@ -162,7 +162,7 @@ class Replay:
         return LoadedShard(groups, pending, self.skipped)
 
     def groups(self) -> dict[str, LoadedGroup]:
-        """Decode the remaining records, by group."""
+        """Decode the last record of each key; return the decoded records by group."""
         loaded: dict[str, LoadedGroup] = {}
         for key, (value, offset) in self._latest.items():
             if value is not None:
@@ -229,7 +229,7 @@ _MODULES: Final[Mapping[type[AnyGroup], str]] = {
 
 
 def restore_group(group_id: str, loaded: LoadedGroup, now_ms: int) -> AnyGroup:
-    """Build a group from its records. Without a record of members, the group is empty."""
+    """Build a group from its records. If no record names members, the group is empty."""
     group: AnyGroup
     if loaded.value is not None or not loaded.changes:
         group = ClassicGroup(group_id, now_ms)

@@ -159,7 +159,10 @@ class HeartbeatRequest(NamedTuple):
 
 
 class HeartbeatResult(NamedTuple):
-    """Result of a heartbeat. The assignment is None unless the member needs it."""
+    """Result of a heartbeat.
+
+    The assignment is None if it has not changed since the last response.
+    """
 
     code: ErrorCode = ErrorCode.NONE
     message: str | None = None

@@ -1,10 +1,10 @@
 """Rules of ShareGroupHeartbeat: members of share groups join, send heartbeats and leave.
 
-No partition has to be revoked before another member reads it, so a member gets its target at once.
-The first heartbeat that names a topic initializes the topic for the group at once, because the
-topic's delivery state is kept in the same process. Unlike a consumer group, a new share group first
-waits for an assignment interval. Without this wait, the first of several members that start
-together would acquire all records.
+Several members of a share group may read a partition at the same time. So no partition has to be
+revoked first, and a member gets its target assignment at once. The first heartbeat that names a
+topic initializes the topic for the group at once, because the topic's delivery state is kept in the
+same process. Unlike a consumer group, a new share group first waits for an assignment interval.
+Without this wait, the first of several members that start together would acquire all records.
 
 Tools change the initialized topics of a group through `ShareTopics`.
 
@@ -175,7 +175,7 @@ class ShareHeartbeats(Heartbeats):
     def _aim(
         self, update: GroupUpdate[ShareGroup], epoch: int, new: ShareMember, shared: Shared
     ) -> tuple[int, Target]:
-        """Return the target's epoch and the member's target; compute new targets if due."""
+        """Return the target's epoch and the member's target; if due, compute all new targets."""
         group = update.group
         if epoch <= group.target_epoch or self._wait_ms(group):
             return group.target_epoch, group.targets.get(new.member_id, NO_TARGET)
@@ -201,7 +201,8 @@ class ShareHeartbeats(Heartbeats):
     def _next_beat_ms(self, group: ShareGroup, *, is_behind: bool) -> int:
         """Return the time in ms until the next heartbeat.
 
-        The time is shorter if the member awaits a target.
+        If the member waits for a target, the next heartbeat is due at the latest when the target
+        may be computed.
         """
         beat_ms = self._updates.settings.share_heartbeat_interval_ms(group.group_id)
         wait_ms = self._wait_ms(group) if is_behind else 0
@@ -289,7 +290,7 @@ class ShareTopics:
         self._updates = updates
 
     def idle_group(self, group_id: str, *, may_be_new: bool = False) -> ShareGroup:
-        """Return a share group without members; with `may_be_new`, create a missing group.
+        """Return a share group without members; if `may_be_new`, create a missing group.
 
         Raises:
             Refusal: There is no such group, it has another type, or it has members.

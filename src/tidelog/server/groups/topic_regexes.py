@@ -1,7 +1,7 @@
 """Regular expressions of consumer groups, resolved to topics.
 
-All expressions of a group are resolved together, and not more often than needed. A thread resolves
-them, because matching many topics would block the event loop.
+All expressions of a group are resolved together, and only when a resolution is due
+(`maybe_look_up`). A thread resolves them, because matching many topics would block the event loop.
 
 Source: Kafka 4.3's group coordinator; KIP-848.
 """

@@ -221,7 +221,7 @@ class LentJobs:
             await self._end(name)
 
     def forget(self, info: "TopicInfo") -> None:
-        """Drop the jobs of a deleted topic. Their files are deleted with the topic."""
+        """Drop the jobs of a deleted topic. The jobs' files are deleted with the topic."""
         for name in [name for name in self._lent if name.topic == info.name]:
             del self._lent[name]
             self._at_work.discard(name)
@@ -272,7 +272,7 @@ class StoppableWorker(Worker, Protocol):
 
 
 class _InThread(InProcess):
-    """Cleans in a thread of the broker, for file systems that only this process can access."""
+    """Cleans in a thread of the broker. Needed if only this process can access the file system."""
 
     def rest(self) -> None:
         """Do nothing, because no resources are held."""
@@ -293,8 +293,8 @@ class _Failure:
 class _Inspection:
     """An inspection that found no due cleaning.
 
-    The partition is inspected again from `until_ms` (wall time) on, or once another segment is
-    active.
+    The partition is inspected again at `until_ms` (wall time), or earlier if its active segment is
+    rolled.
     """
 
     active_base: int
@@ -342,7 +342,7 @@ class LogCleaner:
                 self._tasks.append(asyncio.ensure_future(self._run()))
 
     async def stop(self) -> None:
-        """Stop running cleanings. Segments that were swapped in stay."""
+        """Stop running cleanings. Segments that a cleaning has already swapped in stay."""
         self._is_stopping = True
         for pause in tuple(self._pauses):
             if not pause.done():

@@ -1,8 +1,8 @@
 """Periodic tasks of the broker: retention, checkpoints, flushes, expiry of producers.
 
 A task visits the partitions in slices of a few milliseconds, which bounds the delay of clients.
-The logs themselves pass blocking work to threads. As in Kafka, no timer rolls a segment that is
-older than `segment.ms`. The next append rolls it.
+The logs themselves pass blocking work to threads. As in Kafka, a segment that is older than
+`segment.ms` is rolled by the next append, not by a timer.
 
 Source: Kafka's LogManager (log.retention.check.interval.ms and related settings).
 """
@@ -152,7 +152,7 @@ class LogManager:
             LOGGER.exception("%s: a periodic task failed", name)
 
     def _names(self) -> Iterator[TopicPartition]:
-        """Iterate over all partitions, including unopened partitions, whose records also expire."""
+        """Iterate over all partitions, also unopened ones, because their records expire, too."""
         for topic in tuple(self._node.topics.names()):
             if self._node.topics.find(topic) is not None:
                 yield from self._node.log_dir.partitions(topic)
@@ -173,8 +173,8 @@ class LogManager:
         partition.last_deletion_ms = self._node.env.clock.now_ms()
         if partition not in self._unlinking:
             self._unlinking.add(partition)
-            # The files' delay begins now. Files are due by wall time, but timers use monotonic
-            # time, so `_unlink` checks whether they are due.
+            # The delay until the files are unlinked begins now. It is measured by wall time, but
+            # timers use monotonic time, so `_unlink` checks whether the files are due.
             self._unlink_in(log.context.config.file_delete_delay_ms + 1, partition)
 
     def _unlink_in(self, delay_ms: int, partition: Partition) -> None:

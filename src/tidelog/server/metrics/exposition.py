@@ -29,7 +29,8 @@ from tidelog.types import MS_PER_SECOND, NO_TIMESTAMP, TopicPartition
 # Number of segments that are examined before other tasks of the event loop run. The number is low,
 # because each segment may have to open its time index.
 _SEGMENTS_AT_ONCE: Final = 20
-# Number of segments, examined or not, that are visited before other tasks run.
+# Number of segments that are visited before other tasks run, including segments that need no
+# examination.
 _VISITED_AT_ONCE: Final = 1_000
 
 

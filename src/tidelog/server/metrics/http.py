@@ -126,7 +126,8 @@ class MetricsServer:
         finally:
             self._tasks.discard(task)
             self._phases.pop(task, None)
-            # `close` would keep the transport until the client has read everything.
+            # `close` would keep the connection open until the client has read all bytes, so abort
+            # it.
             is_unsent = task.cancelling() or writer.transport.get_write_buffer_size()
             writer.transport.abort() if is_unsent else writer.close()
 

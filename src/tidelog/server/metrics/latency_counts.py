@@ -66,7 +66,7 @@ class Span:
 
 
 def count_span(segments: Sequence[Segment], start: int, end: int) -> Span:
-    """Count latencies of records at offsets [start, end), but of a few MB at most.
+    """Count latencies of records at offsets [start, end); stop after a few MB.
 
     This runs in a thread.
     """

@@ -1,11 +1,11 @@
 """All client connections: limits on their number, idle timeouts, and the memory they may use.
 
-Three things count as memory of a connection: the bytes of its current request that have arrived
-(not the announced size), then the whole request until its response is ready, and the unsent part of
-the response. All connections share one bound. While the bound is reached, the broker reads from no
-connection. Exception: the broker still reads the rest of the request that began to arrive first, so
-there is always progress. The memory may therefore exceed the bound by the rest of that request, by
-responses, and by one read of each connection that has not been paused yet.
+A connection's memory is the part of its request that has arrived (not the announced size) plus the
+unsent part of its response. The request counts until its response is ready. All connections share
+one bound. While the bound is reached, the broker reads from no connection. Exception: the broker
+still reads the rest of the request that began to arrive first, so there is always progress. The
+memory may therefore exceed the bound by the rest of that request, by responses, and by one read of
+each connection that has not been paused yet.
 
 Source: Kafka's `max.connections`, `max.connections.per.ip` and its overrides,
 `connections.max.idle.ms`, `queued.max.request.bytes` (which counts a request when its size is
@@ -205,7 +205,7 @@ class ConnectionMemory:
     def hold(self, *, unsent_bytes: int | None = None, queued_bytes: int | None = None) -> None:
         """Set the numbers of unsent bytes in the transport's buffer and in the queue.
 
-        A number that is None stays unchanged.
+        An argument that is None leaves its number unchanged.
         """
         before_bytes = self.response_bytes
         if unsent_bytes is not None:
@@ -264,7 +264,7 @@ class Client(Protocol):
     def shows_progress(self) -> bool:
         """Whether each part of a response that the client reads counts as activity.
 
-        If not, only the last part of a response counts as activity.
+        If the result is False, only the last part of a response counts as activity.
         """
         ...
 
@@ -276,7 +276,7 @@ class Client(Protocol):
     def attend(self) -> bool:
         """Let the system report each received byte; return False if it already did so.
 
-        If the result is True, bytes may have arrived that were not reported.
+        If the result is True, the system may hold received bytes that it has not reported yet.
         """
         ...
 
@@ -416,9 +416,9 @@ class Clients:
     def _is_over(self, client: Client, now_ms: int) -> bool:
         """Whether to close a client that has been idle, or sending its request, for too long.
 
-        During a large request the system reports received data only in larger amounts, so a slow
-        client may seem silent. If a client seems silent, the system is first set to report each
-        byte (`attend`). The client is closed only if it stays silent after that.
+        During a large request the system reports received data only once enough bytes have arrived,
+        so a slow client may seem silent. If a client seems silent, the system is first set to
+        report each byte (`attend`). The client is closed only if it stays silent after that.
         """
         is_slow = self.in_flight.is_full and _is_reading(client)
         if is_slow and _sends_too_slowly(client, now_ms):

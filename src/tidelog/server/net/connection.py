@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from tidelog.server.runtime.loop import Timer
 
 
-# APIs whose requests may wait long for records, and are dropped when the client disconnects. Other
-# requests are carried out, as in Kafka, because the client may assume that the broker has carried
-# them out.
+# APIs whose requests may wait long for records. If the client disconnects, only pending requests of
+# these APIs are dropped. Other requests are carried out, as in Kafka, because the client may rely
+# on their effects.
 _FOR_THE_CLIENT: Final = frozenset({FETCH.key, SHARE_FETCH.key})
 
 
@@ -130,7 +130,8 @@ def _do_nothing(*_: object) -> None:
 WAKE_BYTES_MAX: Final = 256 << 10
 
 # With TLS, at most about this many bytes of further requests are read while a request is pending.
-# They are read because TLS loses data that is still unread when the connection ends.
+# Without this reading ahead, requests would be lost if the client closes the connection, because
+# TLS drops unread data then.
 TLS_AHEAD_BYTES: Final = 64 << 10
 
 # Time in ms for which a pending Fetch or ShareFetch is kept after a half-close, because the client
@@ -198,7 +199,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport, self._node.reads, self._resume, self._cut_off, self._progressed
         )
         peer = transport.get_extra_info("peername")
-        # The TLS handshake counts towards the time for authentication.
+        # The time for authentication includes the TLS handshake, so it begins at the accept.
         accepted_ms, self.last_active_ms = self.last_active_ms, self._monotonic_ms()
         host = peer[0] if isinstance(peer, tuple) else "local"
         if transport.get_extra_info("sslcontext") is not None:
@@ -256,7 +257,7 @@ class Connection(asyncio.BufferedProtocol):
         self._has_ended = True
         self._flush()
         transport = self._transport
-        # A TLS transport closes now in any case.
+        # A TLS transport closes when this method returns, whatever the result is.
         is_plain = transport is not None and not self._ahead_bytes
         if not (is_plain and self._is_blocked()):
             return False
@@ -321,7 +322,7 @@ class Connection(asyncio.BufferedProtocol):
             self._out.pause()
 
     def resume_writing(self) -> None:
-        """Resume sending, because the transport's buffer has been sent."""
+        """Resume sending, because the transport has sent its buffered bytes."""
         self.last_active_ms = self._monotonic_ms()
         self.memory.hold(unsent_bytes=0)
         if self._out is not None:
@@ -338,7 +339,7 @@ class Connection(asyncio.BufferedProtocol):
     def shows_progress(self) -> bool:
         """Whether each part of a response that the client reads counts as activity.
 
-        If not, only the last part of a response counts as activity.
+        If the result is False, only the last part of a response counts as activity.
         """
         return self._out is not None and self._out.has_socket
 
@@ -437,8 +438,9 @@ class Connection(asyncio.BufferedProtocol):
     def _listen(self, out: SendQueue) -> None:
         """Set how many bytes must arrive before the system reports them.
 
-        A few calls for a large request cost less than one call for each packet. If other
-        connections wait for memory, each byte is reported, as a sign of progress.
+        For a large request, few reads of many bytes cost less than one read for each packet. If
+        other connections wait for memory, each byte is reported, so that a client that still sends
+        does not seem silent.
         """
         wake_bytes = 0 if self._clients.in_flight.is_full else self._frames.missing_bytes
         out.wake_at(min(wake_bytes, WAKE_BYTES_MAX) or 1)

@@ -180,9 +180,9 @@ async def listening_sockets(
         prepare: Called with each socket before it listens.
 
     Raises:
-        OSError: The host is unknown, or an address can't be bound. In this case no socket is left
-            open. Addresses that the machine lacks are skipped, unless it lacks all addresses of the
-            host.
+        OSError: The host is unknown, or an address can't be bound. All sockets are closed before it
+            is raised. Addresses that the machine lacks are skipped, unless it lacks all addresses
+            of the host.
     """
     addresses = await asyncio.get_running_loop().getaddrinfo(
         host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -249,7 +249,7 @@ WITHOUT_PACING: Final = b"reno"
 
 @contextmanager
 def naming(endpoint: Endpoint) -> Iterator[None]:
-    """Name the endpoint in the errors that are raised when listening on it fails."""
+    """Add the endpoint's name to the error if the `with` block fails to listen on it."""
     try:
         yield
     except OSError as error:
@@ -263,8 +263,8 @@ def prepare(bound: socket.socket, send_buffer_bytes: int, *, is_configured: bool
     Args:
         bound: The socket.
         send_buffer_bytes: Size of the system's send buffer; -1 leaves the system's default.
-        is_configured: Whether the size was configured. A default size is meant for networks, and is
-            not set on the loopback.
+        is_configured: Whether the user configured the size. The default size is meant for networks,
+            so it is not set on loopback addresses.
     """
     is_loopback = _is_loopback(bound)
     if send_buffer_bytes > 0 and (is_configured or not is_loopback):
@@ -280,7 +280,7 @@ def _is_loopback(bound: socket.socket) -> bool:
 
 
 def _disable_pacing(bound: socket.socket) -> None:
-    """Disable pacing on the loopback, where no network needs it.
+    """Disable pacing on a loopback address, where no network delays packets.
 
     On an idle machine the timers of pacing cost as much CPU as the rest of a fetch.
     """

@@ -1,7 +1,8 @@
 """Authentication that a listener requires, and the principal of each connection.
 
-`ListenerAuthentication` is created once per listener. It creates the SASL exchange of a connection.
-Without SASL, it determines the principal: the owner of the client's certificate, or anonymous.
+`ListenerAuthentication` is created once per listener. For a connection with SASL, it creates the
+SASL exchange. For other connections, it determines the principal: the owner of the client's
+certificate, or anonymous.
 """
 
 import asyncio

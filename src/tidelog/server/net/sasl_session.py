@@ -98,8 +98,8 @@ class SaslSession:
         self._deadline = node.timers.after(max(DEADLINE_MS - waited_ms, 0), self._miss_deadline)
 
     def _miss_deadline(self) -> None:
-        # After a failed authentication, the connection closes anyway, once the delayed response is
-        # sent.
+        # After a failed authentication, the connection closes without this deadline, once the
+        # delayed response is sent.
         if not self.is_closing:
             self._on_late("authentication timeout")
 
@@ -185,7 +185,7 @@ class SaslSession:
         if exchange is None:
             return start(self._unsupported(request))
         is_another = self._login is not None and handshake.mechanism != self._login_mechanism
-        # If the mechanism differs from the login's mechanism, the error follows only at the next
+        # If the client re-authenticates with another mechanism, it gets the error only for its next
         # token, as in Kafka.
         self._exchange, self._mechanism = None if is_another else exchange, handshake.mechanism
         self._has_bare_tokens = request.version == 0
@@ -194,7 +194,10 @@ class SaslSession:
         return write_response(request, SaslHandshakeResponse(mechanisms=mechanisms))
 
     def _may_renew(self) -> bool:
-        """Whether the client may re-authenticate now. If so, this counts as a re-authentication."""
+        """Whether the client may re-authenticate now.
+
+        If the result is True, the time is remembered as the time of a re-authentication.
+        """
         now_ms = self._node.env.clock.monotonic_ms()
         if self._renewed_ms is not None and now_ms - self._renewed_ms < RENEWAL_INTERVAL_MS:
             return False
@@ -248,7 +251,7 @@ class SaslSession:
         return [len(auth_bytes).to_bytes(LENGTH_BYTES, "big") + auth_bytes]
 
     async def _step(self, token: bytes) -> bytes:
-        """Return the mechanism's response. After the last response the session is open."""
+        """Return the mechanism's response to a token. The last response opens the session."""
         exchange = self._exchange
         assert exchange is not None
         if len(token) > FRAME_BYTES_MAX:  # with an open session, frames may be longer

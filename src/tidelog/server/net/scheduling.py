@@ -5,10 +5,10 @@
 - Busy polling: waking a sleeping thread takes longer than a small request. While one client sends
   one small request after another, the loop polls for its next request for a short time before it
   sleeps. With many clients the loop sleeps as usual.
-- Coalesced writes: with many clients, responses of one loop iteration are sent together. Several
-  sends in a row cost less than one send after each request, because the system's code and data stay
-  in the CPU caches. Also, a client that reads many responses in one thread is woken only once, by
-  the first response. With few clients each response is sent at once.
+- Coalesced writes: with many clients, responses of one loop iteration are sent together.
+  Consecutive sends cost less than sends that alternate with requests, because the system's code and
+  data stay in the CPU caches. Also, a client that reads many responses in one thread is woken only
+  once, by the first response. With few clients each response is sent at once.
 """
 
 import asyncio
@@ -95,8 +95,8 @@ class FairQueue:
                 self._schedule()
 
 
-# Maximum size of a request and its response together, in bytes. If they are larger, the loop does
-# not poll afterwards, because the client has work to do before its next request.
+# Maximum size of a request and its response together, in bytes, for which the loop polls
+# afterwards. After a larger response the client is busy before it sends its next request.
 SMALL_BYTES: Final = 4096
 
 # Number of requests in quick succession after which the loop begins to poll for the next request.
@@ -139,8 +139,9 @@ class BusyPoll:
             now_ns: The monotonic clock, in ns.
         """
         self._window_ns = window_us * 1000
-        # The number of polls is limited, too, because a clock may stand still. One poll takes at
-        # least a microsecond, so `window_us` polls take at least the window.
+        # The number of polls is also limited, because an injected clock may stand still. One poll
+        # takes at least a microsecond, so the limit of `window_us` polls never ends the window
+        # early.
         self._polls_left = self._polls_max = window_us
         self._small_bytes = SMALL_BYTES if window_us else -1
         self._now_ns = now_ns

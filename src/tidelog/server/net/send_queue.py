@@ -60,7 +60,7 @@ WRITE_HIGH_BYTES: Final = 1 << 20
 # Maximum number of bytes read from a file at a time, if sendfile is not used.
 CHUNK_BYTES: Final = 256 << 10
 
-# Maximum number of bytes per sendfile, so that one client does not block the loop.
+# Maximum number of bytes per call of sendfile, so that one client does not block the loop.
 SEND_BYTES: Final = 1 << 20
 
 # If a page of a file region was not in the page cache, more pages nearby may be missing. So in the
@@ -86,7 +86,7 @@ class SendQueue:
     Attributes:
         queued_bytes: Number of bytes in waiting pieces. Does not include file regions, responses
             held back for `flush`, or bytes in the transport's buffer.
-        wakes_late: Whether the system reports received data only in larger amounts.
+        wakes_late: Whether the system reports received data only once it has more than one byte.
     """
 
     def __init__(
@@ -105,8 +105,8 @@ class SendQueue:
             on_empty: Called when no piece waits any more and the transport is not paused.
             on_failure: Called if a piece can't be read or sent. Then the connection can't be used
                 any more.
-            on_progress: Called when the queue begins to wait for the socket or for its own next
-                turn, and each time the queue continues.
+            on_progress: Called when the queue begins to wait (for the socket or for its next turn),
+                and each time it continues to send.
         """
         self._transport = transport
         self._work = work

@@ -154,8 +154,9 @@ class ReadOrder:
         version: Version of the request.
         is_follower: Whether a follower sent the request. A follower sees records below
             `Partition.replica_end_offset`.
-        is_committed: Whether the client reads only committed records: records from the last stable
-            offset on are hidden, and aborted transactions are listed beside the records.
+        is_committed: Whether the client reads only committed records. If so, records from the last
+            stable offset on are not returned, and the response lists the aborted transactions among
+            the records.
         min_bytes: Minimum number of bytes for which the response waits.
         max_bytes: Maximum number of bytes of all partitions together. From version 3 on, the first
             batch is returned even if it is larger.
@@ -226,7 +227,8 @@ class PartitionRead:
         aborted: The aborted transactions among the records, if the client reads only committed
             records; otherwise, and with an error, None.
         append_times: First offset and append time in ms (-1 for unknown) of each run of offsets.
-        visible_end: End of what the last read could return (exclusive).
+        visible_end: End (exclusive) of the records that the client was allowed to read at the last
+            read.
     """
 
     __slots__ = (
@@ -390,7 +392,8 @@ class PartitionRead:
     def _diverges(self, order: ReadOrder, partition: Partition) -> bool:
         """Whether the client's log diverges from this log, or the client's last epoch is unknown.
 
-        If so, the result has the diverging epoch or an error, and nothing is read. Source: KIP-595.
+        If the result is True, the read has ended: its fields contain the diverging epoch or an
+        error, but no records. Source: KIP-595.
         """
         epoch, end = end_of_epoch(partition.log, self.last_epoch)
         if end == NO_OFFSET:
@@ -505,7 +508,7 @@ def _exposed(byte_range: ByteRange, source: SegmentBytes) -> bytearray:
 
 
 def _append_times(byte_range: ByteRange, source: SegmentBytes) -> list[int]:
-    """Return first offset and append time in ms of each run of offsets, -1 for unknown."""
+    """Return first offset and append time in ms (-1 for unknown) of each run of offsets."""
     runs = source.append_times(byte_range.segment).runs(
         byte_range.first_offset, byte_range.next_offset
     )
@@ -538,7 +541,7 @@ class Reading:
 
     Attributes:
         size_bytes: Size of all records that were read.
-        must_answer: Whether the broker must respond at once, because of a partition's result
+        must_answer: Whether some partition's result requires a response at once
             (`PartitionRead.must_answer`).
     """
 

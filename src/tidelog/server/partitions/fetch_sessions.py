@@ -2,8 +2,8 @@
 
 A request of epoch 0 is full and may begin a session. A request of epoch -1 is full and ends its
 session. A request of any other epoch is incremental: it names new, changed and forgotten
-partitions. Partitions with records move to the end of their session, so that each partition gets
-its turn if a response can't hold all of them.
+partitions. If a response can't hold the records of all partitions, later responses must begin with
+the other partitions. So a partition whose records were returned moves to the end of its session.
 
 The clock and randomness are arguments. Used only in the event loop's thread.
 
@@ -108,7 +108,8 @@ class CachedPartition:
     def update(self, result: PartitionResult) -> bool:
         """Remember a result; return whether it has to be sent in an incremental response."""
         changed = self.has_changed(result)
-        # After an error the partition is sent again, whatever its values were before.
+        # After an error, the unknown high watermark (-1) has the effect that the partition's next
+        # result is sent.
         self.high_watermark = UNKNOWN if result.error_code else result.high_watermark
         self.log_start_offset = result.log_start_offset
         return changed
@@ -306,8 +307,8 @@ class FetchSessions:
 
     Attributes:
         slots: Maximum number of sessions.
-        eviction_ms: Time without use, or for some sessions since creation, after which a session
-            may be replaced.
+        eviction_ms: Time in ms after which a session may be replaced: since its last use, or since
+            its creation if its rank is not above the new session's rank.
         random: Source of session ids.
         partitions_max: Maximum number of partitions of all sessions together.
     """

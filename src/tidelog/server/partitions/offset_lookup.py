@@ -112,8 +112,8 @@ def _at(log: Log, offset: int) -> OffsetAndTimestamp:
 def may_have_no_times(log: Log) -> bool:
     """Whether the records must be read to find out if any of them has a time.
 
-    Called after a search without a match. The check is cheap. The result is nearly always False,
-    because the log has no records, or the newest segment has a record with a time.
+    Called after a search without a match. The check is cheap. The result is nearly always False:
+    the log usually is empty, or has a record with a time in its newest segment.
     """
     if log.log_start_offset == log.log_end_offset:
         return False

@@ -205,7 +205,7 @@ class OpenTransactions:
             self._unsafe.popleft()
 
     def clear(self) -> None:
-        """Drop everything after the log was reopened."""
+        """Drop the state of all transactions, because the log was reopened."""
         self._guards.clear()
         self._unsafe.clear()
 
@@ -297,7 +297,7 @@ class Partition(Watchable):
         return self.high_watermark if self._syncs_all else self.log.log_end_offset
 
     def append(self, data: Buffer, terms: AppendTerms = FOREIGN) -> AppendResult:
-        """Append batches, and make them visible to readers, if necessary after a sync.
+        """Append batches. Readers see them at once, or after a sync if the settings require one.
 
         For arguments and errors see `Log.append_batches`.
         """

@@ -1,6 +1,6 @@
 """Partitions of the broker: lookup, opening in threads, reopening, leader epochs, topic locks.
 
-- Leader epochs: check a client's epoch, and find the end of an epoch.
+- Leader epochs: functions that check a client's epoch, and that find the end of an epoch.
 - Locks on topics: a thread prepares new segments for an attach or swap. These segments continue or
   replace a part of the log, which must not change until the new segments are visible. So
   conflicting changes wait for the lock. Reads continue. The lock for copying segments to a tier

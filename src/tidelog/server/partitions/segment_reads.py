@@ -5,13 +5,13 @@ The first batch is at the end of an earlier read (`ReadEnds`) or is found by the
 end is found by the index and by reading the headers of a few batches.
 
 `SegmentBytes` reads bytes and indexes of segments. On the event loop it must not block: a read that
-would wait for a disk or a store raises `ColdRead`. Then a thread repeats the read with a source
-that may block.
+would wait for a disk or a store raises `ColdRead`. After a `ColdRead`, a thread repeats the read
+with a source that may block.
 
-`FilePiece` is a part of a response that is still in a file. It is read, or sent by the operating
-system, only when the client accepts bytes, so a response of any size takes almost no memory. It
-keeps its file open, so that the bytes stay the same even if the segment is rolled, deleted or
-replaced meanwhile.
+`FilePiece` is a part of a response that is still in a file. Its bytes are read, or sent by the
+operating system, only when the client accepts bytes, so a response of any size takes almost no
+memory. A `FilePiece` keeps its file open, so that the bytes stay the same even if the segment is
+rolled, deleted or replaced meanwhile.
 
 Invariants: offsets must increase along the log (`record.offset_order`). A read checks only the
 batches whose headers it needs anyway: the first batch and its neighbors, the batches at the end of
@@ -285,7 +285,7 @@ assert _HEADER.size == _LAST_DELTA_AT + _LAST_DELTA.size
 
 
 class Frame(NamedTuple):
-    """Position and offsets of a batch. For a wrapper message, both offsets are its last offset."""
+    """Position and offsets of a batch. A wrapper message has its last offset in both fields."""
 
     position: int
     size_bytes: int
@@ -374,11 +374,11 @@ def find_range(
     source: SegmentBytes,
     ends: ReadEnds | None = None,
 ) -> ByteRange | None:
-    """Return the bytes for a read from `offset` on; None if no visible batch reaches `offset`.
+    """Return the bytes for a read from `offset` on; None if no visible batch ends at or after it.
 
     Args:
         segments: Segments of a log, oldest first.
-        offset: First requested offset. The first batch may begin before it.
+        offset: First requested offset. The first returned batch may begin before this offset.
         limits: Limits of the read.
         source: Source of the segments' bytes.
         ends: Ends of earlier reads. The function adds the end of this read.
@@ -386,7 +386,8 @@ def find_range(
     Raises:
         ColdRead: The search would have to wait for a disk, and the source may not block.
         CorruptBatch: A frame or an offset is impossible, or records were lost in the gap before the
-            next segment. The error has the position. Sound batches before the damage are found.
+            next segment. The error has the position. If a batch before the damage matches, it is
+            returned instead.
         DamagedLog: The offset lies after the sound part of the log.
         OSError: A read failed.
     """
@@ -583,7 +584,7 @@ def _end_within(segment: Segment, first: Frame, end: int, source: SegmentBytes) 
 def _walk_within(
     first: Frame, walked: Iterable[Frame], end: int, sound_end: tuple[int, int]
 ) -> tuple[int, int]:
-    """Return position and offset after the last batch of `walked` that ends by position `end`.
+    """Return position and offset after the last batch of `walked` that ends at `end` or before it.
 
     The argument `sound_end` is the position and offset after the batches that are known to be
     sound. The result is never before `sound_end`.
@@ -609,7 +610,8 @@ def _floor(segment: Segment, offset: int, source: SegmentBytes) -> tuple[int, Bu
 
     The position is 0 if the index has no such batch.
 
-    Also returns the bytes from the position on, or None if they were not read.
+    The second value has the segment's bytes from this position on; it is None if they were not
+    read.
     """
     key, position = source.offset_index(segment).lookup(offset)
     if not position:

@@ -66,8 +66,8 @@ class ProducerIds:
             raise as_storage_failure(error, file_path, "store producer ids") from error
 
 
-# Number of threads for reads. There are more threads for reads than threads for changes, so that
-# some are free for reads from a disk while a store is slow.
+# Number of threads for reads. This number is higher than the number of threads for changes, so that
+# some threads are free to read from a disk while a store is slow.
 READ_THREADS: Final = 8
 
 

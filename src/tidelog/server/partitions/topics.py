@@ -157,7 +157,7 @@ class Removals:
     def add(self, paths: Iterable[str]) -> None:
         """Add renamed directories of deleted topics.
 
-        Directories that are added after `stop` stay until a restart.
+        Directories that are added after `stop` are not removed before the next start.
         """
         if not self._is_over:
             self._paths.extend(paths)
@@ -196,8 +196,8 @@ class Removals:
     async def stop(self) -> None:
         """Stop removals, and return when none is running.
 
-        Directories that are left are removed after the next start. Callers of `wait_for_room` are
-        released.
+        Directories that are left are removed after the next start. Pending calls of `wait_for_room`
+        return.
         """
         self._is_over = True
         self._paths.clear()

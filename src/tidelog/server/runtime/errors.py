@@ -70,7 +70,7 @@ class Refusal(TidelogError):
 
 
 def refusal_of(error: TidelogError) -> Refusal:
-    """Return an error of lower layers as the refusal of an item."""
+    """Convert an error of a lower layer to a `Refusal` of one item of a request."""
     if isinstance(error, Refusal):
         return error
     return Refusal(ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else error.code, str(error))
