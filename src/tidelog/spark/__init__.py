@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from tidelog.spark.source import plan_batch
     from tidelog.spark.tables import diff, table
 
-# Module that defines each public name, relative to `tidelog`. Jobs are in a layer above this
-# package, so no module of this package may import a job.
+# For each public name: the module that defines it, relative to `tidelog`. Jobs are in a layer above
+# this package, so no module of this package may import a job.
 _MODULES: Final = {
     "Place": "spark.places",
     "TargetLoses": "jobs.target_check",

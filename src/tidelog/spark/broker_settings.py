@@ -1,8 +1,8 @@
 """`kafka.*` options, converted to settings of librdkafka and of tidelog's wire client.
 
-Settings without effect on a read are ignored with a warning. Batches are fetched directly from the
-leaders if `security.protocol` is PLAINTEXT and the wire client supports all other settings that are
-not ignored. Otherwise, records are read through librdkafka, and a setting that librdkafka does not
+Settings without effect on a read are ignored with a warning. If `security.protocol` is PLAINTEXT
+and the wire client supports all settings that have an effect, batches are fetched directly from the
+leaders. For other settings, records are read through librdkafka; a setting that librdkafka does not
 support raises ConfigError.
 """
 

@@ -220,7 +220,7 @@ def send(
         claim: Identity of the rows for exactly-once delivery; None for an idempotent producer
             without transactions.
         on_sent: Function that is called with topic, partition and offset of each acknowledged row
-            or marker. These calls make writes slower.
+            or marker. The calls of `on_sent` make writes slower.
 
     Raises:
         MessageTooLarge, InvalidTimestamp, InvalidRecord, PolicyViolation: The brokers or the
@@ -262,7 +262,8 @@ def client_settings(texts: Mapping[str, str]) -> dict[str, str]:
 def _served_partitions(cluster: "Cluster", topic: str) -> int:
     """Wait until the leaders serve all partitions of a topic; return the number of partitions.
 
-    A producer that starts earlier may lose its first records without an error; see `await_leaders`.
+    If a producer starts before that, its first records may be lost without an error; see
+    `await_leaders`.
     """
     count = partition_count(cluster, topic)
     try:

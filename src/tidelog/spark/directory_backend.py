@@ -163,7 +163,7 @@ class DirectoryBackend(Closing):
         sees only the recovery points in the checkpoint file, which the log's owner writes from time
         to time. So newly flushed records are read only after the owner has written the checkpoint
         again. A partition without an entry has the recovery point 0, so no record of the partition
-        is read. If the checkpoint is damaged, all partitions are without an entry.
+        is read. If the checkpoint is damaged, no partition has an entry.
         """
         from tidelog.storage import files, text_files
 

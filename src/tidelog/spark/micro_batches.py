@@ -149,8 +149,9 @@ def start_offsets(
             at or after the partition's time; None if there is no such record.
 
     Raises:
-        InvalidRequest: An option by partition lacks a partition or has a partition that is not
-            read; or no record is at or after the requested time, and the strategy is `error`.
+        InvalidRequest: An option with values by partition omits a partition, or lists a partition
+            that is not read; or no record is at or after the requested time, and the strategy is
+            `error`.
     """
     if start.times is not None:
         times = _spread("start times", start.times, snapshot)
@@ -202,7 +203,7 @@ def _spread(what: str, values: PartitionValues, snapshot: LogSnapshot) -> dict[T
     """Return an option's value for each partition.
 
     Raises:
-        InvalidRequest: The option lacks a partition, or has a partition that is not read.
+        InvalidRequest: The option omits a partition, or lists a partition that is not read.
     """
     assert values is not None
     if isinstance(values, int):
@@ -261,8 +262,9 @@ class MicroBatches:
 
         Raises:
             UnknownTopic: A named topic or partition does not exist.
-            InvalidRequest: Options by partition don't match the existing partitions; or no record
-                is at or after the requested time, and the strategy is `error`.
+            InvalidRequest: An option with values by partition omits a partition, or lists a
+                partition that does not exist; or no record is at or after the requested time, and
+                the strategy is `error`.
             OffsetsGone: Requested offsets are not in the log, and `failOnDataLoss` is true.
         """
         if self._initial is None:

@@ -612,7 +612,8 @@ def read_source_options(texts: Mapping[str, str], env: Env | None = None) -> Sou
     is_exact = options.choice(
         "timeRange",
         {"exact": True, "positions": False},
-        # An exact read from brokers reads all records after the start, so it is not the default.
+        # From brokers, an exact read reads all records after the range's start, so `exact` is not
+        # the default.
         "positions" if bootstrap else "exact",
     )
     return SourceOptions(

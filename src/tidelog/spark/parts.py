@@ -66,15 +66,15 @@ class _Nobody:
 NOBODY: Final = _Nobody()
 PartRow = Mapping[str, object]
 
-# Maximum number of parts in a round. It is limited because each task's code contains the texts of
-# all parts of the round.
+# Maximum number of parts in a round. The number is limited because each task's code contains the
+# texts of all parts of the round.
 PARTS_AT_ONCE: Final = 10_000
 
 _LOOK_SECONDS: Final = 0.25
 
 
 class Work(Protocol):
-    """Function that processes a part in a worker. Must be picklable, and small."""
+    """Function that processes a part in a worker; must be picklable, and small when pickled."""
 
     def __call__(self, part: str) -> tuple[object, ...]:
         """Process a part; return its row as a tuple of values, in the order of the schema."""
@@ -98,7 +98,7 @@ def run_parts(
         schema: Names and types of a row in Spark's notation: `records bigint, facts string`. Types
             are bigint, string and binary.
         listener: Receives the number of finished parts from time to time. If Spark reports no
-            progress, `listener` receives it only at the end of each round.
+            progress, `listener` receives the number only at the end of each round.
 
     Raises:
         Spark's exception if a part fails after its retries; the exception's text contains the
@@ -117,7 +117,7 @@ def run_parts(
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """Reports to a listener how many parts of all rounds so far are finished."""
+    """Reports to a listener how many parts are finished, in this round and all earlier rounds."""
 
     listener: Listener
     before: int

@@ -92,7 +92,7 @@ def _check_servers(text: str, servers: str) -> None:
 
 
 def as_place(value: "Place | str | PathLike[str]") -> Place:
-    """Return a place. Text and paths are parsed. Raises InvalidRequest if the value is no place."""
+    """Return a place; text and paths are parsed. Raises InvalidRequest if `value` is no place."""
     if isinstance(value, Place):
         return value
     if isinstance(value, str | PathLike):

@@ -66,8 +66,8 @@ class FilterLimits:
         least_offset: First offset in every partition, inclusive.
         limit_offset: End offset in every partition, exclusive.
         clock: Clock of `times`.
-        times: Time range in ms, [a, b). If b is INT64_MAX, the range has no end. If `times` is
-            None, times are not limited, so records without a time are read, too.
+        times: Time range [a, b) in ms, without an end if b is INT64_MAX. If `times` is None, times
+            are not limited, so records without a time are read, too.
     """
 
     names: tuple[Filter, ...] = ()
@@ -286,8 +286,8 @@ def scan_ranges(
     """Return the requested range of each partition that the limits don't exclude.
 
     Raises:
-        InvalidRequest: An option by partition lacks a partition, or has a partition that is not
-            read.
+        InvalidRequest: An option with values by partition omits a partition, or lists a partition
+            that is not read.
     """
     sides = {
         "start_offset": _spread("startingOffsets", options.start_offsets, names),
@@ -314,7 +314,7 @@ def _spread(what: str, values: PartitionValues, names: list[TopicPartition]) -> 
     """Return an option's value for each partition.
 
     Raises:
-        InvalidRequest: The option lacks a partition, or has a partition that is not read.
+        InvalidRequest: The option omits a partition, or lists a partition that is not read.
     """
     if values is None or isinstance(values, int):
         return [values] * len(names)

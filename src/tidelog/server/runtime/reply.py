@@ -193,8 +193,8 @@ class Reply(Generic[T]):
     def _take_over(self, job: _Job | None) -> None:
         """Replace the task that computes this reply and the replies mapped from it.
 
-        The new task is the task of `job`, and the current watch measures it. If `job` is None, no
-        task computes the reply any more.
+        The new task is the task of `job`. The watch that measured the old task then measures the
+        new task. If `job` is None, no task computes the reply any more.
         """
         if self._job is None or job is None:
             self._job = job
@@ -325,7 +325,7 @@ class Arrivals:
         self.due.append(send)
 
     def send(self) -> None:
-        """Send all responses that are due. Must not be called in the middle of other work."""
+        """Send all responses that are due. Must not be called while a request is being handled."""
         due = self.due
         while due:
             due.popleft()()

@@ -289,9 +289,9 @@ def _key_of(jwk: object) -> PublicKey | None:
 
 
 def _number(text: object, size: int) -> str:
-    """Return a number in base64url, with only the leading zeros that fill `size` bytes.
+    """Return a number in base64url, padded with leading zeros to `size` bytes.
 
-    Some issuers add leading zeros, and some issuers omit them.
+    The result is the same for issuers that add leading zeros and for issuers that omit them.
     """
     if not isinstance(text, str):
         raise TypeError("not a number")

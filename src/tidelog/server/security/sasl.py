@@ -105,7 +105,7 @@ FOR_ANOTHER_MESSAGE: Final = (
 class LoginFailed(TidelogError):
     """A login failed, or the credentials could not be checked.
 
-    The reason is for the broker's log. It contains no secret and no client input. The message to
+    The reason is for the broker's log, and contains no secret and no client input. The message to
     the client does not reveal whether the user exists.
 
     Attributes:
@@ -122,7 +122,7 @@ class LoginFailed(TidelogError):
 ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 16_384
 
-# Maximum length of a client's message in bytes. Names and nonces are short.
+# Maximum length of a client's message in bytes. Messages with usual names and nonces are shorter.
 MESSAGE_BYTES_MAX: Final = 8192
 
 SALT_BYTES: Final = 24
@@ -135,7 +135,7 @@ _BARE_EQUALS: Final = re.compile("=(?!2C|3D)")
 
 
 class ScramMechanism(IntEnum):
-    """SCRAM mechanism, with Kafka's number. UNKNOWN stands for any other number."""
+    """SCRAM mechanism, with Kafka's number. UNKNOWN stands for numbers without a mechanism."""
 
     UNKNOWN = 0
     SCRAM_SHA_256 = 1
@@ -186,8 +186,8 @@ class ScramExchange:
             mechanism: SCRAM mechanism.
             find: Returns a user's credential; None if the user has no credential.
             nonce: Random bytes for this exchange only.
-            pretender_key: Secret from which the shapes and salts of unknown users are derived. It
-                stays the same while the broker runs.
+            pretender_key: Secret from which the shapes and salts of unknown users are derived. The
+                secret stays the same while the broker runs.
             shapes: Returns the number of users per shape for the mechanism. The fake credentials of
                 unknown users have shapes with the same frequencies.
         """
@@ -199,7 +199,7 @@ class ScramExchange:
         self._pretended: ScramCredential | None = None
         self._user = ""
         self._credential: ScramCredential | None = None
-        self._messages = ""  # client-first-bare and server-first; proofs sign them
+        self._messages = ""  # client-first-bare and server-first, which proofs sign
         self._header = ""
         self._expected_nonce = ""
         self.login: AuthenticatedUser | None = None

@@ -23,9 +23,9 @@ from tidelog.config import BrokerConfig
 from tidelog.env import FileStat, FileSystem
 from tidelog.errors import ConfigError, TidelogError
 
-# Non-blocking socket of the handshake that the running task begins. It is a context variable
-# because an event loop does not pass the socket to the TLS context, and accepts only a real
-# `SSLContext`.
+# Non-blocking socket of the handshake that the running task begins. The socket is passed in a
+# context variable, because an event loop does not pass the socket to the TLS context, and accepts
+# no wrapper of an `SSLContext`.
 SHAKING: Final[ContextVar[socket.socket | None]] = ContextVar("SHAKING", default=None)
 
 
@@ -49,7 +49,8 @@ class Handshake(ssl.SSLObject):
             if self.send_alert is not None:
                 self.send_alert()
             raise
-        # After the handshake only the loop needs a reference to the socket.
+        # `send_alert` refers to the socket. After the handshake this reference is dropped, so that
+        # only the event loop holds the socket.
         self.send_alert = None
 
 
@@ -199,7 +200,7 @@ class TlsContexts:
     """TLS context that reloads changed certificates. Used only in the event loop's thread.
 
     Attributes:
-        context: Context for the listener. Each handshake continues with the newest context.
+        context: Context for the listener. In each handshake, it is replaced by the newest context.
     """
 
     def __init__(self, config: BrokerConfig, files: FileSystem, *, verifies_clients: bool) -> None:

@@ -77,7 +77,7 @@ class FetchQueue:
         self._is_read = False
 
     def may_acquire(self, isolation: IsolationLevel) -> bool:
-        """Whether a read of the log may find records, as far as is known without a read."""
+        """Whether a read of the log may return records, decided without reading the log."""
         raise NotImplementedError
 
     @property
@@ -240,7 +240,10 @@ class OpenSharePartition(FetchQueue):
     def acknowledge(
         self, member: str, acknowledgements: Sequence[Acknowledgement]
     ) -> Reply[ErrorCode]:
-        """Apply a member's acknowledgements. The reply completes when they are durable or fail."""
+        """Apply a member's acknowledgements.
+
+        The reply completes with NONE once the acknowledgements are durable, or with an error code.
+        """
         self.refresh()
         change = self.records.acknowledge(member, acknowledgements, self._now_ms())
         if isinstance(change, ErrorCode):
@@ -300,7 +303,7 @@ class OpenSharePartition(FetchQueue):
         due_ms = self.records.deadline_ms
         if self._timer is not None:
             if due_ms is not None and self._timer.due_ms <= due_ms and not self._timer.is_cancelled:
-                return  # `_expire` then starts the next timer
+                return  # `_expire` starts the next timer
             self._timer.cancel()
             self._timer = None
         if due_ms is not None and not self.is_closed:

@@ -317,8 +317,8 @@ class SharePartition:
         """Return the last offset to acquire, and the maximum number of records."""
         last = offered.batches[-1][1]
         if self.in_flight >= self.limits.locks_max:
-            # At the limit, only released records are acquired. Records at or after the end are not
-            # acquired.
+            # If the limit of locked offsets is reached, only released records are acquired, but no
+            # records at or after `end`, which were never delivered.
             last = min(last, self.end - 1)
         return last, self._records_max(offered.fetch_offset, options.records_max)
 

@@ -98,8 +98,8 @@ class ShareSettings:
         return parse_reset(group_text(SHARE_RESET, self.texts(group_id)))
 
 
-# Maximum number of partitions in all sessions. This limits memory, because clients can name any
-# number of partitions.
+# Maximum number of partitions in all sessions. The limit bounds the memory for sessions, because
+# clients can name any number of partitions.
 PARTITIONS_MAX: Final = 250_000
 
 
@@ -137,7 +137,7 @@ class ShareSession:
     def rotated(self, epoch: int) -> list[SharedPartition]:
         """Return the session's partitions, rotated by the epoch.
 
-        So the partitions take turns to come first in consecutive requests.
+        As the epoch increases with each request, each request begins with another partition.
         """
         partitions = list(self.partitions)
         turn = epoch % len(partitions) if partitions else 0
@@ -219,7 +219,7 @@ class ShareSessions:
     def end(self, key: SessionKey) -> ShareSession | None:
         """Remove a member's session and return it; None if the member has no session.
 
-        A caller that keeps the returned session must clear the session's partitions.
+        If the caller keeps the returned session, the caller must clear the session's partitions.
         """
         session = self._sessions.pop(key, None)
         if session is not None:
@@ -397,7 +397,7 @@ class SharePartitions:
         for topic_id, number in session.partitions:
             share = self.find(ShareKey(group_id, topic_id, number))
             if share is not None:
-                # After the release, no write of the member is pending.
+                # When the release is written, no write for the member is pending any more.
                 share.release(member_id).then(partial(self._close_if_idle, share))
         session.partitions.clear()
 
@@ -436,7 +436,7 @@ class SharePartitions:
         live.close()
 
     def _lose(self, keys: list[ShareKey]) -> None:
-        """Close share partitions whose persisted state was unloaded or is uncertain."""
+        """Close share partitions whose persisted state was unloaded or may have changed."""
         for key in keys:
             live = self._live.get(key)
             if live is not None:

@@ -48,8 +48,8 @@ class ShareRead:
 
     Attributes:
         offered: Batches that were read.
-        size_bytes: Size of the byte range that was found at the offset. The range may extend beyond
-            the batches in `offered`.
+        size_bytes: Size of the byte range of the log that begins at the read's offset. This range
+            may extend beyond the batches in `offered`.
     """
 
     offered: ReadBatches

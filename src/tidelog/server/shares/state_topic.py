@@ -59,7 +59,7 @@ from tidelog.types import SHARE_STATE_TOPIC
 # Start offset in an update that does not change the start offset.
 UNCHANGED: Final = -1
 
-# Start offset in a persisted state before a member has read.
+# Start offset in a persisted state until a member has read the share partition.
 UNKNOWN_START: Final = -1
 
 UNKNOWN_COUNT: Final = -1
@@ -101,13 +101,13 @@ class PersistedState:
 
     Attributes:
         snapshot_epoch: Number of the snapshot. Each snapshot increments it.
-        state_epoch: Number of resets.
-        leader_epoch: Highest leader epoch of its updates.
-        start: Start offset; `UNKNOWN_START` before a member has read.
+        state_epoch: Number of times that the state was reset.
+        leader_epoch: Highest leader epoch of the updates of this state.
+        start: Start offset; `UNKNOWN_START` until a member has read the share partition.
         complete_count: Number of finished offsets from the start on, -1 if unknown.
         batches: States of records, by offset, without overlap.
         update_count: Number of updates since the snapshot.
-        created_ms: Wall time of its creation.
+        created_ms: Wall time in ms when the snapshot was created.
     """
 
     snapshot_epoch: int = 0
@@ -448,7 +448,7 @@ class ShareStates(Watchable):
         self.topic: StateTopic[LoadedStates] = StateTopic(services, self, spec)
         self._entries: PartitionedMap[Entry] = PartitionedMap(self.topic.number_of)
         self._by_key: Mapping[str, Entry] = self._entries.all
-        # Log end offset of each partition at the last check.
+        # Log end offset of each partition when `_check_log_start` last checked the partition.
         self._checked_ends: dict[int, int] = {}
 
     # -- queries -----------------------------------------------------------------------------

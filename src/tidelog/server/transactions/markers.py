@@ -164,8 +164,8 @@ class PartitionMarkers:
 
         Args:
             partitions: Partitions of the transaction, each once.
-            end: The end of the transaction. A log that has seen a later coordinator epoch refuses
-                the marker.
+            end: Producer, commit or abort, and coordinator epoch. A log that has seen a later
+                coordinator epoch refuses the marker.
 
         Returns:
             A code for each partition. A partition is finished if its code is NONE,

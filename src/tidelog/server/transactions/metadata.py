@@ -182,7 +182,7 @@ class TransactionMetadata:
         )
 
     def completed(self, now_ms: int) -> "TransactionMetadata":
-        """Return the completed state. If the epochs are used up, it has the next producer id."""
+        """Return the completed state, with the next producer id if the epochs are used up."""
         rotates = self.bumps_epoch and self.next_producer_id != NO_PRODUCER_ID
         return replace(
             self,
@@ -198,7 +198,7 @@ class TransactionMetadata:
     def renewed(
         self, *, producer_id: int, epoch: int, last_epoch: int, timeout_ms: int, now_ms: int
     ) -> "TransactionMetadata":
-        """Return the metadata for another producer instance, in state Empty."""
+        """Return the metadata in state Empty, for a producer that has just been initialized."""
         return replace(
             self,
             previous_producer_id=self.producer_id,
@@ -408,7 +408,7 @@ def plan_add(
 def verify(
     metadata: TransactionMetadata, producer: ProducerRef, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, ErrorCode]:
-    """Check that partitions are in the transaction. The log makes the final check of an append."""
+    """Check that partitions are in the transaction. The log checks each append once more."""
     code = check_producer(metadata, producer)
     if code is ErrorCode.NONE and metadata.is_prepared:
         code = ErrorCode.CONCURRENT_TRANSACTIONS

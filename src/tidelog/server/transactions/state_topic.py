@@ -170,7 +170,7 @@ class TransactionReplay:
                 self._latest[key] = value
 
     def add_latest(self, latest: "Iterable[LatestRecord]") -> None:
-        """Add the last record of each key. Control and transactional batches are excluded."""
+        """Add the last record of each key in batches other than control and transactional ones."""
         for key, value, _, _ in latest:
             if value is None:
                 self._latest.pop(key, None)
