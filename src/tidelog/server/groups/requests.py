@@ -161,7 +161,7 @@ class HeartbeatRequest(NamedTuple):
 class HeartbeatResult(NamedTuple):
     """Result of a heartbeat.
 
-    The assignment is None if it has not changed since the last response.
+    Without an error, an assignment of None means no change since the last response.
     """
 
     code: ErrorCode = ErrorCode.NONE
