@@ -290,7 +290,7 @@ class Server:
 
     async def _serve_control(self) -> None:
         """Open the control channel. A failure is logged, and the broker works without it."""
-        from tidelog.server.maintenance.control import Control  # large, imported only to listen
+        from tidelog.server.maintenance.control import Control  # imported late, as it is large
 
         control = Control(self.node, self._started_compaction)
         try:
@@ -301,7 +301,7 @@ class Server:
         self._control = control
 
     async def stop(self) -> None:
-        """Close all connections, then the directory. This is a clean shutdown.
+        """Shut down cleanly: close all connections, then the data directory.
 
         Raises:
             StorageFailure: A partition could not be closed.

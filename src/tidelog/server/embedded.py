@@ -32,12 +32,12 @@ from tidelog.types import PORT_MAX
 
 _Result = TypeVar("_Result")
 
-# Setting whose default here is not Kafka's default. With Kafka's default, the first consumer of a
+# Setting that has another default here than in Kafka. With Kafka's default, the first consumer of a
 # group waits three seconds for other members, so most tests would take three seconds longer.
 _EAGER: Final = {"group.initial.rebalance.delay.ms": "0"}
 
-# Settings for a temporary directory. With the defaults, creating fifty partitions would take a
-# tenth of a second.
+# Settings for a temporary directory. With the defaults, each of these topics would have fifty
+# partitions, whose creation takes a tenth of a second.
 _FEW: Final = {
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
@@ -46,8 +46,8 @@ _FEW: Final = {
 
 _DIRECTORIES: Final = frozenset({"log.dirs", "log.dir"})
 
-# Delay in seconds before the kernels are loaded. Loading would slow down the first client of a
-# process, which connects at once, and is often the only one.
+# Delay in seconds before the kernels are loaded. Without the delay, the loading would slow down the
+# first client of a process. This client connects at once, and is often the only client.
 _KERNELS_AFTER_S: Final = 1.0
 
 # Address that local clients connect to if a listener is bound to all addresses, by IP version.
@@ -146,8 +146,9 @@ class Broker(Closing):
     def run_due(self) -> int:
         """Run every timer that is due by the broker's clock, and return their number.
 
-        Tests that move the clock (`ManualClock`) need this: the broker checks its timers in real
-        time, so it would notice the moved clock only at its next check.
+        Tests that move the broker's clock (`ManualClock`) call this method. Without the call, the
+        broker would notice the moved clock only at its next check of timers, which it makes in real
+        time.
 
         Raises:
             Closed: The broker was closed.

@@ -118,7 +118,7 @@ class Node(Services):
             for texts in self.cluster.state.groups.values():
                 ensure_group_texts(texts)
         self.has_groups = False
-        # A plain attribute instead of a property, because every request reads it.
+        # `authorizer` is an attribute and not a property, because every request reads it.
         self.authorizer: Authorizer | None = None
         if config.authorizer_class_name:
             self.authorizer = self.rules.authorizer

@@ -139,7 +139,7 @@ class Row:
 
     Attributes:
         topic: The topic as the request names it.
-        data: The partition's number and its records, which are None while the response waits.
+        data: The partition's number and its records. The records are None while the response waits.
         response: The partition's response, once the records are appended or refused.
         name: The topic's name; "" if no topic has the requested id.
         partition: The partition, if it is open and in use.

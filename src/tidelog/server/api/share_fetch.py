@@ -179,7 +179,7 @@ def _plain(batches: Iterable[AcknowledgementBatch]) -> list[Acknowledgement]:
 def _can_be(batches: Iterable[AcknowledgementBatch], most: int, *, is_renewal: bool) -> bool:
     """Whether the offset ranges are in order and the types are allowed.
 
-    A range has one type for all its offsets, or one type for each offset.
+    A range of offsets has one acknowledgement type for all offsets, or one type for each offset.
     """
     behind = -1
     for each in batches:
@@ -422,8 +422,8 @@ class ShareFetching:
             if acquired:
                 await self._respond_records(named, batches, acquired)
             elif live.records.position != before:
-                # No record that was read can be delivered, so the next fetch reads after these
-                # records.
+                # None of the records that were read can be delivered, so end this fetch. The next
+                # fetch reads the records after them.
                 self._has_news = True
 
     async def _respond_records(

@@ -227,7 +227,7 @@ async def _reset_offset(
 ) -> tuple[ErrorCode, str]:
     """Set the start offset of one partition; return an error code and its message.
 
-    The topic may be deleted at any time.
+    The topic may be deleted at any time during this call.
     """
     info = node.topics.find(name)
     if info is None or info.topic_id is None or not 0 <= number < info.partitions:

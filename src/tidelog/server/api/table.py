@@ -57,13 +57,14 @@ class Row(NamedTuple):
         guard: Guard of the API. `OWN` means the function in the handler's module whose name is
             `guard_` followed by the handler's name. If the guard is None, clients need all rights
             on the cluster, unless the API is in `OPEN_TO_ALL`.
-        module: Module, in this package, of the API's handler. Empty if this module has the same
-            name as the module that declares the API's messages.
-        rows: Name, in the handler's module, of the API's `RowFunctions` (functions for repeated
-            requests); empty if the API has none.
-        parts: Pairs `request list=response list`, as paths of fields. A request with a long list is
-            split along the first pair whose fields exist in the version. If there is no such pair,
-            long requests are refused. Exception: a long Fetch is processed by `fetch.long_fetch`.
+        module: Name of the handler's module in this package. Empty if this module has the same name
+            as the module that declares the API's messages.
+        rows: Name of the API's `RowFunctions` (functions for repeated requests) in the handler's
+            module; empty if the API has none.
+        parts: Pairs `LIST=LIST`: a list in the request and the matching list in the response, each
+            as a path of fields. A request with a long list is split along the first pair whose
+            fields exist in the request's version. If there is no such pair, long requests are
+            refused. Exception: a long Fetch is processed by `fetch.long_fetch`.
         at_once: Maximum number of list elements of a request that are processed without yielding
             the event loop. Processing so many elements takes about 30 ms.
     """

@@ -440,7 +440,7 @@ def init_producer_id(
 async def _init(
     context: RequestContext, request: InitProducerIdRequest, transactional_id: str
 ) -> InitProducerIdResponse:
-    # Imported here, because producers without transactions do not need it.
+    # This module is imported here, because producers without transactions do not need it.
     from tidelog.server.transactions.metadata import InitRequest, ProducerRef
 
     expected = None

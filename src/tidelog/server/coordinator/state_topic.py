@@ -14,8 +14,8 @@ Group commit: the first write to a partition in an iteration of the event loop i
 so that a lone client does not wait. Later small writes of the same iteration are gathered in a
 batch, which is appended when it is full, and at the latest at the end of the iteration.
 
-The state machine defines what records mean and decides which records may be written. Everything is
-used only in the event loop's thread, except a `Replay`.
+The state machine defines what records mean and decides which records may be written. All objects of
+this module are used only in the event loop's thread, except a `Replay`.
 
 Source: Kafka 4.3's CoordinatorRuntime; `group.coordinator.append.linger.ms`.
 """
@@ -317,8 +317,8 @@ class StateTopic(Generic[Loaded]):
         self._progress: asyncio.Future[None] | None = None
         self._creation: asyncio.Task[ErrorCode] | None = None
         self._settling: asyncio.Task[None] | None = None
-        # Partitions that were written to in this iteration of the event loop, and writes that wait
-        # for the end of the iteration.
+        # `_written` has the partitions that were written to in this iteration of the event loop.
+        # `_gathered` has the writes that wait for the end of the iteration.
         self._written: LoopTurn[int] = LoopTurn(self._flush_all)
         self._gathered: dict[int, _Gathered] = {}
         services.closers.append(self.close)

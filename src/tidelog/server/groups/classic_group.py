@@ -265,10 +265,10 @@ class ClassicGroup:
     def expiry_start_ms(self) -> int | None:
         """Wall time at which the retention of offsets starts, for topics that no member reads.
 
-        - Group without members: the time when it became empty. If it never had members, -1: the
-          retention of an offset starts at its commit.
-        - Stable group of consumers whose topics are known: -1, so the retention starts at the
-          commit.
+        - Group without members: the time when the group became empty, or -1 if it never had
+          members. With -1, the retention of an offset starts at the offset's commit.
+        - Stable group of consumers whose topics are known: -1, so the retention of an offset starts
+          at the offset's commit.
         - Any other group: None, because its offsets do not expire.
         """
         if self.protocol_type is None:

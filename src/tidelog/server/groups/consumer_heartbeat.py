@@ -55,8 +55,8 @@ class ConsumerHeartbeats(Heartbeats):
         is_usual = (
             request.epoch > JOINING and request.instance_id is None and request.rack_id is None
         )
-        # The usual heartbeat of an existing member breaks no rule if it has a member id and a group
-        # id.
+        # A usual heartbeat of an existing member needs no check by `_rules` if it has a member id
+        # and a group id.
         if not (is_usual and request.member_id.strip() and request.group_id.strip()):
             require_all(_rules(request))
         assignor = request.assignor

@@ -154,8 +154,8 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
         return is_old and self.assigned.is_first(group.group_id)
 
     def _specs(self, group: ConsumerGroup, new: ConsumerMember) -> dict[str, MemberSpec]:
-        # Topic ids by subscription. They are computed once for each subscription, because many
-        # members have the same subscription.
+        # Topic ids by subscription. The ids are computed only once for each subscription, because
+        # many members have the same subscription.
         ids: dict[tuple[frozenset[str], str], frozenset[UUID]] = {}
 
         def read_by(subscription: Subscription) -> frozenset[UUID]:

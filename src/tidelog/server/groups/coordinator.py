@@ -160,7 +160,7 @@ class GroupCoordinator:
 
     @cached_property
     def share_topics(self) -> "ShareTopics":
-        """Changes of share groups' initialized topics, by tools or because a topic was deleted."""
+        """Changes which topics of share groups are initialized, for tools and deleted topics."""
         from tidelog.server.groups.share_heartbeat import ShareTopics
 
         return ShareTopics(self._sharers)

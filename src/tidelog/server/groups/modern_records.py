@@ -325,7 +325,7 @@ class EpochChange:
     metadata_hash: int = 0
 
     def record(self, group: ModernGroup[AssignmentT]) -> KeyValue:
-        """Encode the record of kind 3 (consumer) or 11 (share)."""
+        """Encode a record of kind 3 (consumer group) or 11 (share group)."""
         kinds = records_of(group)
         key = group_key(kinds.epoch_key, group.group_id)
         if self.epoch is None:
@@ -348,7 +348,7 @@ class MemberChange:
     subscription: Subscription | None
 
     def record(self, group: ModernGroup[AssignmentT]) -> KeyValue:
-        """Encode the record of kind 5 (consumer) or 10 (share)."""
+        """Encode a record of kind 5 (consumer group) or 10 (share group)."""
         kinds = records_of(group)
         key = member_key(kinds.member_key, group.group_id, self.member_id)
         return KeyValue(
@@ -371,7 +371,7 @@ class TargetEpochChange:
     target_ms: int = 0
 
     def record(self, group: ModernGroup[AssignmentT]) -> KeyValue:
-        """Encode the record of kind 6 (consumer) or 12 (share)."""
+        """Encode a record of kind 6 (consumer group) or 12 (share group)."""
         key = group_key(records_of(group).target_epoch_key, group.group_id)
         if self.epoch is None:
             return KeyValue(key, None)
@@ -392,7 +392,7 @@ class TargetChange:
     target: Target | None
 
     def record(self, group: ModernGroup[AssignmentT]) -> KeyValue:
-        """Encode the record of kind 7 (consumer) or 13 (share)."""
+        """Encode a record of kind 7 (consumer group) or 13 (share group)."""
         key = member_key(records_of(group).target_key, group.group_id, self.member_id)
         if self.target is None:
             return KeyValue(key, None)
@@ -415,7 +415,7 @@ class AssignmentChange(Generic[AssignmentT]):
     assignment: AssignmentT | None
 
     def record(self, group: ModernGroup[AssignmentT]) -> KeyValue:
-        """Encode the record of kind 8 (consumer) or 14 (share)."""
+        """Encode a record of kind 8 (consumer group) or 14 (share group)."""
         kinds = records_of(group)
         key = member_key(kinds.current_key, group.group_id, self.member_id)
         return KeyValue(
@@ -537,8 +537,8 @@ class ModernRecord(NamedTuple):
     """Decoded record.
 
     Attributes:
-        kind: Number of its key. Records are applied in ascending order of their kinds, because a
-            member must exist before its assignment.
+        kind: Number of the record's key. Records are applied in ascending order of their kinds,
+            because a member must exist before its assignment.
         group_id: Id of the group.
         change: Effect of the record.
     """
