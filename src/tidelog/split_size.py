@@ -12,8 +12,8 @@ THREAD_SPLIT_BYTES: Final = 32 << 20
 # Size for tables by key on Spark.
 TABLE_SPLIT_BYTES: Final = 256 << 20
 
-# Size for jobs. Reading such a split takes some seconds; for smaller splits Spark's overhead
-# dominates.
+# Size for jobs. Reading 1 GiB takes some seconds; for smaller splits, Spark's overhead is longer
+# than the reading.
 JOB_SPLIT_BYTES: Final = 1 << 30
 
 # Minimum size, because for a smaller split the fixed cost of a task exceeds the cost of reading.

@@ -28,7 +28,7 @@ class Progress:
         rows_read: Number of rows read in the micro-batches that Spark still reports (the last 100
             by default).
         rows_written: Number of rows that the sink reports as written in the same micro-batches.
-            Sinks in Python report no number; then this is `rows_read`.
+            Equals `rows_read` for sinks in Python, which report no number.
         lost: Ranges of offsets that were lost in the same micro-batches, as text; at most 20 of
             each micro-batch.
     """

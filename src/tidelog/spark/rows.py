@@ -140,7 +140,7 @@ class SparkRows:
             _converter(field.name, field.type, serdes.get(field.name, "bytes"))
             for field in self._schema
         ]
-        # Columns that are read only to fill the column `REASON`.
+        # Columns that Spark does not get: they are converted only to fill the column `REASON`.
         self._hidden = {
             column: _serde_converter(column, serdes[column])
             for column in self.scanned
@@ -272,8 +272,9 @@ def _wrong_times(name: str, column: "Column") -> "Iterator[tuple[int, RequestErr
 def _headers(column: "Column", kind: pa.DataType) -> "Column":
     """Return headers as Spark's list of structs, without copying; null if a record has no headers.
 
-    Spark's Kafka connector returns null, too. The array is rebuilt with Spark's schema, because
-    Spark compares the nullability of child fields, which is different in the scan's column.
+    Null is also what Spark's Kafka connector returns for such a record. The array is rebuilt with
+    Spark's schema, because Spark compares the nullability of child fields, which is different in
+    the scan's column.
     """
     assert isinstance(column, pa.ListArray)
     assert isinstance(kind, pa.ListType)
@@ -344,7 +345,7 @@ class Router:
             yield str(name), rows
 
     def _numbers(self, topic: str, batch: pa.RecordBatch) -> "Numbers":
-        """Return each row's partition: given in the row, or chosen as by Kafka's clients."""
+        """Return each row's partition: the given one, or the one that Kafka's clients choose."""
         count = self._counts.get(topic) or self._count_of(topic)
         self._counts[topic] = count
         if "partition" not in batch.schema.names:

@@ -7,9 +7,9 @@ workers that start afterwards, and checks the Python of a worker.
 
 The data source is tested with the supported versions and refuses all other versions. The reason is
 that Spark's Python data sources change from one version to the next, so with another version a
-query could fail only at run time. Each process that imports pyspark knows Spark's version. If there
-is a session, Spark reports Java's version (`check_session`), also over Spark Connect. Otherwise,
-Java's version is read from the process that started Spark's Python (`driver_java`).
+query could fail only at run time. Any process can get Spark's version from pyspark. A session, also
+one of Spark Connect, reports Java's version (`check_session`). Otherwise, Java's version is read
+from the process that started Spark's Python (`driver_java`).
 
 `workers` checks the Python and the packages of the workers.
 """
@@ -142,8 +142,7 @@ def driver_java(proc: Path = Path("/proc"), pid: int | None = None) -> str | Non
         pid: Process whose ancestors are searched; None for this process.
 
     Returns:
-        The version. None if none of these ancestors is a Java process, or if the version is
-        unknown.
+        The version. None if no ancestor is a Java process, or if the version is unknown.
     """
     current = os.getpid() if pid is None else pid
     for _ in range(_PARENTS_MAX):
@@ -360,8 +359,8 @@ def check_shared_places(spark: "SparkSession", places: Iterable[Place]) -> None:
     """Refuse relative paths if the session uses a Spark Connect server.
 
     Jobs plan in this process, and read and write on the server, so a path must name the same
-    directory on both machines. This function assumes that an absolute path does so, and does not
-    compare the contents of the directories.
+    directory on both machines. An absolute path is assumed to name the same directory on both; the
+    contents are not compared.
 
     Raises:
         InvalidRequest: The session uses a Spark Connect server, and a path is relative.

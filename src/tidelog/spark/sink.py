@@ -100,8 +100,8 @@ _COLUMNS: Final[dict[str, _Kinds]] = {
     "timestamp": (TimestampType, LongType),
 }
 
-# Columns that a read returns and a write ignores. So the rows of a read can be written without
-# selecting columns first.
+# Columns that a read returns and a write ignores. So rows that were read can be written without
+# dropping columns.
 _READ_ONLY: Final = TYPES.keys() - _COLUMNS.keys() - {REASON}
 
 _WHOLE: Final[_Kinds] = (IntegerType, LongType, ShortType)

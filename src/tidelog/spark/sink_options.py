@@ -53,7 +53,7 @@ _REFUSED_CLIENT: Final = {
 
 @dataclass(frozen=True, slots=True)
 class AppVersion:
-    """Application and number of a write. The write skips topics with this or a later number."""
+    """Application and number of a write; skips topics that have this or a later number."""
 
     app_id: str
     version: int
@@ -106,8 +106,8 @@ class SinkOptions:
         codec: Codec for topics whose `compression.type` is `producer`.
         batch_bytes: Size in bytes, before compression, at which a batch is closed.
         clock_ms: Append time of the rows in ms; None for the time of the machine's clock.
-        exactly_once: Whether rows are written exactly once. In a write to brokers, each task then
-            writes its rows in one transaction.
+        exactly_once: Whether rows are written exactly once. If so, each task of a write to brokers
+            uses one transaction.
         transactional_id_prefix: Prefix of the transactional ids.
         marker_topic: Topic for the markers of written batches.
         txn: `txnAppId` and `txnVersion` of a numbered write; None for a write without these

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from tidelog.scan import ScanPlan
 
 _LOG: Final = logging.getLogger("tidelog.spark")
-# Module that Spark runs in the process that pushes filters down. In other processes Spark refuses
-# readers with `pushFilters`.
+# Module that Spark runs in the process that pushes filters down. Only in this process does Spark
+# accept readers with `pushFilters`.
 _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
@@ -68,8 +68,8 @@ class TidelogSource(DataSource):
         check_driver()
         from tidelog.spark.rows import row_type
 
-        # Spark calls `schema` for batches and for streams. Options of the start differ between the
-        # two, so they can't be checked here.
+        # Spark calls `schema` for batches and for streams. The options for the start position
+        # differ between batches and streams, so they can't be checked here.
         options = read_common_options(self.options)
         return row_type(options.columns, options.serdes)
 
@@ -158,7 +158,7 @@ class PushdownReader(TidelogReader):
 def takes_filters() -> bool:
     """Return whether this process is Spark's worker for filters.
 
-    In other processes, Spark refuses a reader with the method `pushFilters`.
+    Only in this worker does Spark accept a reader with the method `pushFilters`.
 
     Spark starts that worker only if the session's setting `spark.sql.python.filterPushdown.enabled`
     is true; the setting can't be read here.

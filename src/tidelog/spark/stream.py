@@ -6,7 +6,7 @@ reader's methods in this order:
 
 1. `prepareForTriggerAvailableNow`, if the query must stop at the current end of the log.
 2. `initialOffset`, for a new query. Spark calls it again until the query's first batch is done.
-3. `latestOffset(start, limit)`, for the end of the next batch. Then `reportLatestOffset`, for the
+3. `latestOffset(start, limit)`, for the end of the next batch; then `reportLatestOffset`, for the
    query's progress.
 4. `partitions(start, end)`, for the tasks. After a crash, this is the first call, for the batch
    that was planned but not finished.

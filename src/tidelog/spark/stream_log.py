@@ -1,7 +1,7 @@
 """Access of a stream to its log: snapshots, leader epochs, and limits of batches by bytes.
 
 In a batch query, named topics must exist. A stream that has started continues if a named topic is
-missing. It reads the named topics that exist, and also a named topic that is created later.
+missing. The stream reads the named topics that exist, including topics that are created later.
 
 For directories, `cut_by_bytes` computes the number of bytes of log in a range of offsets, and the
 offset at which a limit in bytes is reached. Ranges end after whole batches, because readers read
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger("tidelog.spark")
 
 # Maximum number of attempts to take a snapshot. An attempt fails if a topic is deleted between two
-# requests of the attempt. It is unlikely that this happens in several attempts in a row.
+# requests of the attempt. Several consecutive failures are unlikely.
 _TRIES: Final = 5
 
 
@@ -97,9 +97,9 @@ class StreamLog:
         if assigned := set(self._options.assigned):
             names = [name for name in names if name in assigned]
         bounds = backend.bounds(names)
-        # The ids are read after the bounds. So if a topic is recreated between the two requests,
-        # the check finds another id. If the ids were read first, the check would take the offsets
-        # of the new topic for offsets of the old topic.
+        # The ids are read after the bounds. So if a topic is recreated between these two reads, the
+        # check finds that its id has changed. If the ids were read first, the check would take the
+        # offsets of the new topic for offsets of the old topic.
         ids = backend.topic_ids({name.topic for name in names})
         return LogSnapshot(extents=bounds, topic_ids=ids)
 
@@ -115,7 +115,8 @@ class StreamLog:
         """Return the leader epoch of the last batch below each offset; -1 if unknown.
 
         If the ends of a partition's epochs are unknown, this function requests no epoch of the
-        partition. The epoch could not be checked later, and the request would read records.
+        partition, because a later check could not use the epoch, and the request would read
+        records.
         """
         epoch_ends = self.backend.epoch_ends(dict.fromkeys(ends, 0)) if ends else {}
         useful = {name: end for name, end in ends.items() if epoch_ends[name][0] >= 0}
@@ -125,7 +126,7 @@ class StreamLog:
     def cut_by_bytes(
         self, ranges: Mapping[TopicPartition, tuple[int, int]], max_bytes: int
     ) -> dict[TopicPartition, int]:
-        """Return end offsets, such that all ranges together have about `max_bytes` at most."""
+        """Return end offsets, chosen so that all ranges have about `max_bytes` in total."""
         from tidelog.spark.directory_backend import source_env
         from tidelog.storage.directory.log_dir import LogDir
 
@@ -193,7 +194,7 @@ def _is_other(name: TopicPartition, now: Mapping[str, str], then: Mapping[str, s
 def cut_by_bytes(
     log_dir: "LogDir", ranges: Mapping[TopicPartition, tuple[int, int]], max_bytes: int
 ) -> dict[TopicPartition, int]:
-    """Return each range's end offset, such that all ranges together have about `max_bytes` at most.
+    """Return each range's end offset, chosen so that all ranges have about `max_bytes` in total.
 
     Args:
         log_dir: The directory, opened after the ranges were computed.
@@ -202,9 +203,9 @@ def cut_by_bytes(
             in proportion to its size in bytes.
 
     Returns:
-        The exclusive end offset of each range. If the whole range fits, this is the range's own
-        end. Otherwise it is the offset after the last batch that fits. If not even the first batch
-        fits, the result is the offset after the first batch, so that every partition makes
+        The exclusive end offset of each range. For a range that fits completely, it is the range's
+        own end. Otherwise it is the offset after the last batch that fits. If not even the first
+        batch fits, the result is the offset after the first batch, so that every partition makes
         progress.
     """
     readers = {name: log_dir.reader(name.topic, name.partition) for name in ranges}
@@ -256,7 +257,7 @@ def _size(reader: "LogView", start: int, end: int) -> int:
 
 
 def _cut(reader: "LogView", start: int, end: int, max_bytes: int) -> int:
-    """Return the offset after the last batch within `max_bytes`, at least after the first batch."""
+    """Return the offset after the last batch within `max_bytes`, but include at least one batch."""
     remaining = max_bytes
     reached: int | None = None
     for part in _parts(reader, start, end):
@@ -273,9 +274,9 @@ def _cut(reader: "LogView", start: int, end: int, max_bytes: int) -> int:
 def _last_offset(part: _Part, limit: int, *, is_first: bool) -> int | None:
     """Return the last offset of the last batch that ends at or before the position `limit`.
 
-    Return None if the part has no batches. If all its batches end after `limit`, there are two
-    cases. If the part is the range's first part (`is_first`), return the last offset of the part's
-    first batch. Otherwise, return the offset before the segment's base offset.
+    Return None if the part has no batches. If all its batches end after `limit`, the result depends
+    on `is_first`: for the range's first part, the last offset of the part's first batch; for later
+    parts, the offset before the segment's base offset.
     """
     from tidelog.storage.segment.segment import iterate_batches
 

@@ -16,12 +16,12 @@ all names are sorted as text, and an unchanged position always has the same text
 - `offset` is the next offset to read.
 - `epoch` is the leader epoch of the last batch before `offset`, -1 if unknown. A later check uses
   the epoch to see whether that batch is still in the log (KIP-320).
-- `from` has start offsets of the batch that ends at this stream offset, only for partitions whose
-  start does not follow from the previous stream offset: all partitions in a query's first batch,
-  new partitions, and partitions that continue at another offset after a loss. Without `from`, a
-  batch that is repeated after a crash might begin at another offset. The reason is that Spark
-  requests the initial offset of a query again until the first batch is done, and in the meantime
-  the log end (`latest`) may have changed.
+- `from` has start offsets of the batch that ends at this stream offset. It lists only partitions
+  whose start does not follow from the previous stream offset: all partitions in a query's first
+  batch, new partitions, and partitions that continue at another offset after a loss. Without
+  `from`, a batch that is repeated after a crash might begin at another offset. The reason is that
+  Spark requests the initial offset of a query again until the first batch is done, and in the
+  meantime the log end (`latest`) may have changed.
 - `initial` marks the initial offset of a query.
 
 Offsets of Spark's Kafka connector, `{"tides": {"0": 57}}`, are accepted too.
@@ -291,8 +291,8 @@ class LossCheck:
         self._epoch_ends = epoch_ends
         self._leader_epochs = leader_epochs
         self._log_ends = log_ends
-        # Partitions whose log has no known epochs. The epoch of the last batch of such a log is not
-        # requested again, because each request would read records.
+        # Partitions whose log has no known epochs. The epoch of their last batch is requested only
+        # once, because each request would read records.
         self._without_epochs: set[TopicPartition] = set()
 
     def check(
@@ -356,8 +356,8 @@ class LossCheck:
     ) -> dict[TopicPartition, int]:
         """Return the latest epoch of logs whose epochs are all below the position's epoch.
 
-        `epoch_ends` has no end for such a log. It also has no end for a log without known epochs.
-        The epoch of the log's last batch distinguishes the two cases.
+        `epoch_ends` has no end for these logs, and no end for logs without known epochs. The epoch
+        of a log's last batch distinguishes the two cases.
         """
         ends = {
             name: snapshot.extents[name].end
@@ -435,9 +435,9 @@ def find_new(
 ) -> tuple[dict[TopicPartition, int], list[LostOffsets]]:
     """Return start offsets and lost ranges of partitions for which the check returned no position.
 
-    These are new and recreated partitions with records. These partitions are read from their log
-    start. If the log start is above 0, the offsets before it count as lost, because their records
-    may have been written and deleted between two snapshots.
+    A partition without a position is new or was recreated. If it has records, it is read from its
+    log start. If the log start is above 0, the offsets before it count as lost, because their
+    records may have been written and deleted between two snapshots.
     """
     starts, lost = {}, []
     for name, (start, end) in sorted(snapshot.extents.items()):

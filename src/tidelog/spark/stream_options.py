@@ -63,10 +63,10 @@ def share_limit(backlogs: Mapping[_Key, int], limit: int) -> dict[_Key, int]:
         limit: Approximate maximum sum of all shares, 1 or more.
 
     Returns:
-        The backlogs themselves if their sum is within the limit. Otherwise the shares of the
-        backlogs, rounded down. Exception: the share of a backlog that is not empty is at least 1,
-        so that every key makes progress. Because of these minimums, the sum may exceed the limit,
-        by at most the number of keys.
+        The backlogs themselves if their sum is within the limit. Otherwise each backlog's
+        proportional share of the limit, rounded down. Exception: the share of a backlog that is not
+        empty is at least 1, so that every key makes progress. Because of these minimums, the sum
+        may exceed the limit, by at most the number of keys.
     """
     total = sum(backlogs.values())
     if total <= limit:
@@ -149,8 +149,8 @@ class Start:
             -1 means latest.
         times: One time in ms for all partitions, or a time for each partition; None to start at
             `offsets`.
-        needs_match: Whether it is an error if a partition has no record at or after its time. If it
-            is not an error, such a partition is read from its end.
+        needs_match: Whether a partition without a record at or after its time is an error. If
+            False, the stream reads this partition from its end.
     """
 
     offsets: PartitionValues = LATEST_OFFSET

@@ -6,14 +6,14 @@ which records belong to a table.
 - DataFrames (`table`, `diff`): one task for each split reduces the split to one row per key, with a
   compiled kernel. The rows include tombstones, because tombstones may replace rows of other splits.
   Spark then chooses the row with the highest (version, offset) for each key of a partition, so the
-  result is exact for any division into splits. This way suits topics with few, large partitions.
+  result is exact for any division into splits. DataFrames suit topics with few, large partitions.
 - `format("tidelog")` with `table=true`: one task for each partition reduces the partition, with a
   compiled kernel. Keys of different partitions count as different keys, so Spark needs no shuffle
   and gets only the rows of the table.
 
 Invariants: the driver plans the splits only once, and the splits determine which records are read.
-So if a DataFrame is computed again or a task is repeated, the same records are read. If some of
-these records have been deleted since, an error is raised.
+So if a DataFrame is computed again or a task is repeated, the same records are read. Reading
+records that were deleted after the planning raises an error.
 """
 
 import logging
@@ -274,7 +274,8 @@ def diff(  # noqa: PLR0913 - one keyword for each way to choose
 def _compared(old: "DataFrame", new: "DataFrame", time: str) -> "DataFrame":
     from pyspark.sql import functions as f
 
-    # Each key of the earlier table also has a last record at the later time, perhaps a tombstone.
+    # A left join is enough: each key of the earlier table has a row in the later one, perhaps a
+    # tombstone.
     both = new.alias("new").join(old.alias("old"), [*_KEY], "left")
     had, has = f.col("old.value_lives").isNotNull(), f.col("new.value_lives")
     is_changed = had & has & (f.col("old.value") != f.col("new.value"))

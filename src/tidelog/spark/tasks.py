@@ -131,8 +131,7 @@ def explain(
 def may_be_deleted(requested: RequestedRange, bounds: Bounds) -> bool:
     """Return whether records of a time range may have been deleted.
 
-    This is possible if the range has an end time, and the range's first offset in the log is above
-    0.
+    True if the range has an end time, and the range's first offset in the log is above 0.
     """
     has_end = requested.end_ms is not None or requested.filter_ms is not None
     return has_end and bounds.start > 0
@@ -141,7 +140,7 @@ def may_be_deleted(requested: RequestedRange, bounds: Bounds) -> bool:
 def is_doubtful(empty: EmptyRange) -> bool:
     """Return whether the reason is `DELETED`: the log starts after the range, or has no records.
 
-    Only out-of-order records can match such a range.
+    If the log starts after the range, only out-of-order records can match the range.
     """
     return empty.why is WhyEmpty.DELETED
 
@@ -243,7 +242,7 @@ class Task(Protocol):
 
 
 class TaskPartition(InputPartition):
-    """Task in the form that Spark sends to a worker. If `task` is None, it yields no rows."""
+    """Task in the form that Spark sends to a worker. A `task` of None yields no rows."""
 
     def __init__(self, task: Task | None) -> None:
         super().__init__(task)
@@ -265,13 +264,13 @@ class BatchPlan:
         bounds: Requested offsets [start, end) of each partition, inside the log.
         lost: Requested offsets that are not in the log.
         empty: Partitions from which nothing is read, each with the reason.
-        doubtful: Partitions that are read although their logs start after the time range. In these
-            partitions, only out-of-order records can match.
+        doubtful: Partitions whose logs start at a later time than the time range. They are read
+            because an out-of-order record can still match.
         scan_bytes: Number of bytes of log that the tasks read; None for tables and for brokers.
         log_bytes: Number of bytes of the whole log; None for tables and for brokers.
         reports: One line for each damaged place that the plan avoids, and one for each reason why a
-            table may be inexact. If options or filters exclude all partitions, `reports` has the
-            reason instead.
+            table may be inexact. If options or filters exclude all partitions, the only line is the
+            reason for this.
     """
 
     tasks: tuple[Task, ...] = ()
@@ -341,8 +340,8 @@ class Backend(AbstractContextManager["Backend"], Protocol):
         """Return tasks that read the offsets [start, end) of each partition, in order.
 
         Times in the options are ignored; minPartitions, maxRecordsPerPartition and splitBytes are
-        applied. If offsets are lost, this method or a task raises OffsetsGone or, if failOnDataLoss
-        is false, logs a warning.
+        applied. Lost offsets raise OffsetsGone in this method or in a task; with
+        failOnDataLoss=false, they are only logged as a warning.
         """
         ...
 
@@ -384,7 +383,7 @@ def freeze_garbage() -> None:
     """Exclude all existing objects from garbage collection; has an effect only once per worker.
 
     Spark's daemon collects garbage after every task. Without this function, each collection would
-    traverse Numba's objects. This takes 0.1 s, as long as decoding 3 million records.
+    traverse Numba's objects for 0.1 s. In this time, 3 million records can be decoded.
     """
     gc.collect()
     gc.freeze()

@@ -10,8 +10,8 @@ cluster has ids. So a topic that is deleted and recreated starts without markers
 an id applies to any topic with the name in the key.
 
 The partition of a marker is a hash of its plain key (without a topic) modulo `PARTITION_COUNT`.
-This partition does not change if partitions are added to the marker topic, so a marker is always
-found.
+So partitions that are added to the marker topic do not change where a marker is written, and a
+marker is always found.
 """
 
 import json
@@ -92,7 +92,7 @@ def last_marker(current: Marker | None, newer: Marker) -> Marker:
 
     Args:
         current: The valid marker so far; None if there is none.
-        newer: A marker at a higher offset. If the topic ids of both markers differ, `newer` is
+        newer: A marker at a higher offset. If the two markers have different topic ids, `newer` is
             valid, because its topic was created later.
     """
     is_same = current is not None and current.topic_id == newer.topic_id
@@ -216,7 +216,7 @@ class Markers:
         markers: dict[str, Marker] = {}
         own, of_topics = key.encode(), topic_key(key, "").encode()
         # A transaction of a crashed task stays open until the task is repeated, which may take a
-        # while. So a read up to a known end has a longer deadline.
+        # while. So the deadline is longer if the read must reach a known end.
         time_left = self._cluster.deadline(times=_PATIENCE if end else 1)
         try:
             consumer.assign([TopicPartition(self.topic, self.partition_of(key), 0)])

@@ -12,10 +12,9 @@ versions, not what to do.
 
 Spark sends a task to a worker's Python over TCP as two small messages: the code, then its input.
 Nagle's algorithm delays the second message until the first is acknowledged, and the worker's system
-delays the acknowledgement by 40 ms, to send it along with a response. This delay of each task is as
-long as a read of 5 MB of log. Code that contains a `PromptAck` avoids the delay, because the code
-is unpickled between the two messages, and unpickling `PromptAck` makes the system acknowledge at
-once.
+delays the acknowledgement by 40 ms, to send it along with a response. In 40 ms, a task could read 5
+MB of log. Code that contains a `PromptAck` avoids the delay, because the code is unpickled between
+the two messages, and unpickling `PromptAck` makes the system acknowledge at once.
 
 Source: RFC 896 and RFC 1122, 4.2.3.2; tcp(7), TCP_QUICKACK.
 """
@@ -45,8 +44,8 @@ if TYPE_CHECKING:
 _NEEDED: Final = ("pyarrow", "numpy", "numba")
 
 # Environment variables of Spark. `_RUNTIME` has the name and value of a variable that Spark sets in
-# its Python processes. `_HIDE_TRACEBACK` is a variable that Spark reads when it formats the error
-# of such a process.
+# its Python processes. `_HIDE_TRACEBACK` is a variable that Spark reads when it formats an error in
+# one of its Python processes.
 _RUNTIME: Final = ("SPARK_PYTHON_RUNTIME", "PYTHON_WORKER")
 
 _HIDE_TRACEBACK: Final = "SPARK_HIDE_TRACEBACK"
@@ -92,7 +91,7 @@ def worker_errors() -> Iterator[None]:
 
 @contextmanager
 def hide_traceback() -> Iterator[None]:
-    """Hide the traceback in Spark's message of a TidelogError, so that the error's text is first.
+    """Omit the traceback of a TidelogError in Spark's message, which then begins with its text.
 
     Other errors may be bugs, so Spark's message keeps their traceback.
     """
@@ -136,7 +135,7 @@ def prepare(*, to_write: bool = False) -> None:
 
     Only one of the processes that share the folder compiles; all other processes wait, and load
     each kernel at its first use. If there is no folder that only this user can write to, this
-    function does nothing. Then each process compiles each kernel at its first use.
+    function does nothing, and each process compiles each kernel at its first use.
 
     Args:
         to_write: True for the kernels that encode records, False for the kernels that decode
@@ -232,7 +231,7 @@ _DESCRIPTORS_MAX: Final = 64
 
 
 class PromptAck:
-    """Object whose unpickling makes the system acknowledge received data."""
+    """Object that, when it is unpickled, makes the system acknowledge received data."""
 
     def __reduce__(self) -> "tuple[Callable[[], PromptAck], tuple[()]]":
         return acknowledge_receipt, ()
@@ -262,7 +261,7 @@ def _sockets() -> list[int]:
     with suppress(OSError):
         paths = sorted(Path(_DESCRIPTORS).iterdir(), key=lambda path: int(path.name))
         for path in paths[:_DESCRIPTORS_MAX]:
-            # The descriptor of the listing itself is in the list, but closed by now.
+            # One of the paths belongs to the descriptor that listed the directory, closed by now.
             with suppress(OSError):
                 if str(path.readlink()).startswith("socket:"):
                     descriptors.append(int(path.name))

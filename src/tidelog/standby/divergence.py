@@ -3,15 +3,15 @@
 Divergence is found by comparing the ends of all leader epochs of the standby's records. Then the
 last local batch is compared with the leader's batch at the same offset, since two leaders may have
 used the same epoch. If the epochs diverge, records are truncated only after the leader has proved
-the divergence. The proof has two parts. First, the leader returns the same ends of epochs twice.
-Second, the leader has a valid batch at the divergence's offset, and the copy has another batch or
-no batch there. The leader's first batch at or after this offset is compared. If the leader's log
-ends before this offset, the leader's last batch is compared instead. If all local records are below
-the leader's log start, the ends of epochs are the only proof.
+the divergence. The proof has two parts. First, two requests to the leader return the same ends of
+epochs. Second, the leader has a valid batch at the divergence's offset, and the copy has another
+batch or no batch there. The second part compares the leader's first batch at or after the
+divergence's offset, or the leader's last batch if the leader's log ends before that offset. If all
+local records are below the leader's log start, the ends of epochs are the only proof.
 
 Nothing is truncated if a response is missing, damaged or contradictory, or if the leader has no
-records at these offsets, for example because it was restored from a backup. In these cases the copy
-of the partition stops with a reason.
+records at the diverging offsets, for example because it was restored from a backup. Instead, the
+copy of the partition stops with a reason.
 
 Source: Kafka 4.x AbstractFetcherThread, ReplicaFetcherThread; KIP-101, KIP-595.
 """
@@ -75,8 +75,8 @@ def check_copies(leader: Leader, node_id: int, copies: Sequence[Copy]) -> None:
         ClusterFailure: The broker can't be reached.
     """
     ends = _ends(leader, node_id, copies)
-    # The leader's log starts are requested after the ends of its epochs. So if an epoch ends at or
-    # below the log start, the leader has deleted all records of this epoch.
+    # The request for the leader's log starts follows the request for the ends of its epochs. So if
+    # an epoch ends at or below the log start, the leader has deleted all records of this epoch.
     starts = _offsets(leader, node_id, _going(copies), EARLIEST_TIMESTAMP)
     tops = _offsets(leader, node_id, _going(copies), LATEST_TIMESTAMP)
     parted: dict[TopicPartition, int] = {}

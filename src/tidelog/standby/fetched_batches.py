@@ -6,11 +6,11 @@
   this batch. The last offset of every batch must be below the high watermark.
 - If the leader has deleted the marker of a transaction, the transaction has ended. Before the next
   records are copied, the end of the transaction is proved in two cases: the producer's next batch
-  has a newer producer epoch, or the producer's next marker aborts a later transaction. The marker
-  aborts a later transaction if the transaction that is open here is not in the leader's list of
-  aborted transactions: all of the producer's transactions in the list start after the open
-  transaction. If the next marker is a commit, no proof is needed, because the open transaction's
-  records become visible whether the marker ends this transaction or a later one.
+  has a newer producer epoch, or the producer's next marker aborts a later transaction. The leader's
+  list of aborted transactions shows the second case: all of the producer's transactions in the list
+  start after the transaction that is open here. If the next marker is a commit, no proof is needed:
+  the open transaction's records become visible, whether the commit ends this transaction or a later
+  one.
 
 Source: Kafka 4.x TransactionIndex (collectAbortedTransactions); KIP-890 (epochs).
 """
@@ -60,8 +60,8 @@ def ends_before(
     """Return the producers whose open transactions the leader ended before these batches.
 
     The value for each producer is the offset at which its next transaction begins. Records from
-    this offset on may already have been copied as part of the ended transaction. ANY_OFFSET means
-    that no record of the next transaction can have been copied.
+    this offset on may already have been copied as part of the ended transaction. The value
+    ANY_OFFSET means that the standby has no record of the producer's next transaction.
 
     Args:
         batches: The leader's next batches.
@@ -162,7 +162,8 @@ class ExpectedRecords(NamedTuple):
     Attributes:
         name: The partition.
         offset: The requested offset.
-        high_watermark: The leader's high watermark (exclusive) in the same response.
+        high_watermark: The leader's high watermark (exclusive) in the response that has the
+            records.
         newest_epoch: Leader epoch of the record before the requested offset, -1 if unknown.
         leader_epoch: Epoch of the partition's leader, -1 if unknown.
         trusts_jump: Whether the last batch may skip offsets, because the fetch was large enough for
@@ -251,7 +252,7 @@ def _jump_problem(
 def goes_on(batch: Batch, following: Batch | None, expected: ExpectedRecords) -> bool:
     """Return whether the next batch or the high watermark confirms the offset where a batch ends.
 
-    If there is no next batch, the high watermark must equal this offset.
+    If there is no next batch, the high watermark must equal the offset where the batch ends.
     """
     if following is None:
         return batch.next_offset == expected.high_watermark

@@ -3,8 +3,8 @@
 Each round fetches from every broker the partitions that the broker leads, and writes the batches
 unchanged: same bytes, offsets, leader epochs and timestamps. The directory holds all state between
 two runs. A partition that can't continue stops with a reason; the other partitions continue. A
-stopped partition is retried after the next sync with the cluster. Exception: a partition whose disk
-failed.
+stopped partition, except for one whose disk failed, is retried after the next sync with the
+cluster.
 
 Control verbs: `status`, `flush`, `accept_clock` (which allows appends after promotion), `promote`
 (stop following, make everything durable, release the lock) and `swap` (exchange finished segments).
@@ -72,13 +72,14 @@ from tidelog.types import TopicPartition
 
 PROMOTE: Final = "promote"
 
-# Minimum interval, in ms, between two syncs that a round requests (`_needs_look`). Pause, in
-# seconds, of a round that has no broker to fetch from.
+# Minimum interval, in ms, between two syncs that a round requests (`_needs_look`).
 _LOOK_INTERVAL_MS: Final = 250
 
+# Pause, in seconds, of a round that has no broker to fetch from.
 _PAUSE_S: Final = 0.25
 
-# Maximum number of rounds in a row in which a leader reports more records but sends none.
+# Maximum number of consecutive rounds in which the leader's high watermark is above the copied
+# records, but the leader sends no records.
 _IDLE_ROUNDS: Final = 100
 
 
@@ -148,9 +149,9 @@ class Follower(Closing):
         self.is_promoted = False
         self._control: ControlServer | None = None
         self._noted_lines: set[str] = set()
-        # `_missing`: partitions that can't be copied. Either the leader doesn't return the
-        # partition, or it doesn't return the topic's retention settings. `_retained`: topics whose
-        # retention settings the leader has returned.
+        # `_missing`: partitions that can't be copied: the leader doesn't return the partition, or
+        # doesn't return the topic's retention settings. `_retained`: topics whose retention
+        # settings the leader has returned.
         self._missing: dict[TopicPartition, TidelogError] = {}
         self._retained: set[str] = set()
         self._needs_look = True
@@ -334,8 +335,8 @@ class Follower(Closing):
         try:
             return self._round()
         except TidelogError:
-            # The connections are closed, because a late response to this request would be read as
-            # the response to a later request.
+            # The connections are closed, because a late response to the failed request would be
+            # read as the response to a later request.
             self._leader.close()
             self._needs_look = True
             raise
@@ -493,8 +494,8 @@ class Follower(Closing):
         try:
             self._directory.close()
         finally:
-            # The connection is closed last, because other processes conclude from its end that the
-            # lock is free.
+            # The control connection is closed after the directory, because its end tells other
+            # processes that the directory's lock is free.
             if self._control is not None:
                 self._control.close()
 

@@ -55,9 +55,9 @@ from tidelog.types import (
 # Maximum size, in bytes, of batches that are appended together.
 _APPEND_BYTES: Final = 1 << 20
 
-# Maximum number of consecutive refusals after which the copy still tries again. The leader refuses
-# a partition by a transient error, or by rejecting a position that is valid according to the
-# leader's own responses.
+# The copy stops after more than this number of consecutive refusals by the leader. A refusal is a
+# transient error, or the rejection of a position that is valid according to the leader's own
+# responses.
 _STRIKES: Final = 3
 
 # Number of bytes that are fetched in addition to a batch, to get the next batch, too.
@@ -66,7 +66,7 @@ _PROOF_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """Offsets [start, end) that were truncated, because the leader has other records or none."""
+    """Offsets [start, end) that were truncated: there, the leader has other records or none."""
 
     start: int
     end: int
@@ -83,10 +83,10 @@ class CopyCounts:
 
 
 class Copy:
-    """Copy of one partition. Only one owner may use it.
+    """Copy of one partition. A `Copy` is used only by its owner.
 
-    Life cycle: (led_by -> parting -> agree -> (position -> take)*)*. If the copy stops, `problem`
-    has the reason.
+    Order of calls: `led_by`, `parting`, `agree`, then pairs of `position` and `take`; a new leader
+    or epoch starts again with `led_by`. If the copy stops, `problem` has the reason.
 
     Attributes:
         name: The partition.
@@ -100,7 +100,7 @@ class Copy:
             response.
         high_watermark: The leader's high watermark (exclusive) from the last response; None before
             the first response.
-        leader_start: The leader's log start offset, as far as known.
+        leader_start: Last known log start offset of the leader.
         problem: Why the copy has stopped; None while it runs.
         counts: Counts and events since the start of following.
     """
@@ -121,8 +121,8 @@ class Copy:
         # Offset of a batch that skips offsets, and the number of bytes to fetch so that the
         # response also has the batch after it.
         self._jump: tuple[int, int] | None = None
-        # Last stable offset and high watermark of a response. Such a pair shows that the leader has
-        # ended a transaction which is still open here, and has deleted the transaction's marker.
+        # Pairs of the last stable offset and the high watermark of a response. A pair is kept if it
+        # shows that the leader ended a transaction that is still open here, and deleted its marker.
         # `_ended` is a confirmed pair. `_candidate` is the pair of the last response; the next
         # response has to confirm it.
         self._ended: tuple[int, int] | None = None
@@ -162,13 +162,13 @@ class Copy:
         return self.position_at(max(last.base_offset, self.leader_start))
 
     def position_at(self, offset: int) -> Position:
-        """Return the position at an offset, without the leader epoch of the record before it."""
+        """Return the position for a fetch at an offset, with an unknown leader epoch before it."""
         return replace(self.position(), offset=offset, last_epoch=NO_LEADER_EPOCH)
 
     def batch_reaching(self, offset: int) -> Batch | None:
         """Return the first local batch that ends at or after an offset.
 
-        None if there is no such batch.
+        Return None if all local batches end before the offset.
         """
         if offset >= self.log.log_end_offset:
             return None
@@ -219,7 +219,7 @@ class Copy:
     def parting(
         self, leader: Mapping[int, EpochEnd], leader_start: int, leader_end: int
     ) -> int | None:
-        """Return the offset at which the leader's log and the local log diverge by their epochs.
+        """Return the offset from which the epochs of the leader's log and of the local log differ.
 
         The result is None if the epochs agree. Epochs alone prove nothing, so `check_copies`
         compares records before it truncates.
@@ -244,7 +244,7 @@ class Copy:
         return offset
 
     def agree(self, parting: int | None) -> None:
-        """Truncate the log at a proven divergence (None for none), and mark the log as checked.
+        """Truncate the log at a proven divergence, if any, and mark the log as checked.
 
         Raises:
             StorageFailure: The disk failed.
@@ -260,7 +260,7 @@ class Copy:
         The leader's records at the truncated offsets are fetched afterwards.
 
         Args:
-            floor: Records below this offset stay.
+            floor: Offset below which no record is truncated.
 
         Raises:
             StorageFailure: The disk failed.
@@ -279,13 +279,13 @@ class Copy:
         """Move an empty log to the leader's log start, and remember lost offsets.
 
         Returns:
-            Whether the next offset to copy is now lower than before. Then the response, which is
-            for the old offset, can't be used.
+            Whether the next offset to copy is now lower than before. If so, the response is for the
+            old offset and can't be used.
         """
         log = self.log
         end = log.log_end_offset
-        # If retention has deleted all records of a log, the log still has an epoch entry. Such a
-        # log keeps its end offset.
+        # A log without records but with an epoch entry was emptied by retention, and keeps its end
+        # offset.
         is_late = (
             end > leader_start and not log.truncator.has_records and not log.leader_epochs.entries
         )
@@ -344,9 +344,9 @@ class Copy:
             self.check_again(f"its log starts at {start} and ends at {top}")
             return
         if 0 <= start < self.leader_start and self.log.log_end_offset < self.leader_start:
-            # One of the two starts is wrong. If the higher start is wrong, a fetch from there would
-            # skip existing records. If the lower start is wrong, a fetch from there would wait for
-            # records that no longer exist.
+            # The leader has reported two log starts, of which one is wrong. If the higher start is
+            # wrong, a fetch from the higher start would skip existing records. If the lower start
+            # is wrong, a fetch from the lower start would wait for records that no longer exist.
             self.check_again(
                 f"its log start offset is {start}, but an earlier response had {self.leader_start}"
             )
@@ -371,7 +371,8 @@ class Copy:
     def _end_before(self, records: memoryview, leader: Leader | None) -> bool:
         """End the open transactions that the leader ended before these records.
 
-        Returns False if a request to the leader failed; then the records must not be written.
+        Returns False if a request to the leader failed. The records must not be written in this
+        case.
         """
         states, position = self.log.producer_states(), self.position()
 
@@ -394,16 +395,16 @@ class Copy:
 
         A gap in the offsets proves nothing, because a transaction may extend over the gap, and
         compaction never removes the marker of a transaction that is still open here. The leader's
-        last stable offset is the proof. If this offset is above the transaction's first record and
-        above the leader's log start, the transaction has ended, with a marker below the high
-        watermark. If the standby has all records below that high watermark and the transaction is
-        still open, the marker was deleted. A last stable offset equal to the log start proves
-        nothing about transactions that began before the log start.
+        last stable offset is a proof if it is above the transaction's first record and above the
+        leader's log start: the transaction has then ended, with a marker below the high watermark.
+        If the standby has all records below that high watermark and the transaction is still open,
+        the marker was deleted. A last stable offset equal to the log start proves nothing about
+        transactions that began before the log start.
 
         A leader reads its log start offset before its last stable offset. If records are deleted
-        between the two reads, the last stable offset may be above the reported log start although
-        the transaction is open. So a last stable offset is a proof only if the log start of a later
-        response is below it.
+        after the first and before the second read, the last stable offset may be above the reported
+        log start although the transaction is open. So a last stable offset is a proof only if it is
+        above the log start in a later response.
         """
         first = self.log.producer_states().first_unstable_offset
         answer, self._candidate = self._candidate, None
@@ -424,15 +425,15 @@ class Copy:
     ) -> bool:
         """Return whether the next batch shows that another leader wrote the local records.
 
-        In this case the batch is not copied. A flipped bit can have the same effect. So the batch
-        alone does not prove a divergence, and the logs are compared again. If the leader has
-        deleted the offsets that could be compared, a divergence is proved in two cases:
-        - Leader epochs never decrease along a log. If the leader's next record has an older epoch
-          than the last local record, and the leader confirms that this older epoch contains its
-          next record, the leader never had the newest local epoch.
-        - A copy ends where a batch of its leader ended. If the leader has a batch that extends over
-          the local end, and the next batch confirms the offsets of this batch, another leader wrote
-          the local records.
+        If True, the batch is not copied. A batch with a flipped bit can look like a divergence, so
+        the batch alone proves nothing, and the logs are compared again. If the leader has deleted
+        the offsets that could be compared, a divergence is proved in two cases:
+        - Leader epochs never decrease along a log. The leader's next record has an older epoch than
+          the last local record, and the leader confirms that this older epoch contains its next
+          record. So the leader never had the newest local epoch.
+        - A copy ends where a batch of its leader ended. The leader has a batch that extends over
+          the local end, and the leader's next batch confirms where that batch ends. So another
+          leader wrote the local records.
         """
         first, following = first_two(records)
         end = self.log.log_end_offset
@@ -508,7 +509,7 @@ class Copy:
     def _append_sound(self, records: memoryview, batches: Sequence[Batch], append_ms: int) -> None:
         """Append batches together.
 
-        If a batch is refused, append the batches before it one by one.
+        If the log refuses one of the batches, append the batches before the refused one singly.
         """
         first, last = batches[0], batches[-1]
         try:

@@ -1,8 +1,8 @@
 """Topics and group offsets of a standby, synchronized with its leader.
 
 If a local topic and the leader's topic of the same name have different ids, they are different
-topics. Then the sync raises InconsistentTopicId before anything changes. Leader settings that this
-release doesn't know are omitted and reported. Group offsets are requested from every broker,
+topics, and the sync raises InconsistentTopicId before it changes anything. Leader settings that
+this release doesn't know are omitted and reported. Group offsets are requested from every broker,
 because a broker returns only the groups that it coordinates.
 
 Source: Kafka's protocol guide, APIs 9, 10 and 16; KIP-709.

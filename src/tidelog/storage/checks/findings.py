@@ -98,7 +98,7 @@ def warning(path: str, damage: str, remedy: str) -> Finding:
 
 
 def error_text(error: CorruptFile | UnsupportedVersion) -> str:
-    """Return why a file can't be read, without the path, which the finding has already."""
+    """Return the reason why a file can't be read; omits the path, which the finding has."""
     return error.reason if isinstance(error, CorruptFile) else str(error)
 
 
@@ -153,8 +153,8 @@ class CheckedPartition:
         recorded: End of the log according to the data directory's checkpoints.
         log_start: Log start offset in the data directory's checkpoint, 0 if the checkpoint has no
             line for the partition.
-        is_refused: True if damage prevents opening the partition for writing. The open then
-            truncates nothing.
+        is_refused: True if the partition can't be opened for writing because of damage. A refused
+            open truncates nothing.
     """
 
     fs: FileSystem

@@ -1,7 +1,7 @@
 """Finds the one flipped bit that makes bytes and their CRC-32C disagree. Pure.
 
 The bytes must once have matched their checksum (a zone of a zone map, or a complete change of a
-metadata log). A finding can then name the bit.
+metadata log). So a finding can name the flipped bit.
 """
 
 from functools import cache
@@ -43,9 +43,9 @@ def flipped_bit(data: bytes, crc: int) -> tuple[int, int] | None:
 def _tables() -> tuple[list[int], list[int], dict[int, int]]:
     """Return three tables.
 
-    - For each value of the low byte of a CRC: the change that it causes when one byte is processed.
-    - For each top byte of such a change: the value that causes the change.
-    - For each change that one flipped bit in the last byte causes: the number of the bit.
+    - The change of a CRC when one byte is processed, by the value of the CRC's low byte.
+    - The value of a CRC's low byte, by the top byte of the change that it causes.
+    - The number of a flipped bit in the last byte, by the change of the CRC that it causes.
     """
     table = []
     for byte in range(256):

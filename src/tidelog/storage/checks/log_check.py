@@ -1,4 +1,4 @@
-"""Checks a log file by itself: frames, checksums, order of offsets and epochs, records.
+"""Checks a log file without other files: frames, checksums, order of offsets and epochs, records.
 
 The check reads the file in one pass, and continues after damage. For the later
 checks of the sidecar files, the check stores about 40 bytes for each sound batch in `LogFacts`, and
@@ -49,9 +49,8 @@ class LogFacts:
         size_bytes: Size of the file.
         is_last: Whether this is the partition's last segment, which may still grow.
         is_whole: Whether every byte of the file belongs to a sound batch.
-        has_gaps: Whether offsets are missing before or inside a batch, as after compaction. A
-            derived file may be older than the removal of these offsets, so it can't be compared
-            exactly.
+        has_gaps: Whether offsets are missing before or inside a batch, as after compaction. If so,
+            a derived file may be older than the removal of records, and can't be compared exactly.
         next_offset: Offset after the last sound batch, the base offset if there is none.
         positions: Position of each batch in the file.
         first_offsets: First offset of each batch.
@@ -205,9 +204,9 @@ def _delta_problem(batch: RecordBatch, body: bytes | memoryview) -> str | None:
 def _time_problem(batch: RecordBatch, largest: int) -> str | None:
     """Return how the largest timestamps of header and records differ; None if they are equal.
 
-    Two kinds of batches are not compared. In a LogAppendTime batch the header's timestamp is right
-    by definition. In a batch that compaction has emptied, the header's timestamp belongs to removed
-    records.
+    LogAppendTime batches are not compared, because their header's timestamp is right by definition.
+    Batches that compaction has emptied are not compared either, because their header's timestamp
+    belongs to removed records.
     """
     is_created = batch.timestamp_type is TimestampType.CREATE_TIME
     if (
@@ -243,9 +242,10 @@ class LogReplay:
     """State passed from the check of one segment to the check of the next segment.
 
     Attributes:
-        states: Producers and open transactions, as far as the batches show them.
-        is_exact: Whether `states` are certain to equal the states of the log's writer. This holds
-            if there was no damage and no gap so far, and the states at the start are known.
+        states: Producers and open transactions, as derived from the checked batches.
+        is_exact: Whether `states` are certain to equal the states of the log's writer. They are
+            certain if the states at the start are known, and the log has neither damage nor a gap
+            so far.
         leader_epoch: The newest epoch in `epochs`, -1 if there is none.
         epochs: The leader epochs of the batches after the last batch without an epoch, oldest
             first.
@@ -387,7 +387,7 @@ class LogCheck:
         """
         replay, epoch = self.replay, batch.leader_epoch
         if epoch == NO_LEADER_EPOCH:
-            replay.epochs.clear()  # an old format has no epoch; Kafka also clears its list
+            replay.epochs.clear()  # formats 0 and 1 have no epoch; Kafka clears its list too
             replay.leader_epoch = epoch
             return
         if epoch < NO_LEADER_EPOCH:
@@ -526,8 +526,9 @@ class LogCheck:
     def _blame_the_last(self, batch: Batch) -> Iterator[Finding]:
         """Report and remove the last batch if `batch` proves the last batch's base offset wrong.
 
-        The checksum does not cover the base offset. The last batch's base offset is wrong if there
-        is a gap before the last batch, and the offsets of `batch` are right without the last batch.
+        The checksum does not cover the base offset. The last batch's base offset is wrong if
+        offsets are missing before the last batch, but `batch` continues the log without a gap if
+        the last batch is left out.
         """
         gap, base = self._gap, self.facts.base_offset
         if gap is None or batch_problem(batch, base, gap.next_offset) is not None:

@@ -193,7 +193,7 @@ def _with_length(data: bytes, at: int, end: int) -> _Right | None:
 def _proven(
     data: bytes, at: int, size: int, position: int, right: bytes, text: str
 ) -> _Right | None:
-    """Return the original if the checksum matches with `right` at `position`; else None."""
+    """Return the original if `right` at `position` makes the checksum match; else None."""
     fixed = bytearray(data[at : at + size])
     fixed[position - at : position - at + len(right)] = right
     batch = batch_at(bytes(fixed), 0)

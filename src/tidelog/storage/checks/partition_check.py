@@ -406,7 +406,7 @@ class PartitionCheck:
         return self.partition.path(files.file_name(offset, files.SNAPSHOT_SUFFIX))
 
     def _compare_snapshots(self, next_offset: int) -> None:
-        """Compare the snapshots up to `next_offset` (inclusive), the offset of the next batch."""
+        """Compare the snapshots at or below `next_offset`, the offset of the next batch."""
         while self._snapshots and self._snapshots[0] <= next_offset:
             offset = self._snapshots.pop(0)
             self._snapshot_findings += self._check_snapshot(offset)

@@ -1,4 +1,4 @@
-"""Moves damaged bytes out of a log that must not be truncated. The log then accepts appends again.
+"""Moves damaged bytes out of a log that must not be truncated, so that it accepts appends again.
 
 The damaged bytes are copied to `NAME.log.POSITION.aside` beside the log. Sound batches after the
 damage are copied to a new segment, so only offsets without a sound batch are lost. If no sound
@@ -145,9 +145,9 @@ def set_aside(
     """Carry out a plan, durably; the caller holds the directory's lock. Raises OSError."""
     fs, base, resumes_at = context.env.files, parting.base_offset, parting.resumes_at
     size, bases = fs.stat(parting.path).size, list_bases(context)
-    # A segment may begin at `resumes_at` already, for one of two reasons. An interrupted repair may
-    # have copied the sound bytes into this segment. Or the segment has other records at these
-    # offsets, and the sound bytes can't become a segment.
+    # If a segment already begins at `resumes_at`, an interrupted repair may have copied the sound
+    # bytes into it. Or it has other records at these offsets, so that the sound bytes can't become
+    # a segment.
     has_segment = resumes_at in bases and resumes_at != base
     end = size if has_segment else parting.end
     if parting.start < end:
@@ -221,9 +221,8 @@ def _drop_derived(context: SegmentContext, base: int) -> None:
 def find_parting(partition: CheckedPartition) -> tuple[DamagedLog, Parting] | None:
     """Return why a partition can't be opened for writing, and the plan to split its damaged file.
 
-    Returns None if the partition can be opened. A writer may be active, so damage is confirmed by a
-    second read; None is also returned if that read does not find the same damage. No file is
-    written.
+    Returns None if the partition can be opened. A writer may be active, so the log is read twice;
+    if the two reads find different damage, None is returned. No file is written.
     """
     with partition.open_context(Env(files=partition.fs)) as context:
         begun = _find_begun(context)

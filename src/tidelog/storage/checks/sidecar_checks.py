@@ -8,9 +8,9 @@
 - `.appendtime` is primary data. The check verifies its chain of checksums, the rules for its rows,
   and the batches that the rows name. From a damaged row on, append times are unknown, and the next
   open for writing records this in the file.
-- Index of aborted transactions: if the log is complete and was never compacted, exactly one content
-  is right. Otherwise each entry must lead to an abort marker of its producer, and each marker of a
-  transaction whose records are still in the log needs an entry.
+- Index of aborted transactions: for a complete log that was never compacted, only one content is
+  right. For other logs, each entry must lead to an abort marker of its producer, and
+  each aborted transaction with records in the log needs an entry.
 - Producer snapshots: the checksum is checked, and the states of producers that both the snapshot
   and the log contain are compared. A snapshot may lack expired producers, and may have producers
   whose batches were deleted.
@@ -38,9 +38,8 @@ from tidelog.storage.segment.indexes import Index, OffsetIndex, TimeIndex
 from tidelog.storage.segment.txn_index import TXN_ENTRY_SIZE, AbortedTxn, TxnIndex
 from tidelog.types import INT64_MAX
 
-# Maximum number of consecutive intervals without an index entry. A longer range without an entry is
-# reported. After a reopen, the count of bytes since the last index entry starts at 0, so a few
-# intervals may have no entry.
+# Maximum number of consecutive intervals without an index entry that the check accepts. A few
+# intervals may have no entry, because each open counts the bytes since the last entry from 0.
 INTERVALS_ALLOWED: Final = 8
 
 
@@ -116,7 +115,7 @@ def _check_offset_entry(
 def _check_density(
     path: str, index: OffsetIndex, facts: LogFacts, rules: IndexRules
 ) -> Iterator[Finding]:
-    """Yield a finding on the first range of log bytes that has no entry and is too long."""
+    """Yield a finding on the first gap between entries that covers too many bytes of the log."""
     if rules.interval_bytes is None or not facts.is_whole or not facts.positions:
         return
     allowed = INTERVALS_ALLOWED * (rules.interval_bytes + facts.largest_batch_bytes)
@@ -184,7 +183,7 @@ def last_indexed(data: bytes, facts: LogFacts) -> int:
 def _check_last_time(
     path: str, index: TimeIndex, facts: LogFacts, rules: IndexRules, indexed_to: int
 ) -> Iterator[Finding]:
-    """Check the last entry of a time index. Retention and searches rely on this entry."""
+    """Check the last entry of a time index. Retention and searches rely on the last entry."""
     last_timestamp, _ = index.last_entry
     is_closed = not facts.is_last or (rules.was_clean and rules.interval_bytes is not None)
     largest = facts.largest_timestamp if is_closed else facts.largest_up_to(indexed_to)
@@ -230,8 +229,8 @@ def check_append_times(
         data: Bytes of the file.
         facts: Facts from the log.
         topic_id: The topic's id.
-        was_clean: Whether the log was closed cleanly. Then the last segment's file must have an end
-            row.
+        was_clean: Whether the log was closed cleanly. If so, the last segment's file must have an
+            end row.
     """
     open_end = facts.is_last and not was_clean
     times, damage = AppendTimes.decode(data, facts.base_offset, topic_id, open_end=open_end)
@@ -242,7 +241,7 @@ def check_append_times(
     for slot, row in enumerate(times.rows()):
         yield from _check_row(path, slot, row, facts)
         if row.offset > facts.next_offset and facts.is_whole:
-            return  # all later rows also name missing batches, but one finding suffices
+            return  # later rows name missing batches too: one finding suffices
 
 
 def _row_position(damage: str, data: bytes) -> int:
@@ -288,7 +287,7 @@ def check_txn_index(
         path: The file.
         data: Bytes of the file; empty if there is no such file.
         facts: Facts from the log.
-        is_exact: Whether `facts.aborted` is the only right content.
+        is_exact: Whether the file must have exactly the entries in `facts.aborted`.
     """
     try:
         entries = TxnIndex.decode(data, facts.base_offset).entries
@@ -455,7 +454,8 @@ def rebuild_epochs(
     """Build the text of `leader-epoch-checkpoint` from the batches.
 
     If the old text has an epoch that begins at or after the log end and is newer than the epochs of
-    all batches, that epoch is kept. Its records were lost, and the epoch must not be used again.
+    all batches, that epoch is kept. The records of that epoch were lost, and its number must not be
+    used again.
     """
     epochs = LeaderEpochs((span.epoch, span.first_offset) for span in spans)
     epochs.truncate_from_start(log_start)

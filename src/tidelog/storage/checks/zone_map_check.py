@@ -2,7 +2,7 @@
 
 A zone's checksum covers all bytes of its batches, including the bytes that Kafka's CRC omits (base
 offset, length, leader epoch, magic). So if a sound zone map and a sound batch disagree, the log was
-changed. The zone map is then the only evidence and is never rebuilt from that log.
+changed. A repair never rebuilds such a zone map, because it is the only evidence of the change.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -138,7 +138,7 @@ def _cut(zone_map: ZoneMap, context: ZoneMapContext) -> Finding:
 
 
 def _explain(zone: Zone, content: bytes, context: ZoneMapContext) -> Iterator[Finding]:
-    """Report the flipped bit, or else the changed bytes if the log's check did not report them."""
+    """Report the flipped bit; without one, report bytes that the log's check did not report."""
     facts = context.facts
     flipped = _flipped_bit(zone, content, context)
     if flipped is not None:

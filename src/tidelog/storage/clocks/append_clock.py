@@ -65,8 +65,8 @@ class ClockWatch:
                 last call; None for the limit that was passed to the constructor.
 
         Raises:
-            ClockJump: Wall time advanced more than the limit allows. After this, every call raises
-                the error until `accept` is called.
+            ClockJump: Wall time advanced more than the limit allows. After the first error, every
+                call raises it again until `accept` is called.
         """
         with self._lock:
             now = self._clock.now_ms()
@@ -122,7 +122,7 @@ class TrustedClock(ClockWatch):
 
 
 class Moment:
-    """Clock reading that several appends share, as long as they use the same watch and limit."""
+    """One reading of the clock, shared by appends with the same `ClockWatch` and limit."""
 
     __slots__ = ("_limit_ms", "_now_ms", "_watch")
 
@@ -157,8 +157,9 @@ class AppendClock:
         """Return the next append time in ms: the later of the last append time and wall time.
 
         Raises:
-            ClockJump: The wall clock jumped ahead by more than the limit. Or the last append time
-                on disk is more than the limit ahead of the wall clock and was not accepted.
+            ClockJump: The wall clock jumped ahead by more than the limit. Also raised if the last
+                append time on disk is ahead of the wall clock by more than the limit, and was not
+                accepted.
         """
         return self.next_and_now_ms()[0]
 
@@ -205,13 +206,13 @@ class AppendClock:
     def observe(self, append_ms: int) -> None:
         """Continue from an append time of the leader's clock; later append times are never smaller.
 
-        As after a start, the next append raises ClockJump if this time is more than the limit ahead
-        of the local clock.
+        The next append raises ClockJump if `append_ms` is ahead of the local clock by more than the
+        limit.
         """
         if append_ms > self._last_ms:
             self._last_ms = append_ms
             self._checked = False
 
     def rewind(self, last_ms: int) -> None:
-        """Set the last append time to the remaining log's last append time, after a truncation."""
+        """After a truncation, set the last append time to that of the remaining log."""
         self._last_ms = last_ms

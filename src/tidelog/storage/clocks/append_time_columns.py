@@ -82,8 +82,7 @@ def add_rows(times: AppendTimes, offsets: "Longs", append_ms: "Longs", batch_crc
     """Append rows, as `times.note` would.
 
     Args:
-        times: Object that receives the rows. The granularity of this object must be 1 ms, and there
-            must be no floor.
+        times: Receives the rows. Its `granularity_ms` must be 1, and it must have no `floor_ms`.
         offsets: First offset of each row; the rules of `AppendTimes.note` apply.
         append_ms: Append times in ms, strictly increasing.
         batch_crcs: Fingerprint of the batch at each offset.

@@ -43,8 +43,8 @@ from uuid import UUID
 from tidelog.record.coding import crc32c
 from tidelog.types import INT32_MAX, INT64_MAX, UNKNOWN_MS, Buffer
 
-# Minimum number of rows for which columns are extracted by byte slices, which is then ten times
-# faster.
+# Minimum number of rows for which columns are extracted by byte slices. For this number of rows,
+# byte slices are ten times faster than a loop over the rows.
 _MANY_ROWS: Final = 64
 
 _TOPIC_ID_AT: Final = slice(8, 24)
@@ -132,8 +132,8 @@ def gaps(spans: list[tuple[int, int]], start: int, end: int) -> Iterator[tuple[i
 def owner_of(data: Buffer, topic_id: UUID) -> UUID:
     """Return the topic id that the header of this topic's file must have.
 
-    A file that was written before the topic got its id has zeros in its header. For such a file
-    the result is an id of zeros.
+    A file that was written before the topic got its id has zeros in its header. If the header has
+    zeros, so has the result.
     """
     is_without = bytes(data[_TOPIC_ID_AT]) == _NO_TOPIC_ID.bytes
     return _NO_TOPIC_ID if is_without else topic_id
@@ -287,10 +287,10 @@ class AppendTimes:
         """Mark times from `offset` on as unknown; return the bytes to append to the file.
 
         Args:
-            offset: First offset with an unknown time. This offset must be above the last row's
-                offset if the last row is known.
-            batch_crc: Fingerprint of the record batch that ends at `offset`. The fingerprint later
-                proves that the last run ended at `offset`; 0 if this can't be proven.
+            offset: First offset with an unknown time. If the last row's time is known, this must be
+                above the last row's offset.
+            batch_crc: Fingerprint of the record batch that ends at `offset`, as a later proof that
+                the last run ended there; 0 to store no proof.
 
         Returns:
             The bytes; b"" if the times from `offset` on were already unknown, or if the segment
@@ -307,7 +307,7 @@ class AppendTimes:
     def truncate_to(self, offset: int) -> int:
         """Drop rows from `offset` on; return the size in bytes to truncate the file to.
 
-        If the last remaining row is known, the row's run then has no end. The truncation must be
+        If the last remaining row has a known time, its run is open again. The truncation must be
         durable before records are appended to the log. Otherwise rows of removed records could be
         mistaken for rows of new records.
         """
@@ -412,8 +412,8 @@ class AppendTimes:
             data: The file's bytes.
             base_offset: The segment's base offset. A file of another segment is not used.
             topic_id: The topic's id. A file of another topic is not used (see `owner_of`).
-            open_end: Whether it is certain that no row is missing at the file's end. This is
-                certain if a writer has the log open, and the caller read the log end offset before
+            open_end: Whether it is certain that no row is missing at the file's end. It is certain
+                if a writer has the log open and the caller read the log end offset before it read
                 this file. If False, a file without an end row counts as damaged, because a hard
                 stop may have lost rows.
             proven: Number of rows and checksum of the last row, from an earlier check of rows. The
@@ -453,7 +453,7 @@ class AppendTimes:
         return int.from_bytes(self.encode_header()[-4:], "big")
 
     def _sealed_rows(self) -> Iterator[tuple[bytes, int]]:
-        """Yield each row without its checksum, and the checksum computed from the header on."""
+        """Yield each row without its checksum, and the checksum of header and rows so far."""
         crc = self._header_crc()
         for row in zip(self._times, self._relatives, self._batch_crcs, strict=True):
             facts = _ROW_FACTS.pack(*row)
@@ -475,7 +475,7 @@ class AppendTimes:
         return f"header checksum is wrong for base offset {self.base_offset}"
 
     def _read_rows(self, data: bytes, proven: tuple[int, int] | None) -> str | None:
-        """Add the rows before the first invalid row; return this row's problem, or None."""
+        """Add the rows before the first invalid row; return its problem, None if all are valid."""
         count, rest = divmod(len(data), ROW_SIZE)
         valid, damage = count, None
         if proven != (count, int.from_bytes(data[-CRC_SIZE:], "big")) or rest:
@@ -486,7 +486,7 @@ class AppendTimes:
             self._batch_crcs = array("I", batch_crcs)
             self._relatives = array("i", relatives)
             self._unknown_slots = _unknown_slots_of(data[: valid * ROW_SIZE])
-            # Known times never decrease, so each known time is its own floor.
+            # Known times never decrease, so the floor at a row with a known time is this time.
             self._floors = self._times[:]
             for slot in self._unknown_slots:
                 self._floors[slot] = self._floors[slot - 1]
