@@ -190,7 +190,7 @@ class _LogWatch:
         Args:
             partition: Partition with its current log.
             on_lost: Called when the partition goes offline, or is deleted while writes wait. It is
-                unknown whether these writes are in the log.
+                then unknown whether the waiting writes are in the log.
             on_back: Called when the partition has another log, because it was reopened.
         """
         self._partition = partition

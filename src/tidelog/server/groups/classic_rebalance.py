@@ -43,7 +43,7 @@ class Rebalances:
     # -- sessions ----------------------------------------------------------------------------
 
     def restart_session(self, group: ClassicGroup, member: Member, ms: int | None = None) -> None:
-        """Restart the member's session timer. When it ends, the member is removed.
+        """Restart the member's session timer. When the timer ends, the member is removed.
 
         The timer runs for `ms`, by default for the member's session timeout.
         """

@@ -74,9 +74,10 @@ class DeletedTopic(NamedTuple):
     def owns(self, offset: CommittedOffset, present: UUID | None) -> bool:
         """Whether an offset was committed for this topic, or for an earlier topic of the same name.
 
-        `present` is the id of the topic that has the name now. If the offset has neither the id
-        `present` nor the deleted topic's id, the offset's commit time decides. An offset with the
-        id `present` is kept whatever its commit time, because clocks are sometimes set back.
+        `present` is the id of the topic that has the name now. If the offset has the id `present`,
+        the result is False whatever the offset's commit time, because clocks are sometimes set
+        back. If the offset has neither the id `present` nor the deleted topic's id, the result is
+        True if the offset was not committed after the deletion.
         """
         if offset.topic_id == self.topic_id:
             return True

@@ -160,7 +160,7 @@ class GroupCoordinator:
 
     @cached_property
     def share_topics(self) -> "ShareTopics":
-        """Changes which topics of share groups are initialized, for tools and deleted topics."""
+        """Changes of share groups' initialized topics, by tools or after a topic was deleted."""
         from tidelog.server.groups.share_heartbeat import ShareTopics
 
         return ShareTopics(self._sharers)
