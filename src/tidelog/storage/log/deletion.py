@@ -259,10 +259,13 @@ class Deleter(LogPart):
     def take_tier(self, record: "TierRecord") -> None:
         """Store a new `tidelog-tier.json` durably, and use this new state of the tier.
 
+        The log start stays: records may have been deleted since the caller read the record.
+
         Raises:
             StorageFailure: The disk failed; the partition is offline.
         """
         segments, context = self._segments, self._segments.context
+        record = record.with_start(segments.start_offset)
         path = record_path(context.directory)
         self._guard.run(path, "note tier", lambda: segments.tier.take(record, context))
         segments.put_behind_tier(segments.local)

@@ -46,6 +46,31 @@ def test_local_files_are_deleted_and_the_log_has_the_same_records() -> None:
     assert values(tiered.reader()) == list(range(70))
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("number", [1, 7, 20])
+def test_records_that_are_deleted_during_a_move_stay_deleted(number: int, is_first: bool) -> None:
+    """A broker carries out DeleteRecords requests while another thread copies segments."""
+    tiered = Tiered().start()
+    if not is_first:
+        tiered.fill(10)
+        tiered.move()
+    tiered.fill(30)
+    changes = 0
+
+    def delete() -> None:
+        nonlocal changes
+        changes += 1
+        if changes == number:
+            tiered.log.delete_records(5)
+
+    tiered.store.on_change = delete
+    tiered.move()
+    for is_clean in (True, False):
+        assert tiered.log.log_start_offset == tiered.reader().log_start_offset == 5
+        assert values(tiered.reader())[0] == 5
+        tiered.reopen(clean=is_clean)
+
+
 @pytest.mark.parametrize("magic", [0, 1])
 def test_segments_that_begin_with_a_short_old_message_are_copied(magic: int) -> None:
     """A message of an old format may be shorter than the head of a batch, which a map identifies.
