@@ -4,10 +4,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from tests.contracts.broker_commands import Shell
 from tests.worlds.brokers.running import SETTINGS
 from tests.worlds.clocks import WallAheadClock
+from tests.worlds.records.legacy_sets import build_legacy_set
 
 import tidelog
 from tidelog.env import os_env
@@ -18,7 +20,8 @@ from tidelog.remote.view import Committed
 from tidelog.server.embedded import Broker
 from tidelog.spark.directory_backend import open_backend
 from tidelog.spark.options import read_source_options
-from tidelog.types import NewRecord, TopicPartition
+from tidelog.storage.log.append import AppendTerms
+from tidelog.types import Codec, NewRecord, TopicPartition
 
 HOUR_MS = 3_600_000
 BATCHES = 40
@@ -189,6 +192,32 @@ def test_commands_tell_how_many_records_have_no_append_time(
     code, out, err = shell.run("read", "t", *options, "-o", "json")
     assert (code, len(out.splitlines())) == (0, 20)
     assert "30 records" in err
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_append_times_of_old_compressed_messages_are_known(tmp_path: Path, magic: int) -> None:
+    """The frame of a wrapper has only its last offset; all its records have the same append time.
+
+    The wrapper begins a segment, so a response begins with it.
+    """
+    records = [NewRecord(key=b"k", value=b"v", timestamp=5)] * 4
+    with tidelog.open(tmp_path, writable=True) as directory:
+        directory.create_topic("t", config={"retention.ms": "-1"})
+        log = directory.log("t", 0)
+        for _ in range(2):
+            old = build_legacy_set(records, magic=magic, codec=Codec.GZIP)
+            log.append_batches(old, AppendTerms(takes_legacy=True))
+            log.roll()
+        times = [log.append_time_of(offset) for offset in range(8)]
+    assert None not in times
+    with (
+        tidelog.broker(str(tmp_path), settings=SETTINGS) as broker,
+        tidelog.connect(broker.bootstrap_servers) as cluster,
+    ):
+        rows = cluster.read("t", start=1, clock="append", columns=["appendTimestamp"]).read_all()
+        assert rows["appendTimestamp"].cast(pa.int64()).to_pylist() == times
+        assert cluster.count("t", start=1, clock="append") == 8
+        assert [record.append_timestamp for _, record in cluster.records("t")] == times
 
 
 def test_a_count_that_librdkafka_cannot_see_is_none_and_not_zero(tmp_path: Path) -> None:

@@ -310,8 +310,8 @@ class ByteRange:
         start: Position of the first batch.
         end: Position after the last batch.
         next_offset: Offset after the last batch; the requested offset if the range is empty.
-        first_offset: First offset of the first batch; if this batch is a wrapper message, the last
-            offset of the message.
+        first_offset: First offset of the first batch. If this batch is of an old format, its first
+            offset may be unknown; then this is the smallest requested offset that it may have.
     """
 
     segment: Segment
@@ -524,7 +524,9 @@ def _range_from(
     if part is None or part[1] > limits.end_offset:
         part = _visible_end(segment, limits.end_offset, source)
     visible_end, behind = part
-    start, size_bytes, base_offset, _, _ = first
+    start, size_bytes, base_offset, _, magic = first
+    if magic != MAGIC_2:  # a wrapper's frame has only its last offset
+        base_offset = min(base_offset, max(offset, segment.base_offset))
     max_bytes = limits.max_bytes
     if max_bytes < size_bytes and limits.whole_first:
         max_bytes = size_bytes
