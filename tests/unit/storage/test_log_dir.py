@@ -1,5 +1,6 @@
 """A directory of partitions: lock, topics, clean and hard stops, KIP-79, foreign contents."""
 
+import shutil
 import stat
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from tests.worlds.directories.logs import (
     watched,
 )
 
+import tidelog
 from tidelog.env import ManualClock, OsFileSystem
 from tidelog.errors import (
     ClockJump,
@@ -42,7 +44,7 @@ from tidelog.errors import (
 )
 from tidelog.storage import files
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-from tidelog.types import ClockName, OffsetAndTimestamp, TopicPartition
+from tidelog.types import ClockName, NewRecord, OffsetAndTimestamp, TopicPartition
 
 T0, T1, T2 = (TopicPartition(TOPIC, number) for number in range(3))
 MARKER = f"{PATH}/.kafka_cleanshutdown"
@@ -150,6 +152,24 @@ class TestReading:
         for options in (None, LogDirOptions(writable=True)):
             with pytest.raises(InvalidRequest, match="no such directory"):
                 LogDir.open("/nowhere", env=env, options=options)
+
+    def test_a_partition_without_a_directory_is_created_empty_and_reported(
+        self, tmp_path: Path
+    ) -> None:
+        with tidelog.open(tmp_path, writable=True) as directory:
+            directory.create_topic(TOPIC, partitions=3)
+            assert not directory.reports
+            directory.append(TOPIC, [NewRecord(value=b"v")] * 5, partition=1)
+        for number in (1, 2):
+            shutil.rmtree(tmp_path / f"{TOPIC}-{number}")
+        with tidelog.open(tmp_path, writable=True) as directory:
+            for number in range(3):
+                assert directory.log(TOPIC, number).log_end_offset == 0
+            made = "the directory of this partition was missing; an empty one was created"
+            assert directory.reports == [
+                f"{tmp_path}/{TOPIC}-1: {made}; the records below offset 5 are lost",
+                f"{tmp_path}/{TOPIC}-2: {made}",
+            ]
 
 
 class TestStarts:

@@ -359,7 +359,8 @@ class TopicAdmin:
     def ensure_directory(self, name: TopicPartition, info: TopicInfo) -> None:
         """Ensure that a partition's directory exists and durably contains the topic's id.
 
-        If the topic has no id, only the directory is ensured. In any thread; raises StorageFailure.
+        If the topic has no id, only the directory is ensured. If the directory had to be created,
+        this is reported, because its records are lost. In any thread; raises StorageFailure.
         """
         was_clean = self._context.checkpoints.was_clean
         with typed_reads(self._path):
@@ -368,6 +369,12 @@ class TopicAdmin:
                     self._registry.settle()
             if not self._fs.exists(self._dirs.path(name)):
                 self._dirs.make_again(name, info.topic_id)
+                end = self._context.checkpoints.recovery_points.get(name, 0)
+                lost = f"; the records below offset {end} are lost" if end else ""
+                self._context.report(
+                    f"{self._dirs.path(name)}: the directory of this partition was missing; an"
+                    f" empty one was created{lost}"
+                )
             elif not (was_clean or info.foreign or info.topic_id is None):
                 self._dirs.mend(name, info.topic_id)
             self._dirs.settle(name)
