@@ -189,8 +189,8 @@ class Run:
 
     def part(self, first: int, last: int) -> "Run":
         """Return a copy for a part of the range."""
-        # `dataclasses.replace` would be too slow: if a member acknowledges thousands of records one
-        # by one, this method is called for each of them.
+        # `replace` of dataclasses would be too slow: if a member acknowledges thousands of records
+        # one by one, this method is called for each of them.
         return Run(
             first,
             last,
