@@ -532,7 +532,7 @@ class StateTopic(Generic[Loaded]):
         return part.watch
 
     def _on_reopened(self, number: int) -> None:
-        """Load a reopened partition, whether requests wait for it or not."""
+        """Load a reopened, undamaged partition again, even if no request waits for it."""
         self.mark_failed(number)
         self._try_again_if_sound(number)
 
