@@ -225,7 +225,7 @@ class RemotePartition:
         clock: ClockName,  # noqa: ARG002 - the lookups were on this clock
         steps_over_losses: bool = False,  # noqa: ARG002 - brokers report no losses
     ) -> OffsetAndTimestamp | None:
-        """Return the first record at or after a time that was looked up; None if there is none."""
+        """Return the first record at or after a time in `matches`; None if there is none."""
         return self.matches[timestamp_ms]
 
 
@@ -423,8 +423,8 @@ class BrokerBackend(Closing):
         if limits.is_empty or not requested:
             return BatchPlan(reports=(empty_reason(options, names, limits),))
         clock = options.clock if options.has_times else limits.clock
-        # Append times never decrease along a partition. So a time range on the append clock is a
-        # range of offsets, and no records need to be filtered by time.
+        # Append times never decrease along a partition. So the records in a range of append times
+        # are a range of offsets, and the tasks need not filter single records by time.
         is_exact = options.is_exact and clock is ClockName.RECORD
         question = Question(
             clock=clock,

@@ -47,7 +47,7 @@ _RENAMED: Final = {
 }
 
 # Settings of Kafka's clients that have no effect on a read. Most of these settings have no effect
-# because a read writes nothing, joins no group and commits no offsets. These settings are ignored
+# because a read writes nothing, joins no group and commits no offsets. A read ignores such settings
 # with a warning, so that an application can use one set of settings for all its clients.
 _IGNORED: Final = frozenset(
     {

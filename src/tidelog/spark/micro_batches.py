@@ -3,15 +3,15 @@
 Computes the offset at which a new query starts in each partition, the end offsets of each batch,
 and the progress that Spark shows. `stream_offset` has the JSON of offsets and the check for lost
 records, `stream_options` has the limits, and `stream_log` reads the log. This module does not
-import pyspark. It receives and returns offsets as the JSON objects that Spark stores.
+import pyspark. Offsets are arguments and results in the form of the JSON objects that Spark stores.
 
-The start is computed from the options and a snapshot of the log, with a function that looks up
-offsets by time. A query that continues from a checkpoint needs no start.
+For a new query, the start is computed from the options, a snapshot of the log, and a function that
+looks up offsets by time. A query that continues from a checkpoint has its start in the checkpoint.
 
 Spark accepts no metrics from Python sources, but shows the result of `reportLatestOffset` as the
 source's `latestOffset`. So the result of `reportLatestOffset` contains the log ends, the lost
-ranges, and how many offsets and seconds the query is behind. It also contains the metrics of
-Spark's Kafka connector, with the same names.
+ranges, and how many offsets and seconds the query is behind. The metrics of Spark's Kafka connector
+are included, with the same names.
 """
 
 import logging
@@ -293,7 +293,7 @@ class MicroBatches:
 
         Raises:
             OffsetsGone: The log was rewritten or has lost unread records, and `failOnDataLoss` is
-                true. The message has each range.
+                true. The message names each lost range.
         """
         start = StreamOffset.decode(start_json)
         if not start.is_initial:

@@ -49,8 +49,8 @@ def split_ranges(
 def _shares(ranges: list[OffsetRange], count: int) -> list[int]:
     """Return the number of parts for each range, about `count` in total.
 
-    A range that is too small for two parts is one part. All larger ranges share the remaining parts
-    in proportion to their numbers of offsets.
+    A range that is too small for two parts is one part. The larger ranges are split into the
+    remaining parts, in proportion to their numbers of offsets.
     """
     total = sum(one.offsets for one in ranges)
     is_whole = [_share(one.offsets, total, count) == 1 for one in ranges]

@@ -6,10 +6,10 @@ one value for each partition. Options of streams are in `stream_options`, option
 
 Invariants: an option that means the same as an option of Spark's Kafka connector has the same name.
 Names are case-insensitive. An unknown option is an error, because a query with a misspelled option
-could read a whole topic, or write to another place. The message suggests a similar known option, if
-any. A date or a local time needs a zone; numbers are times in ms, as in the Kafka connector. An
-option that applies only to directories or only to brokers is refused for the other kind of source,
-with the reason.
+could read a whole topic, or write to another place. The error's message suggests a known option
+with a similar name, if there is one. A date or a local time needs a zone; numbers are times in ms,
+as in the Kafka connector. An option that applies only to directories or only to brokers is refused
+for the other kind of source, with the reason.
 """
 
 import difflib
@@ -363,8 +363,8 @@ def read_by_partition(
     Args:
         options: Options of the read.
         name: Name of the option.
-        read: Function that checks and returns a value. Its first argument names the option and
-            partition, for errors.
+        read: Function that checks and returns a value. The first argument of `read` names the
+            option and the partition, for errors.
     """
     values_by_partition: dict[TopicPartition, int] = {}
     for topic, values in options.json(name).items():

@@ -6,7 +6,7 @@
 - `LogDirOnLoop`: proxy through which other threads use the directory. A `LogDir` and its logs are
   used only in the event loop's thread. Long work (an attach, a copy to the tier) runs in another
   thread with proxies: the loop executes each call of a proxy, and the thread reads plain values
-  directly. So the loop is blocked only during single calls, not during the work between them.
+  directly. So the loop is busy with single calls only, and not with the work between these calls.
 """
 
 import asyncio
@@ -101,11 +101,12 @@ def _await(running: "Future[None]") -> None:
 
 
 class Beside:
-    """One log's `Deferral`, whose jobs run in the broker's threads.
+    """Runs the deferred jobs of one log in the broker's threads; implements `Deferral`.
 
     Used only in the event loop's thread.
 
-    Without a running loop (while a directory is opened or closed) a job runs at once.
+    While a directory is opened or closed, no event loop runs, so a job runs at once in the calling
+    thread.
     """
 
     def __init__(self, work: Work) -> None:
@@ -317,7 +318,7 @@ class LogDirOnLoop:
     accept_clock = on_loop(LogDir.accept_clock)
 
     def reader(self, topic: str, partition: int) -> LogAccess:
-        """Return a proxy for the open log, as `log` does."""
+        """Return a proxy for the open log, by calling `log`."""
         return self.log(topic, partition)
 
     def log(self, topic: str, partition: int) -> LogAccess:

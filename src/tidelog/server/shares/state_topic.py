@@ -3,11 +3,11 @@
 The key of a record has the record's kind (0 for a snapshot, 1 for an update) and names a share
 partition. A snapshot has the complete state. A tombstone (a record without a value) under the key
 of a snapshot deletes the state. An update has only the changes of one write. A later update of an
-offset replaces an earlier update, and offsets below the start are omitted. After a number of
-updates a snapshot is written. For each share partition, only its last snapshot and the records
-after it are needed. So the log start moves to the oldest snapshot that is the last one of its share
-partition. To let the log start move on, a new snapshot is written for share partitions whose last
-snapshot is old.
+offset replaces an earlier update, and offsets below the start are omitted. After a configured
+number of updates, a snapshot is written. For each share partition, only its last snapshot and the
+records after it are needed. So the log start moves to the oldest snapshot that is the last one of
+its share partition. To let the log start move on, a new snapshot is written for share partitions
+whose last snapshot is old.
 
 `coordinator.state_topic` loads partitions of the topic, and reloads them after a failure.
 
@@ -74,7 +74,7 @@ class ShareKey(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Kafka's name of the share partition. Its hash selects the partition of the topic."""
+        """Kafka's name of the share partition, whose hash selects the partition of the topic."""
         return f"{self.group_id}:{encode_topic_id(self.topic_id)}:{self.partition}"
 
 
@@ -498,7 +498,7 @@ class ShareStates(Watchable):
         return self._write_snapshot(key, state)
 
     def write(self, key: ShareKey, update: Update) -> Reply[ErrorCode]:
-        """Write an update. The reply completes when it is durable, or with an error code."""
+        """Write an update; the reply completes once the update is durable, or with an error."""
         assert update.start != UNCHANGED
         code = self.error_for(key)
         if code is not ErrorCode.NONE:

@@ -126,8 +126,8 @@ class TransactionCoordinator:
     ) -> tuple[Transaction | ErrorCode | None, int | None]:
         """Return a transaction (None for a new id) or an error code, and a producer id if needed.
 
-        The returned producer id is unused. A producer id is needed in two cases: the transactional
-        id is new, or the epochs of the current producer id are used up.
+        A new producer id is returned in two cases: the transactional id is new, or the epochs of
+        the current producer id are used up.
         """
         new_id: int | None = None
         while True:
@@ -151,8 +151,8 @@ class TransactionCoordinator:
     def add(self, request: AddRequest) -> Reply[ErrorCode]:
         """Add partitions to a transaction. A transaction begins if none is open.
 
-        The request waits while another transition, or the completion of the previous transaction,
-        is in progress. After `ADD_PATIENCE_MS` the client gets CONCURRENT_TRANSACTIONS.
+        The request waits while another transition is in progress, or the previous transaction is
+        not yet completed. After `ADD_PATIENCE_MS` the client gets CONCURRENT_TRANSACTIONS.
         """
         reply: Reply[ErrorCode] = Reply()
         if request.transactional_id:
