@@ -276,8 +276,8 @@ class _Part:
         state: Current state.
         failed_ms: Monotonic time of the last failure to load it; None if it never failed, or was
             loaded since.
-        is_damaged: Whether its records are invalid. Such a partition can be served again only after
-            its log was replaced.
+        is_damaged: Whether its records are invalid. Such a partition is loaded again only if a
+            request needs it.
         watch: Watch of its log, from the first load or write on.
     """
 
